@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * librollbox: run untrusted programs in sandboxes.
+ *
+ * The model: a `struct rollbox_engine` is a connection to a rollbox-engine process, private (started by and dying with
+ * this process) or shared (on a Unix socket). A policy is JSON text; `rollbox_prepare` has the engine check and compile it
+ * once into a plan, which any number of runs share. A run is started with `rollbox_start`, which does not block, and ends
+ * in a `struct rollbox_result`, collected by `rollbox_wait` (blocks) or, from an event loop, by polling `rollbox_engine_fd`
+ * and calling `rollbox_dispatch`, which calls the run's callback.
+ *
+ * What the guest did (exit, signal, time-out, ...) is a result; what rollbox could not do is an error. The two never mix:
+ * a result whose outcome is ROLLBOX_OUTCOME_ERROR says nothing about the guest program.
+ *
+ * Functions return 0 or a positive count, or -errno. Those that can fail for a reason worth telling take a
+ * `struct rollbox_error *` (the caller's, may be NULL), filled once. Outputs named ret_* are written on success only.
+ *
+ * Threads: an engine handle may be used from any number of threads at once. After fork() the child must not use the parent's
+ * handles: every call on them fails with -ECHILD, and closing them touches nothing of the parent's.
+ *
+ * The library never prints, exits, installs signal handlers, or changes the working directory, umask or environment.
+ */
+#ifndef ROLLBOX_ROLLBOX_H
+#define ROLLBOX_ROLLBOX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ROLLBOX_PUBLIC __attribute__((visibility("default")))
+
+/* One row an error: name, number on the wire, HTTP status, Python exception (base class after the slash), meaning. The C
+ * enum, the Python exceptions and docs/errors.md are all made from this table; numbers never change. */
+#define ROLLBOX_ERRORS(X) \
+    X(INVALID_ARGUMENT,   1, 400, InvalidArgument,   "an argument of the call is not valid") \
+    X(POLICY_INVALID,     2, 400, PolicyInvalid,     "the policy is not valid; the message lists every problem with its line") \
+    X(PATH_NOT_FOUND,     3, 400, PathNotFound,      "a path that the policy grants does not exist") \
+    X(PATH_DENIED,        4, 403, PathDenied,        "a path that the policy grants cannot be used by the caller") \
+    X(FEATURE_MISSING,    5, 501, FeatureMissing,    "the policy asks for isolation or a limit that this kernel or user cannot give") \
+    X(COMMAND_NOT_FOUND,  6, 422, CommandNotFound,   "the program does not exist inside the sandbox") \
+    X(NOT_EXECUTABLE,     7, 422, NotExecutable,     "the program exists inside the sandbox but cannot be executed") \
+    X(BAD_CWD,            8, 422, BadCwd,            "the working directory does not exist inside the sandbox") \
+    X(SETUP_FAILED,       9, 500, SetupFailed,       "the kernel refused a step of setting the sandbox up") \
+    X(RESOURCE_EXHAUSTED, 10, 503, ResourceExhausted, "the host is out of memory, file descriptors, processes or disk; try again later") \
+    X(HOST_OUT_OF_MEMORY, 11, 503, HostOutOfMemory,  "the host's own OOM killer ended the sandbox; the guest is not at fault") \
+    X(ENGINE_START,       12, 500, EngineStartFailed, "the engine could not be started") \
+    X(ENGINE_LOST,        13, 502, EngineLost,       "the connection to the engine ended; the sandbox is gone") \
+    X(ENGINE_BUSY,        14, 409, EngineBusy,       "another engine is serving that socket") \
+    X(PROTOCOL,           15, 502, ProtocolError,    "engine and library do not speak the same protocol version, or a message is malformed") \
+    X(NOT_FOUND,          16, 404, NotFound,         "no such operation, sandbox or file") \
+    X(CANCELLED,          17, 499, Cancelled,        "the caller cancelled the operation") \
+    X(IO,                 18, 500, IOFailed,         "reading or writing a file of the host failed") \
+    X(INTERNAL,           19, 500, InternalError,    "a bug in rollbox; please report it")
+
+enum rollbox_error_code {
+    ROLLBOX_OK = 0,
+#define ROLLBOX_ERROR_ENUM(name, number, http, python, text) ROLLBOX_ERR_##name = number,
+    ROLLBOX_ERRORS(ROLLBOX_ERROR_ENUM)
+#undef ROLLBOX_ERROR_ENUM
+};
+
+/* Filled by a failing call. `error_number` is a positive errno or 0. `stage` is a short fixed word: arguments, policy, connect, setup,
+ * exec, run, result. `message` is one line (POLICY_INVALID: one line a problem), no trailing newline: what, where, and how to mend it. */
+struct rollbox_error {
+    enum rollbox_error_code code;
+    int error_number;
+    char stage[16];
+    char message[1000];
+};
+
+/* "policy_invalid", ...: the code's name as JSON results spell it; "unknown" for a number that is none. Static. */
+ROLLBOX_PUBLIC const char *rollbox_error_name(enum rollbox_error_code code);
+
+/* The library's version, "0.1.0". Static. */
+ROLLBOX_PUBLIC const char *rollbox_version(void);
+
+/* ---- engine ------------------------------------------------------------------------------------------------------- */
+
+struct rollbox_engine;
+
+struct rollbox_engine_options {
+    size_t size;                /* sizeof(struct rollbox_engine_options) */
+    const char *socket_path;    /* NULL: start a private engine; else join the shared engine listening there */
+    const char *engine_path;    /* NULL: $ROLLBOX_ENGINE, else found beside this library, else the installed one */
+};
+
+/* Starts or joins an engine; blocks until it answers (a private start takes about a millisecond). `options` may be NULL. The caller
+ * owns *ret_engine. Errors: ENGINE_START, ENGINE_LOST, PROTOCOL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
+ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+
+/* Closes the connection: every sandbox it owns is killed and cleaned up; a private engine ends (waited for). Runs still under way end as
+ * ENGINE_LOST and stay valid until freed. No other thread may be in a call on the handle. Takes and returns NULL. */
+ROLLBOX_PUBLIC struct rollbox_engine *rollbox_engine_close(struct rollbox_engine *engine);
+
+/* A descriptor, owned by the handle, that polls readable when rollbox_dispatch has something to do. */
+ROLLBOX_PUBLIC int rollbox_engine_fd(struct rollbox_engine *engine);
+
+/* The process id of the engine. */
+ROLLBOX_PUBLIC int rollbox_engine_pid(struct rollbox_engine *engine);
+
+/* Handles every message that has arrived, without blocking, calling the callbacks of runs that ended. Returns how many ended, or -ENOTCONN once the
+ * engine is lost (all runs have then been ended). For event loops; rollbox_wait does the same by itself. */
+ROLLBOX_PUBLIC int rollbox_dispatch(struct rollbox_engine *engine);
+
+/* Engine status as JSON text ({"pid", "version", "sandboxes", "queued", "plans", "spares", "memory_budget_bytes", "cgroup", ...}); the caller frees *ret_json with free(). Blocks. */
+ROLLBOX_PUBLIC int rollbox_engine_status(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
+
+/* ---- policy ------------------------------------------------------------------------------------------------------- */
+
+/* Checks policy text (JSON, see docs/policy.md) without an engine and without looking at the file system. 0 if it is valid; else -EINVAL and
+ * POLICY_INVALID. `ret_problems` (may be NULL) gets all problems as JSON text, to be freed with free(), also on failure:
+ * [{"line": 3, "key": "fs_readible", "message": "...", "hint": "..."}]. */
+ROLLBOX_PUBLIC int rollbox_policy_check(const char *json, size_t length, char **ret_problems, struct rollbox_error *error);
+
+/* The plan that the engine makes of a policy as text, one operation a line, then the Landlock rules and the disassembled seccomp program; the caller frees
+ * *ret_text with free(). Blocks. */
+ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char *json, size_t length, char **ret_text, struct rollbox_error *error);
+
+/* A policy compiled by the engine. Valid as long as the engine handle; never freed by itself. */
+struct rollbox_plan;
+
+/* Has the engine check and compile a policy ("{}" is the default one), once: the same text gives the same plan again at no cost. Checks that
+ * granted paths exist. Blocks. Errors: POLICY_INVALID, PATH_NOT_FOUND, PATH_DENIED, FEATURE_MISSING, SETUP_FAILED, ENGINE_LOST. */
+ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *json, size_t length, struct rollbox_plan **ret_plan, struct rollbox_error *error);
+
+/* ---- run ---------------------------------------------------------------------------------------------------------- */
+
+enum rollbox_outcome {
+    ROLLBOX_OUTCOME_EXIT = 0,
+    ROLLBOX_OUTCOME_SIGNAL = 1,
+    ROLLBOX_OUTCOME_TIMEOUT = 2,
+    ROLLBOX_OUTCOME_OUT_OF_MEMORY = 3,
+    ROLLBOX_OUTCOME_OUTPUT_LIMIT = 4,
+    ROLLBOX_OUTCOME_ERROR = 5,
+};
+
+/* "exit", "signal", "timeout", "out_of_memory", "output_limit", "error". Static. */
+ROLLBOX_PUBLIC const char *rollbox_outcome_name(enum rollbox_outcome outcome);
+
+/* A file to put into the sandbox before the program starts. A relative path is below the working directory; missing parent directories are made.
+ * The path must lie in a writable place of the sandbox. */
+struct rollbox_file {
+    const char *path;
+    const void *data;
+    size_t length;
+    unsigned mode;              /* 0 means 0644 */
+};
+
+struct rollbox_run;
+
+/* Called from rollbox_dispatch or rollbox_wait (of any run of that engine), without locks held, once, when the run's result is there. */
+typedef void (*rollbox_callback)(struct rollbox_run *run, void *userdata);
+
+struct rollbox_run_options {
+    size_t size;                        /* sizeof(struct rollbox_run_options) */
+    const char *const *argv;            /* NULL-terminated, at least one; argv[0] is looked up in the sandbox's PATH unless it has a slash */
+    const char *const *env;             /* NULL-terminated "K=V", added to (or replacing) the policy's; NULL: none */
+    const char *cwd;                    /* NULL: the policy's */
+    const void *stdin_data;             /* given to the program as its standard input, which is at end of file after it; NULL: /dev/null */
+    size_t stdin_length;
+    const struct rollbox_file *files;
+    size_t n_files;
+    int64_t timeout_ms;                 /* -1: the policy's; 0: refused */
+    int64_t output_limit;               /* bytes a stream; -1: the policy's */
+    const int *stdio_fds;               /* NULL: output is collected into the result. Else three descriptors (borrowed, duplicated) that become
+                                           the program's 0, 1 and 2; nothing is collected, and output_limit is the caller's to hold (rollbox_kill) */
+    const char *operation_id;           /* NULL: a new one. Else 1 to 64 bytes: starting the same id again gives the first one's result */
+    rollbox_callback callback;          /* may be NULL */
+    void *userdata;
+};
+
+/* Starts a run; does not wait for it. The options are copied. The caller owns *ret_run and frees it with rollbox_run_free. Errors: INVALID_ARGUMENT,
+ * ENGINE_LOST, RESOURCE_EXHAUSTED. Everything later is in the result. */
+ROLLBOX_PUBLIC int rollbox_start(struct rollbox_engine *engine, struct rollbox_plan *plan, const struct rollbox_run_options *options, struct rollbox_run **ret_run, struct rollbox_error *error);
+
+/* The result of a run. All memory belongs to the run. Times are in milliseconds, sizes in bytes. */
+struct rollbox_result {
+    enum rollbox_outcome outcome;
+    int exit_code;                      /* -1 unless the outcome is EXIT */
+    int signal;                         /* 0 unless the outcome is SIGNAL */
+    const void *stdout_data;            /* NULL with length 0 if nothing was collected */
+    size_t stdout_length;
+    const void *stderr_data;
+    size_t stderr_length;
+    bool stdout_truncated;
+    bool stderr_truncated;
+    double wall_ms;                     /* from the start of the program to its end */
+    double cpu_ms;                      /* user + system, of all processes of the sandbox */
+    uint64_t peak_memory_bytes;
+    uint32_t processes_peak;            /* the most that were seen at once; at least 1 if the program started */
+    const char *isolation;              /* JSON object: what was applied */
+    struct rollbox_error error;         /* code is ROLLBOX_OK unless the outcome is ERROR */
+};
+
+/* Blocks until the run has ended, up to timeout_ms (-1: for ever). Returns 0 and the result, owned by the run; -ETIMEDOUT if it has not ended. */
+ROLLBOX_PUBLIC int rollbox_wait(struct rollbox_run *run, int64_t timeout_ms, const struct rollbox_result **ret_result);
+
+/* Kills the whole sandbox of a run that is under way. `as` is the outcome it will have: OUTPUT_LIMIT, TIMEOUT, or ERROR (code CANCELLED). Does not wait.
+ * 0 also if it has ended already. */
+ROLLBOX_PUBLIC int rollbox_kill(struct rollbox_run *run, enum rollbox_outcome as);
+
+/* Frees the run; one still under way is killed first (its end is not waited for, its callback not called). Takes and returns NULL. */
+ROLLBOX_PUBLIC struct rollbox_run *rollbox_run_free(struct rollbox_run *run);
+
+/* The result as one line of JSON, fields as in docs/result.md, without trailing newline. `id` (may be NULL) is put first. The caller frees *ret_json with
+ * free(). -ENOMEM. */
+ROLLBOX_PUBLIC int rollbox_result_json(const struct rollbox_result *result, const char *id, char **ret_json);
+
+/* ---- features ----------------------------------------------------------------------------------------------------- */
+
+/* What this kernel and user can give, as JSON text: {"kernel", "ok", "isolation": {"namespace": bool, "process": bool}, "cgroup": "v1"|"v2"|"none",
+ * "features": [{"name", "available", "needed_for", "hint"}]}. The caller frees *ret_json with free(). Features named in the environment variable
+ * ROLLBOX_KFEAT (-landlock,-userns,...) count as missing. Blocks for a few milliseconds: it tries things in child processes. */
+ROLLBOX_PUBLIC int rollbox_doctor(char **ret_json, struct rollbox_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

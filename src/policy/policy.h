@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The policy: what a sandbox may see and use.
+ *
+ * JSON text -> policy_parse -> struct policy, checked in itself (types, ranges, unknown keys, contradictions) but not against the
+ * host: this layer does no I/O. All problems are gathered, each with its line. docs/policy.md documents every key and default.
+ */
+#ifndef ROLLBOX_POLICY_POLICY_H
+#define ROLLBOX_POLICY_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum policy_net { POLICY_NET_NONE, POLICY_NET_LOOPBACK, POLICY_NET_HOST };
+enum policy_isolation { POLICY_ISOLATION_NAMESPACE, POLICY_ISOLATION_PROCESS };
+enum policy_time_mode { POLICY_TIME_OFFSET, POLICY_TIME_VIRTUAL };
+
+/* An absolute, normalised path (no ".", "..", "//" or trailing "/"). */
+struct policy_path {
+    char *path;
+    bool optional;              /* from the defaults: skipped if the host has no such path */
+};
+
+struct policy_paths {
+    struct policy_path *items;
+    size_t n;
+};
+
+struct policy_strings {
+    char **items;               /* NULL-terminated */
+    size_t n;
+};
+
+struct policy {
+    struct policy_paths fs_readable;    /* default /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc /opt, all optional */
+    struct policy_paths fs_writable;    /* private copy-on-write */
+    struct policy_paths fs_shared;      /* writes through */
+    struct policy_paths fs_denied;      /* default: the known secrets below /etc, all optional; a given list is added to them */
+    char *image;                        /* NULL: none */
+    char *cwd;                          /* NULL: /tmp */
+    struct policy_strings env;          /* "K=V", in the order given, a later one replaces an earlier */
+    bool clean_env;                     /* true: only the documented base environment + env; false: the caller's environment is kept under it */
+    char *user;                         /* NULL: "box" (uid 1000); else "root" or a number 0..65534 */
+    char *hostname;                     /* NULL: "rollbox" */
+    uint64_t max_memory_bytes;          /* 512 MiB */
+    uint32_t max_processes;             /* 64 */
+    uint32_t max_cpu_milli;             /* thousandths of a CPU; 0: no limit */
+    uint64_t max_disk_bytes;            /* 1 GiB */
+    uint32_t max_open_files;            /* 4096 */
+    uint64_t max_output_bytes;          /* 10 MiB a stream */
+    int64_t timeout_ms;                 /* -1: none */
+    enum policy_net net;
+    enum policy_isolation isolation;
+    bool have_seed;
+    uint64_t random_seed;
+    char *time_start;                   /* NULL: the real clock */
+    enum policy_time_mode time_mode;
+    bool serial;
+};
+
+struct policy_problem {
+    unsigned line;              /* from 1; 0 if it has no place in the text */
+    char *key;                  /* "fs_readable[2]"; "" for the text as a whole */
+    char *message;              /* what is wrong */
+    char *hint;                 /* how to mend it; may be "" */
+};
+
+struct policy_problems {
+    struct policy_problem *items;
+    size_t n;
+};
+
+/* Parses text[0..length). 0 and a policy for the caller to free; -EINVAL with at least one problem in *problems (the caller's, cleared
+ * first, freed with policy_problems_done); -ENOMEM. */
+int policy_parse(const char *text, size_t length, struct policy **ret_policy, struct policy_problems *problems);
+struct policy *policy_free(struct policy *policy);
+void policy_problems_done(struct policy_problems *problems);
+
+/* "512M" -> bytes (K, M, G, T are powers of 1024; a bare number is bytes), exact, no overflow. 0 or -EINVAL / -ERANGE. */
+int policy_parse_size(const char *text, uint64_t *ret_bytes);
+
+#endif
