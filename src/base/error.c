@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const names[] = {
+    [ROLLBOX_OK] = "ok",
+#define NAME(name, number, http, python, text) [number] = #name,
+    ROLLBOX_ERRORS(NAME)
+#undef NAME
+};
+
+#define N_NAMES (sizeof(names) / sizeof(names[0]))
+
+ROLLBOX_PUBLIC const char *rollbox_error_name(enum rollbox_error_code code) {
+    /* Spelled in lower case once, at the first call: the table has the C spelling. Racing threads write the same bytes. */
+    static char lower[N_NAMES][32];
+
+    if ((size_t)code >= N_NAMES || !names[code])
+        return "unknown";
+    char *name = lower[code];
+    if (!name[0])
+        for (size_t i = strlen(names[code]); i-- > 0;) {
+            char c = names[code][i];
+            name[i] = (char)(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+        }
+    return name;
+}
+
+int error_set(struct rollbox_error *error, enum rollbox_error_code code, int error_number, const char *stage, const char *format, ...) {
+    if (error) {
+        va_list args;
+
+        error->code = code;
+        error->error_number = error_number;
+        snprintf(error->stage, sizeof error->stage, "%s", stage);
+        va_start(args, format);
+        vsnprintf(error->message, sizeof error->message, format, args);
+        va_end(args);
+    }
+    return error_number ? -error_number : -EINVAL;
+}
+
+enum rollbox_error_code error_code_of(int error_number, enum rollbox_error_code otherwise) {
+    switch (error_number) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOSPC:
+    case EAGAIN:
+    case EDQUOT:
+    case ENOBUFS:
+        return ROLLBOX_ERR_RESOURCE_EXHAUSTED;
+    default:
+        return otherwise;
+    }
+}

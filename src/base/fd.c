@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
+
+int fd_write_all(int fd, const void *data, size_t length) {
+    const char *p = data;
+
+    while (length) {
+        ssize_t n = write(fd, p, length);
+
+        if (n < 0) {
+            if (errno == EINTR)
+                continue;
+            return -errno;
+        }
+        p += n;
+        length -= (size_t)n;
+    }
+    return 0;
+}
+
+int fd_read_all(int fd, size_t limit, struct buf *to) {
+    size_t total = 0;
+
+    for (;;) {
+        char *at = buf_reserve(to, 65536);
+        if (!at)
+            return -ENOMEM;
+        ssize_t n = read(fd, at, 65536);
+        if (n < 0) {
+            if (errno == EINTR)
+                continue;
+            return -errno;
+        }
+        if (n == 0) {
+            buf_add(to, "", 0);
+            return 0;
+        }
+        total += (size_t)n;
+        if (total > limit)
+            return -EFBIG;
+        to->length += (size_t)n;
+    }
+}
+
+int fd_read_file(const char *path, size_t limit, struct buf *to) {
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    return fd < 0 ? -errno : fd_read_all(fd, limit, to);
+}
+
+int fd_send(int socket, const void *data, size_t length, const int *fds, size_t n_fds) {
+    union {
+        char bytes[CMSG_SPACE(sizeof(int) * FD_MESSAGE_MAX_FDS)];
+        struct cmsghdr align;
+    } control = { 0 };
+    struct iovec iov = { (void *)data, length };
+    struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1 };
+
+    if (n_fds > FD_MESSAGE_MAX_FDS)
+        return -EMSGSIZE;
+    if (n_fds) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
+        memcpy(CMSG_DATA(header), fds, sizeof(int) * n_fds);
+    }
+    for (;;) {
+        if (sendmsg(socket, &message, MSG_NOSIGNAL) >= 0)
+            return 0;
+        if (errno != EINTR)
+            return -errno;
+    }
+}
+
+ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t *ret_n_fds) {
+    union {
+        char bytes[CMSG_SPACE(sizeof(int) * FD_MESSAGE_MAX_FDS)];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov = { data, capacity };
+    struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes };
+    ssize_t n;
+    size_t n_fds = 0;
+
+    do
+        n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return -errno;
+    for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+        if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        memcpy(ret_fds + n_fds, CMSG_DATA(header), count * sizeof(int));
+        n_fds += count;
+    }
+    if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+        for (size_t i = 0; i < n_fds; i++)
+            close(ret_fds[i]);
+        return -EMSGSIZE;
+    }
+    *ret_n_fds = n_fds;
+    return n;
+}
+
+int fd_memory_file(const char *name, const void *data, size_t length) {
+    auto_close int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0)
+        return -errno;
+    int r = fd_write_all(fd, data, length);
+    if (r < 0)
+        return r;
+    if (lseek(fd, 0, SEEK_SET) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+        return -errno;
+    return TAKE_FD(fd);
+}
+
+int fd_map_memory_file(int fd, size_t limit, void **ret_data, size_t *ret_length) {
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    if (seals < 0)
+        return -errno;
+    if ((seals & SEALS) != SEALS)
+        return -EPERM;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if ((uint64_t)st.st_size > limit)
+        return -EFBIG;
+    void *data = NULL;
+    if (st.st_size > 0) {
+        data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED)
+            return -errno;
+    }
+    *ret_data = data;
+    *ret_length = (size_t)st.st_size;
+    return 0;
+}

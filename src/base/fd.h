@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors: whole reads and writes, messages with descriptors, sealed memory files. All functions return -errno on failure. */
+#ifndef ROLLBOX_BASE_FD_H
+#define ROLLBOX_BASE_FD_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/buf.h"
+
+#define FD_MESSAGE_MAX_FDS 16
+
+/* Writes everything, retrying EINTR and short writes. 0 or -errno. */
+int fd_write_all(int fd, const void *data, size_t length);
+
+/* Reads up to end of file, at most `limit` bytes (-EFBIG past it). */
+int fd_read_all(int fd, size_t limit, struct buf *to);
+
+/* Reads a whole file by path; relative to the working directory. */
+int fd_read_file(const char *path, size_t limit, struct buf *to);
+
+/* One message with descriptors (borrowed; the kernel duplicates them). Returns 0 or -errno (-EAGAIN on a full non-blocking socket). Never raises SIGPIPE. */
+int fd_send(int socket, const void *data, size_t length, const int *fds, size_t n_fds);
+
+/* One message. Returns its length (0: the peer closed) or -errno; -EMSGSIZE if it or its descriptors did not fit (everything received is closed).
+ * Received descriptors are close-on-exec and the caller's. ret_fds has room for FD_MESSAGE_MAX_FDS. */
+ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t *ret_n_fds);
+
+/* A sealed, read-only memory file with the given content, or -errno. */
+int fd_memory_file(const char *name, const void *data, size_t length);
+
+/* Maps a memory file that must carry the seals of fd_memory_file (so its sender can neither shrink nor change it), read-only. *ret_data is NULL for an empty one; unmap with munmap. */
+int fd_map_memory_file(int fd, size_t limit, void **ret_data, size_t *ret_length);
+
+#endif

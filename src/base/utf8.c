@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/utf8.h"
+
+#include <stdint.h>
+
+/* Looks at the sequence at p. Returns its length and sets *ret_ok; when ill-formed the length is that of the maximal part that could have begun a
+ * well-formed sequence (at least 1): Unicode's recommended practice for replacement. */
+static size_t sequence(const unsigned char *p, size_t left, bool *ret_ok) {
+    unsigned char low = 0x80, high = 0xbf;
+    size_t n;
+
+    *ret_ok = true;
+    if (p[0] < 0x80)
+        return 1;
+    *ret_ok = false;
+    if (p[0] >= 0xc2 && p[0] <= 0xdf)
+        n = 2;
+    else if (p[0] >= 0xe0 && p[0] <= 0xef)
+        n = 3;
+    else if (p[0] >= 0xf0 && p[0] <= 0xf4)
+        n = 4;
+    else
+        return 1;
+    if (p[0] == 0xe0)
+        low = 0xa0;
+    else if (p[0] == 0xed)
+        high = 0x9f;
+    else if (p[0] == 0xf0)
+        low = 0x90;
+    else if (p[0] == 0xf4)
+        high = 0x8f;
+    for (size_t i = 1; i < n; i++) {
+        if (i >= left || p[i] < low || p[i] > high)
+            return i;
+        low = 0x80;
+        high = 0xbf;
+    }
+    *ret_ok = true;
+    return n;
+}
+
+bool utf8_valid(const void *data, size_t length) {
+    const unsigned char *p = data;
+    bool ok = true;
+
+    for (size_t i = 0; i < length && ok;)
+        i += sequence(p + i, length - i, &ok);
+    return ok;
+}
+
+void utf8_replace(struct buf *to, const void *data, size_t length) {
+    const unsigned char *p = data;
+    size_t start = 0;
+
+    for (size_t i = 0; i < length;) {
+        bool ok;
+        size_t n = sequence(p + i, length - i, &ok);
+
+        if (!ok) {
+            buf_add(to, p + start, i - start);
+            buf_add(to, "\xef\xbf\xbd", 3);
+            start = i + n;
+        }
+        i += n;
+    }
+    buf_add(to, p + start, length - start);
+}
+
+void base64_encode(struct buf *to, const void *data, size_t length) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *p = data;
+
+    for (size_t i = 0; i < length; i += 3) {
+        uint32_t word = (uint32_t)p[i] << 16 | (i + 1 < length ? (uint32_t)p[i + 1] << 8 : 0) | (i + 2 < length ? p[i + 2] : 0);
+        char out[4] = { digits[word >> 18], digits[word >> 12 & 63], i + 1 < length ? digits[word >> 6 & 63] : '=',
+                        i + 2 < length ? digits[word & 63] : '=' };
+        buf_add(to, out, 4);
+    }
+}
