@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The seccomp filter: a pure generator of the classic BPF program that every process of a sandbox runs under.
+ *
+ * A table (syscalls_x86_64.c) gives each system call a verdict; filter_build turns it, with the options, into a balanced binary search over
+ * ranges of call numbers, with the few calls whose arguments matter checked at the end. Verdicts are: allow; EPERM (known, forbidden); ENOSYS
+ * (unknown, newer than the table, or one that programs do without); another errno where programs expect it; and death of the
+ * process for a call by another ABI (i386, x32). The filter is an allow-list: what the table does not name is ENOSYS.
+ */
+#ifndef ROLLBOX_POLICY_FILTER_H
+#define ROLLBOX_POLICY_FILTER_H
+
+#include <linux/filter.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/buf.h"
+
+/* No program that filter_build makes is longer. */
+#define FILTER_MAX_INSTRUCTIONS 1024
+
+struct filter_options {
+    bool process_isolation;     /* no namespaces: no AF_UNIX socket (it could reach a host's path or abstract name), INET and NETLINK_ROUTE only with net_host */
+    bool net_host;              /* the sandbox uses the host's network; matters only with process_isolation */
+    bool deny_memfd;            /* memfd_create -> ENOSYS: no memory cgroup would charge its pages to the sandbox */
+    bool deny_affinity;         /* sched_setaffinity -> EPERM: the CPUs it is given are its CPU limit */
+    bool deny_setid_bits;       /* nobody makes a set-user-id or set-group-id file (what it writes lands on the host) */
+};
+
+/* Writes the program to program[0..capacity). Returns the number of instructions, or -ENOBUFS (FILTER_MAX_INSTRUCTIONS always suffice) or
+ * -ENOTSUP (an architecture without a table). Deterministic: equal options give equal programs. */
+int filter_build(const struct filter_options *options, struct sock_filter *program, size_t capacity);
+
+/* Appends the program as text: one instruction a line, labels at jump targets, names of system calls, errnos and fields of seccomp_data. 0 or -ENOMEM
+ * (-EINVAL for an instruction that is none). */
+int filter_disassemble(const struct sock_filter *program, size_t n, struct buf *to);
+
+/* "openat", or NULL for a number that the table does not know. Static. */
+const char *filter_syscall_name(unsigned number);
+
+#endif
