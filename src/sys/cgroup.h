@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Limits for whole sandboxes by cgroup, v1 or v2 behind one interface.
+ *
+ * A `cgroup_root` is the place where this process may create groups: its own position in the hierarchy, else an ancestor or the top. Below it lies one directory for the
+ * engine, "rollbox-<pid>-<start time>", made when the first slot is; the name tells a later engine that its maker is dead, so the leftovers can be
+ * swept. A `cgroup_slot` is one group in each hierarchy, with limits, all its files open.
+ *
+ * v1: moving a process costs the kernel up to 15 ms (it waits for an RCU grace period) unless another move came just before, so slots are made in batches, given a launcher
+ * process by cgroup_slot_attach, and reused (cgroup_slot_reset): sandboxes enter by being forked there. v2: a child is cloned into cgroup_slot_fd with CLONE_INTO_CGROUP.
+ *
+ * Nothing here allocates memory except cgroup_root_open and cgroup_slot_new. All functions return 0 or -errno. Not thread-safe: one root, one thread.
+ */
+#ifndef ROLLBOX_SYS_CGROUP_H
+#define ROLLBOX_SYS_CGROUP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "sys/features.h"
+
+enum cgroup_backend { CGROUP_NONE, CGROUP_V1, CGROUP_V2 };
+
+struct cgroup_root;
+struct cgroup_slot;
+
+struct cgroup_limits {
+    uint64_t memory_bytes;      /* 0: no limit. Swap is never added to it */
+    uint32_t processes;         /* tasks: threads count too, and so does a launcher that is attached; 0: no limit */
+    uint32_t cpu_milli;         /* thousandths of a CPU; 0: no limit */
+};
+
+struct cgroup_usage {
+    uint64_t memory_now;        /* bytes, kernel memory and page cache included; the kernel counts in batches of 64 pages a CPU */
+    uint64_t memory_peak;
+    uint64_t cpu_ns;
+    uint32_t processes_now;     /* tasks, attached launcher included */
+    uint32_t oom_kills;         /* processes that the OOM killer ended in this group for its limit */
+    uint32_t memory_limit_hits; /* times that the limit was reached (and memory was reclaimed, or the OOM killer called) */
+    uint32_t processes_limit_hits;  /* forks that failed for the limit */
+};
+
+/* Finds where groups can be made, creating none. With no such place (or cgroup_v1 and cgroup_v2 both masked in `features`) it succeeds with a root of CGROUP_NONE, whose slots fail
+ * with -EOPNOTSUPP. -ENOMEM, or what opening failed with. The caller frees *ret_root. */
+int cgroup_root_open(const struct features *features, struct cgroup_root **ret_root);
+
+/* Removes the engine's directories as far as they are empty (free the slots first) and frees. Takes and returns NULL. */
+struct cgroup_root *cgroup_root_free(struct cgroup_root *root);
+
+enum cgroup_backend cgroup_root_backend(const struct cgroup_root *root);
+const char *cgroup_backend_name(enum cgroup_backend backend);  /* "none", "v1", "v2" */
+bool cgroup_root_has_cpu(const struct cgroup_root *root);       /* can cpu_milli be held? */
+bool cgroup_root_has_freezer(const struct cgroup_root *root);
+
+/* Retries to remove groups that were busy when freed. Cheap if there are none. Returns how many are left. */
+int cgroup_root_tidy(struct cgroup_root *root);
+
+/* The directories (absolute) of this engine, to be removed with all below them if it is killed: known from cgroup_root_open on, also before they exist. NULL-terminated, the root's. */
+const char *const *cgroup_paths(const struct cgroup_root *root);
+
+/* Kills what is in those directories and removes them, with all groups below; for the janitor that outlives the engine. Blocks for up to `timeout_ms` until members are gone. 0,
+ * or -EBUSY. Allocates nothing that the caller sees; needs no cgroup_root. */
+int cgroup_paths_remove(const char *const *paths, int timeout_ms);
+
+/* The same for directories of engines that are dead (pid and start time match no process). Returns how many engines were swept away. */
+int cgroup_sweep(struct cgroup_root *root);
+
+/* A new group with limits (NULL: none). `id` is unique among the live slots of this root. -EOPNOTSUPP, -ENOSPC, -EMFILE, -EEXIST, ... The caller frees it before the root. */
+int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits, struct cgroup_slot **ret_slot);
+
+/* Kills nothing: removes the group if it is empty; else keeps it on the root's list for cgroup_root_tidy. Takes and returns NULL. */
+struct cgroup_slot *cgroup_slot_free(struct cgroup_slot *slot);
+
+/* Changes the limits. -EBUSY if more memory is in use than the new limit and cannot be reclaimed. */
+int cgroup_slot_limit(struct cgroup_slot *slot, const struct cgroup_limits *limits);
+
+/* Moves a process in, all its threads. -ESRCH if it is gone. */
+int cgroup_slot_attach(struct cgroup_slot *slot, pid_t pid);
+
+/* v2: the directory, for CLONE_INTO_CGROUP; the slot's. -1 on v1. */
+int cgroup_slot_fd(const struct cgroup_slot *slot);
+
+/* A descriptor, the slot's, that tells of a use of the OOM killer: on v1 an eventfd, EPOLLIN (to be read); on v2 memory.events, EPOLLPRI (read cgroup_slot_usage to re-arm). On v2 it is
+ * also raised for other memory events: look at oom_kills. -1 if there is none. Counts survive the processes: usage tells the truth after they are reaped. */
+int cgroup_slot_oom_fd(const struct cgroup_slot *slot);
+uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot);   /* the EPOLL* to wait for on it */
+
+/* Since the last reset. A few microseconds: a read for each file. */
+int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage);
+
+/* The same of a single number, for watching closely. */
+int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes);
+
+/* Between two users of a slot: peaks and counts start afresh. The last user's processes are gone (a launcher may stay). Memory that they left behind (page cache) stays charged until
+ * it is reclaimed, and is not counted in the new peak. */
+int cgroup_slot_reset(struct cgroup_slot *slot);
+
+/* Stops all members, and waits (up to a second) until they are stopped; -ETIMEDOUT, -EOPNOTSUPP without a freezer. A slot with a launcher in it freezes that too. */
+int cgroup_slot_freeze(struct cgroup_slot *slot);
+int cgroup_slot_thaw(struct cgroup_slot *slot);
+
+/* SIGKILL to all members, also those that fork meanwhile. Does not wait for their end. */
+int cgroup_slot_kill(struct cgroup_slot *slot);
+
+#endif
