@@ -8,4 +8,4 @@ build:
 	@test -f build/build.ninja || meson setup build
 	@find src tests man completions -name '*.[ch]' -o -name '*.scd' 2>/dev/null | sort > build/sources.new
 	@cmp -s build/sources.new build/sources || { meson setup --reconfigure build >/dev/null && mv build/sources.new build/sources; }
-	ninja -j2 -C build
+	ninja -k 0 -j2 -C build
