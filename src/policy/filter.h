@@ -21,11 +21,19 @@
 #define FILTER_MAX_INSTRUCTIONS 1024
 
 struct filter_options {
-    bool process_isolation;     /* no namespaces: no AF_UNIX socket (it could reach a host's path or abstract name), INET and NETLINK_ROUTE only with net_host */
+    /* The sandbox has no namespaces of its own: no AF_UNIX socket but a connected pair (a socket could reach a host's path or abstract name), INET and
+     * NETLINK_ROUTE only with net_host, no System V IPC or message queues (they would be the host's), no watching of directories, and nothing that changes
+     * another process by its pid: Landlock scopes signals and ptrace, but not prlimit64, setpriority, sched_set* and ioprio_set. */
+    bool process_isolation;
     bool net_host;              /* the sandbox uses the host's network; matters only with process_isolation */
-    bool deny_memfd;            /* memfd_create -> ENOSYS: no memory cgroup would charge its pages to the sandbox */
+    /* No memory that is nobody's mapping (memfd_create, System V IPC -> ENOSYS): no memory cgroup would charge it to the sandbox. */
+    bool deny_memfd;
     bool deny_affinity;         /* sched_setaffinity -> EPERM: the CPUs it is given are its CPU limit */
     bool deny_setid_bits;       /* nobody makes a set-user-id or set-group-id file (what it writes lands on the host) */
+    /* Modes, owners, times and attributes of files stay as they are. For a guest that runs with the uid of the host's user and without a mount namespace: Landlock
+     * does not hold chmod, utime and kin, so it could change any file of that user. chmod and utime do nothing and return 0 (so that git, tar and cp work),
+     * chown is EPERM, setxattr EOPNOTSUPP. */
+    bool keep_metadata;
 };
 
 /* Writes the program to program[0..capacity). Returns the number of instructions, or -ENOBUFS (FILTER_MAX_INSTRUCTIONS always suffice) or

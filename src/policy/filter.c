@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Generating the seccomp program (see filter.h).
+ *
+ * A jump of classic BPF goes forward only, and a conditional one at most 255 instructions. The program is therefore written back to front: whatever an instruction
+ * jumps to is already there and its distance known, and where it is too far, a copy of the RET or a long jump is put next to the jump.
+ * A "place" is an instruction's number counted from the end of the program.
+ *
+ * Its shape, in the order of execution: is it our architecture; a search tree over the call's number; the checks of arguments. The kernel runs the
+ * program for every number once when it is installed and afterwards lets calls that are always allowed pass without it, so the depth of the tree is paid at
+ * installation: it is balanced by how many numbers a range has, and neighbours with the same rule are one range.
+ *
+ * Arguments are compared by their low 32 bits where the kernel itself looks at no more (int and unsigned int arguments): comparing all 64 would let a
+ * guest hide a value behind a high bit that the kernel ignores. Memory that an argument points to is never looked at: the guest could change it meanwhile.
+ */
+#include "policy/filter.h"
+
+#include <errno.h>
+#include <linux/audit.h>
+#include <linux/seccomp.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#if defined(__x86_64__)
+#include "policy/syscalls_x86_64.h"
+#define FILTER_ARCH AUDIT_ARCH_X86_64
+#define FILTER_X32_BIT 0x40000000u
+#endif
+
+/* What is done with a call. Those up to FILTER_KILL are verdicts; the others are worked out from the options or the arguments. */
+enum filter_rule {
+    FILTER_ENOSYS,      /* not there; also the rule of numbers without a row */
+    FILTER_ALLOW,
+    FILTER_EPERM,
+    FILTER_EACCES,
+    FILTER_EINVAL,
+    FILTER_EOPNOTSUPP,
+    FILTER_EAFNOSUPPORT,
+    FILTER_EPROTONOSUPPORT,
+    FILTER_ESOCKTNOSUPPORT,
+    FILTER_DONE,        /* returns 0 and does nothing */
+    FILTER_KILL,
+    /* by argument */
+    FILTER_CLONE,
+    FILTER_UNSHARE,
+    FILTER_PERSONALITY,
+    FILTER_IOCTL,
+    FILTER_SOCKET,
+    FILTER_SOCKETPAIR,
+    FILTER_SECCOMP,
+    FILTER_MKNOD,
+    FILTER_MKNODAT,
+    FILTER_RENAME,
+    FILTER_CHECK_SELF,          /* the pid argument must be 0 */
+    FILTER_CHECK_PRIORITY,
+    FILTER_CHECK_IOPRIO,
+    FILTER_CHECK_MODE1,         /* no set-id bits in argument 1 */
+    FILTER_CHECK_MODE2,
+    FILTER_CHECK_OPEN,          /* no set-id bits in the mode, if the flags say that there is one */
+    FILTER_CHECK_OPENAT,
+    /* by option: one of the above */
+    FILTER_MEMFD,
+    FILTER_SYSVIPC,
+    FILTER_MQUEUE,
+    FILTER_AFFINITY,
+    FILTER_OTHERS,
+    FILTER_PRIORITY,
+    FILTER_IOPRIO,
+    FILTER_WATCH,
+    FILTER_CHMOD,
+    FILTER_CHMODAT,
+    FILTER_CREAT,
+    FILTER_OPEN,
+    FILTER_OPENAT,
+    FILTER_OPENAT2,
+    FILTER_OWNER,
+    FILTER_TIMES,
+    FILTER_XATTR,
+};
+
+/* Of the kernel's interface, spelled out where a header is too old or would clash with libc's. */
+#define NAMESPACE_FLAGS 0x7e020000u             /* CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; CLONE_NEWTIME is no flag of clone */
+#define UNSHARE_ALLOWED 0x00050f00u             /* CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: of the process itself */
+#define PERSONALITY_ALLOWED 0x00060008u         /* PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE: setarch and gdb */
+#define SOCKET_TYPE_MASK 0xfu
+#define NEW_LISTENER 8u
+#define OPEN_CREATES 0x00400040u                /* O_CREAT, __O_TMPFILE */
+#define SETID_BITS (S_ISUID | S_ISGID)
+#define RENAME_WHITEOUT_FLAG 4u
+
+#define ARGUMENT(i) ((uint32_t)offsetof(struct seccomp_data, args) + 8u * (i))   /* its low half: little endian only */
+#define REACH 250u                                                          /* of a conditional jump, with room for what near() adds */
+
+struct program {
+    struct sock_filter *instructions;           /* filled from the end */
+    unsigned capacity, n;
+    bool full;
+    unsigned places[FILTER_CHECK_OPENAT + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
+};
+
+static struct sock_filter *at(const struct program *p, unsigned place) {
+    return &p->instructions[p->capacity - 1 - place];
+}
+
+static unsigned emit(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
+    if (p->n == p->capacity) {
+        p->full = true;
+        return 0;
+    }
+    *at(p, p->n) = (struct sock_filter){ (uint16_t)code, (uint8_t)jt, (uint8_t)jf, k };
+    return p->n++;
+}
+
+/* A place in reach of a conditional jump written next that does what `place` does. */
+static unsigned near(struct program *p, unsigned place) {
+    if (p->full || p->n - place <= REACH)
+        return place;
+    if (at(p, place)->code == (BPF_RET | BPF_K))
+        return emit(p, BPF_RET | BPF_K, 0, 0, at(p, place)->k);
+    return emit(p, BPF_JMP | BPF_JA, 0, 0, p->n - place - 1);
+}
+
+static unsigned test(struct program *p, unsigned operation, uint32_t k, unsigned yes, unsigned no) {
+    yes = near(p, yes);
+    no = near(p, no);
+    return emit(p, BPF_JMP | operation | BPF_K, p->n - yes - 1, p->n - no - 1, k);
+}
+
+/* Makes `next` the instruction that follows the one written next. */
+static void before(struct program *p, unsigned next) {
+    if (next + 1 != p->n)
+        emit(p, BPF_JMP | BPF_JA, 0, 0, p->n - next - 1);
+}
+
+static unsigned load(struct program *p, uint32_t offset, unsigned next) {
+    before(p, next);
+    return emit(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
+}
+
+static unsigned mask(struct program *p, uint32_t bits, unsigned next) {
+    before(p, next);
+    return emit(p, BPF_ALU | BPF_AND | BPF_K, 0, 0, bits);
+}
+
+/* To `yes` if A is one of the values, else to `no`. */
+static unsigned one_of(struct program *p, const uint32_t *values, size_t n, unsigned yes, unsigned no) {
+    for (size_t i = n; i-- > 0;)
+        no = test(p, BPF_JEQ, values[i], yes, no);
+    return no;
+}
+
+static uint32_t action_of(enum filter_rule rule) {
+    static const uint32_t actions[FILTER_KILL + 1] = {
+        [FILTER_ENOSYS] = SECCOMP_RET_ERRNO | ENOSYS,
+        [FILTER_ALLOW] = SECCOMP_RET_ALLOW,
+        [FILTER_EPERM] = SECCOMP_RET_ERRNO | EPERM,
+        [FILTER_EACCES] = SECCOMP_RET_ERRNO | EACCES,
+        [FILTER_EINVAL] = SECCOMP_RET_ERRNO | EINVAL,
+        [FILTER_EOPNOTSUPP] = SECCOMP_RET_ERRNO | EOPNOTSUPP,
+        [FILTER_EAFNOSUPPORT] = SECCOMP_RET_ERRNO | EAFNOSUPPORT,
+        [FILTER_EPROTONOSUPPORT] = SECCOMP_RET_ERRNO | EPROTONOSUPPORT,
+        [FILTER_ESOCKTNOSUPPORT] = SECCOMP_RET_ERRNO | ESOCKTNOSUPPORT,
+        [FILTER_DONE] = SECCOMP_RET_ERRNO | 0,
+        [FILTER_KILL] = SECCOMP_RET_KILL_PROCESS,
+    };
+
+    return actions[rule];
+}
+
+static unsigned verdict(struct program *p, enum filter_rule rule) {
+    uint32_t action = action_of(rule);
+
+    for (unsigned place = p->n; place-- > 0 && p->n - place < REACH;)
+        if (at(p, place)->code == (BPF_RET | BPF_K) && at(p, place)->k == action)
+            return place;
+    return emit(p, BPF_RET | BPF_K, 0, 0, action);
+}
+
+static unsigned check_bits(struct program *p, unsigned argument, uint32_t bits, enum filter_rule found) {
+    return load(p, ARGUMENT(argument), test(p, BPF_JSET, bits, verdict(p, found), verdict(p, FILTER_ALLOW)));
+}
+
+static unsigned check_personality(struct program *p) {
+    unsigned flags = test(p, BPF_JSET, ~PERSONALITY_ALLOWED, verdict(p, FILTER_EPERM), verdict(p, FILTER_ALLOW));
+
+    return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0xffffffffu, verdict(p, FILTER_ALLOW), flags));     /* -1 only asks */
+}
+
+/* What lets a guest type into, or change, a terminal that it was given as a stream; with keep_metadata also what changes a file by its inode. */
+static unsigned check_ioctl(struct program *p, const struct filter_options *options) {
+    static const uint32_t terminal[] = { TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS };
+    static const uint32_t inode[] = {
+        0x40086602u,            /* FS_IOC_SETFLAGS */
+        0x40046602u,            /* FS_IOC32_SETFLAGS: some file systems take it from 64-bit callers too */
+        0x40087602u,            /* FS_IOC_SETVERSION */
+        0x401c5820u,            /* FS_IOC_FSSETXATTR */
+        0x40806685u,            /* FS_IOC_ENABLE_VERITY */
+    };
+    unsigned rest = verdict(p, FILTER_ALLOW);
+
+    if (options->keep_metadata)
+        rest = one_of(p, inode, sizeof(inode) / sizeof(inode[0]), verdict(p, FILTER_EPERM), rest);
+    return load(p, ARGUMENT(1), one_of(p, terminal, sizeof(terminal) / sizeof(terminal[0]), verdict(p, FILTER_EPERM), rest));
+}
+
+/* TCP, UDP and ping sockets only, by name: protocol 0 of another type would be SCTP or DCCP, 262 is TCP past a rule for TCP. SOCK_PACKET (10) of AF_INET would be AF_PACKET. */
+static unsigned check_inet(struct program *p) {
+    static const uint32_t stream[] = { 0, 6 /* TCP */ };
+    static const uint32_t datagram[] = { 0, 17 /* UDP */, 1 /* ICMP */, 58 /* ICMPv6 */ };
+    unsigned allow = verdict(p, FILTER_ALLOW), refuse = verdict(p, FILTER_EPROTONOSUPPORT);
+    unsigned on_datagram = load(p, ARGUMENT(2), one_of(p, datagram, sizeof(datagram) / sizeof(datagram[0]), allow, refuse));
+    unsigned on_stream = load(p, ARGUMENT(2), one_of(p, stream, sizeof(stream) / sizeof(stream[0]), allow, refuse));
+    unsigned type = test(p, BPF_JEQ, SOCK_RAW, verdict(p, FILTER_EPERM), verdict(p, FILTER_ESOCKTNOSUPPORT));
+
+    type = test(p, BPF_JEQ, SOCK_DGRAM, on_datagram, type);
+    type = test(p, BPF_JEQ, SOCK_STREAM, on_stream, type);
+    return load(p, ARGUMENT(1), mask(p, SOCKET_TYPE_MASK, type));
+}
+
+static unsigned check_socket(struct program *p, const struct filter_options *options) {
+    bool net = !options->process_isolation || options->net_host;
+    unsigned denied = verdict(p, FILTER_EACCES);
+    unsigned route = net ? load(p, ARGUMENT(2), test(p, BPF_JEQ, 0 /* NETLINK_ROUTE */, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EPROTONOSUPPORT))) : denied;
+    unsigned inet = net ? check_inet(p) : denied;
+    unsigned family = test(p, BPF_JEQ, AF_NETLINK, route, verdict(p, FILTER_EAFNOSUPPORT));
+
+    family = test(p, BPF_JEQ, AF_INET6, inet, family);
+    family = test(p, BPF_JEQ, AF_INET, inet, family);
+    family = test(p, BPF_JEQ, AF_UNIX, options->process_isolation ? denied : verdict(p, FILTER_ALLOW), family);
+    return load(p, ARGUMENT(0), family);
+}
+
+/* A datagram socket of a pair can be connected again, to a socket of the host; a stream or seqpacket one cannot. */
+static unsigned check_socketpair(struct program *p, const struct filter_options *options) {
+    static const uint32_t connected[] = { SOCK_STREAM, SOCK_SEQPACKET };
+    unsigned local = verdict(p, FILTER_ALLOW);
+
+    if (options->process_isolation)
+        local = load(p, ARGUMENT(1), mask(p, SOCKET_TYPE_MASK, one_of(p, connected, 2, local, verdict(p, FILTER_EACCES))));
+    return load(p, ARGUMENT(0), test(p, BPF_JEQ, AF_UNIX, local, verdict(p, FILTER_EOPNOTSUPP)));
+}
+
+static unsigned check_mknod(struct program *p, const struct filter_options *options, unsigned argument) {
+    static const uint32_t kinds[] = { 0, S_IFREG, S_IFIFO, S_IFSOCK };
+    unsigned denied = verdict(p, FILTER_EPERM);
+    unsigned kind = mask(p, S_IFMT, one_of(p, kinds, sizeof(kinds) / sizeof(kinds[0]), verdict(p, FILTER_ALLOW), denied));
+
+    if (options->deny_setid_bits)
+        kind = test(p, BPF_JSET, SETID_BITS, denied, kind);
+    return load(p, ARGUMENT(argument), kind);
+}
+
+/* setpriority and ioprio_set: the caller itself or its process group, not all processes of the user (the host's are among them). */
+static unsigned check_own(struct program *p, uint32_t user) {
+    unsigned denied = verdict(p, FILTER_EPERM);
+    unsigned who = load(p, ARGUMENT(1), test(p, BPF_JEQ, 0, verdict(p, FILTER_ALLOW), denied));
+
+    return load(p, ARGUMENT(0), test(p, BPF_JEQ, user, denied, who));
+}
+
+static unsigned check_open(struct program *p, unsigned flags_argument) {
+    unsigned mode = check_bits(p, flags_argument + 1, SETID_BITS, FILTER_EPERM);
+
+    return load(p, ARGUMENT(flags_argument), test(p, BPF_JSET, OPEN_CREATES, mode, verdict(p, FILTER_ALLOW)));
+}
+
+static unsigned check(struct program *p, const struct filter_options *options, enum filter_rule rule) {
+    switch ((int)rule) {
+    case FILTER_CLONE:
+        return check_bits(p, 0, NAMESPACE_FLAGS, FILTER_EPERM);
+    case FILTER_UNSHARE:
+        return check_bits(p, 0, ~UNSHARE_ALLOWED, FILTER_EPERM);
+    case FILTER_PERSONALITY:
+        return check_personality(p);
+    case FILTER_IOCTL:
+        return check_ioctl(p, options);
+    case FILTER_SOCKET:
+        return check_socket(p, options);
+    case FILTER_SOCKETPAIR:
+        return check_socketpair(p, options);
+    case FILTER_SECCOMP:
+        /* A listener holds its own processes in the kernel until it answers, and no snapshot can hold it; EINVAL is what a kernel without listeners says. */
+        return check_bits(p, 1, NEW_LISTENER, FILTER_EINVAL);
+    case FILTER_MKNOD:
+        return check_mknod(p, options, 1);
+    case FILTER_MKNODAT:
+        return check_mknod(p, options, 2);
+    case FILTER_RENAME:
+        return check_bits(p, 4, RENAME_WHITEOUT_FLAG, FILTER_EINVAL);       /* a whiteout is a device node, and layers give it a meaning */
+    case FILTER_CHECK_SELF:
+        return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EPERM)));
+    case FILTER_CHECK_PRIORITY:
+        return check_own(p, 2 /* PRIO_USER */);
+    case FILTER_CHECK_IOPRIO:
+        return check_own(p, 3 /* IOPRIO_WHO_USER */);
+    case FILTER_CHECK_MODE1:
+        return check_bits(p, 1, SETID_BITS, FILTER_EPERM);
+    case FILTER_CHECK_MODE2:
+        return check_bits(p, 2, SETID_BITS, FILTER_EPERM);
+    case FILTER_CHECK_OPEN:
+        return check_open(p, 1);
+    case FILTER_CHECK_OPENAT:
+        return check_open(p, 2);
+    default:
+        return verdict(p, rule);
+    }
+}
+
+/* A rule that depends on the options as the rule that it is with these. */
+static enum filter_rule resolve(const struct filter_options *o, enum filter_rule rule) {
+    switch ((int)rule) {
+    case FILTER_MEMFD:
+        return o->deny_memfd ? FILTER_ENOSYS : FILTER_ALLOW;
+    case FILTER_SYSVIPC:
+        return o->process_isolation || o->deny_memfd ? FILTER_ENOSYS : FILTER_ALLOW;
+    case FILTER_MQUEUE:
+        return o->process_isolation ? FILTER_ENOSYS : FILTER_ALLOW;
+    case FILTER_AFFINITY:
+        return o->deny_affinity ? FILTER_EPERM : o->process_isolation ? FILTER_CHECK_SELF : FILTER_ALLOW;
+    case FILTER_OTHERS:
+        return o->process_isolation ? FILTER_CHECK_SELF : FILTER_ALLOW;
+    case FILTER_PRIORITY:
+        return o->process_isolation ? FILTER_CHECK_PRIORITY : FILTER_ALLOW;
+    case FILTER_IOPRIO:
+        return o->process_isolation ? FILTER_CHECK_IOPRIO : FILTER_ALLOW;
+    case FILTER_WATCH:
+        return o->process_isolation ? FILTER_EACCES : FILTER_ALLOW;
+    case FILTER_CHMOD:
+        return o->keep_metadata ? FILTER_DONE : o->deny_setid_bits ? FILTER_CHECK_MODE1 : FILTER_ALLOW;
+    case FILTER_CHMODAT:
+        return o->keep_metadata ? FILTER_DONE : o->deny_setid_bits ? FILTER_CHECK_MODE2 : FILTER_ALLOW;
+    case FILTER_CREAT:
+        return o->deny_setid_bits ? FILTER_CHECK_MODE1 : FILTER_ALLOW;
+    case FILTER_OPEN:
+        return o->deny_setid_bits ? FILTER_CHECK_OPEN : FILTER_ALLOW;
+    case FILTER_OPENAT:
+        return o->deny_setid_bits ? FILTER_CHECK_OPENAT : FILTER_ALLOW;
+    case FILTER_OPENAT2:
+        return o->deny_setid_bits ? FILTER_ENOSYS : FILTER_ALLOW;       /* its mode is in memory */
+    case FILTER_OWNER:
+        return o->keep_metadata ? FILTER_EPERM : FILTER_ALLOW;
+    case FILTER_TIMES:
+        return o->keep_metadata ? FILTER_DONE : FILTER_ALLOW;
+    case FILTER_XATTR:
+        return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
+    default:
+        return rule;
+    }
+}
+
+#ifdef FILTER_ARCH
+
+#define FILTER_COUNT_ROW(number, name, rule) +1
+#define FILTER_ROW(number, name, rule) { number, FILTER_##rule, #name },
+#define FILTER_N_SYSCALLS (0 FILTER_SYSCALLS(FILTER_COUNT_ROW))
+
+static const struct filter_syscall {
+    uint16_t number;
+    uint8_t rule;
+    const char *name;
+} filter_syscalls[] = { FILTER_SYSCALLS(FILTER_ROW) };      /* in the order of their numbers */
+
+struct range {
+    uint32_t first;
+    enum filter_rule rule;
+};
+
+/* From `first` on, up to the next range. */
+static void add_range(struct range *ranges, size_t *n, uint32_t first, enum filter_rule rule) {
+    if (*n > 0 && ranges[*n - 1].rule == rule)
+        return;
+    ranges[(*n)++] = (struct range){ first, rule };
+}
+
+static size_t make_ranges(const struct filter_options *options, struct range *ranges) {
+    size_t n = 0;
+    uint32_t next = 0;
+
+    for (size_t i = 0; i < FILTER_N_SYSCALLS; i++) {
+        const struct filter_syscall *call = &filter_syscalls[i];
+
+        if (call->number != next)
+            add_range(ranges, &n, next, FILTER_ENOSYS);
+        add_range(ranges, &n, call->number, resolve(options, (enum filter_rule)call->rule));
+        next = call->number + 1u;
+    }
+    add_range(ranges, &n, next, FILTER_ENOSYS);
+    add_range(ranges, &n, FILTER_X32_BIT, FILTER_KILL);
+    add_range(ranges, &n, 0xffffffffu, FILTER_ENOSYS);      /* -1: a call that a tracer has taken away; the kernel runs none */
+    return n;
+}
+
+/* How many numbers between two ranges' starts the kernel tries at installation. */
+static uint32_t weight(const struct range *from, const struct range *to) {
+    uint32_t last = filter_syscalls[FILTER_N_SYSCALLS - 1].number + 1u;
+    uint32_t a = from->first < last ? from->first : last, b = to->first < last ? to->first : last;
+
+    return b - a;
+}
+
+/* The search among ranges[low..high). */
+static unsigned search(struct program *p, const struct range *ranges, size_t low, size_t high) {
+    if (high - low == 1) {
+        enum filter_rule rule = ranges[low].rule;
+        return rule <= FILTER_KILL ? verdict(p, rule) : p->places[rule];
+    }
+
+    size_t middle = low + 1;
+    while (middle + 1 < high && 2 * weight(&ranges[low], &ranges[middle]) < weight(&ranges[low], &ranges[high]))
+        middle++;
+
+    unsigned right = search(p, ranges, middle, high);
+    unsigned left = search(p, ranges, low, middle);
+    return test(p, BPF_JGE, ranges[middle].first, right, left);
+}
+
+int filter_build(const struct filter_options *options, struct sock_filter *program, size_t capacity) {
+    struct program p = { .instructions = program, .capacity = (unsigned)(capacity < FILTER_MAX_INSTRUCTIONS ? capacity : FILTER_MAX_INSTRUCTIONS) };
+    struct range ranges[2 * FILTER_N_SYSCALLS + 4];
+    size_t n_ranges = make_ranges(options, ranges);
+
+    ranges[n_ranges].first = 0xffffffffu;
+
+    emit(&p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS);      /* place 0, so that 0 means "not written" below */
+    for (size_t i = 0; i < n_ranges; i++)
+        if (ranges[i].rule > FILTER_KILL && p.places[ranges[i].rule] == 0)
+            p.places[ranges[i].rule] = check(&p, options, ranges[i].rule);
+
+    unsigned tree = load(&p, offsetof(struct seccomp_data, nr), search(&p, ranges, 0, n_ranges));
+    load(&p, offsetof(struct seccomp_data, arch), test(&p, BPF_JEQ, FILTER_ARCH, tree, verdict(&p, FILTER_KILL)));
+    if (p.full)
+        return -ENOBUFS;
+
+    memmove(program, at(&p, p.n - 1), p.n * sizeof(program[0]));
+    return (int)p.n;
+}
+
+const char *filter_syscall_name(unsigned number) {
+    size_t low = 0, high = FILTER_N_SYSCALLS;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (filter_syscalls[middle].number == number)
+            return filter_syscalls[middle].name;
+        if (filter_syscalls[middle].number < number)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+#else
+
+int filter_build(const struct filter_options *options, struct sock_filter *program, size_t capacity) {
+    (void)options, (void)program, (void)capacity;
+    return -ENOTSUP;
+}
+
+const char *filter_syscall_name(unsigned number) {
+    (void)number;
+    return NULL;
+}
+
+#endif
