@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rollbox: run untrusted programs in sandboxes.
+
+    from rollbox import Policy, Sandbox
+    result = Sandbox(Policy(max_memory="256M")).run(["python3", "-c", code], timeout=10)
+    print(result.outcome, result.text)
+
+What the program did is a Result; what rollbox could not do is a RollboxError. docs/python.md has the whole of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict
+
+from . import _ffi
+from ._async import AsyncSandbox
+from ._batch import iter_many, iter_many_async, run_many, run_many_async
+from ._engine import Engine, default_engine
+from ._errors import *  # noqa: F403
+from ._errors import __all__ as _errors
+from ._policy import Policy
+from ._result import Outcome, Result, RunFailed
+from ._sandbox import Sandbox
+
+__version__ = _ffi.VERSION
+
+
+def doctor() -> Dict[str, Any]:
+    """What this kernel and user can give: {"kernel", "ok", "isolation": {"namespace", "process"}, "cgroup", "features": [{"name", "available", "needed_for", "hint"}]}.
+
+    Features named in $ROLLBOX_KFEAT (-landlock,-userns,...) count as missing. Blocks for some milliseconds; needs no engine.
+    """
+    text = ctypes.c_void_p()
+    error = _ffi.Error()
+    if _ffi.lib().rollbox_doctor(ctypes.byref(text), ctypes.byref(error)) < 0:
+        raise _ffi.exception(error)
+    report: Dict[str, Any] = _ffi.take_json(text)
+    return report
+
+
+__all__ = [
+    "AsyncSandbox", "Engine", "Outcome", "Policy", "Result", "RunFailed", "Sandbox",
+    "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
+]

@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches: many jobs, so many at a time, from one thread.
+
+A job becomes a _Task once, when its turn comes: a policy's text and a Request, or the error that kept it from becoming one. A task's result is a row.
+The blocking batch polls the engine's descriptor and dispatches by itself; ends that other threads dispatched reach it through a socket pair. The asyncio
+batch is that many workers over `_async.run`. What both share, the retry rule above all, is in _Task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Sized, Tuple, Union
+
+from . import _async
+from ._engine import Engine, PendingRun, _Connection, default_engine
+from ._errors import EngineLost, EngineStartFailed, HostOutOfMemory, InvalidArgument, ResourceExhausted, RollboxError, SetupFailed
+from ._policy import Policy
+from ._request import Argv, Request, error_result
+from ._result import Result
+from ._sandbox import PolicyLike, as_policy
+
+Job = Union[Mapping[str, Any], Argv]
+
+_KEYS = frozenset(("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"))
+
+LANGUAGES: Dict[str, Tuple[str, List[str]]] = {
+    "python": ("main.py", ["python3", "main.py"]),
+    "bash": ("main.sh", ["bash", "main.sh"]),
+    "sh": ("main.sh", ["sh", "main.sh"]),
+    "javascript": ("main.js", ["node", "main.js"]),
+    "perl": ("main.pl", ["perl", "main.pl"]),
+    "ruby": ("main.rb", ["ruby", "main.rb"]),
+}
+"""language -> (the file that a job's code is put into, the argv that runs it)."""
+
+_RETRIED = (EngineLost, EngineStartFailed, HostOutOfMemory, ResourceExhausted, SetupFailed)
+"""Errors that say nothing of the job and may not be there the next time."""
+
+
+def _invalid(message: str) -> InvalidArgument:
+    return InvalidArgument(message, stage="arguments")
+
+
+class _Task:
+    """A job under way in a batch."""
+
+    __slots__ = ("index", "id", "policy", "request", "error", "attempts", "due")
+
+    def __init__(self, index: int, job: Job, base: Policy) -> None:
+        self.index = index
+        self.id: Any = index
+        self.policy = base.to_json()
+        self.request: Optional[Request] = None
+        self.error: Optional[RollboxError] = None
+        self.attempts = 0
+        self.due = 0.0
+        try:
+            self._compile(job, base)
+        except RollboxError as error:
+            self.error = error
+
+    def _compile(self, job: Job, base: Policy) -> None:
+        if not isinstance(job, Mapping):
+            self.request = Request(job)
+            return
+        id = job.get("id")
+        if id is not None:
+            if isinstance(id, bool) or not isinstance(id, (str, int)):
+                raise _invalid(f"a job's id must be a str or int, not {id!r}")
+            self.id = id
+        unknown = sorted(str(key) for key in set(job) - _KEYS)
+        if unknown:
+            raise _invalid(f"a job has no key {', '.join(map(repr, unknown))}; the keys are {', '.join(sorted(_KEYS))}")
+        argv, code, language, files = job.get("argv"), job.get("code"), job.get("language"), job.get("files")
+        if (argv is None) == (code is None):
+            raise _invalid("a job has either argv or code" + (", not both" if code is not None else ""))
+        if code is None:
+            if language is not None:
+                raise _invalid("language goes with code, not with argv")
+        else:
+            if language not in LANGUAGES:
+                raise _invalid(f"language must be one of {', '.join(LANGUAGES)}, not {language!r}")
+            name, argv = LANGUAGES[language]
+            if files is not None and not isinstance(files, Mapping):
+                raise _invalid(f"files must be a mapping of paths to contents, not {type(files).__name__}")
+            files = {**(files or {}), name: code}
+        overrides = job.get("policy")
+        if overrides:
+            if not isinstance(overrides, (Policy, Mapping)):
+                raise _invalid(f"a job's policy must be a Policy or a mapping of its keys, not {overrides!r}")
+            changes = overrides.to_dict() if isinstance(overrides, Policy) else dict(overrides)
+            self.policy = base.replace(**changes).to_json()
+        assert argv is not None
+        self.request = Request(argv, timeout=job.get("timeout_s"), stdin=job.get("stdin"), env=job.get("env"), cwd=job.get("cwd"), files=files)
+
+    def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
+        """The delay in seconds before another attempt, or None if this was the last. An exhausted host is given time; a new engine needs none."""
+        self.attempts += 1
+        if not isinstance(error, _RETRIED) or self.attempts > retries:
+            return None
+        return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (self.attempts - 1), 2.0)
+
+    def row(self, error: RollboxError, text: bool) -> Result[Any]:
+        return error_result(error, text, self.id)
+
+
+def _tasks(jobs: Iterable[Job], base: Policy) -> Iterator[_Task]:
+    if isinstance(jobs, (str, bytes, Mapping)):
+        raise _invalid("jobs must be an iterable of jobs, not one job")
+    for index, job in enumerate(jobs):
+        yield _Task(index, job, base)
+
+
+def _concurrency(concurrency: Optional[int]) -> int:
+    if concurrency is None:
+        return len(os.sched_getaffinity(0))
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+        raise _invalid(f"concurrency must be a positive number, not {concurrency!r}")
+    return concurrency
+
+
+class _Progress:
+    """A line on stderr, drawn anew ten times a second at most: done, rate, time left, errors."""
+
+    def __init__(self, show: Optional[bool], jobs: object) -> None:
+        self.show = sys.stderr is not None and sys.stderr.isatty() if show is None else show
+        self.total = len(jobs) if isinstance(jobs, Sized) else None
+        self.done = self.errors = 0
+        self.begun = time.monotonic()
+        self.drawn = 0.0
+
+    def step(self, result: Result[Any]) -> None:
+        self.done += 1
+        self.errors += result.error is not None
+        now = time.monotonic()
+        if self.show and now - self.drawn >= 0.1:
+            self.drawn = now
+            self._draw(now)
+
+    def _draw(self, now: float, end: str = "") -> None:
+        elapsed = max(now - self.begun, 1e-9)
+        rate = self.done / elapsed
+        line = f"{self.done}"
+        if self.total:
+            filled = 24 * self.done // self.total
+            left = int((self.total - self.done) / rate) if rate else 0
+            line = (f"[{'#' * filled}{'.' * (24 - filled)}] {self.done}/{self.total} {100 * self.done // self.total:3d}%"
+                    f"  {rate:.1f}/s  {left // 60:02d}:{left % 60:02d} left")
+        else:
+            line = f"{self.done} done  {rate:.1f}/s"
+        if self.errors:
+            line += f"  {self.errors} errors"
+        with contextlib.suppress(OSError, ValueError):      # a closed stderr must not end a batch
+            sys.stderr.write("\r" + line + "\x1b[K" + end)
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        if self.show and self.done:
+            self._draw(time.monotonic(), "\n")
+
+
+class _Order:
+    """Lets rows out as they come, or holds each until those before it are out."""
+
+    def __init__(self, ordered: bool) -> None:
+        self.ordered = ordered
+        self.next = 0
+        self.held: Dict[int, Result[Any]] = {}
+
+    def put(self, task: _Task, result: Result[Any]) -> Iterator[Result[Any]]:
+        if not self.ordered:
+            yield result
+            return
+        self.held[task.index] = result
+        while self.next in self.held:
+            self.next += 1
+            yield self.held.pop(self.next - 1)
+
+
+class _Batch:
+    """The runs under way of a blocking batch."""
+
+    def __init__(self, engine: Engine, text: bool) -> None:
+        self.engine = engine
+        self.text = text
+        self.running: Dict[PendingRun, _Task] = {}
+        self.ended: Deque[PendingRun] = deque()
+        self.dispatcher: Optional[int] = None       # the thread that is in our own dispatch
+        self.ear, self.mouth = socket.socketpair()
+        self.ear.setblocking(False)
+        self.mouth.setblocking(False)
+
+    def start(self, task: _Task) -> None:
+        assert task.request is not None
+        pending = self.engine.start(task.policy, task.request, self._on_end)
+        self.running[pending] = task
+
+    def _on_end(self, pending: PendingRun) -> None:
+        self.ended.append(pending)
+        if self.dispatcher != threading.get_ident():
+            with contextlib.suppress(OSError):      # full: it will be heard anyway; closed: nobody waits
+                self.mouth.send(b"\0")
+
+    def wait(self, timeout_s: Optional[float]) -> Iterator[Tuple[_Task, Result[Any]]]:
+        """Blocks until something has ended, up to timeout_s; the tasks that have, with their results."""
+        if not self.ended:
+            connections: Dict[int, _Connection] = {pending.connection.fd: pending.connection for pending in self.running}
+            poll = select.poll()
+            for fd in (self.ear.fileno(), *connections):
+                poll.register(fd, select.POLLIN)
+            ready = poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
+            self.dispatcher = threading.get_ident()
+            try:
+                for fd, _ in ready:
+                    if fd in connections:
+                        connections[fd].dispatch()
+                    else:
+                        with contextlib.suppress(BlockingIOError):
+                            self.ear.recv(4096)
+            finally:
+                self.dispatcher = None
+        while self.ended:
+            pending = self.ended.popleft()
+            task = self.running.pop(pending)
+            yield task, pending.collect(self.text, task.id)
+
+    def close(self) -> None:
+        for pending in self.running:
+            pending.abandon()
+        self.running.clear()
+        self.ear.close()
+        self.mouth.close()
+
+
+def iter_many(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = None,
+    policy: PolicyLike = None,
+    ordered: bool = False,
+    progress: Optional[bool] = None,
+    retries: int = 2,
+    *,
+    text: bool = False,
+    engine: Optional[Engine] = None,
+) -> Iterator[Result[Any]]:
+    """As run_many, yielding each Result when it is there, by default in the order of completion (`result.id` tells whose it is). Jobs are taken as they are needed, so
+    `jobs` may be an endless generator. Closing the iterator kills what is under way."""
+    base = as_policy(policy)
+    width = _concurrency(concurrency)
+    source = _tasks(jobs, base)
+    engine = engine if engine is not None else default_engine()
+    engine.warm(base.to_json())
+    return _iterate(source, width, engine, _Order(ordered), _Progress(progress, jobs), retries, text)
+
+
+def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order, bar: _Progress, retries: int, text: bool) -> Iterator[Result[Any]]:
+    batch = _Batch(engine, text)
+    waiting: List[_Task] = []       # to be tried again when they are due
+    exhausted = False
+    try:
+        while True:
+            finished: List[Tuple[_Task, Result[Any]]] = []
+            while len(batch.running) < width:
+                now = time.monotonic()
+                task = next((one for one in waiting if one.due <= now), None)
+                if task is not None:
+                    waiting.remove(task)
+                elif exhausted:
+                    break
+                else:
+                    task = next(source, None)
+                    if task is None:
+                        exhausted = True
+                        break
+                if task.error is None:
+                    try:
+                        batch.start(task)
+                        continue
+                    except RollboxError as error:
+                        finished.append((task, task.row(error, text)))
+                else:
+                    finished.append((task, task.row(task.error, text)))
+                break       # a row to hand out before the next start: a run of bad jobs must not pile up
+            if not finished:
+                if not batch.running and not waiting:
+                    break
+                due = min((one.due for one in waiting), default=None) if len(batch.running) < width else None
+                finished.extend(batch.wait(None if due is None else due - time.monotonic()))
+            for task, result in finished:
+                delay = task.again(result.error, retries)
+                if delay is not None:
+                    task.due = time.monotonic() + delay
+                    waiting.append(task)
+                    continue
+                bar.step(result)
+                yield from order.put(task, result)
+    finally:
+        batch.close()
+        bar.close()
+
+
+def run_many(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = None,
+    policy: PolicyLike = None,
+    ordered: bool = True,
+    progress: Optional[bool] = None,
+    retries: int = 2,
+    *,
+    text: bool = False,
+    engine: Optional[Engine] = None,
+) -> List[Result[Any]]:
+    """Runs many jobs, `concurrency` at a time (default: one a CPU), each in a fresh sandbox, and returns one Result a job, in the jobs' order or that of completion.
+
+    A job is an argv as for Sandbox.run, or a mapping with the keys of a batch row: `argv`, or `code` and `language` (python, bash, sh, javascript, perl, ruby); and `id` (str or int;
+    without one, its index), `stdin`, `files` {path: data}, `cwd`, `env`, `timeout_s`, `policy` (a mapping of keys or Policy, laid over the batch's).
+
+    A job that rollbox could not run is a row with outcome "error" and `error` set, never an exception and never a program's failure. What may pass
+    (lost engine, exhausted host, refused set-up) is tried again up to `retries` times first; a program may then have run in part before, its sandbox gone.
+    progress: a bar on stderr; None shows it on a terminal. Raises for the call's own arguments and for a batch policy that is not valid.
+    """
+    return list(iter_many(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine))
+
+
+async def iter_many_async(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = None,
+    policy: PolicyLike = None,
+    ordered: bool = False,
+    progress: Optional[bool] = None,
+    retries: int = 2,
+    *,
+    text: bool = False,
+    engine: Optional[Engine] = None,
+) -> AsyncIterator[Result[Any]]:
+    """iter_many for asyncio: `async for result in iter_many_async(...)`."""
+    base = as_policy(policy)
+    width = _concurrency(concurrency)
+    source = _tasks(jobs, base)
+    loop = asyncio.get_running_loop()
+    if engine is None:
+        engine = await loop.run_in_executor(None, default_engine)
+    await loop.run_in_executor(None, engine.warm, base.to_json())
+    queue: "asyncio.Queue[Union[Tuple[_Task, Result[Any]], BaseException, None]]" = asyncio.Queue(width)
+
+    async def worker(engine: Engine) -> None:
+        try:
+            for task in source:
+                await queue.put((task, await _attempt(engine, task, retries, text)))
+            await queue.put(None)
+        except Exception as error:          # the jobs' own iterator failed: the reader raises it
+            await queue.put(error)
+
+    workers = [asyncio.ensure_future(worker(engine)) for _ in range(width)]
+    order = _Order(ordered)
+    bar = _Progress(progress, jobs)
+    at_work = width
+    try:
+        while at_work:
+            item = await queue.get()
+            if item is None:
+                at_work -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                bar.step(item[1])
+                for result in order.put(*item):
+                    yield result
+    finally:
+        for one in workers:
+            one.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        bar.close()
+
+
+async def _attempt(engine: Engine, task: _Task, retries: int, text: bool) -> Result[Any]:
+    while True:
+        try:
+            if task.error is not None:
+                return task.row(task.error, text)
+            assert task.request is not None
+            result = await _async.run(engine, task.policy, task.request, text, task.id)
+        except RollboxError as error:
+            result = task.row(error, text)
+        delay = task.again(result.error, retries)
+        if delay is None:
+            return result
+        await asyncio.sleep(delay)
+
+
+async def run_many_async(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = None,
+    policy: PolicyLike = None,
+    ordered: bool = True,
+    progress: Optional[bool] = None,
+    retries: int = 2,
+    *,
+    text: bool = False,
+    engine: Optional[Engine] = None,
+) -> List[Result[Any]]:
+    """run_many for asyncio."""
+    return [result async for result in iter_many_async(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine)]

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engine: the process that owns sandboxes, and who may use its handle when.
+
+An Engine opens a _Connection (a C handle) when it needs one and opens another when that one is lost. A handle may only be closed when nobody is
+in a call on it, so every use is counted (`use` / `release`): a retired connection is closed by whoever leaves it last. Runs that are not waited for by a
+thread of their own are kept in `pending` under a token; the library's callback, on whichever thread happened to dispatch, takes the run out
+and tells its owner, who collects it on a thread of its own choosing and never inside the callback.
+
+After fork() the child's engines have no connection: the child closes its copies of the descriptors, which is nothing to the parent, and opens its own on first use.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import errno
+import itertools
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple, Union
+
+from . import _ffi
+from ._errors import EngineLost, InternalError, InvalidArgument
+from ._request import Request, copy_result
+from ._result import JobId, Result
+
+_WAIT_SLICE_MS = 100
+"""A blocked wait comes back to Python this often, so that Ctrl-C and close() are heard."""
+
+_PLANS_KEPT = 4096
+_EXIT_WAIT_S = 1.0
+
+_tokens = itertools.count(1)
+_pending: Dict[int, "PendingRun"] = {}
+"""Runs with a callback, of all connections, by token. Who pops one owns its end."""
+
+
+class PendingRun:
+    """A run under way that no thread waits for. `on_end()` is called once, from any thread, when its result is there; it must not block.
+
+    The owner then calls `collect`, or `abandon` at any time, on one thread. Either gives the use of the connection back.
+    """
+
+    __slots__ = ("connection", "on_end", "token", "run")
+
+    def __init__(self, connection: "_Connection", on_end: Callable[["PendingRun"], None]) -> None:
+        self.connection = connection
+        self.on_end = on_end
+        self.token = next(_tokens)
+        self.run: Optional[int] = None
+
+    def collect(self, text: bool = False, id: Optional[JobId] = None) -> Result[Any]:
+        """The result of a run that has ended; frees the run."""
+        assert self.run is not None
+        try:
+            return self.connection.wait(self.run, text, id)
+        finally:
+            self._free()
+
+    def abandon(self) -> None:
+        """Kills the run if it is under way and forgets it; harmless for one that has ended."""
+        _pending.pop(self.token, None)
+        self._free()
+
+    def _free(self) -> None:
+        run, self.run = self.run, None
+        if run is not None:
+            self.connection.free(run)
+            self.connection.release()
+
+
+def _ended(run: Optional[int], userdata: Optional[int]) -> None:
+    """The library's callback. An exception here could only be printed by ctypes, so there must be none."""
+    pending = _pending.pop(userdata or 0, None)
+    if pending is not None:
+        pending.on_end(pending)
+
+
+_CALLBACK = _ffi.CALLBACK(_ended)      # for all runs and for ever: the library may call it as long as any run lives
+
+
+class _Connection:
+    """A handle and the count of those who use it. Made with one use, the maker's."""
+
+    def __init__(self, socket: Optional[bytes]) -> None:
+        self._library = _ffi.lib()
+        self.process = os.getpid()
+        self._lock = threading.RLock()      # reentrant, for Engine.__del__ may retire it wherever the collector strikes
+        self._users = 1
+        self.retired = False
+        self._runs: Dict[int, None] = {}
+        self._plans: "OrderedDict[str, int]" = OrderedDict()
+        self.closed = threading.Event()
+        options = _ffi.EngineOptions(size=ctypes.sizeof(_ffi.EngineOptions), socket_path=socket)
+        handle = ctypes.c_void_p()
+        error = _ffi.Error()
+        if self._library.rollbox_engine_open(ctypes.byref(options), ctypes.byref(handle), ctypes.byref(error)) < 0:
+            raise _ffi.exception(error)
+        self.handle: Optional[int] = handle.value
+        self.fd: int = self._library.rollbox_engine_fd(handle)
+        self.pid: int = self._library.rollbox_engine_pid(handle)
+        _connections.add(self)
+
+    def use(self) -> bool:
+        """Counts the caller in; False if the connection is retired."""
+        with self._lock:
+            if self.retired:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        if self.process != os.getpid():
+            return
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self._close()
+            self.closed.set()
+
+    def retire(self, kill: bool = False) -> None:
+        """No new users; with `kill`, ends the runs of the present ones. Gives up the maker's use, once."""
+        with self._lock:
+            if self.retired:
+                return
+            self.retired = True
+            if kill:
+                for run in self._runs:
+                    self._library.rollbox_kill(run, _ffi.OUTCOME_ERROR)
+        self.release()
+
+    def _close(self) -> None:
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            self._library.rollbox_engine_close(handle)
+        _connections.discard(self)
+
+    def after_fork(self) -> None:
+        """In a forked child, which has no use of this: closes the child's copies of the descriptors. The lock may be held for ever, so it isn't taken."""
+        self.retired = True
+        self._close()
+
+    # Each of these is called with a use held.
+
+    def plan(self, policy: str) -> int:
+        """The compiled policy; asks the engine, and blocks, the first time."""
+        with self._lock:
+            plan = self._plans.get(policy)
+            if plan is not None:
+                self._plans.move_to_end(policy)
+                return plan
+        raw = policy.encode("utf-8")
+        compiled = ctypes.c_void_p()
+        error = _ffi.Error()
+        if self._library.rollbox_prepare(self.handle, raw, len(raw), ctypes.byref(compiled), ctypes.byref(error)) < 0:
+            raise _ffi.exception(error)
+        assert compiled.value
+        with self._lock:
+            self._plans[policy] = compiled.value
+            if len(self._plans) > _PLANS_KEPT:
+                self._plans.popitem(last=False)
+        return compiled.value
+
+    def has_plan(self, policy: str) -> bool:
+        return policy in self._plans
+
+    def track(self, run: int) -> None:
+        with self._lock:
+            self._runs[run] = None
+            late = self.retired
+        if late:
+            self._library.rollbox_kill(run, _ffi.OUTCOME_ERROR)
+
+    def free(self, run: int) -> None:
+        """Frees a run, killing it if it is under way."""
+        if self.process != os.getpid():
+            return
+        with self._lock:
+            self._runs.pop(run, None)
+        self._library.rollbox_run_free(run)
+
+    def wait(self, run: int, text: bool, id: Optional[JobId] = None) -> Result[Any]:
+        """The result of a run; blocks until its end."""
+        raw = ctypes.POINTER(_ffi.RawResult)()
+        while True:
+            status = self._library.rollbox_wait(run, _WAIT_SLICE_MS, ctypes.byref(raw))
+            if status >= 0:
+                break
+            if status != -errno.ETIMEDOUT:
+                raise InternalError(f"waiting for a run failed: {os.strerror(-status)}", stage="result", errno=-status)
+        result = copy_result(raw.contents, text, id)
+        if isinstance(result.error, EngineLost):
+            self.retire()
+        return result
+
+    def start(self, policy: str, request: Request, on_end: Callable[[PendingRun], None]) -> PendingRun:
+        """Starts a run that no thread waits for. It holds a use of its own."""
+        plan = self.plan(policy)
+        pending = PendingRun(self, on_end)
+        with self._lock:
+            self._users += 1
+        _pending[pending.token] = pending
+        try:
+            pending.run = request.start(self.handle, plan, _CALLBACK, pending.token)
+        except BaseException:
+            _pending.pop(pending.token, None)
+            self.release()
+            raise
+        self.track(pending.run)
+        return pending
+
+    def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
+        """Runs and blocks until the end."""
+        run = request.start(self.handle, self.plan(policy))
+        try:
+            self.track(run)
+            return self.wait(run, text)
+        finally:
+            self.free(run)
+
+    def dispatch(self) -> bool:
+        """Handles what has arrived, without blocking. False once the engine is lost; every run of it is then ended."""
+        with self._lock:
+            self._users += 1
+        try:
+            if self._library.rollbox_dispatch(self.handle) >= 0:
+                return True
+            self.retire()
+            return False
+        finally:
+            self.release()
+
+
+_connections: Set[_Connection] = set()
+"""Those not closed yet."""
+
+
+class Engine:
+    """An engine of one's own: private to this process, or the shared one that listens on `socket`.
+
+    Sandbox and run_many use one private engine a process unless given another. Usable from any number of threads, and as a context manager. When the
+    engine process dies, runs under way raise EngineLost and the next call starts (or joins) another. After fork() the child's copy
+    opens a connection of its own. An Engine is not picklable; a Sandbox without an explicit engine is.
+
+    Raises EngineStartFailed, EngineLost, ProtocolError, ResourceExhausted.
+    """
+
+    def __init__(self, socket: Optional[Union[str, "os.PathLike[str]"]] = None) -> None:
+        self._socket = None if socket is None else os.fsencode(socket)
+        if self._socket is not None and b"\0" in self._socket:
+            raise InvalidArgument("socket has a NUL byte", stage="arguments")
+        self._lock = threading.Lock()
+        self._connection: Optional[_Connection] = None
+        self._closed = False
+        _engines.add(self)
+        with self.connection():
+            pass
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        connection = getattr(self, "_connection", None)
+        if connection is not None:
+            connection.retire()
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        raise TypeError("an Engine belongs to its process and cannot be pickled; open one there")
+
+    @property
+    def pid(self) -> int:
+        """The engine's process id."""
+        with self.connection() as connection:
+            return connection.pid
+
+    def status(self) -> Dict[str, Any]:
+        """The engine's state: pid, version, sandboxes, queued, plans, spares, memory_budget_bytes, cgroup and more. Blocks; raises EngineLost."""
+        with self.connection() as connection:
+            text = ctypes.c_void_p()
+            error = _ffi.Error()
+            if _ffi.lib().rollbox_engine_status(connection.handle, ctypes.byref(text), ctypes.byref(error)) < 0:
+                exception = _ffi.exception(error)
+                if isinstance(exception, EngineLost):
+                    connection.retire()
+                raise exception
+            status: Dict[str, Any] = _ffi.take_json(text)
+            return status
+
+    def close(self) -> None:
+        """Kills every sandbox of this engine; what is under way in other threads ends as an error. A private engine ends. May be called twice."""
+        with self._lock:
+            self._closed = True
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.retire(kill=True)
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[_Connection]:
+        """A live connection, counted as used meanwhile. (For this package.)"""
+        connection = self.acquire()
+        try:
+            yield connection
+        finally:
+            connection.release()
+
+    def acquire(self) -> _Connection:
+        """A live connection with a use that the caller gives back by `release`. (For this package.)"""
+        with self._lock:
+            if self._closed:
+                raise EngineLost("the engine is closed", stage="connect")
+            connection = self._connection
+            if connection is not None and connection.use():
+                return connection
+            self._connection = connection = _Connection(self._socket)
+            connection.use()
+            return connection
+
+    def attempt(self, action: Callable[[_Connection], Any]) -> Any:
+        """action(connection), once more with a new connection if the engine turns out to be lost before a run was started. (For this package.)
+
+        A run that was under way when the engine went is not repeated: only the caller knows whether that may be.
+        """
+        for last in (False, True):
+            with self.connection() as connection:
+                try:
+                    return action(connection)
+                except EngineLost:
+                    connection.retire()
+                    if last:
+                        raise
+        raise AssertionError
+
+    def warm(self, policy: str) -> None:
+        """Connects and compiles a policy, blocking. (For this package.)"""
+        self.attempt(lambda connection: connection.plan(policy))
+
+    def is_warm(self, policy: str) -> bool:
+        """Whether a run of that policy can start without blocking. (For this package.)"""
+        connection = self._connection
+        return connection is not None and not connection.retired and connection.has_plan(policy)
+
+    def start(self, policy: str, request: Request, on_end: Callable[[PendingRun], None]) -> PendingRun:
+        """Starts a run that no thread waits for. (For this package.)"""
+        pending: PendingRun = self.attempt(lambda connection: connection.start(policy, request, on_end))
+        return pending
+
+    def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
+        """Runs and blocks until the end. (For this package.)"""
+        result: Result[Any] = self.attempt(lambda connection: connection.run(policy, request, text))
+        return result
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._connection = None
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+_default: Optional[Engine] = None
+_default_lock = threading.Lock()
+
+
+def default_engine() -> Engine:
+    """The engine that this process shares among all sandboxes without one of their own; started on first use, closed at exit."""
+    global _default
+    with _default_lock:
+        if _default is None or _default._closed:
+            _default = Engine()
+        return _default
+
+
+def _after_fork() -> None:
+    global _default_lock
+    _default_lock = threading.Lock()
+    _pending.clear()
+    for connection in list(_connections):
+        connection.after_fork()
+    for engine in list(_engines):
+        engine._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Kills what is under way and waits a little for the threads that wait for it, so that an exit leaves nothing behind. The rest, the engine does when our socket closes."""
+    for engine in list(_engines):
+        engine.close()
+    for pending in list(_pending.values()):
+        pending.abandon()
+    for connection in list(_connections):
+        connection.closed.wait(_EXIT_WAIT_S)

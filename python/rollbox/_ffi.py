@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""librollbox through ctypes: finding it, its structures, its functions.
+
+The library is loaded on first use, not at import, so that policies can be written and pickled where it is missing. Every
+function has its argtypes and restype; calls release the GIL. Nothing here keeps state but the loaded library itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Type
+
+from . import _errors
+from ._errors import EngineStartFailed, ProtocolError, RollboxError
+
+VERSION = "0.1.0"
+
+OUTCOME_ERROR = 5
+"""ROLLBOX_OUTCOME_ERROR, the outcome that a cancelled run is given."""
+
+
+class Error(ctypes.Structure):
+    """struct rollbox_error."""
+
+    _fields_ = [
+        ("code", ctypes.c_int),
+        ("error_number", ctypes.c_int),
+        ("stage", ctypes.c_char * 16),
+        ("message", ctypes.c_char * 1000),
+    ]
+
+
+class EngineOptions(ctypes.Structure):
+    """struct rollbox_engine_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("socket_path", ctypes.c_char_p),
+        ("engine_path", ctypes.c_char_p),
+    ]
+
+
+class File(ctypes.Structure):
+    """struct rollbox_file. `data` is a c_char_p so that it points into the bytes object given, without a copy."""
+
+    _fields_ = [
+        ("path", ctypes.c_char_p),
+        ("data", ctypes.c_char_p),
+        ("length", ctypes.c_size_t),
+        ("mode", ctypes.c_uint),
+    ]
+
+
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+"""rollbox_callback: (run, userdata)."""
+
+
+class RunOptions(ctypes.Structure):
+    """struct rollbox_run_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("argv", ctypes.POINTER(ctypes.c_char_p)),
+        ("env", ctypes.POINTER(ctypes.c_char_p)),
+        ("cwd", ctypes.c_char_p),
+        ("stdin_data", ctypes.c_char_p),
+        ("stdin_length", ctypes.c_size_t),
+        ("files", ctypes.POINTER(File)),
+        ("n_files", ctypes.c_size_t),
+        ("timeout_ms", ctypes.c_int64),
+        ("output_limit", ctypes.c_int64),
+        ("stdio_fds", ctypes.POINTER(ctypes.c_int)),
+        ("operation_id", ctypes.c_char_p),
+        ("callback", CALLBACK),
+        ("userdata", ctypes.c_void_p),
+    ]
+
+
+class RawResult(ctypes.Structure):
+    """struct rollbox_result."""
+
+    _fields_ = [
+        ("outcome", ctypes.c_int),
+        ("exit_code", ctypes.c_int),
+        ("signal", ctypes.c_int),
+        ("stdout_data", ctypes.c_void_p),
+        ("stdout_length", ctypes.c_size_t),
+        ("stderr_data", ctypes.c_void_p),
+        ("stderr_length", ctypes.c_size_t),
+        ("stdout_truncated", ctypes.c_bool),
+        ("stderr_truncated", ctypes.c_bool),
+        ("wall_ms", ctypes.c_double),
+        ("cpu_ms", ctypes.c_double),
+        ("peak_memory_bytes", ctypes.c_uint64),
+        ("processes_peak", ctypes.c_uint32),
+        ("isolation", ctypes.c_char_p),
+        ("error", Error),
+    ]
+
+
+_P = ctypes.c_void_p
+_ERROR = ctypes.POINTER(Error)
+_TEXT = ctypes.POINTER(ctypes.c_void_p)     # char **, freed by us: a c_char_p would lose the address
+
+_SIGNATURES: Dict[str, Any] = {
+    "rollbox_version": (ctypes.c_char_p, []),
+    "rollbox_engine_open": (ctypes.c_int, [ctypes.POINTER(EngineOptions), ctypes.POINTER(_P), _ERROR]),
+    "rollbox_engine_close": (_P, [_P]),
+    "rollbox_engine_fd": (ctypes.c_int, [_P]),
+    "rollbox_engine_pid": (ctypes.c_int, [_P]),
+    "rollbox_dispatch": (ctypes.c_int, [_P]),
+    "rollbox_engine_status": (ctypes.c_int, [_P, _TEXT, _ERROR]),
+    "rollbox_policy_check": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_size_t, _TEXT, _ERROR]),
+    "rollbox_prepare": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(_P), _ERROR]),
+    "rollbox_start": (ctypes.c_int, [_P, _P, ctypes.POINTER(RunOptions), ctypes.POINTER(_P), _ERROR]),
+    "rollbox_wait": (ctypes.c_int, [_P, ctypes.c_int64, ctypes.POINTER(ctypes.POINTER(RawResult))]),
+    "rollbox_kill": (ctypes.c_int, [_P, ctypes.c_int]),
+    "rollbox_run_free": (_P, [_P]),
+    "rollbox_doctor": (ctypes.c_int, [_TEXT, _ERROR]),
+}
+
+_library: Optional[Any] = None
+_lock = threading.Lock()
+
+
+def package_directory() -> Path:
+    """The directory of this package's files, where a wheel also has its binaries."""
+    return Path(__file__).resolve().parent
+
+
+def find_binary(name: str) -> List[Path]:
+    """The places where `name` (librollbox.so, rollbox) may be: beside the package, then the build directory of a source checkout."""
+    here = package_directory()
+    places = [here / name]
+    checkout = here.parent.parent
+    if (checkout / "include" / "rollbox" / "rollbox.h").exists():
+        places.append(checkout / "build" / name)
+    return places
+
+
+def _load() -> Any:
+    override = os.environ.get("ROLLBOX_LIBRARY")
+    places = [Path(override)] if override else find_binary("librollbox.so")
+    for place in places:
+        if place.exists():
+            break
+    else:
+        raise EngineStartFailed(
+            "librollbox.so not found; looked for " + ", ".join(str(place) for place in places)
+            + ". Install the package (pip install .), run make, or set ROLLBOX_LIBRARY", stage="library")
+    try:
+        library = ctypes.CDLL(str(place))
+        for name, (restype, argtypes) in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.restype = restype
+            function.argtypes = argtypes
+    except (OSError, AttributeError) as problem:
+        raise EngineStartFailed(f"cannot load {place}: {problem}", stage="library") from problem
+    version = library.rollbox_version().decode()
+    if version != VERSION:
+        raise ProtocolError(f"{place} is version {version}, this package is {VERSION}; install both from one build", stage="library")
+    return library
+
+
+def lib() -> Any:
+    """The loaded library. Raises EngineStartFailed if it cannot be found or loaded, ProtocolError if it is of another version."""
+    global _library
+    if _library is None:
+        with _lock:
+            if _library is None:
+                _library = _load()
+    return _library
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()    # another thread may have held it when we were forked
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+_libc = ctypes.CDLL(None)
+_libc.free.argtypes = [ctypes.c_void_p]
+_libc.free.restype = None
+
+
+def take_text(pointer: ctypes.c_void_p) -> str:
+    """Copies a malloc'ed C string (an output `char **`) and frees it; "" for NULL."""
+    if not pointer.value:
+        return ""
+    try:
+        return ctypes.string_at(pointer.value).decode("utf-8", "replace")
+    finally:
+        _libc.free(pointer)
+
+
+def take_json(pointer: ctypes.c_void_p) -> Any:
+    """The same, parsed as JSON; None for NULL."""
+    text = take_text(pointer)
+    return json.loads(text) if text else None
+
+
+_by_number: Dict[int, Type[RollboxError]] = {
+    cls.number: cls for cls in vars(_errors).values() if isinstance(cls, type) and issubclass(cls, RollboxError) and cls.number
+}
+
+
+def exception(error: Error) -> RollboxError:
+    """The Python exception for a filled struct rollbox_error."""
+    cls = _by_number.get(error.code, _errors.InternalError)
+    return cls(
+        error.message.decode("utf-8", "replace") or f"the library reported error {error.code} without a message",
+        stage=error.stage.decode("utf-8", "replace"), errno=error.error_number or None)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Policy: what a sandbox may see and use.
+
+A policy is a bag of the keys of docs/policy.md that were set; a key that was not set (or is None) has the engine's default. It is immutable,
+and its JSON text is made once: the text is what the engine knows a policy by, so equal policies share one compiled plan.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import json
+import os
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+
+from . import _ffi
+from ._errors import InvalidArgument, IOFailed, PolicyInvalid
+
+PathLike = Union[str, "os.PathLike[str]"]
+Size = Union[int, str]
+
+_PATH_LISTS = ("fs_readable", "fs_writable", "fs_shared", "fs_denied")
+_KEYS = _PATH_LISTS + (
+    "image", "cwd", "env", "clean_env", "user", "hostname",
+    "max_memory", "max_processes", "max_cpu", "max_disk", "max_open_files", "max_output", "timeout",
+    "net", "net_allow_hosts", "random_seed", "time_start", "time_mode", "serial", "isolation",
+)
+
+
+def _path(key: str, value: object) -> str:
+    text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{key}: a path must be a str or os.PathLike[str], not {value!r}", stage="policy")
+    return text
+
+
+def _list(key: str, value: object) -> List[object]:
+    if isinstance(value, (str, bytes, os.PathLike, Mapping)) or not isinstance(value, Iterable):
+        raise InvalidArgument(f"{key}: a list is wanted, not {value!r}", stage="policy")
+    return list(value)
+
+
+def _time(value: object) -> object:
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+        return value.isoformat(timespec="microseconds" if value.microsecond else "seconds") + "Z"
+    return value
+
+
+def _plain(key: str, value: object) -> object:
+    """The JSON value of a key as it was given. Whether it makes sense is for `check` and the engine, which know every rule, to say."""
+    if key in _PATH_LISTS:
+        return [_path(f"{key}[{i}]", item) for i, item in enumerate(_list(key, value))]
+    if key == "net_allow_hosts":
+        return _list(key, value)
+    if key in ("image", "cwd"):
+        return _path(key, value)
+    if key == "env":
+        if not isinstance(value, Mapping):
+            raise InvalidArgument(f"env: a mapping of names to values is wanted, not {value!r}", stage="policy")
+        return dict(value)
+    if key == "time_start":
+        return _time(value)
+    return value
+
+
+class Policy:
+    """What a sandbox may see and use. Immutable, hashable, picklable; all arguments are by keyword, and None leaves the default.
+
+    Paths and files
+        fs_readable: host paths to be read (replaces the default, the system directories). fs_writable: read, and written to a private
+        copy-on-write layer. fs_shared: written through to the host. fs_denied: hidden although below a granted path (adds to the default).
+        image: an image as root file system. cwd: the working directory (/tmp).
+    Environment
+        env: {name: value}, over the base environment. clean_env: False keeps the caller's environment underneath. user: "box" (uid 1000), "root" or a number. hostname.
+    Limits, for the whole sandbox
+        max_memory, max_disk, max_output (a stream): bytes, or text such as "512M" (powers of 1024). max_processes, max_open_files: counts.
+        max_cpu: CPUs, such as 1.5. timeout: seconds of wall clock for a run.
+    Network
+        net: "none", "loopback" or "host". net_allow_hosts: the hosts that may be reached.
+    Determinism
+        random_seed: 0 to 2**64-1. time_start: ISO text or a datetime (a naive one is UTC). time_mode: "offset" or "virtual". serial: one thread at a time.
+    isolation
+        "namespace" or "process".
+
+    Raises InvalidArgument for a value that has no place in JSON or is of the wrong kind. Everything else is found by `check`, and by the engine on first use.
+    """
+
+    __slots__ = ("_values", "_json")
+
+    _values: Dict[str, Any]
+    _json: str
+
+    def __init__(
+        self,
+        *,
+        fs_readable: Optional[Iterable[PathLike]] = None,
+        fs_writable: Optional[Iterable[PathLike]] = None,
+        fs_shared: Optional[Iterable[PathLike]] = None,
+        fs_denied: Optional[Iterable[PathLike]] = None,
+        image: Optional[PathLike] = None,
+        cwd: Optional[PathLike] = None,
+        env: Optional[Mapping[str, str]] = None,
+        clean_env: Optional[bool] = None,
+        user: Optional[Union[str, int]] = None,
+        hostname: Optional[str] = None,
+        max_memory: Optional[Size] = None,
+        max_processes: Optional[int] = None,
+        max_cpu: Optional[float] = None,
+        max_disk: Optional[Size] = None,
+        max_open_files: Optional[int] = None,
+        max_output: Optional[Size] = None,
+        timeout: Optional[float] = None,
+        net: Optional[str] = None,
+        net_allow_hosts: Optional[Iterable[str]] = None,
+        random_seed: Optional[int] = None,
+        time_start: Optional[Union[str, datetime.datetime]] = None,
+        time_mode: Optional[str] = None,
+        serial: Optional[bool] = None,
+        isolation: Optional[str] = None,
+    ) -> None:
+        given = locals()
+        values = {key: _plain(key, given[key]) for key in _KEYS if given[key] is not None}
+        try:
+            text = json.dumps(values, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            text.encode("utf-8")
+        except (TypeError, ValueError) as problem:
+            raise InvalidArgument(f"the policy cannot be written as JSON: {problem}", stage="policy") from None
+        object.__setattr__(self, "_values", values)
+        object.__setattr__(self, "_json", text)
+
+    # Reading it
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _KEYS:
+            value = self._values.get(name)
+            return tuple(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
+        raise AttributeError(f"a Policy has no key {name!r}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Policy is immutable; use policy.replace(" + name + "=...)")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a Policy is immutable")
+
+    def __eq__(self, other: object) -> bool:
+        return self._json == other._json if isinstance(other, Policy) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._json)
+
+    def __repr__(self) -> str:
+        return "Policy(" + ", ".join(f"{key}={value!r}" for key, value in self._values.items()) + ")"
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _from_values, (self.to_dict(),)
+
+    def __dir__(self) -> List[str]:
+        return sorted({*object.__dir__(self), *_KEYS})
+
+    # Making others of it
+
+    def replace(self, **changes: Any) -> "Policy":
+        """A policy with some keys changed; a key set to None goes back to its default. Raises InvalidArgument for an unknown key or a bad value."""
+        unknown = sorted(set(changes) - set(_KEYS))
+        if unknown:
+            raise InvalidArgument(f"a Policy has no key {', '.join(map(repr, unknown))}; the keys are {', '.join(_KEYS)}", stage="policy")
+        return Policy(**{**self._values, **changes})
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The keys that were set, as JSON-ready values (a copy)."""
+        copy: Dict[str, Any] = json.loads(self._json)
+        return copy
+
+    def to_json(self) -> str:
+        """The keys that were set, as one line of JSON: what the engine is given. Equal policies have equal text."""
+        return self._json
+
+    @classmethod
+    def from_json(cls, text: Union[str, bytes]) -> "Policy":
+        """The policy that JSON text describes. Raises PolicyInvalid listing every problem, each with its line."""
+        raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
+        _check(raw)
+        return _from_values(json.loads(raw))
+
+    @classmethod
+    def from_file(cls, path: PathLike) -> "Policy":
+        """The policy in a JSON file. Raises PolicyInvalid as from_json, its message opened by the path, and IOFailed if the file cannot be read."""
+        try:
+            with open(path, "rb") as file:
+                raw = file.read()
+        except OSError as problem:
+            raise IOFailed(f"cannot read the policy {os.fspath(path)}: {problem.strerror}", stage="policy", errno=problem.errno) from problem
+        try:
+            return cls.from_json(raw)
+        except PolicyInvalid as problem:
+            raise PolicyInvalid(f"{os.fspath(path)}: {problem.message}", stage=problem.stage, errno=problem.errno) from None
+
+    # Checking it
+
+    def check(self) -> None:
+        """Checks types, ranges, names and contradictions, without an engine and without looking at the host. Raises PolicyInvalid listing all problems."""
+        _check(self._json.encode("utf-8"))
+
+    def problems(self) -> List[Dict[str, Any]]:
+        """What `check` finds, as a list of {"line", "key", "message", "hint"}; empty if the policy is valid."""
+        return _problems(self._json.encode("utf-8"))[1]
+
+
+def _from_values(values: Dict[str, Any]) -> Policy:
+    return Policy(**values)
+
+
+def _problems(raw: bytes) -> Tuple[Optional[PolicyInvalid], List[Dict[str, Any]]]:
+    listing = ctypes.c_void_p()
+    error = _ffi.Error()
+    status = _ffi.lib().rollbox_policy_check(raw, len(raw), ctypes.byref(listing), ctypes.byref(error))
+    found = _ffi.take_json(listing)
+    if status >= 0:
+        return None, []
+    exception = _ffi.exception(error)
+    if not isinstance(exception, PolicyInvalid):
+        raise exception
+    return exception, found if isinstance(found, list) else []
+
+
+def _check(raw: bytes) -> None:
+    """Raises PolicyInvalid with every problem: the error's own message is of bounded size, the listing is not."""
+    exception, found = _problems(raw)
+    if exception is None:
+        return
+    lines = []
+    for problem in found:
+        line, key, hint = problem.get("line"), problem.get("key"), problem.get("hint")
+        lines.append((f"line {line}: " if line else "") + (f"{key}: " if key else "") + str(problem.get("message", "")) + (f" ({hint})" if hint else ""))
+    message = "\n".join(lines) if len(lines) > exception.message.count("\n") + 1 or not exception.message else exception.message
+    raise PolicyInvalid(message, stage=exception.stage, errno=exception.errno)

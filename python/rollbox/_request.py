@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Request: the arguments of one run, checked and laid out for the library; and its result, copied out of it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from . import _ffi
+from ._errors import InvalidArgument
+from ._result import OUTCOMES, JobId, Outcome, Result
+
+Argument = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
+Argv = Union[str, Sequence[Argument]]
+Data = Union[str, bytes, bytearray, memoryview]
+Environment = Mapping[str, str]
+Files = Mapping[Union[str, "os.PathLike[str]"], Data]
+
+_NO_CALLBACK = _ffi.CALLBACK()
+
+
+def _invalid(message: str) -> InvalidArgument:
+    return InvalidArgument(message, stage="arguments")
+
+
+def _encode(what: str, value: object) -> bytes:
+    """A path or argument as the kernel takes it: file-system encoding, no NUL."""
+    if not isinstance(value, (str, bytes, os.PathLike)):
+        raise _invalid(f"{what} must be str, bytes or os.PathLike, not {value!r}")
+    try:
+        raw = os.fsencode(value)
+    except UnicodeEncodeError as problem:
+        raise _invalid(f"{what} cannot be encoded: {problem}") from None
+    if b"\0" in raw:
+        raise _invalid(f"{what} has a NUL byte at offset {raw.index(0)}; the kernel ends strings there")
+    return raw
+
+
+def _data(what: str, value: object) -> bytes:
+    if isinstance(value, str):
+        try:
+            return value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as problem:
+            raise _invalid(f"{what} cannot be encoded: {problem}") from None
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise _invalid(f"{what} must be str or bytes, not {type(value).__name__}")
+
+
+def _argv(argv: object) -> List[bytes]:
+    if isinstance(argv, str):
+        argv = ["/bin/sh", "-c", argv]
+    elif isinstance(argv, (bytes, os.PathLike, Mapping)) or not isinstance(argv, Sequence):
+        raise _invalid(f"argv must be a list of arguments or a str for the shell, not {argv!r}")
+    if not argv:
+        raise _invalid("argv is empty: there is no program to run")
+    return [_encode(f"argv[{i}]", item) for i, item in enumerate(argv)]
+
+
+def _env(env: object) -> Optional[List[bytes]]:
+    if env is None:
+        return None
+    if not isinstance(env, Mapping):
+        raise _invalid(f"env must be a mapping of names to values, not {env!r}")
+    pairs = []
+    for name, value in env.items():
+        raw = _encode(f"env name {name!r}", name)
+        if not raw or b"=" in raw:
+            raise _invalid(f"env name {name!r} is empty or has a '='")
+        pairs.append(raw + b"=" + _encode(f"env[{name!r}]", value))
+    return pairs
+
+
+def milliseconds(timeout: object) -> int:
+    """A time-out in seconds as whole milliseconds, rounded up; -1 for None, the policy's."""
+    if timeout is None:
+        return -1
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not math.isfinite(timeout) or not 0 < timeout < 1e12:
+        raise _invalid(f"timeout must be a positive number of seconds, not {timeout!r}")
+    return math.ceil(timeout * 1000)
+
+
+def _limit(limit: object) -> int:
+    if limit is None:
+        return -1
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit < 1 << 63:
+        raise _invalid(f"max_output must be a number of bytes, not {limit!r}")
+    return limit
+
+
+def _strings(items: List[bytes]) -> Any:
+    return (ctypes.c_char_p * (len(items) + 1))(*items, None)
+
+
+class Request:
+    """One run's arguments, valid for any number of starts.
+
+    `options` points into Python's own bytes objects without copying them; `_alive` holds those that ctypes does not, and the library copies
+    everything when a run is started.
+    """
+
+    __slots__ = ("options", "_alive")
+
+    def __init__(
+        self,
+        argv: Argv,
+        *,
+        timeout: Optional[float] = None,
+        stdin: Optional[Data] = None,
+        env: Optional[Environment] = None,
+        cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
+        files: Optional[Files] = None,
+        max_output: Optional[int] = None,
+    ) -> None:
+        arguments = _strings(_argv(argv))
+        environment = _env(env)
+        environment_list = None if environment is None else _strings(environment)
+        options = _ffi.RunOptions(size=ctypes.sizeof(_ffi.RunOptions), timeout_ms=milliseconds(timeout), output_limit=_limit(max_output))
+        options.argv = arguments
+        if environment_list is not None:
+            options.env = environment_list
+        if cwd is not None:
+            options.cwd = _encode("cwd", cwd)
+        if stdin is not None:
+            raw = _data("stdin", stdin)
+            options.stdin_data = raw
+            options.stdin_length = len(raw)
+        items = None
+        if files:
+            if not isinstance(files, Mapping):
+                raise _invalid(f"files must be a mapping of paths to contents, not {type(files).__name__}")
+            items = (_ffi.File * len(files))()
+            for item, (path, data) in zip(items, files.items()):
+                item.path = _encode("a path of files", path)
+                if not item.path:
+                    raise _invalid("files has an empty path")
+                raw = _data(f"files[{path!r}]", data)
+                item.data = raw
+                item.length = len(raw)
+            options.files = items
+            options.n_files = len(items)
+        self.options = options
+        self._alive: Tuple[Any, ...] = (arguments, environment_list, items)
+
+    def start(self, engine: Any, plan: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
+        """rollbox_start: returns the run's address. Raises what it reports."""
+        self.options.callback = callback
+        self.options.userdata = userdata
+        run = ctypes.c_void_p()
+        error = _ffi.Error()
+        if _ffi.lib().rollbox_start(engine, plan, ctypes.byref(self.options), ctypes.byref(run), ctypes.byref(error)) < 0:
+            raise _ffi.exception(error)
+        assert run.value
+        return run.value
+
+
+_isolation_cache: Dict[bytes, Dict[str, Any]] = {}
+
+
+def _isolation(raw: Optional[bytes]) -> Dict[str, Any]:
+    """Parsed; the same text comes with every run of a plan, so the last few are kept. A copy each: results are the caller's."""
+    if not raw:
+        return {}
+    parsed = _isolation_cache.get(raw)
+    if parsed is None:
+        if len(_isolation_cache) >= 16:
+            _isolation_cache.clear()
+        parsed = _isolation_cache[raw] = json.loads(raw)
+    return dict(parsed)
+
+
+def copy_result(raw: Any, text: bool = False, id: Optional[JobId] = None) -> Result[Any]:
+    """A Result from a rollbox_result, sharing no memory with it."""
+    outcome = OUTCOMES[raw.outcome]
+    streams: List[Any] = [
+        ctypes.string_at(data, length) if data and length else b""
+        for data, length in ((raw.stdout_data, raw.stdout_length), (raw.stderr_data, raw.stderr_length))
+    ]
+    if text:
+        streams = [stream.decode("utf-8", "replace") for stream in streams]
+    return Result(
+        outcome=outcome,
+        exit_code=raw.exit_code if outcome is Outcome.EXIT else None,
+        signal=raw.signal if outcome is Outcome.SIGNAL else None,
+        stdout=streams[0],
+        stderr=streams[1],
+        stdout_truncated=raw.stdout_truncated,
+        stderr_truncated=raw.stderr_truncated,
+        wall_ms=raw.wall_ms,
+        cpu_ms=raw.cpu_ms,
+        peak_memory_bytes=raw.peak_memory_bytes,
+        processes_peak=raw.processes_peak,
+        isolation=_isolation(raw.isolation),
+        error=_ffi.exception(raw.error) if outcome is Outcome.ERROR else None,
+        id=id,
+    )
+
+
+def error_result(error: Any, text: bool = False, id: Optional[JobId] = None) -> Result[Any]:
+    """The row of a job that could not be started."""
+    empty: Any = "" if text else b""
+    return Result(outcome=Outcome.ERROR, exit_code=None, signal=None, stdout=empty, stderr=empty, error=error, id=id)

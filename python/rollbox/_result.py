@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Result: what a run came to. The fields are those of `rollbox run --json` (docs/result.md)."""
+
+from __future__ import annotations
+
+import base64
+import enum
+import json
+from dataclasses import dataclass, field
+from typing import Any, AnyStr, Dict, Generic, Optional, Union
+
+from ._errors import RollboxError
+
+JobId = Union[str, int]
+
+
+class Outcome(str, enum.Enum):
+    """How a run ended. A str, so that `result.outcome == "timeout"` and JSON work as expected."""
+
+    EXIT = "exit"
+    SIGNAL = "signal"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUTPUT_LIMIT = "output_limit"
+    ERROR = "error"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+OUTCOMES = tuple(Outcome)
+"""By their C number."""
+
+
+class RunFailed(Exception):
+    """Raised by `Result.check` and `run(check=True)` for a program that did not exit with 0. It is the guest's doing, so it is not a RollboxError.
+
+    Attributes: `result`, the whole Result.
+    """
+
+    def __init__(self, result: "Result[Any]") -> None:
+        super().__init__(result)
+        self.result = result
+
+    def __str__(self) -> str:
+        result = self.result
+        what = {
+            Outcome.EXIT: f"the program exited with status {result.exit_code}",
+            Outcome.SIGNAL: f"the program was killed by signal {result.signal}",
+            Outcome.TIMEOUT: f"the program ran into its time-out after {result.wall_ms:.0f} ms",
+            Outcome.OUT_OF_MEMORY: "the program ran out of memory",
+            Outcome.OUTPUT_LIMIT: "the program wrote more than its output limit",
+        }.get(result.outcome, f"outcome {result.outcome}")
+        tail = _text(result.stderr).strip()[-400:]
+        return what + (f"; stderr ends: {tail}" if tail else "")
+
+
+def _text(data: Union[bytes, str]) -> str:
+    return data if isinstance(data, str) else data.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Result(Generic[AnyStr]):
+    """What a run came to. Immutable, picklable. Times are in milliseconds, sizes in bytes.
+
+    Attributes:
+        outcome: exit, signal, timeout, out_of_memory, output_limit or error. "error" says nothing of the program: rollbox could not run it.
+        exit_code: its status, None unless the outcome is exit. signal: its number, None unless the outcome is signal.
+        stdout, stderr: bytes, or str (invalid UTF-8 replaced) of a run with text=True; what was written before a time-out or a kill is there.
+        stdout_truncated, stderr_truncated: there was more.
+        wall_ms: from the program's start to its end. cpu_ms: user + system time of all processes.
+        peak_memory_bytes, processes_peak: the most the sandbox had at once.
+        isolation: what was applied. error: the RollboxError of an outcome "error", else None.
+        id: in a batch, the job's id; else None.
+    """
+
+    outcome: Outcome
+    exit_code: Optional[int]
+    signal: Optional[int]
+    stdout: AnyStr
+    stderr: AnyStr
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    wall_ms: float = 0.0
+    cpu_ms: float = 0.0
+    peak_memory_bytes: int = 0
+    processes_peak: int = 0
+    isolation: Dict[str, Any] = field(default_factory=dict, hash=False)
+    error: Optional[RollboxError] = None
+    id: Optional[JobId] = None
+
+    @property
+    def text(self) -> str:
+        """stdout as str, invalid UTF-8 replaced."""
+        return _text(self.stdout)
+
+    @property
+    def ok(self) -> bool:
+        """The program exited with status 0."""
+        return self.outcome is Outcome.EXIT and self.exit_code == 0
+
+    def check(self) -> "Result[AnyStr]":
+        """Returns itself if `ok`. Raises `error` if there is one (rollbox's failure), else RunFailed (the program's)."""
+        if self.ok:
+            return self
+        if self.error is not None:
+            raise self.error
+        raise RunFailed(self)
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The object that `rollbox run --json` prints: streams as str, and `stdout_base64` / `stderr_base64` besides where the bytes were not UTF-8."""
+        row: Dict[str, Any] = {} if self.id is None else {"id": self.id}
+        row.update(outcome=self.outcome.value, exit_code=self.exit_code, signal=self.signal)
+        for name, data in (("stdout", self.stdout), ("stderr", self.stderr)):
+            row[name] = _text(data)
+            if isinstance(data, bytes) and row[name].encode("utf-8") != data:
+                row[name + "_base64"] = base64.b64encode(data).decode("ascii")
+        row.update(
+            stdout_truncated=self.stdout_truncated, stderr_truncated=self.stderr_truncated, wall_ms=self.wall_ms, cpu_ms=self.cpu_ms,
+            peak_memory_bytes=self.peak_memory_bytes, processes_peak=self.processes_peak, isolation=self.isolation,
+            error=None if self.error is None else {"code": self.error.code, "stage": self.error.stage, "message": self.error.message})
+        return row
+
+    def to_json(self) -> str:
+        """`to_dict` as one line."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
