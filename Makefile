@@ -1,11 +1,71 @@
 # SPDX-License-Identifier: Apache-2.0
+#
+# A front for meson, ninja and pip. `make` leaves the programs at the top of build/ and the Python package in .venv. Nothing is fetched once
+# everything is there. JOBS=N limits the compilers at work; CI=true makes warnings errors.
 .DELETE_ON_ERROR:
-all: build
+.PHONY: all build python check demo bench soak fuzz format clean
+
+JOBS ?= $(shell nproc)
+PYTHON := .venv/bin/python
+VENV_PACKAGES := meson-python pytest
+
+MESON_FLAGS := $(if $(CI),-Dwerror=true)
+ASAN_FLAGS := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1
+
+all: build python
 
 # The list of sources is looked up by meson when it configures: configure again when it changed.
-.PHONY: all build
 build:
-	@test -f build/build.ninja || meson setup build
+	@tools/setup build
+	@test -f build/build.ninja || meson setup $(MESON_FLAGS) build >/dev/null || { meson setup --wipe $(MESON_FLAGS) build; }
 	@find src tests man completions -name '*.[ch]' -o -name '*.scd' 2>/dev/null | sort > build/sources.new
 	@cmp -s build/sources.new build/sources || { meson setup --reconfigure build >/dev/null && mv build/sources.new build/sources; }
-	ninja -k 0 -j2 -C build
+	ninja -k 0 -j$(JOBS) -C build
+
+# Installed as a user would have it, from the wheel; without build isolation, so that it works without a network. It is built in build-python.
+python: build
+	@tools/setup venv .venv $(VENV_PACKAGES)
+	@if test -f pyproject.toml; then $(MAKE) --no-print-directory .venv/.installed; fi
+
+.venv/.installed: pyproject.toml meson.build meson_options.txt $(wildcard python/rollbox/*) $(wildcard build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init)
+	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall --config-settings=build-dir=build-python .
+	@touch $@
+
+# With the address and undefined-behaviour sanitizers; for the unit tests and the corpora.
+build-asan: build
+	@test -f build-asan/build.ninja || meson setup $(MESON_FLAGS) $(ASAN_FLAGS) build-asan >/dev/null
+	@cmp -s build/sources build-asan/sources || { meson setup --reconfigure build-asan >/dev/null && cp build/sources build-asan/sources; }
+	ninja -j$(JOBS) -C build-asan
+.PHONY: build-asan
+
+check: all build-asan
+	@tools/setup check
+	@$(PYTHON) -B tools/check
+
+demo: all
+	@$(PYTHON) examples/reward.py examples/problems.jsonl
+
+bench: all
+	@tools/setup bench
+	@$(PYTHON) bench/run.py
+
+soak: all
+	@$(PYTHON) bench/soak.py
+
+# FUZZ_SECONDS for each target; what they find is left in build-fuzz/found.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@tools/setup build fuzz
+	@test -f build-fuzz/build.ninja || CC=clang-14 meson setup -Dfuzz=true $(ASAN_FLAGS) build-fuzz >/dev/null
+	ninja -j$(JOBS) -C build-fuzz
+	@mkdir -p build-fuzz/found
+	@for target in tests/fuzz/fuzz_*.c; do name=$$(basename $$target .c); corpus=tests/fuzz/corpus/$${name#fuzz_}; mkdir -p build-fuzz/corpus/$$name; \
+	    build-fuzz/tests/fuzz/$$(echo $$name | tr _ -) -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build-fuzz/found/ -print_final_stats=1 \
+	        build-fuzz/corpus/$$name $$corpus || exit 1; done
+
+format:
+	@tools/setup format
+	clang-format-14 -i $$(git ls-files '*.c' '*.h')
+
+clean:
+	rm -rf build build-asan build-fuzz build-python .venv

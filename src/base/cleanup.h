@@ -26,8 +26,12 @@ static inline void cleanup_free(void *pointer) {
 #define TAKE_PTR(p) ({ __typeof__(p) *p_ = &(p); __typeof__(p) taken_ = *p_; *p_ = NULL; taken_; })
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
-#define MIN(a, b) ({ __typeof__(a) a_ = (a); __typeof__(b) b_ = (b); a_ < b_ ? a_ : b_; })
-#define MAX(a, b) ({ __typeof__(a) a_ = (a); __typeof__(b) b_ = (b); a_ > b_ ? a_ : b_; })
+/* Each operand once. The names are made unique so that one may stand inside another without shadowing. */
+#define CLEANUP_JOIN_(a, b) a##b
+#define CLEANUP_JOIN(a, b) CLEANUP_JOIN_(a, b)
+#define CLEANUP_PICK(a, relation, b, x, y) ({ __typeof__(a) x = (a); __typeof__(b) y = (b); x relation y ? x : y; })
+#define MIN(a, b) CLEANUP_PICK(a, <, b, CLEANUP_JOIN(a_, __COUNTER__), CLEANUP_JOIN(b_, __COUNTER__))
+#define MAX(a, b) CLEANUP_PICK(a, >, b, CLEANUP_JOIN(a_, __COUNTER__), CLEANUP_JOIN(b_, __COUNTER__))
 
 /* Closes a descriptor that may be none and forgets it. */
 static inline void close_fd(int *fd) {

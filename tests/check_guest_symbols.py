@@ -1,0 +1,37 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the code that runs inside sandboxes, between clone and exec, calls from outside itself must be in tests/guest_symbols.txt.
+
+Arguments: the archives and objects of the guest layer. A symbol that is listed and no longer used is a problem too, so the list stays a true account.
+"""
+
+import subprocess
+import sys
+
+from structure import ROOT, finish
+
+LIST = ROOT / "tests/guest_symbols.txt"
+
+
+def symbols(*options):
+    found = set()
+    output = subprocess.run(["nm", *options, "--format=posix", *sys.argv[1:]], capture_output=True, text=True, check=True).stdout
+    for line in output.splitlines():
+        words = line.split()
+        if len(words) >= 2 and not line.endswith(":"):
+            found.add(words[0])
+    return found
+
+
+def main():
+    allowed = {line.split("#")[0].strip() for line in LIST.read_text().splitlines()} - {""}
+    used = symbols("--undefined-only") - symbols("--defined-only", "--extern-only")
+    # What the compiler itself calls, depending on its version and its flags.
+    used -= {"_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail", "memcpy", "memset", "memmove", "memcmp", "strlen"}
+    problems = [f"tests/guest_symbols.txt: {symbol} is used by the guest layer but not allowed" for symbol in sorted(used - allowed)]
+    problems += [f"tests/guest_symbols.txt: {symbol} is listed but no longer used" for symbol in sorted(allowed - used)]
+    finish(problems)
+
+
+if __name__ == "__main__":
+    main()

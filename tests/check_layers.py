@@ -1,0 +1,42 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""A layer includes its own and lower layers only (see HACKING.md); what it includes from src/ is named from there ("base/buf.h"), and exists."""
+
+import re
+
+from structure import ROOT, finish, name, sources
+
+LEVEL = {"base": 0, "sys": 1, "loop": 1, "policy": 2, "guest": 2, "store": 3, "snapshot": 3, "engine": 4, "client": 5, "cli": 6, "server": 6}
+
+# The guest carries out what the policy compiled: the plan's format is the one thing that two layers of one level share.
+ALSO = {"guest": {"policy/plan.h"}}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
+
+
+def main():
+    problems = []
+    for path in sources(".c", ".h", below=("src",)):
+        layer = path.relative_to(ROOT).parts[1]
+        if layer not in LEVEL:
+            problems.append(f"{name(path)}: src/{layer} is not a layer that {__file__} knows")
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = INCLUDE.match(line)
+            if not match:
+                continue
+            wanted = match.group(1)
+            other = wanted.split("/")[0]
+            if not (ROOT / "src" / wanted).is_file():
+                problems.append(f'{name(path)}:{number}: src/{wanted} does not exist (included files are named from src/)')
+            elif other != layer and LEVEL.get(other, 99) >= LEVEL[layer] and wanted not in ALSO.get(layer, ()):
+                problems.append(f"{name(path)}:{number}: {layer} (L{LEVEL[layer]}) includes {wanted} (L{LEVEL.get(other, 99)})")
+    for path in sources(".h", below=("include",)):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if INCLUDE.match(line):
+                problems.append(f"{name(path)}:{number}: an installed header includes a file of the project")
+    finish(problems)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all pytest tests have in common: which programs they test, time limits, and skips that must say what they need.
+
+ROLLBOX_BUILD is the directory of the programs (default: build/). A skip's reason begins with "needs WORD: "; with ROLLBOX_MUST_WORK=1 it is a failure
+unless the word is in ROLLBOX_MUST_WORK_EXCEPT, as for the unit tests. Tests marked `masked` are run again with kernel features masked (ROLLBOX_KFEAT).
+"""
+
+import faulthandler
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 120
+BUILD = Path(os.environ.get("ROLLBOX_BUILD", Path(__file__).resolve().parent.parent / "build"))
+os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "masked: worth running again on a kernel that lacks features")
+    config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
+
+
+def pytest_report_header():
+    return f"rollbox: {BUILD}, uid {os.geteuid()}, ROLLBOX_KFEAT={os.environ.get('ROLLBOX_KFEAT', '')}"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item):
+    marker = item.get_closest_marker("timeout_s")
+    limit = marker.args[0] if marker else TIMEOUT_S
+
+    def expired(*_):
+        pytest.fail(f"timed out after {limit} s")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    # A call into C that never returns is not interrupted by the handler above: show where everybody is, and end the run.
+    faulthandler.dump_traceback_later(limit + 60, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    need = re.match(r"(?:Skipped: )?needs ([\w-]+): ", reason)
+    excepted = os.environ.get("ROLLBOX_MUST_WORK_EXCEPT", "").split(",")
+    if not need:
+        report.outcome = "failed"
+        report.longrepr = f"a skip must say what it needs (\"needs WORD: why\"): {reason}"
+    elif os.environ.get("ROLLBOX_MUST_WORK") == "1" and need.group(1) not in excepted:
+        report.outcome = "failed"
+        report.longrepr = f"would be skipped ({reason}), but ROLLBOX_MUST_WORK=1"

@@ -1,0 +1,166 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes docs/errors.md and python/rollbox/_errors.py from the table ROLLBOX_ERRORS in include/rollbox/rollbox.h.
+
+    tools/gen_errors.py             writes both
+    tools/gen_errors.py --check     writes nothing; exit status 1 if one of them is not what it would write
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = ROOT / "include/rollbox/rollbox.h"
+ROW = re.compile(r'X\((\w+),\s*(\d+),\s*(\d+),\s*(\w+),\s*"([^"]*)"\)')
+
+# Standard exceptions that a Python program may already be catching for the same reason.
+BASES = {
+    "INVALID_ARGUMENT": "ValueError",
+    "POLICY_INVALID": "ValueError",
+    "PATH_NOT_FOUND": "FileNotFoundError",
+    "PATH_DENIED": "PermissionError",
+    "FEATURE_MISSING": "NotImplementedError",
+    "COMMAND_NOT_FOUND": "FileNotFoundError",
+    "NOT_EXECUTABLE": "PermissionError",
+    "BAD_CWD": "FileNotFoundError",
+    "RESOURCE_EXHAUSTED": "OSError",
+    "HOST_OUT_OF_MEMORY": "MemoryError",
+    "ENGINE_START": "OSError",
+    "ENGINE_LOST": "ConnectionError",
+    "NOT_FOUND": "LookupError",
+    "IO": "OSError",
+}
+
+# What to do about it, for docs/errors.md.
+ADVICE = {
+    "INVALID_ARGUMENT": "Mend the call; the message names the argument and what it may be.",
+    "POLICY_INVALID": "Mend the policy. `rollbox policy check FILE` lists the same problems.",
+    "PATH_NOT_FOUND": "Correct the path, or make it first. It is looked up when the policy is prepared, not when it is written.",
+    "PATH_DENIED": "Grant only what the user who runs rollbox may use; a sandbox never gets more than its owner.",
+    "FEATURE_MISSING": "`rollbox doctor` tells what is missing and how to get it. rollbox never goes on with less isolation than asked for.",
+    "COMMAND_NOT_FOUND": "Look at `argv[0]`, at `PATH` inside the sandbox, and at whether `fs_readable` grants the program's directory.",
+    "NOT_EXECUTABLE": "Set the execute bit, or check the interpreter in the `#!` line and the program's architecture.",
+    "BAD_CWD": "Grant the directory, or have `files` make it.",
+    "SETUP_FAILED": "The message names the operation, its object and the errno. Run `rollbox doctor`.",
+    "RESOURCE_EXHAUSTED": "Try again later or with fewer at a time. `batch` and `run_many` do so themselves.",
+    "HOST_OUT_OF_MEMORY": "Run fewer sandboxes at a time, or lower `max_memory`. Never score it: the guest is not at fault.",
+    "ENGINE_START": "The message names the program that was tried; `ROLLBOX_ENGINE` overrides it.",
+    "ENGINE_LOST": "Open a new engine and run it again. Nothing of the old sandboxes is left.",
+    "ENGINE_BUSY": "Use the engine that is there, or another socket path.",
+    "PROTOCOL": "Library and engine must be of one version; restart a shared engine after an upgrade.",
+    "NOT_FOUND": "The operation or sandbox has ended and was forgotten, or never was.",
+    "CANCELLED": "Nothing to mend: the caller asked for it.",
+    "IO": "The message names the file and the errno.",
+    "INTERNAL": "Report it with the message; run it again meanwhile.",
+}
+
+PYTHON_HEAD = '''\
+# SPDX-License-Identifier: Apache-2.0
+# Made by tools/gen_errors.py from the table in include/rollbox/rollbox.h; do not edit.
+"""What rollbox could not do, one exception a row of the error table. What the guest did is never an exception but a Result."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple, Type
+
+
+class RollboxError(Exception):
+    """The base of every error of rollbox.
+
+    Attributes: `code` (str: "policy_invalid", ...; as in JSON results), `number` (int: the same on the wire), `http_status` (int), `stage` (str: a short
+    word, where it failed: arguments, policy, connect, setup, exec, run, result), `message` (str: what, where, how to mend it), `errno` (int or None).
+    """
+
+    code: str = "unknown"
+    number: int = 0
+    http_status: int = 500
+
+    def __init__(self, message: str = "", *, stage: str = "", errno: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.stage = stage
+        self.errno = errno
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.stage, self.errno)
+
+
+def _rebuild(cls: Type[RollboxError], message: str, stage: str, errno: Optional[int]) -> RollboxError:
+    return cls(message, stage=stage, errno=errno)
+'''
+
+DOCS_HEAD = """\
+<!-- Made by tools/gen_errors.py from the table in include/rollbox/rollbox.h; do not edit. -->
+# Errors
+
+An error is what rollbox could not do. What the guest did (it exited, was killed by a signal, ran out of time or memory, wrote too much) is an
+*outcome*, never an error, and the two never mix: a result whose `outcome` is `error` says nothing about the guest program and must not be scored.
+
+An error carries a **code**, a **stage** (`arguments`, `policy`, `connect`, `setup`, `exec`, `run` or `result`), an **errno** where the kernel
+gave one, and a **message** of one line (`policy_invalid`: one line a problem) that says what failed, where, and how to mend it.
+In a JSON result it is the object `error` with `code`, `stage` and `message`; in C a `struct rollbox_error`; in Python an exception below `rollbox.RollboxError`. Numbers never change.
+
+| code | number | HTTP | C | Python |
+|---|---|---|---|---|
+"""
+
+
+def table():
+    rows = [(name, int(number), int(http), python, text) for name, number, http, python, text in ROW.findall(HEADER.read_text())]
+    if not rows:
+        sys.exit(f"{HEADER}: no table ROLLBOX_ERRORS")
+    for what in (BASES, ADVICE):
+        unknown = set(what) - {row[0] for row in rows}
+        if unknown:
+            sys.exit(f"{__file__}: not in the table: {', '.join(sorted(unknown))}")
+    missing = {row[0] for row in rows} - set(ADVICE)
+    if missing:
+        sys.exit(f"{__file__}: no advice for {', '.join(sorted(missing))}")
+    return rows
+
+
+def sentence(text):
+    return text[0].upper() + text[1:] + "."
+
+
+def make_python(rows):
+    out = [PYTHON_HEAD]
+    for name, number, http, python, text in rows:
+        bases = ", ".join(["RollboxError"] + ([BASES[name]] if name in BASES else []))
+        out.append(f'\n\nclass {python}({bases}):\n    """{sentence(text)}"""\n\n    code = "{name.lower()}"\n    number = {number}\n    http_status = {http}\n')
+    names = ["RollboxError"] + [row[3] for row in rows]
+    out.append("\n\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n")
+    return "".join(out)
+
+
+def make_docs(rows):
+    out = [DOCS_HEAD]
+    for name, number, http, python, text in rows:
+        base = f" ({BASES[name]})" if name in BASES else ""
+        out.append(f"| `{name.lower()}` | {number} | {http} | `ROLLBOX_ERR_{name}` | `{python}`{base} |\n")
+    for name, number, http, python, text in rows:
+        out.append(f"\n## {name.lower()}\n{sentence(text)} {ADVICE[name]}\n")
+    return "".join(out)
+
+
+def main():
+    rows = table()
+    stale = 0
+    for path, text in ((ROOT / "python/rollbox/_errors.py", make_python(rows)), (ROOT / "docs/errors.md", make_docs(rows))):
+        if path.exists() and path.read_text() == text:
+            continue
+        if "--check" in sys.argv[1:]:
+            print(f"{path.relative_to(ROOT)}: not current; run tools/gen_errors.py")
+            stale = 1
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return stale
+
+
+if __name__ == "__main__":
+    sys.exit(main())
