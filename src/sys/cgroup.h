@@ -3,7 +3,7 @@
  * Limits for whole sandboxes by cgroup, v1 or v2 behind one interface.
  *
  * A `cgroup_root` is the place where this process may create groups: its own position in the hierarchy, else an ancestor or the top. Below it lies one directory for the
- * engine, "rollbox-<pid>-<start time>", made when the first slot is; the name tells a later engine that its maker is dead, so the leftovers can be
+ * engine, "rollbox-<pid namespace>-<pid>-<start time>", made when the first slot is; the name tells a later engine that its maker is dead, so the leftovers can be
  * swept. A `cgroup_slot` is one group in each hierarchy, with limits, all its files open.
  *
  * v1: moving a process costs the kernel up to 15 ms (it waits for an RCU grace period) unless another move came just before, so slots are made in batches, given a launcher
@@ -36,12 +36,13 @@ struct cgroup_usage {
     uint64_t memory_peak;
     uint64_t cpu_ns;
     uint32_t processes_now;     /* tasks, attached launcher included */
-    uint32_t oom_kills;         /* processes that the OOM killer ended in this group for its limit */
-    uint32_t memory_limit_hits; /* times that the limit was reached (and memory was reclaimed, or the OOM killer called) */
+    uint32_t oom_kills;         /* processes that the OOM killer ended in this group, be it for the group's limit or the host's need: */
+    uint32_t memory_limit_hits; /* times that the group's limit was reached; 0 with oom_kills > 0 means that the host ran out, not the guest */
     uint32_t processes_limit_hits;  /* forks that failed for the limit */
 };
 
-/* Finds where groups can be made, creating none. With no such place (or cgroup_v1 and cgroup_v2 both masked in `features`) it succeeds with a root of CGROUP_NONE, whose slots fail
+/* Finds where groups can be made. Creates none, with one exception: on v2, if this process is alone in a cgroup that is delegated to it, it moves itself into a child, since a group with
+ * members can have no children with controllers. With no such place (or cgroup_v1 and cgroup_v2 both masked in `features`) it succeeds with a root of CGROUP_NONE, whose slots fail
  * with -EOPNOTSUPP. -ENOMEM, or what opening failed with. The caller frees *ret_root. */
 int cgroup_root_open(const struct features *features, struct cgroup_root **ret_root);
 

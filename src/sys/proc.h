@@ -25,12 +25,13 @@ struct proc_usage {
     bool truncated;             /* there are more than PROC_SCAN_MAX */
 };
 
-/* RssAnon + RssShmem over all processes: memory shared among them (after fork, or MAP_SHARED) is counted for each, so this is never too little for what is mapped. 3 to 10
+/* RssAnon + RssShmem over all processes: memory shared among them (after fork, or MAP_SHARED) is counted for each, so this is never too little for what is mapped. Some 15
  * microseconds a process. -ESRCH if init is gone, -ENOMEM. */
 int proc_scan(pid_t init_pid, struct proc_usage *ret_usage);
 
-/* The same with each shared page divided among those that map it (smaps_rollup's Pss; costs in proportion to the memory), plus memory files (memfd) that are held open but not mapped.
- * For when proc_scan exceeds the limit. -EACCES when the processes may not be looked into: proc_scan's figure is the answer then. */
+/* The same with each shared page divided among those that map it (smaps_rollup's Pss; costs in proportion to the memory), and with memory files (memfd) that are held open: those
+ * are in nobody's resident set unless mapped. Of mapped shared memory and memory files only the greater is counted, as they may be the same. For when proc_scan exceeds the limit, and now
+ * and then for the memory files. A process that may not be looked into counts as in proc_scan. */
 int proc_scan_exact(pid_t init_pid, struct proc_usage *ret_usage);
 
 /* When a process started, in clock ticks since boot; with its pid, a name that is never used again. -ESRCH. */

@@ -1,0 +1,969 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cgroups: see cgroup.h for the model.
+ *
+ * One `hierarchy` is a mounted tree: on v1 there is one for each controller (or several share one: cpu,cpuacct), on v2 there is one in all. Everything is done relative to
+ * directory descriptors: `parent_fd` is the group that was found, `engine_fd` our directory in it. What v1 and v2 call differently is in the `files` table and in the few
+ * functions that ask for the backend.
+ *
+ * Documentation/admin-guide/cgroup-v1/{memory,pids,freezer-subsystem}.rst, cgroup-v2.rst.
+ */
+#include "sys/cgroup.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "sys/proc.h"
+#include "sys/uapi.h"
+
+#define MOUNT "/sys/fs/cgroup"
+#define MAX_HIERARCHIES 5
+#define FREEZE_TIMEOUT_NS INT64_C(1000000000)
+
+enum controller { MEMORY, PIDS, CPU, CPUACCT, FREEZER, CONTROLLERS };
+
+static const char *const controller_names[CONTROLLERS] = {
+    [MEMORY] = "memory", [PIDS] = "pids", [CPU] = "cpu", [CPUACCT] = "cpuacct", [FREEZER] = "freezer",
+};
+
+/* The files of a slot that stay open. */
+enum slot_file { FILE_MEMORY_NOW, FILE_MEMORY_PEAK, FILE_MEMORY_HITS, FILE_OOM, FILE_CPU, FILE_PIDS_NOW, FILE_PIDS_EVENTS, SLOT_FILES };
+
+static const struct slot_file_row {
+    enum controller controller;
+    const char *v1, *v2;        /* NULL: not there; on v2 memory.events serves for two */
+    int flags;
+    bool required;
+} slot_files[SLOT_FILES] = {
+    [FILE_MEMORY_NOW] = { MEMORY, "memory.usage_in_bytes", "memory.current", O_RDONLY, true },
+    [FILE_MEMORY_PEAK] = { MEMORY, "memory.max_usage_in_bytes", "memory.peak", O_RDWR, false },     /* v2: 5.19, writable from 6.12 */
+    [FILE_MEMORY_HITS] = { MEMORY, "memory.failcnt", NULL, O_RDONLY, false },
+    [FILE_OOM] = { MEMORY, "memory.oom_control", "memory.events", O_RDONLY, true },
+    [FILE_CPU] = { CPUACCT, "cpuacct.usage", "cpu.stat", O_RDONLY, false },
+    [FILE_PIDS_NOW] = { PIDS, "pids.current", "pids.current", O_RDONLY, true },
+    [FILE_PIDS_EVENTS] = { PIDS, "pids.events", "pids.events", O_RDONLY, false },
+};
+
+struct hierarchy {
+    int parent_fd;
+    int engine_fd;              /* -EBADF until the first slot is made */
+    dev_t device;
+};
+
+struct cgroup_root {
+    enum cgroup_backend backend;
+    struct hierarchy hierarchies[MAX_HIERARCHIES];
+    size_t n_hierarchies;
+    int where[CONTROLLERS];     /* index of the controller's hierarchy, -1: not available */
+    char name[80];
+    uint64_t pid_namespace;
+    char *paths[MAX_HIERARCHIES + 2];
+    size_t n_paths;
+    unsigned serial;            /* makes slots' names unique even while an old one is busy */
+    struct list busy;           /* slots that could not be removed yet */
+};
+
+struct cgroup_slot {
+    struct list node;           /* in root->busy */
+    struct cgroup_root *root;
+    char name[32];
+    int dir_fd;                 /* v2 */
+    int oom_fd;                 /* v1: eventfd. v2: borrowed from files */
+    int files[SLOT_FILES];
+    bool peak_resets;
+    uint64_t memory_limit;
+    struct cgroup_usage base;   /* what was counted before the last reset */
+};
+
+/* ---- small files --------------------------------------------------------------------------------------------------- */
+
+static int write_fd(int fd, const char *text) {
+    ssize_t n = write(fd, text, strlen(text));
+
+    return n < 0 ? -errno : 0;
+}
+
+static int write_at(int dir_fd, const char *path, const char *text) {
+    auto_close int fd = openat(dir_fd, path, O_WRONLY | O_CLOEXEC);
+
+    return fd < 0 ? -errno : write_fd(fd, text);
+}
+
+/* A file of the slot that is not kept open, in the hierarchy of a controller. */
+static int write_slot(const struct cgroup_slot *slot, enum controller controller, const char *file, const char *text) {
+    const struct cgroup_root *root = slot->root;
+    char path[96];
+
+    if (root->where[controller] < 0)
+        return -EOPNOTSUPP;
+    snprintf(path, sizeof(path), "%s/%s", slot->name, file);
+    return write_at(root->hierarchies[root->where[controller]].engine_fd, path, text);
+}
+
+static int write_slot_u64(const struct cgroup_slot *slot, enum controller controller, const char *file, uint64_t value) {
+    char text[24];
+
+    snprintf(text, sizeof(text), "%" PRIu64, value);
+    return write_slot(slot, controller, file, text);
+}
+
+/* The start of a small file as a string. */
+static ssize_t read_fd(int fd, char *text, size_t size) {
+    ssize_t n = pread(fd, text, size - 1, 0);
+
+    if (n < 0)
+        return -errno;
+    text[n] = '\0';
+    return n;
+}
+
+static ssize_t read_at(int dir_fd, const char *path, char *text, size_t size) {
+    auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+
+    return fd < 0 ? -errno : read_fd(fd, text, size);
+}
+
+static int read_u64(int fd, uint64_t *ret) {
+    char text[32], *end;
+    ssize_t n = read_fd(fd, text, sizeof(text));
+    uint64_t value;
+
+    if (n < 0)
+        return (int)n;
+    errno = 0;
+    value = strtoull(text, &end, 10);
+    if (errno != 0 || end == text)
+        return -EBADMSG;
+    *ret = value;
+    return 0;
+}
+
+/* The value on the line "key value" of a flat-keyed file; 0 if there is no such line. */
+static uint64_t keyed_value(const char *text, const char *key) {
+    size_t length = strlen(key);
+
+    for (const char *line = text; line != NULL && *line != '\0';) {
+        if (strncmp(line, key, length) == 0 && line[length] == ' ')
+            return strtoull(line + length + 1, NULL, 10);
+        line = strchr(line, '\n');
+        if (line != NULL)
+            line++;
+    }
+    return 0;
+}
+
+/* Is the word in a list separated by spaces (or `separator`), ended by a newline, NUL or `end`? */
+static bool has_word(const char *list, const char *word, char separator, char end) {
+    size_t length = strlen(word);
+
+    for (const char *p = list;;) {
+        size_t n = 0;
+
+        while (p[n] != '\0' && p[n] != '\n' && p[n] != separator && p[n] != end)
+            n++;
+        if (n == length && memcmp(p, word, n) == 0)
+            return true;
+        if (p[n] != separator)
+            return false;
+        p += n + 1;
+    }
+}
+
+static bool is_type(int fd, long magic) {
+    struct statfs fs;
+
+    return fstatfs(fd, &fs) == 0 && fs.f_type == magic;
+}
+
+static void sleep_ns(long ns) {
+    nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
+}
+
+/* ---- finding the place --------------------------------------------------------------------------------------------- */
+
+/* Our position in the hierarchy of a controller ("" for v2's) as a string inside `cgroups`, the text of /proc/self/cgroup; lines are "number:controllers:path". NULL if there is none. `copy` takes it. */
+static bool own_position(const char *cgroups, const char *controller, char *copy, size_t size) {
+    for (const char *line = cgroups; *line != '\0';) {
+        const char *end = strchrnul(line, '\n');
+        const char *list = memchr(line, ':', (size_t)(end - line));
+        const char *path = list != NULL ? memchr(list + 1, ':', (size_t)(end - list - 1)) : NULL;
+
+        if (path != NULL && has_word(list + 1, controller, ',', ':')) {
+            size_t length = (size_t)(end - path - 1);
+
+            if (length >= size || length == 0 || path[1] != '/')
+                return false;
+            memcpy(copy, path + 1, length);
+            copy[length] = '\0';
+            return true;
+        }
+        line = *end == '\n' ? end + 1 : end;
+    }
+    return false;
+}
+
+static bool may_write(int dir_fd, const char *path) {
+    return faccessat(dir_fd, path, W_OK, AT_EACCESS) == 0;
+}
+
+static int add_path(struct cgroup_root *root, const char *parent, const char *suffix) {
+    if (asprintf(&root->paths[root->n_paths], "%s%s%s%s", parent, strcmp(parent, "/") == 0 ? "" : "/", root->name, suffix) < 0) {
+        root->paths[root->n_paths] = NULL;
+        return -ENOMEM;
+    }
+    root->n_paths++;
+    return 0;
+}
+
+static int add_hierarchy(struct cgroup_root *root, int take_fd, const char *path, const struct stat *st) {
+    auto_close int fd = take_fd;
+    int r = add_path(root, path, "");
+
+    if (r < 0)
+        return r;
+    root->hierarchies[root->n_hierarchies++] = (struct hierarchy){ .parent_fd = TAKE_FD(fd), .engine_fd = -EBADF, .device = st->st_dev };
+    return 0;
+}
+
+static void drop_hierarchies(struct cgroup_root *root) {
+    for (size_t i = 0; i < root->n_hierarchies; i++) {
+        close_fd(&root->hierarchies[i].parent_fd);
+        close_fd(&root->hierarchies[i].engine_fd);
+    }
+    for (size_t i = 0; i < root->n_paths; i++) {
+        free(root->paths[i]);
+        root->paths[i] = NULL;
+    }
+    for (size_t i = 0; i < CONTROLLERS; i++)
+        root->where[i] = -1;
+    root->n_hierarchies = root->n_paths = 0;
+}
+
+/* One controller of v1, mounted at its usual place: at our own position, or (in a container that sees another part of the tree) at the top. Not being there is no error. */
+static int find_v1_controller(struct cgroup_root *root, const char *cgroups, enum controller controller) {
+    char position[2048], path[sizeof(position) + 64];
+    auto_close int fd = -EBADF;
+    struct stat st;
+    int n, r;
+
+    if (!own_position(cgroups, controller_names[controller], position, sizeof(position)))
+        return 0;
+    n = snprintf(path, sizeof(path), MOUNT "/%s", controller_names[controller]);
+    if (strcmp(position, "/") != 0)
+        snprintf(path + n, sizeof(path) - (size_t)n, "%s", position);
+    fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && path[n] != '\0') {
+        path[n] = '\0';
+        fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    }
+    if (fd < 0)
+        return errno == ENOENT || errno == EACCES || errno == ENOTDIR ? 0 : -errno;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    for (size_t i = 0; i < root->n_hierarchies; i++)
+        if (root->hierarchies[i].device == st.st_dev) {         /* mounted together with one that we have */
+            root->where[controller] = (int)i;
+            return 0;
+        }
+    if (!is_type(fd, CGROUP_SUPER_MAGIC) || !may_write(fd, "."))
+        return 0;
+    r = add_hierarchy(root, TAKE_FD(fd), path, &st);
+    if (r < 0)
+        return r;
+    root->where[controller] = (int)root->n_hierarchies - 1;
+    return 0;
+}
+
+static bool controller_masked(const struct features *features, enum controller controller) {
+    return (controller == MEMORY && !features->cgroup_memory) || (controller == PIDS && !features->cgroup_pids) ||
+           (controller == CPU && !features->cgroup_cpu);
+}
+
+static int find_v1(struct cgroup_root *root, const struct features *features, const char *cgroups) {
+    for (enum controller c = 0; c < CONTROLLERS; c++) {
+        int r = controller_masked(features, c) ? 0 : find_v1_controller(root, cgroups, c);
+
+        if (r < 0)
+            return r;
+        /* A limit on memory without one on processes (or the reverse) would have to be completed by the other back end: better one of them for all. */
+        if (c <= PIDS && root->where[c] < 0) {
+            drop_hierarchies(root);
+            return 0;
+        }
+    }
+    root->backend = CGROUP_V1;
+    return 0;
+}
+
+/* "+memory +pids +cpu" of what both `available` and `features` have. */
+static void v2_wanted(const struct features *features, const char *available, char *text, size_t size) {
+    text[0] = '\0';
+    for (enum controller c = 0; c <= CPU; c++)
+        if (!controller_masked(features, c) && has_word(available, controller_names[c], ' ', '\n'))
+            snprintf(text + strlen(text), size - strlen(text), "%s+%s", text[0] != '\0' ? " " : "", controller_names[c]);
+}
+
+/* Can groups with limits be made in this directory? Yes if memory and pids are handed down already, or if nobody is in the way of enabling that. */
+static bool v2_usable(const struct features *features, int dir_fd, bool own, bool *ret_need_leaf, char *controllers, size_t size) {
+    char available[512], wanted[64], procs[64];
+    bool alone = false, need_leaf = false;
+    int r;
+
+    if (!may_write(dir_fd, ".") || !may_write(dir_fd, "cgroup.procs"))
+        return false;
+    if (read_at(dir_fd, "cgroup.subtree_control", controllers, size) < 0)
+        return false;
+    if (has_word(controllers, "memory", ' ', '\n') && has_word(controllers, "pids", ' ', '\n')) {
+        *ret_need_leaf = false;
+        return true;
+    }
+    if (read_at(dir_fd, "cgroup.controllers", available, sizeof(available)) < 0 || !may_write(dir_fd, "cgroup.subtree_control"))
+        return false;
+    if (!has_word(available, "memory", ' ', '\n') || !has_word(available, "pids", ' ', '\n'))
+        return false;
+    v2_wanted(features, available, wanted, sizeof(wanted));
+    r = write_at(dir_fd, "cgroup.subtree_control", wanted);
+    if (r == -EBUSY && own) {
+        /* "No internal processes": it must be us alone, nobody else is moved about. */
+        char self[16];
+
+        snprintf(self, sizeof(self), "%d\n", (int)getpid());
+        alone = read_at(dir_fd, "cgroup.procs", procs, sizeof(procs)) > 0 && strcmp(procs, self) == 0;
+        need_leaf = alone;
+    }
+    if (r < 0 && !need_leaf)
+        return false;
+    snprintf(controllers, size, "%s", available);
+    *ret_need_leaf = need_leaf;
+    return true;
+}
+
+/* Moves this process into a child of its own cgroup so that the controllers can be handed down. */
+static int v2_make_leaf(struct cgroup_root *root, const struct features *features, int dir_fd, const char *path, const char *available) {
+    char leaf[sizeof(root->name) + 16], file[sizeof(leaf) + 16], wanted[64];
+    int r;
+
+    snprintf(leaf, sizeof(leaf), "%s-engine", root->name);
+    snprintf(file, sizeof(file), "%s/cgroup.procs", leaf);
+    if (mkdirat(dir_fd, leaf, 0755) < 0)
+        return -errno;
+    v2_wanted(features, available, wanted, sizeof(wanted));
+    r = write_at(dir_fd, file, "0");
+    if (r == 0) {
+        r = write_at(dir_fd, "cgroup.subtree_control", wanted);
+        if (r == 0)
+            return add_path(root, path, "-engine");
+        (void)write_at(dir_fd, "cgroup.procs", "0");
+    }
+    (void)unlinkat(dir_fd, leaf, AT_REMOVEDIR);
+    return r;
+}
+
+/* Our own cgroup first, then its ancestors: the nearest that hands memory and pids down to its children and lets us move processes there. */
+static int find_v2(struct cgroup_root *root, const struct features *features, const char *cgroups) {
+    char position[2048], path[sizeof(position) + 64], controllers[512];
+    bool own = true;
+    int n, r;
+
+    if (!features->cgroup_memory || !features->cgroup_pids || !own_position(cgroups, "", position, sizeof(position)))
+        return 0;
+    n = snprintf(path, sizeof(path), MOUNT "%s", strcmp(position, "/") == 0 ? "" : position);
+    if (access(path, F_OK) < 0)
+        path[n = (int)strlen(MOUNT)] = '\0';
+    for (;; own = false) {
+        auto_close int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        bool need_leaf = false;
+        struct stat st;
+
+        if (fd >= 0 && is_type(fd, CGROUP2_SUPER_MAGIC) && v2_usable(features, fd, own, &need_leaf, controllers, sizeof(controllers))) {
+            if (fstat(fd, &st) < 0)
+                return -errno;
+            if (!need_leaf || v2_make_leaf(root, features, fd, path, controllers) == 0) {
+                r = add_hierarchy(root, TAKE_FD(fd), path, &st);
+                if (r < 0)
+                    return r;
+                break;
+            }
+        }
+        n = (int)(strrchr(path, '/') - path);
+        if ((size_t)n < strlen(MOUNT))
+            return 0;
+        path[n] = '\0';
+    }
+    root->where[MEMORY] = root->where[PIDS] = root->where[CPUACCT] = root->where[FREEZER] = 0;  /* the last two are part of every group */
+    if (features->cgroup_cpu && has_word(controllers, "cpu", ' ', '\n'))
+        root->where[CPU] = 0;
+    root->backend = CGROUP_V2;
+    return 0;
+}
+
+int cgroup_root_open(const struct features *features, struct cgroup_root **ret_root) {
+    struct cgroup_root *root = calloc(1, sizeof(*root));
+    int64_t start = proc_start_time(getpid());
+    char cgroups[8192];
+    struct stat st;
+    int r = 0;
+
+    if (root == NULL)
+        return -ENOMEM;
+    root->backend = CGROUP_NONE;
+    list_init(&root->busy);
+    drop_hierarchies(root);
+    if (start >= 0 && stat("/proc/self/ns/pid", &st) == 0 && read_at(AT_FDCWD, "/proc/self/cgroup", cgroups, sizeof(cgroups)) > 0) {
+        root->pid_namespace = st.st_ino;
+        snprintf(root->name, sizeof(root->name), "rollbox-%" PRIu64 "-%d-%" PRId64, root->pid_namespace, (int)getpid(), start);
+        if (features->cgroup_v2)
+            r = find_v2(root, features, cgroups);
+        if (r == 0 && root->backend == CGROUP_NONE && features->cgroup_v1)
+            r = find_v1(root, features, cgroups);
+    }
+    if (r < 0) {
+        drop_hierarchies(root);
+        free(root);
+        return r;
+    }
+    *ret_root = root;
+    return 0;
+}
+
+enum cgroup_backend cgroup_root_backend(const struct cgroup_root *root) {
+    return root->backend;
+}
+
+const char *cgroup_backend_name(enum cgroup_backend backend) {
+    static const char *const names[] = { [CGROUP_NONE] = "none", [CGROUP_V1] = "v1", [CGROUP_V2] = "v2" };
+
+    return names[backend];
+}
+
+bool cgroup_root_has_cpu(const struct cgroup_root *root) {
+    return root->where[CPU] >= 0;
+}
+
+bool cgroup_root_has_freezer(const struct cgroup_root *root) {
+    return root->where[FREEZER] >= 0;
+}
+
+const char *const *cgroup_paths(const struct cgroup_root *root) {
+    return (const char *const *)root->paths;
+}
+
+/* ---- removing ------------------------------------------------------------------------------------------------------ */
+
+/* SIGKILL to what is in the group at `dir_fd`. v1 has no call for that, and members fork: the caller asks again until the group can be removed. Returns how many were there. */
+static int kill_members(int dir_fd) {
+    auto_close int fd = -EBADF;
+    char text[4096 + 1];
+    size_t kept = 0;
+    int n_killed = 0;
+
+    if (write_at(dir_fd, "cgroup.kill", "1") == 0)
+        return 0;
+    fd = openat(dir_fd, "cgroup.procs", O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    for (;;) {
+        ssize_t n = read(fd, text + kept, sizeof(text) - 1 - kept);
+        char *line = text, *end;
+
+        if (n <= 0)
+            break;
+        text[kept + (size_t)n] = '\0';
+        while ((end = strchr(line, '\n')) != NULL) {
+            pid_t pid = (pid_t)strtol(line, NULL, 10);
+
+            /* 0 is a process of a pid namespace that we cannot see: kill(0) would be ourselves. */
+            if (pid > 1 && pid != getpid() && kill(pid, SIGKILL) == 0)
+                n_killed++;
+            line = end + 1;
+        }
+        kept = strlen(line);
+        memmove(text, line, kept);
+    }
+    return n_killed;
+}
+
+/* Removes a group and those below it, killing members. -EBUSY as long as the dying are not gone. Depth is bounded: rollbox makes two levels, and a guest cannot make any. */
+static int remove_tree(int parent_fd, const char *name, int depth) {
+    auto_close int dir_fd = -EBADF;
+    struct dirent *entry;
+    DIR *dir;
+    int copy;
+
+    if (unlinkat(parent_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT)
+        return 0;
+    dir_fd = openat(parent_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir_fd < 0)
+        return errno == ENOENT ? 0 : -errno;
+    (void)kill_members(dir_fd);
+    copy = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
+    dir = copy >= 0 ? fdopendir(copy) : NULL;
+    if (dir == NULL) {
+        close_fd(&copy);
+        return -ENOMEM;
+    }
+    while (depth > 0 && (entry = readdir(dir)) != NULL)
+        if (entry->d_type == DT_DIR && entry->d_name[0] != '.')
+            (void)remove_tree(dir_fd, entry->d_name, depth - 1);
+    closedir(dir);
+    return unlinkat(parent_fd, name, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : -errno;
+}
+
+static int remove_tree_within(int parent_fd, const char *name, int64_t deadline_ns) {
+    for (long pause_ns = 200000;; pause_ns = MIN(pause_ns * 2, 20000000L)) {
+        int r = remove_tree(parent_fd, name, 4);
+
+        if (r != -EBUSY || clock_now_ns() >= deadline_ns)
+            return r;
+        sleep_ns(pause_ns);
+    }
+}
+
+int cgroup_paths_remove(const char *const *paths, int timeout_ms) {
+    int64_t deadline = clock_now_ns() + (int64_t)timeout_ms * 1000000;
+    int result = 0;
+
+    /* All are killed before any is waited for: the same processes are in each. */
+    for (size_t i = 0; paths[i] != NULL; i++)
+        (void)remove_tree(AT_FDCWD, paths[i], 4);
+    for (size_t i = 0; paths[i] != NULL; i++) {
+        int r = remove_tree_within(AT_FDCWD, paths[i], deadline);
+
+        if (r < 0 && result == 0)
+            result = r;
+    }
+    return result;
+}
+
+/* Is this the directory of an engine of our pid namespace that is dead? Others' pids mean nothing to us. */
+static bool is_leftover(const struct cgroup_root *root, const char *name) {
+    uint64_t pid_namespace;
+    int64_t start;
+    int pid, n = 0;
+
+    if (sscanf(name, "rollbox-%" SCNu64 "-%d-%" SCNd64 "%n", &pid_namespace, &pid, &start, &n) != 3 || n == 0)
+        return false;
+    if (name[n] != '\0' && strcmp(name + n, "-engine") != 0)
+        return false;
+    return pid_namespace == root->pid_namespace && proc_start_time(pid) != start;
+}
+
+int cgroup_sweep(struct cgroup_root *root) {
+    int64_t deadline = clock_now_ns() + INT64_C(2000000000);
+    int swept = 0;
+
+    for (size_t i = 0; i < root->n_hierarchies; i++) {
+        int fd = openat(root->hierarchies[i].parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        struct dirent *entry;
+        DIR *dir;
+
+        if (fd < 0)
+            return -errno;
+        dir = fdopendir(fd);
+        if (dir == NULL) {
+            close_fd(&fd);
+            return -ENOMEM;
+        }
+        while ((entry = readdir(dir)) != NULL)
+            if (entry->d_type == DT_DIR && strncmp(entry->d_name, "rollbox-", 8) == 0 && is_leftover(root, entry->d_name) &&
+                remove_tree_within(root->hierarchies[i].parent_fd, entry->d_name, deadline) == 0 && i == 0)
+                swept++;
+        closedir(dir);
+    }
+    return swept;
+}
+
+/* ---- slots --------------------------------------------------------------------------------------------------------- */
+
+static int make_engine_dirs(struct cgroup_root *root) {
+    for (size_t i = 0; i < root->n_hierarchies; i++) {
+        struct hierarchy *h = &root->hierarchies[i];
+        auto_close int fd = -EBADF;
+
+        if (h->engine_fd >= 0)
+            continue;
+        if (mkdirat(h->parent_fd, root->name, 0755) < 0 && errno != EEXIST)
+            return -errno;
+        fd = openat(h->parent_fd, root->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+            return -errno;
+        if (root->backend == CGROUP_V2) {
+            int r = write_at(fd, "cgroup.subtree_control", root->where[CPU] >= 0 ? "+memory +pids +cpu" : "+memory +pids");
+
+            if (r < 0)
+                return r;
+        }
+        h->engine_fd = TAKE_FD(fd);
+    }
+    return 0;
+}
+
+/* Swap is not added to the limit: memory+swap gets the same one (v1: must never be below memory's, hence the order), or there is none to swap to (v2). */
+static int limit_memory(struct cgroup_slot *slot, uint64_t bytes) {
+    uint64_t kernel_max = INT64_MAX & ~UINT64_C(4095);
+    uint64_t limit = bytes == 0 ? kernel_max : MIN(bytes, kernel_max);
+    bool raised = limit > slot->memory_limit;
+    int r = 0, r_swap = 0;
+
+    if (slot->root->backend == CGROUP_V2) {
+        r = bytes == 0 ? write_slot(slot, MEMORY, "memory.max", "max") : write_slot_u64(slot, MEMORY, "memory.max", limit);
+        if (r == 0)
+            r_swap = write_slot(slot, MEMORY, "memory.swap.max", bytes == 0 ? "max" : "0");
+    } else {
+        if (raised)
+            r_swap = write_slot_u64(slot, MEMORY, "memory.memsw.limit_in_bytes", limit);
+        if (r_swap == 0 || r_swap == -ENOENT)
+            r = write_slot_u64(slot, MEMORY, "memory.limit_in_bytes", limit);
+        if (r == 0 && !raised)
+            r_swap = write_slot_u64(slot, MEMORY, "memory.memsw.limit_in_bytes", limit);
+        if (r == 0 && r_swap == -ENOENT)        /* a kernel that does not account swap: at least keep the group out of it */
+            (void)write_slot(slot, MEMORY, "memory.swappiness", "0");
+    }
+    if (r == 0 && r_swap < 0 && r_swap != -ENOENT)
+        r = r_swap;
+    if (r == 0)
+        slot->memory_limit = limit;
+    return r;
+}
+
+static int limit_processes(struct cgroup_slot *slot, uint32_t processes) {
+    return processes == 0 ? write_slot(slot, PIDS, "pids.max", "max") : write_slot_u64(slot, PIDS, "pids.max", processes);
+}
+
+/* A short period keeps a throttled guest from stalling for a tenth of a second; below a millisecond of quota, the least the kernel takes, it must be longer. */
+static int limit_cpu(struct cgroup_slot *slot, uint32_t milli) {
+    unsigned period_us = milli >= 50 ? 20000 : 1000000;
+    uint64_t quota_us = (uint64_t)milli * period_us / 1000;
+    char text[64];
+    int r;
+
+    if (slot->root->where[CPU] < 0)
+        return milli == 0 ? 0 : -EOPNOTSUPP;
+    if (slot->root->backend == CGROUP_V2) {
+        if (milli == 0)
+            return write_slot(slot, CPU, "cpu.max", "max");
+        snprintf(text, sizeof(text), "%" PRIu64 " %u", quota_us, period_us);
+        return write_slot(slot, CPU, "cpu.max", text);
+    }
+    if (milli == 0)
+        return write_slot(slot, CPU, "cpu.cfs_quota_us", "-1");
+    r = write_slot_u64(slot, CPU, "cpu.cfs_period_us", period_us);
+    return r < 0 ? r : write_slot_u64(slot, CPU, "cpu.cfs_quota_us", quota_us);
+}
+
+int cgroup_slot_limit(struct cgroup_slot *slot, const struct cgroup_limits *limits) {
+    int r = limit_memory(slot, limits->memory_bytes);
+
+    if (r == 0)
+        r = limit_processes(slot, limits->processes);
+    return r < 0 ? r : limit_cpu(slot, limits->cpu_milli);
+}
+
+/* An eventfd that the kernel raises when the group is out of memory: "<eventfd> <memory.oom_control>" to cgroup.event_control. */
+static int arm_oom_eventfd(struct cgroup_slot *slot) {
+    auto_close int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    char text[32];
+    int r;
+
+    if (fd < 0)
+        return -errno;
+    snprintf(text, sizeof(text), "%d %d", fd, slot->files[FILE_OOM]);
+    r = write_slot(slot, MEMORY, "cgroup.event_control", text);
+    if (r == -ENOENT)
+        return 0;               /* a later kernel without the interface: oom_kills still counts */
+    if (r < 0)
+        return r;
+    slot->oom_fd = TAKE_FD(fd);
+    return 0;
+}
+
+static int open_files(struct cgroup_slot *slot) {
+    struct cgroup_root *root = slot->root;
+
+    for (size_t i = 0; i < SLOT_FILES; i++) {
+        const struct slot_file_row *row = &slot_files[i];
+        const char *name = root->backend == CGROUP_V1 ? row->v1 : row->v2;
+        char path[96];
+        int at;
+
+        if (name == NULL || root->where[row->controller] < 0)
+            continue;
+        at = root->hierarchies[root->where[row->controller]].engine_fd;
+        snprintf(path, sizeof(path), "%s/%s", slot->name, name);
+        slot->files[i] = openat(at, path, row->flags | O_CLOEXEC);
+        if (slot->files[i] >= 0 && i == FILE_MEMORY_PEAK)
+            slot->peak_resets = true;
+        else if (slot->files[i] < 0 && errno == EACCES && i == FILE_MEMORY_PEAK)
+            slot->files[i] = openat(at, path, O_RDONLY | O_CLOEXEC);
+        if (slot->files[i] < 0 && (errno != ENOENT || row->required))
+            return -errno;
+    }
+    if (root->backend == CGROUP_V1)
+        return arm_oom_eventfd(slot);
+    slot->dir_fd = openat(root->hierarchies[0].engine_fd, slot->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (slot->dir_fd < 0)
+        return -errno;
+    slot->oom_fd = slot->files[FILE_OOM];
+    return 0;
+}
+
+int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits, struct cgroup_slot **ret_slot) {
+    struct cgroup_slot *slot;
+    int r;
+
+    if (root->backend == CGROUP_NONE)
+        return -EOPNOTSUPP;
+    r = make_engine_dirs(root);
+    if (r < 0)
+        return r;
+    slot = calloc(1, sizeof(*slot));
+    if (slot == NULL)
+        return -ENOMEM;
+    list_init(&slot->node);
+    slot->root = root;
+    slot->dir_fd = slot->oom_fd = -EBADF;
+    slot->memory_limit = UINT64_MAX;
+    for (size_t i = 0; i < SLOT_FILES; i++)
+        slot->files[i] = -EBADF;
+    snprintf(slot->name, sizeof(slot->name), "%u-%u", id, root->serial++);
+    for (size_t i = 0; i < root->n_hierarchies && r == 0; i++)
+        r = mkdirat(root->hierarchies[i].engine_fd, slot->name, 0755) < 0 ? -errno : 0;
+    if (r == 0)
+        r = open_files(slot);
+    if (r == 0 && limits != NULL)
+        r = cgroup_slot_limit(slot, limits);
+    if (r < 0) {
+        cgroup_slot_free(slot);
+        return r;
+    }
+    *ret_slot = slot;
+    return 0;
+}
+
+/* True if the group is gone from all hierarchies. */
+static bool remove_slot(struct cgroup_slot *slot) {
+    bool gone = true;
+
+    for (size_t i = 0; i < slot->root->n_hierarchies; i++)
+        if (unlinkat(slot->root->hierarchies[i].engine_fd, slot->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+            gone = false;
+    return gone;
+}
+
+struct cgroup_slot *cgroup_slot_free(struct cgroup_slot *slot) {
+    if (slot == NULL)
+        return NULL;
+    if (slot->root->backend == CGROUP_V1)
+        close_fd(&slot->oom_fd);
+    for (size_t i = 0; i < SLOT_FILES; i++)
+        close_fd(&slot->files[i]);
+    close_fd(&slot->dir_fd);
+    if (remove_slot(slot))
+        free(slot);
+    else
+        list_add_tail(&slot->root->busy, &slot->node);
+    return NULL;
+}
+
+int cgroup_root_tidy(struct cgroup_root *root) {
+    int left = 0;
+
+    list_for_each(node, &root->busy) {
+        struct cgroup_slot *slot = container_of(node, struct cgroup_slot, node);
+
+        if (remove_slot(slot)) {
+            list_remove(&slot->node);
+            free(slot);
+        } else
+            left++;
+    }
+    return left;
+}
+
+struct cgroup_root *cgroup_root_free(struct cgroup_root *root) {
+    if (root == NULL)
+        return NULL;
+    (void)cgroup_root_tidy(root);
+    list_for_each(node, &root->busy) {
+        list_remove(node);
+        free(container_of(node, struct cgroup_slot, node));
+    }
+    for (size_t i = 0; i < root->n_hierarchies; i++)
+        if (root->hierarchies[i].engine_fd >= 0)
+            (void)unlinkat(root->hierarchies[i].parent_fd, root->name, AT_REMOVEDIR);
+    drop_hierarchies(root);
+    free(root);
+    return NULL;
+}
+
+int cgroup_slot_attach(struct cgroup_slot *slot, pid_t pid) {
+    struct cgroup_root *root = slot->root;
+    char path[96], text[16];
+
+    snprintf(path, sizeof(path), "%s/cgroup.procs", slot->name);
+    snprintf(text, sizeof(text), "%d", (int)pid);
+    for (size_t i = 0; i < root->n_hierarchies; i++) {
+        int r = write_at(root->hierarchies[i].engine_fd, path, text);
+
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int cgroup_slot_fd(const struct cgroup_slot *slot) {
+    return slot->root->backend == CGROUP_V2 ? slot->dir_fd : -1;
+}
+
+int cgroup_slot_oom_fd(const struct cgroup_slot *slot) {
+    return slot->oom_fd >= 0 ? slot->oom_fd : -1;
+}
+
+uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot) {
+    return slot->root->backend == CGROUP_V2 ? EPOLLPRI : EPOLLIN;
+}
+
+/* ---- usage --------------------------------------------------------------------------------------------------------- */
+
+/* What the files say, counted from the making of the group. */
+static int read_usage(struct cgroup_slot *slot, struct cgroup_usage *u) {
+    bool v2 = slot->root->backend == CGROUP_V2;
+    uint64_t value = 0;
+    char text[1024];
+    int r;
+
+    *u = (struct cgroup_usage){ 0 };
+    r = read_u64(slot->files[FILE_MEMORY_NOW], &u->memory_now);
+    if (r < 0)
+        return r;
+    u->memory_peak = u->memory_now;
+    if (slot->files[FILE_MEMORY_PEAK] >= 0 && read_u64(slot->files[FILE_MEMORY_PEAK], &value) == 0)
+        u->memory_peak = MAX(value, u->memory_now);
+
+    r = (int)read_fd(slot->files[FILE_OOM], text, sizeof(text));
+    if (r < 0)
+        return r;
+    u->oom_kills = (uint32_t)keyed_value(text, "oom_kill");
+    if (v2)
+        u->memory_limit_hits = (uint32_t)keyed_value(text, "max");
+    else if (slot->files[FILE_MEMORY_HITS] >= 0 && read_u64(slot->files[FILE_MEMORY_HITS], &value) == 0)
+        u->memory_limit_hits = (uint32_t)value;
+
+    if (slot->files[FILE_CPU] >= 0) {
+        if (!v2)
+            (void)read_u64(slot->files[FILE_CPU], &u->cpu_ns);
+        else if (read_fd(slot->files[FILE_CPU], text, sizeof(text)) > 0)
+            u->cpu_ns = keyed_value(text, "usage_usec") * 1000;
+    }
+
+    r = read_u64(slot->files[FILE_PIDS_NOW], &value);
+    if (r < 0)
+        return r;
+    u->processes_now = (uint32_t)value;
+    if (slot->files[FILE_PIDS_EVENTS] >= 0 && read_fd(slot->files[FILE_PIDS_EVENTS], text, sizeof(text)) > 0)
+        u->processes_limit_hits = (uint32_t)keyed_value(text, "max");
+    return 0;
+}
+
+int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage) {
+    struct cgroup_usage u;
+    int r = read_usage(slot, &u);
+
+    if (r < 0)
+        return r;
+    u.cpu_ns -= slot->base.cpu_ns;
+    u.oom_kills -= slot->base.oom_kills;
+    u.memory_limit_hits -= slot->base.memory_limit_hits;
+    u.processes_limit_hits -= slot->base.processes_limit_hits;
+    /* What a predecessor left charged is not this user's; but once the limit was met, the kernel has reclaimed it and all of the peak is. */
+    if (u.memory_limit_hits == 0)
+        u.memory_peak = u.memory_peak > slot->base.memory_now ? u.memory_peak - slot->base.memory_now : 0;
+    *ret_usage = u;
+    return 0;
+}
+
+int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes) {
+    return read_u64(slot->files[FILE_MEMORY_NOW], ret_bytes);
+}
+
+int cgroup_slot_reset(struct cgroup_slot *slot) {
+    uint64_t drained;
+
+    if (slot->peak_resets && pwrite(slot->files[FILE_MEMORY_PEAK], "0\n", 2, 0) < 0)
+        slot->peak_resets = false;
+    if (slot->root->backend == CGROUP_V1 && slot->oom_fd >= 0 && read(slot->oom_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
+        return -errno;
+    return read_usage(slot, &slot->base);
+}
+
+/* ---- freezing and killing ------------------------------------------------------------------------------------------ */
+
+static bool is_frozen(const struct cgroup_slot *slot) {
+    const struct cgroup_root *root = slot->root;
+    bool v2 = root->backend == CGROUP_V2;
+    char path[96], text[256];
+
+    snprintf(path, sizeof(path), "%s/%s", slot->name, v2 ? "cgroup.events" : "freezer.state");
+    if (read_at(root->hierarchies[root->where[FREEZER]].engine_fd, path, text, sizeof(text)) < 0)
+        return false;
+    return v2 ? keyed_value(text, "frozen") == 1 : strcmp(text, "FROZEN\n") == 0;
+}
+
+int cgroup_slot_freeze(struct cgroup_slot *slot) {
+    int64_t deadline = clock_now_ns() + FREEZE_TIMEOUT_NS;
+    bool v2 = slot->root->backend == CGROUP_V2;
+    int r = v2 ? write_slot(slot, FREEZER, "cgroup.freeze", "1") : write_slot(slot, FREEZER, "freezer.state", "FROZEN");
+
+    if (r < 0)
+        return r;
+    for (long pause_ns = 20000; !is_frozen(slot); pause_ns = MIN(pause_ns * 2, 5000000L)) {
+        if (clock_now_ns() >= deadline)
+            return -ETIMEDOUT;
+        sleep_ns(pause_ns);
+    }
+    return 0;
+}
+
+int cgroup_slot_thaw(struct cgroup_slot *slot) {
+    return slot->root->backend == CGROUP_V2 ? write_slot(slot, FREEZER, "cgroup.freeze", "0") : write_slot(slot, FREEZER, "freezer.state", "THAWED");
+}
+
+/* v1: with pids.max 0 nobody can fork any more; a child that was on its way when its parent was killed shows in the next round. A killed process that is frozen dies when it is thawed. */
+int cgroup_slot_kill(struct cgroup_slot *slot) {
+    struct cgroup_root *root = slot->root;
+    auto_close int fd = -EBADF;
+    char limit[32];
+    int r = 0;
+
+    if (root->backend == CGROUP_V2 && write_at(slot->dir_fd, "cgroup.kill", "1") == 0)
+        return 0;
+    fd = openat(root->hierarchies[root->where[PIDS]].engine_fd, slot->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    r = (int)read_at(fd, "pids.max", limit, sizeof(limit));
+    if (r > 0)
+        r = write_at(fd, "pids.max", "0");
+    if (r < 0)
+        return r;
+    for (int round = 0; round < 3 && r >= 0; round++)
+        r = kill_members(fd);
+    (void)write_at(fd, "pids.max", limit);
+    if (root->where[FREEZER] >= 0)
+        (void)cgroup_slot_thaw(slot);
+    return r < 0 ? r : 0;
+}

@@ -1,0 +1,427 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading /proc: see proc.h for the model. Formats: proc(5), Documentation/filesystems/proc.rst. */
+#include "sys/proc.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+#define MAX_MEMORY_FILES 65536
+
+/* ---- small reads --------------------------------------------------------------------------------------------------- */
+
+/* The start of a file as a string. */
+static ssize_t read_text(int dir_fd, const char *path, char *text, size_t size) {
+    auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+    size_t length = 0;
+
+    if (fd < 0)
+        return -errno;
+    while (length < size - 1) {
+        ssize_t n = read(fd, text + length, size - 1 - length);
+
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            break;
+        length += (size_t)n;
+    }
+    text[length] = '\0';
+    return (ssize_t)length;
+}
+
+/* The number behind "Key:" at the start of a line; 0 if there is none. */
+static uint64_t line_value(const char *text, const char *key) {
+    size_t length = strlen(key);
+
+    for (const char *line = text; line != NULL && *line != '\0';) {
+        if (strncmp(line, key, length) == 0)
+            return strtoull(line + length, NULL, 10);
+        line = strchr(line, '\n');
+        if (line != NULL)
+            line++;
+    }
+    return 0;
+}
+
+struct stat_line {
+    uint64_t ticks;             /* utime + stime + cutime + cstime */
+    uint32_t threads;
+    int64_t start_time;
+    char state;
+};
+
+/* /proc/PID/stat. The name in parentheses is the process' to choose: the last parenthesis ends it. */
+static int parse_stat(const char *text, struct stat_line *ret) {
+    const char *p = strrchr(text, ')');
+    uint64_t utime, stime;
+    int64_t cutime, cstime, threads, start;
+    char state;
+
+    if (p == NULL || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %*d %*d %" SCNd64 " %*d %" SCNd64,
+                            &state, &utime, &stime, &cutime, &cstime, &threads, &start) != 7)
+        return -EBADMSG;
+    *ret = (struct stat_line){ .ticks = utime + stime + (uint64_t)cutime + (uint64_t)cstime, .threads = (uint32_t)threads, .start_time = start, .state = state };
+    return 0;
+}
+
+int64_t proc_start_time(pid_t pid) {
+    char path[32], text[1024];
+    struct stat_line line;
+    ssize_t n;
+    int r;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    n = read_text(AT_FDCWD, path, text, sizeof(text));
+    if (n < 0)
+        return n == -ENOENT ? -ESRCH : n;
+    r = parse_stat(text, &line);
+    return r < 0 ? r : line.start_time;
+}
+
+int64_t proc_oom_kill_count(void) {
+    char text[16384];
+    ssize_t n = read_text(AT_FDCWD, "/proc/vmstat", text, sizeof(text));
+    const char *line;
+
+    if (n < 0)
+        return n;
+    line = strstr(text, "\noom_kill ");
+    return line == NULL ? -ENOENT : (int64_t)strtoull(line + strlen("\noom_kill "), NULL, 10);
+}
+
+int proc_memory_available(uint64_t *ret_available_bytes, uint64_t *ret_total_bytes) {
+    char text[512];             /* both are among the first lines */
+    ssize_t n = read_text(AT_FDCWD, "/proc/meminfo", text, sizeof(text));
+
+    if (n < 0)
+        return (int)n;
+    *ret_available_bytes = line_value(text, "MemAvailable:") * 1024;
+    if (ret_total_bytes != NULL)
+        *ret_total_bytes = line_value(text, "MemTotal:") * 1024;
+    return 0;
+}
+
+/* ---- the walk ------------------------------------------------------------------------------------------------------ */
+
+/* Processes in the order they were found; those from `next` on are still to be looked at. */
+struct queue {
+    pid_t *pids;
+    size_t n, capacity, next;
+    bool truncated;
+};
+
+static int queue_add(struct queue *queue, pid_t pid) {
+    if (queue->n == PROC_SCAN_MAX) {
+        queue->truncated = true;
+        return 0;
+    }
+    if (queue->n == queue->capacity) {
+        size_t capacity = MAX(queue->capacity * 2, (size_t)64);
+        pid_t *pids = reallocarray(queue->pids, capacity, sizeof(*pids));
+
+        if (pids == NULL)
+            return -ENOMEM;
+        queue->pids = pids;
+        queue->capacity = capacity;
+    }
+    queue->pids[queue->n++] = pid;
+    return 0;
+}
+
+/* Adds the children of one thread: numbers, each followed by a space. */
+static int add_children(struct queue *queue, int dir_fd, const char *path) {
+    auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+    char text[4096];
+    pid_t pid = 0;
+    ssize_t n;
+
+    if (fd < 0)
+        return 0;
+    while ((n = read(fd, text, sizeof(text))) > 0)
+        for (ssize_t i = 0; i < n; i++) {
+            int r;
+
+            if (text[i] >= '0' && text[i] <= '9') {
+                pid = pid * 10 + (text[i] - '0');
+                continue;
+            }
+            r = pid > 0 ? queue_add(queue, pid) : 0;
+            if (r < 0)
+                return r;
+            pid = 0;
+        }
+    return 0;
+}
+
+static int add_children_of_threads(struct queue *queue, int process_fd) {
+    int fd = openat(process_fd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
+    struct dirent *entry;
+    DIR *dir;
+
+    if (fd < 0)
+        return 0;
+    dir = fdopendir(fd);
+    if (dir == NULL) {
+        close(fd);
+        return -ENOMEM;
+    }
+    while (r == 0 && (entry = readdir(dir)) != NULL) {
+        char path[300];
+
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "%s/children", entry->d_name);
+        r = add_children(queue, fd, path);
+    }
+    closedir(dir);
+    return r;
+}
+
+struct memory_file {
+    uint64_t device, inode, bytes;
+};
+
+struct scan {
+    struct proc_usage usage;
+    struct queue queue;
+    bool exact;
+    uint64_t shared_bytes;      /* of exact: shared memory that is mapped */
+    struct memory_file *files;
+    size_t n_files, files_capacity;
+};
+
+static int add_memory_files(struct scan *scan, int process_fd) {
+    int fd = openat(process_fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct dirent *entry;
+    DIR *dir;
+    int r = 0;
+
+    if (fd < 0)
+        return 0;
+    dir = fdopendir(fd);
+    if (dir == NULL) {
+        close(fd);
+        return -ENOMEM;
+    }
+    while (r == 0 && (entry = readdir(dir)) != NULL && scan->n_files < MAX_MEMORY_FILES) {
+        char link[16];
+        struct stat st;
+
+        if (readlinkat(fd, entry->d_name, link, sizeof(link)) < 7 || memcmp(link, "/memfd:", 7) != 0 || fstatat(fd, entry->d_name, &st, 0) < 0)
+            continue;
+        if (scan->n_files == scan->files_capacity) {
+            size_t capacity = MAX(scan->files_capacity * 2, (size_t)64);
+            struct memory_file *files = reallocarray(scan->files, capacity, sizeof(*files));
+
+            if (files == NULL) {
+                r = -ENOMEM;
+                break;
+            }
+            scan->files = files;
+            scan->files_capacity = capacity;
+        }
+        scan->files[scan->n_files++] = (struct memory_file){ st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512 };
+    }
+    closedir(dir);
+    return r;
+}
+
+static int compare_files(const void *a, const void *b) {
+    const struct memory_file *x = a, *y = b;
+
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
+    return x->inode < y->inode ? -1 : x->inode > y->inode;
+}
+
+/* The same file may be open many times. */
+static uint64_t sum_memory_files(struct scan *scan) {
+    uint64_t bytes = 0;
+
+    if (scan->n_files == 0)
+        return 0;
+    qsort(scan->files, scan->n_files, sizeof(*scan->files), compare_files);
+    for (size_t i = 0; i < scan->n_files; i++)
+        if (i == 0 || compare_files(&scan->files[i - 1], &scan->files[i]) != 0)
+            bytes += scan->files[i].bytes;
+    return bytes;
+}
+
+static void add_memory(struct scan *scan, int process_fd) {
+    char text[4096];
+
+    if (scan->exact && read_text(process_fd, "smaps_rollup", text, sizeof(text)) > 0) {
+        scan->usage.anon_bytes += (line_value(text, "Pss_Anon:") + line_value(text, "SwapPss:")) * 1024;
+        scan->shared_bytes += line_value(text, "Pss_Shmem:") * 1024;
+    } else if (read_text(process_fd, "status", text, sizeof(text)) > 0) {
+        scan->usage.anon_bytes += (line_value(text, "RssAnon:") + line_value(text, "VmSwap:")) * 1024;
+        scan->shared_bytes += line_value(text, "RssShmem:") * 1024;
+    }
+}
+
+/* 0 also if the process is gone by now. */
+static int scan_process(struct scan *scan, pid_t pid) {
+    char path[32], text[1024];
+    auto_close int fd = -EBADF;
+    struct stat_line line;
+    int r;
+
+    snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+    fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || read_text(fd, "stat", text, sizeof(text)) < 0 || parse_stat(text, &line) < 0)
+        return 0;
+    scan->usage.processes++;
+    scan->usage.threads += line.threads;
+    scan->usage.cpu_ns += line.ticks;           /* turned into nanoseconds at the end */
+    if (line.threads > 1)
+        r = add_children_of_threads(&scan->queue, fd);
+    else {
+        snprintf(path, sizeof(path), "task/%d/children", (int)pid);
+        r = add_children(&scan->queue, fd, path);
+    }
+    /* A zombie leader may have living threads, whose memory is still there; with none the files are empty. */
+    if (r == 0 && (line.state != 'Z' || line.threads > 1)) {
+        add_memory(scan, fd);
+        if (scan->exact)
+            r = add_memory_files(scan, fd);
+    }
+    return r;
+}
+
+static int scan_from(pid_t init_pid, bool exact, struct proc_usage *ret_usage) {
+    struct scan scan = { .exact = exact };
+    int r = queue_add(&scan.queue, init_pid);
+
+    while (r == 0 && scan.queue.next < scan.queue.n)
+        r = scan_process(&scan, scan.queue.pids[scan.queue.next++]);
+    if (r == 0 && scan.usage.processes == 0)
+        r = -ESRCH;
+    if (r == 0) {
+        scan.usage.anon_bytes += MAX(scan.shared_bytes, sum_memory_files(&scan));
+        scan.usage.cpu_ns *= UINT64_C(1000000000) / (uint64_t)sysconf(_SC_CLK_TCK);
+        scan.usage.truncated = scan.queue.truncated;
+        *ret_usage = scan.usage;
+    }
+    free(scan.queue.pids);
+    free(scan.files);
+    return r;
+}
+
+int proc_scan(pid_t init_pid, struct proc_usage *ret_usage) {
+    return scan_from(init_pid, false, ret_usage);
+}
+
+int proc_scan_exact(pid_t init_pid, struct proc_usage *ret_usage) {
+    return scan_from(init_pid, true, ret_usage);
+}
+
+/* ---- files for a sandbox ------------------------------------------------------------------------------------------- */
+
+/* The line at `line`, its newline included. */
+static size_t line_length(const char *line, const char *end) {
+    const char *newline = memchr(line, '\n', (size_t)(end - line));
+
+    return newline != NULL ? (size_t)(newline - line) + 1 : (size_t)(end - line);
+}
+
+static bool line_is(const char *line, size_t length, const char *key) {
+    size_t n = strlen(key);
+
+    return length > n && memcmp(line, key, n) == 0 && (line[n] == ':' || line[n] == '\t' || line[n] == ' ');
+}
+
+/* "key\t: number" cut down to at most `most`; other text stays as it is. */
+static void add_count_line(struct buf *to, const char *line, size_t length, unsigned most) {
+    const char *colon = memchr(line, ':', length);
+    unsigned long value = 0;
+    size_t i;
+
+    if (colon == NULL) {
+        buf_add(to, line, length);
+        return;
+    }
+    for (i = (size_t)(colon - line) + 1; i < length && line[i] == ' '; i++)
+        ;
+    for (; i < length && line[i] >= '0' && line[i] <= '9' && value < UINT32_MAX; i++)
+        value = value * 10 + (unsigned long)(line[i] - '0');
+    buf_add(to, line, (size_t)(colon - line) + 1);
+    buf_printf(to, " %lu\n", MIN(value, (unsigned long)most));
+}
+
+int proc_fake_cpuinfo(const char *host, size_t length, unsigned cpus, struct buf *to) {
+    const char *end = host + length;
+    unsigned seen = 0;
+
+    for (const char *line = host; line < end;) {
+        size_t n = line_length(line, end);
+
+        if (line_is(line, n, "processor") && seen++ == cpus)
+            break;
+        if (line_is(line, n, "siblings") || line_is(line, n, "cpu cores"))
+            add_count_line(to, line, n, cpus);
+        else
+            buf_add(to, line, n);
+        line += n;
+    }
+    return buf_failed(to) ? -ENOMEM : 0;
+}
+
+int proc_fake_stat(unsigned cpus, int64_t boot_time_s, struct buf *to) {
+    const unsigned idle = 100;  /* not 0: readers divide by the total */
+
+    buf_printf(to, "cpu  0 0 0 %u 0 0 0 0 0 0\n", idle * cpus);
+    for (unsigned i = 0; i < cpus; i++)
+        buf_printf(to, "cpu%u 0 0 0 %u 0 0 0 0 0 0\n", i, idle);
+    buf_printf(to, "intr 0\nctxt 0\nbtime %" PRId64 "\nprocesses 1\nprocs_running 1\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n", boot_time_s);
+    return buf_failed(to) ? -ENOMEM : 0;
+}
+
+int proc_fake_meminfo(const char *host, size_t length, uint64_t limit_bytes, struct buf *to) {
+    static const char *const all_of_it[] = { "MemTotal", "MemFree", "MemAvailable", "CommitLimit" };
+    static const char *const kept[] = { "Hugepagesize", "VmallocTotal" };
+    const char *end = host + length;
+    uint64_t total_kib = limit_bytes / 1024;
+
+    for (const char *line = host; line < end;) {
+        size_t n = line_length(line, end);
+        const char *colon = memchr(line, ':', n);
+        bool kib = n >= 4 && memcmp(line + n - 4, " kB\n", 4) == 0;
+        bool full = false, keep = false;
+        uint64_t value = 0;
+
+        if (colon == NULL)
+            return -EBADMSG;
+        for (const char *p = colon + 1; p < line + n && (*p == ' ' || (*p >= '0' && *p <= '9')) && value < UINT64_MAX / 100; p++)
+            value = *p == ' ' ? value : value * 10 + (uint64_t)(*p - '0');
+        for (size_t i = 0; i < ARRAY_SIZE(all_of_it); i++)
+            full = full || line_is(line, n, all_of_it[i]);
+        for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+            keep = keep || line_is(line, n, kept[i]);
+        if (line_is(line, n, "MemTotal") && (total_kib == 0 || total_kib > value))
+            total_kib = value;
+        if (keep)
+            buf_add(to, line, n);
+        else {
+            int label = (int)(colon - line) + 1;
+
+            /* The kernel aligns the numbers in a column of their own. */
+            buf_printf(to, "%-16.*s%8" PRIu64 "%s\n", label, line, full ? total_kib : 0, kib ? " kB" : "");
+        }
+        line += n;
+    }
+    return buf_failed(to) ? -ENOMEM : 0;
+}
+
+int proc_fake_loadavg(struct buf *to) {
+    buf_add_text(to, "0.00 0.00 0.00 1/1 1\n");
+    return buf_failed(to) ? -ENOMEM : 0;
+}
