@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The client side of the engine's protocol, internal to librollbox.
+ *
+ * Every request is a `struct pending` in a table by serial until its one reply comes. There is no thread of the library's own: a thread that
+ * has to wait polls the socket on behalf of all if nobody does so yet (the poller), takes what has arrived under the lock, and wakes exactly those whose
+ * reply was there; when it leaves, another waiting thread takes over. Messages are sent without the lock, for a SOCK_SEQPACKET send is atomic.
+ *
+ * Runs that ended are queued in `ended`; only rollbox_dispatch and rollbox_wait call callbacks, with the lock released. Whoever else finds a result
+ * on its way (a blocking request, a start whose socket was full) leaves it in the queue and makes rollbox_engine_fd readable.
+ *
+ * Loss is final: the first end of file, failure or breach of the protocol fills `lost_error`, and every pending request and run ends with it.
+ *
+ * Fork: a child shares nothing. A handler run in the child closes its copies of the descriptors, so that a forked worker that outlives its
+ * parent cannot keep the engine alive; every call compares the process id first. Locks are taken around the fork, so the child's copies can be freed.
+ */
+#ifndef ROLLBOX_CLIENT_CLIENT_H
+#define ROLLBOX_CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <rollbox/rollbox.h>
+
+#include "base/buf.h"
+#include "base/list.h"
+#include "base/wire.h"
+
+/* ---- spawn.c ---- */
+
+struct spawned {
+    int socket;                 /* non-blocking, close-on-exec */
+    int pidfd;
+    pid_t pid;
+    char *path;                 /* of the engine that runs */
+};
+
+/* Starts a private engine that serves the other end of a socket pair as its descriptor 3. `engine_path` may be NULL: it is then looked for. */
+int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct rollbox_error *error);
+
+/* ---- result.c ---- */
+
+/* A result and the memory it points into. */
+struct result {
+    struct rollbox_result public;
+    void *copies[2];            /* of stdout and stderr when they came inside the message */
+    void *mappings[2];          /* ... when they came as memory files */
+    size_t mapping_lengths[2];
+    char *isolation;
+};
+
+/* Reads a RESULT message into *ret_result (overwritten). `isolation` (copied; may be NULL) is what holds when the message names none. 0;
+ * -EBADMSG if it is malformed; -ENOMEM, -EMFILE and the like if its content cannot be taken. On failure *ret_result is empty. */
+int result_read(struct wire_message *message, const char *isolation, struct result *ret_result);
+
+/* Makes *result (overwritten) one that says that the run could not be carried out. */
+void result_fail(struct result *result, const char *isolation, const struct rollbox_error *error);
+void result_done(struct result *result);
+
+/* Reads the error fields of a FAILED or RESULT message. 0 or -EBADMSG. */
+int result_read_error(const void *data, size_t length, struct rollbox_error *ret_error);
+
+/* Appends a JSON string; what is not valid UTF-8 is replaced. */
+void result_json_string(struct buf *to, const void *data, size_t length);
+
+/* The text as compact JSON if it is one JSON object, for the caller to free; else NULL. */
+char *result_json_object(const char *text);
+
+/* ---- connection.c ---- */
+
+struct waiter {
+    struct list of_engine;      /* in engine->waiters */
+    struct list of_pending;     /* in pending->waiters */
+    pthread_cond_t wake;
+    bool calls_back;            /* it may call the callbacks of runs that ended */
+};
+
+struct pending {
+    struct pending *next;       /* in its bucket */
+    uint64_t serial;
+    bool is_run;                /* a struct rollbox_run, else a struct request, or the engine's hello */
+    bool done;
+    struct list waiters;
+};
+
+/* A blocking request, on its caller's stack. */
+struct request {
+    struct pending pending;
+    uint32_t type;              /* of the reply */
+    struct buf body;            /* its fields */
+    struct rollbox_error error; /* code is ROLLBOX_OK if there was a reply other than FAILED */
+};
+
+struct rollbox_plan {
+    struct rollbox_plan *next;  /* in its bucket */
+    struct rollbox_engine *engine;
+    uint64_t hash;              /* of the text */
+    uint64_t id;
+    char *text;
+    size_t length;
+    char *environment;          /* the caller's, as it was sent; NULL if the policy does not keep it */
+    size_t environment_length;
+    char *isolation;            /* compact JSON */
+};
+
+struct rollbox_run {
+    struct pending pending;
+    struct rollbox_engine *engine;      /* NULL once it is closed */
+    pid_t owner;
+    struct list of_engine;              /* in engine->runs */
+    struct list of_ended;               /* in engine->ended, between its end and the callback */
+    unsigned references;                /* the caller's, and one while the callback is being called */
+    bool calling;
+    pthread_t caller;                   /* the thread that is calling the callback */
+    rollbox_callback callback;
+    void *userdata;
+    const char *isolation;              /* the plan's; lives as long as the engine */
+    struct result result;
+};
+
+#define CONNECTION_PLAN_BUCKETS 256
+
+struct rollbox_engine {
+    pthread_mutex_t lock;
+    pthread_cond_t quiet;       /* a callback returned */
+    pid_t owner;                /* the process that opened it */
+    struct list of_registry;
+    int socket;
+    int wake;                   /* eventfd that interrupts the poller */
+    int epoll, notify;          /* what rollbox_engine_fd gives: the socket, and an eventfd readable while `ended` waits; -EBADF before the first call */
+    int pidfd;                  /* of a private engine, else -EBADF */
+    pid_t pid;
+    char *path;                 /* of a private engine's program or the shared one's socket */
+    bool private_engine;
+    bool welcomed;
+    bool lost;
+    bool poller;                /* a thread is in poll() */
+    struct rollbox_error lost_error;
+    uint64_t last_serial;
+    struct pending hello;       /* done once the engine has answered HELLO, or is lost */
+    struct pending **buckets;
+    size_t n_buckets, n_pending;
+    struct list waiters, runs, ended;
+    struct rollbox_plan *plans[CONNECTION_PLAN_BUCKETS];
+    struct wire_message message;        /* being handled; under the lock */
+};
+
+/* Makes a handle of a connected SOCK_SEQPACKET socket (consumed also on failure) and sends HELLO. `pid` is the engine's or 0, `take_pidfd` a private
+ * engine's, or -EBADF; `path` (borrowed) is for messages. */
+int connection_new(int take_socket, pid_t pid, int take_pidfd, const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+
+/* Fails with -ECHILD in a process that forked off the owner. */
+int connection_check_owner(pid_t owner, struct rollbox_error *error);
+
+/* Gives the pending its serial and enters it. 0, -ENOMEM, or -ENOTCONN (engine lost; *error filled either way). Takes the lock. */
+int connection_enter(struct rollbox_engine *engine, struct pending *pending, struct rollbox_error *error);
+
+/* Takes a pending out of the table if it is in there still. Needs the lock. */
+void connection_forget(struct rollbox_engine *engine, struct pending *pending);
+
+/* Sends a message whose header was begun with serial 0 under the given serial, waiting for room if need be. Needs the lock to be free. *error says
+ * what went wrong. */
+int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t serial, const int *fds, size_t n_fds, struct rollbox_error *error);
+
+/* Waits until pending->done; timeout_ms -1: for ever. Needs the lock, which it releases while waiting. 0 or -ETIMEDOUT. */
+int connection_wait(struct rollbox_engine *engine, struct pending *pending, int64_t timeout_ms, bool calls_back);
+
+/* Waits for the engine's answer to HELLO, for so long as a sane engine may take. Takes the lock. */
+int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error *error);
+
+/* One request and its reply. On success request->body holds the fields of a reply of the expected type; the caller frees it with buf_done, also on
+ * failure. */
+int connection_call(struct rollbox_engine *engine, struct buf *message, uint32_t expected, struct request *ret_request, struct rollbox_error *error);
+
+/* What has arrived, without blocking; `enough` (may be NULL) ends it early. Needs the lock. */
+void connection_receive(struct rollbox_engine *engine, const bool *enough);
+
+/* Calls the callbacks of the runs that ended. Needs the lock, which it releases around each. Returns how many ended. */
+int connection_call_back(struct rollbox_engine *engine);
+
+/* Makes sure that somebody calls the callbacks of runs that ended, and that a thread in poll() sees that its reply came another way. Needs the lock. */
+void connection_announce(struct rollbox_engine *engine);
+
+/* ---- policy_api.c ---- */
+
+struct rollbox_plan *policy_api_free_plan(struct rollbox_plan *plan);
+
+#endif
