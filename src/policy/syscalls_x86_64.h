@@ -161,9 +161,9 @@
     X(151, mlockall, ALLOW) \
     X(152, munlockall, ALLOW) \
     X(153, vhangup, EPERM) \
-    X(154, modify_ldt, ENOSYS) \
+    X(154, modify_ldt, EPERM) \
     X(155, pivot_root, EPERM) \
-    X(156, _sysctl, ENOSYS) \
+    X(156, _sysctl, EPERM) \
     X(157, prctl, ALLOW) \
     X(158, arch_prctl, ALLOW) \
     X(159, adjtimex, EPERM)                         /* reading and setting differ only in memory */ \
@@ -181,11 +181,11 @@
     X(171, setdomainname, EPERM) \
     X(172, iopl, EPERM) \
     X(173, ioperm, EPERM) \
-    X(174, create_module, ENOSYS) \
+    X(174, create_module, EPERM) \
     X(175, init_module, EPERM) \
     X(176, delete_module, EPERM) \
-    X(177, get_kernel_syms, ENOSYS) \
-    X(178, query_module, ENOSYS) \
+    X(177, get_kernel_syms, EPERM) \
+    X(178, query_module, EPERM) \
     X(179, quotactl, EPERM) \
     X(180, nfsservctl, ENOSYS) \
     X(181, getpmsg, ENOSYS) \

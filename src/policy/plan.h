@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The plan: a policy compiled against one host, once, for any number of sandboxes.
+ *
+ * It is one block of memory without pointers, handed to a launcher as a sealed memory file. A launcher carries out the template operations once, at
+ * its start, which leaves it in a mount namespace that holds everything the sandboxes of that plan have in common. Each sandbox is cloned from
+ * there and carries out the box operations: what must be its own. Everything that needs memory, formatting or decisions has been done
+ * here; the guest layer only obeys.
+ *
+ * Names: the launcher lives in a user namespace U0, in which the template is owned; each sandbox ends in a user namespace of its own below it,
+ * and so has no rights over any mount it can see.
+ */
+#ifndef ROLLBOX_POLICY_PLAN_H
+#define ROLLBOX_POLICY_PLAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rollbox/rollbox.h>
+
+#include "base/buf.h"
+#include "policy/policy.h"
+
+#define PLAN_MAGIC 0x6e6c7072u          /* "rpln" */
+#define PLAN_HIDDEN "/.rollbox"         /* where the template keeps what box operations bind from; not readable by guests (Landlock) */
+#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs is mounted while it is set up */
+
+/* kind, what it does with path (p), source (s), mode (m) and value (v) */
+#define PLAN_OPS(X) \
+    X(MKDIR,    "make the directory p, with parents, mode m") \
+    X(FILE,     "make the file p with content s of v bytes, mode m") \
+    X(SYMLINK,  "make the symbolic link p to s, unless p exists") \
+    X(BIND,     "bind the host's s at p, recursively, attributes m") \
+    X(BIND_ONE, "bind the host's s at p without what is mounted below it, attributes m") \
+    X(REMOUNT,  "give the mount at p the attributes m") \
+    X(TMPFS,    "mount a tmpfs at p, options s") \
+    X(PRIVATE,  "make the directory p of the sandbox' own, mode m") \
+    X(COVER,    "bind s of the new root over p, attributes m") \
+    X(COVER_IF, "the same if p exists") \
+    X(OVERLAY,  "mount an overlay at p, options s") \
+    X(COPY,     "copy the file s to p") \
+    X(PROC,     "mount proc at p, read-only") \
+    X(DEVPTS,   "mount devpts at p, options s")
+
+enum plan_op_kind {
+#define PLAN_OP_ENUM(name, text) PLAN_OP_##name,
+    PLAN_OPS(PLAN_OP_ENUM)
+#undef PLAN_OP_ENUM
+};
+
+enum plan_grant { PLAN_GRANT_READABLE = 1, PLAN_GRANT_WRITABLE, PLAN_GRANT_SHARED, PLAN_GRANT_DENIED };
+#define plan_grant(kind, index) ((uint16_t)((kind) << 12 | (index)))
+
+/* `value` of BIND and BIND_ONE, under PLAN_AS_ROOT: an idmapped mount, on which what belongs to the owner of s is the guest's. */
+#define PLAN_BIND_IDMAP 1
+
+struct plan_op {
+    uint16_t kind;
+    uint16_t grant;             /* what policy path caused it, for messages: enum plan_grant and its index; 0: none */
+    uint32_t mode;              /* permission bits, or MOUNT_ATTR_* */
+    uint32_t path;              /* offset of a text in the plan */
+    uint32_t source;            /* offset of a text, or 0 */
+    uint64_t value;
+};
+
+/* A Landlock rule: `access` is allowed at and below `path`. A static one's path is in the template, the others' are the sandbox' own. */
+struct plan_rule {
+    uint64_t access;
+    uint32_t path;
+    uint32_t is_static;
+};
+
+/* A resource limit, soft and hard. */
+struct plan_rlimit {
+    uint32_t resource;
+    uint32_t padding;
+    uint64_t value;
+};
+
+enum plan_flag {
+    PLAN_AS_ROOT = 1 << 0,      /* the launcher starts as the host's root: real mounts first, then U0 with a range of ids mapped by the engine */
+    PLAN_NET_OWN = 1 << 1,      /* a network namespace of its own, from the engine's pool or new */
+    PLAN_NET_LOOPBACK = 1 << 2, /* with its loopback interface up */
+    PLAN_TIMENS = 1 << 3,       /* boottime and monotonic clocks start at zero */
+    PLAN_CGROUPNS = 1 << 4,
+    PLAN_PROCESS = 1 << 5,      /* isolation "process": no namespaces */
+    PLAN_REPORT_DISK = 1 << 6,  /* send the engine a descriptor of the private tmpfs */
+    PLAN_LANDLOCK = 1 << 7,
+    PLAN_SECCOMP = 1 << 8,
+};
+
+struct plan_array {
+    uint32_t offset;
+    uint32_t n;
+};
+
+/* The head of the block. Offsets count from its start; 0 stands for "none". */
+struct plan {
+    uint32_t magic;
+    uint32_t length;
+    uint32_t flags;             /* enum plan_flag */
+    uint32_t hostname;
+    struct plan_array template_ops; /* struct plan_op */
+    struct plan_array box_ops;      /* struct plan_op */
+    struct plan_array rules;        /* struct plan_rule */
+    struct plan_array rlimits;      /* struct plan_rlimit */
+    struct plan_array filter;       /* struct sock_filter */
+    uint32_t inner_uid, inner_gid;  /* the guest's, as it sees them */
+    uint32_t outer_uid, outer_gid;  /* the guest's in U0 */
+    uint64_t landlock_fs;       /* access rights handled (all that the kernel knows) */
+    uint64_t landlock_net;
+    uint64_t landlock_scoped;
+    uint64_t affinity;          /* number of CPUs to pin to; 0: none */
+};
+
+#define plan_text(plan, at) ((const char *)(plan) + (at))
+#define plan_items(plan, array, type) ((const type *)(const void *)((const char *)(plan) + (plan)->array.offset))
+
+/* What plan_compile must know of the host; the caller gathers it (no I/O here). */
+enum plan_path_type { PLAN_PATH_MISSING, PLAN_PATH_DIRECTORY, PLAN_PATH_OTHER };
+
+struct plan_host_path {
+    const char *real;           /* with every symbolic link resolved */
+    enum plan_path_type type;
+    int error;                  /* errno of looking it up; ENOENT goes with MISSING */
+};
+
+struct plan_host {
+    bool is_root;
+    int landlock_abi;           /* 0: none */
+    bool seccomp;
+    bool timens;
+    bool memory_cgroup, processes_cgroup, cpu_cgroup;
+    unsigned cpus;              /* usable by us */
+    uint64_t open_files_max, processes_max; /* our hard limits */
+    struct plan_host_path *readable, *writable, *shared, *denied;  /* parallel to the policy's lists */
+    const char *const *root_links;      /* name, target, name, target, ..., NULL: the host's top-level symbolic links (merged /usr) */
+    const char *cpuinfo, *stat, *meminfo, *loadavg;     /* contents of the faked files of /proc */
+    const char *const *sysctls;         /* values of plan_sysctl_names, in order; NULL: the host has none such */
+    const char *const *proc_entries;    /* names in the host's /proc, NULL-terminated */
+};
+
+/* The files below /proc/sys that a sandbox sees (copies made when the plan is), NULL-terminated. All else there is the host's business. */
+extern const char *const plan_sysctl_names[];
+
+/* Compiles. 0 and the block, for the caller to free(); or -errno and the error: PATH_NOT_FOUND, PATH_DENIED, FEATURE_MISSING, POLICY_INVALID. */
+int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan, struct rollbox_error *error);
+
+/* The environment every command starts from: base values, then the policy's. One "K=V" NUL each, appended to `to`. */
+void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to);
+
+/* The plan as text: operations, rules, limits, the filter disassembled. */
+void plan_explain(const struct plan *plan, struct buf *to);
+
+/* What the plan applies, as JSON: {"level": "namespace", "user": ..., "landlock_abi": 7, ...} */
+void plan_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to);
+
+#endif
