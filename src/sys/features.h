@@ -17,6 +17,7 @@
 #define FEATURES(X) \
     X(USERNS, userns, "isolation namespace", "allow unprivileged user namespaces: see user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns; without them, use isolation process") \
     X(PIDNS, pidns, "isolation namespace: processes of its own", "use a kernel with CONFIG_PID_NS; without it, use isolation process") \
+    X(PROC_MOUNT, proc_mount, "isolation namespace: a /proc of its own", "leave the container that masks parts of /proc, or unmask it (docker and podman: --security-opt systempaths=unconfined, --security-opt unmask=ALL); without it, use isolation process") \
     X(MOUNTNS, mountns, "isolation namespace: a file system of its own", "use a kernel with namespaces and do not run in a chroot; without it, use isolation process") \
     X(IPCNS, ipcns, "isolation namespace: System V IPC and message queues of its own", "use a kernel with CONFIG_IPC_NS; without it, use isolation process") \
     X(UTSNS, utsns, "isolation namespace: a host name of its own", "use a kernel with CONFIG_UTS_NS; without it, use isolation process") \
