@@ -88,6 +88,7 @@ enum plan_flag {
     PLAN_REPORT_DISK = 1 << 6,  /* send the engine a descriptor of the private tmpfs */
     PLAN_LANDLOCK = 1 << 7,
     PLAN_SECCOMP = 1 << 8,
+    PLAN_OWN_ID = 1 << 9,       /* each sandbox may have an id of its own in U0: nothing is idmapped to a fixed one */
 };
 
 struct plan_array {
@@ -107,7 +108,8 @@ struct plan {
     struct plan_array rlimits;      /* struct plan_rlimit */
     struct plan_array filter;       /* struct sock_filter */
     uint32_t inner_uid, inner_gid;  /* the guest's, as it sees them */
-    uint32_t outer_uid, outer_gid;  /* the guest's in U0 */
+    uint32_t outer_uid;             /* the guest's in U0, uid and gid */
+    uint32_t padding;
     uint64_t landlock_fs;       /* access rights handled (all that the kernel knows) */
     uint64_t landlock_net;
     uint64_t landlock_scoped;

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From a fresh clone of the launcher to the init of a sandbox.
+ *
+ * The order matters. Namespaces of the network and of time come first, while /proc is still the launcher's. Then the mounts, with the rights of U0. Only then
+ * the user namespace of the sandbox' own: from here on nothing can change a mount any more, as the mount namespace belongs to U0.
+ * What is left of rights (those in the new user namespace, which would be enough to reach much kernel code) goes last, then the filter.
+ * The Landlock ruleset is built here but entered by each command: init stays outside of the domain, out of reach of ptrace from within.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/landlock.h>
+#include <linux/seccomp.h>
+#include <net/if.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "guest/internal.h"
+#include "sys/syscalls.h"
+
+static int loopback_up(void) {
+    struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP };
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return -errno;
+    int r = ioctl(fd, SIOCSIFFLAGS, &request) < 0 ? -errno : 0;
+    close(fd);
+    return r;
+}
+
+static int enter_network(struct box *box) {
+    if (!(box->plan->flags & PLAN_NET_OWN))
+        return 0;
+    if (box->netns >= 0)
+        return setns(box->netns, CLONE_NEWNET) < 0 ? -errno : 0;
+    if (unshare(CLONE_NEWNET) < 0)
+        return -errno;
+    return box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up() : 0;
+}
+
+static char *put_offset(char *at, const char *clock, time_t seconds) {
+    char digits[20];
+    int n = 0;
+
+    for (size_t i = 0; clock[i]; i++)
+        *at++ = clock[i];
+    *at++ = ' ';
+    if (seconds > 0)
+        *at++ = '-';
+    do
+        digits[n++] = (char)('0' + seconds % 10);
+    while (seconds /= 10);
+    while (n)
+        *at++ = digits[--n];
+    memcpy(at, " 0\n", 4);
+    return at + 3;
+}
+
+/* The sandbox' uptime counts from its birth. Children enter the new namespace; init itself stays outside. */
+static int start_clocks(int proc_self) {
+    struct timespec monotonic, boottime;
+    char text[128];
+
+    if (unshare(CLONE_NEWTIME) < 0)
+        return -errno;
+    clock_gettime(CLOCK_MONOTONIC, &monotonic);
+    clock_gettime(CLOCK_BOOTTIME, &boottime);
+    put_offset(put_offset(text, "monotonic", monotonic.tv_sec), "boottime", boottime.tv_sec);
+    return guest_write(proc_self, "timens_offsets", text);
+}
+
+static int build_ruleset(struct box *box, struct guest_fault *fault) {
+    const struct plan *plan = box->plan;
+    const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
+    /* A kernel takes a structure longer than its own only where the rest is zero; one that is shorter, always. */
+    struct uapi_landlock_ruleset attributes = { plan->landlock_fs, plan->landlock_net, plan->landlock_scoped };
+    size_t size = attributes.scoped ? 24 : attributes.handled_access_net ? 16 : 8;
+
+    box->ruleset = sys_landlock_create_ruleset(&attributes, size, 0);
+    if (box->ruleset < 0)
+        return guest_fault(fault, GUEST_STAGE_LANDLOCK, 0, box->ruleset);
+    for (uint32_t i = 0; i < plan->rules.n; i++) {
+        struct landlock_path_beneath_attr rule = { .allowed_access = rules[i].access, .parent_fd = box->static_rules[i] };
+
+        if (!rules[i].is_static)
+            rule.parent_fd = open(plan_text(plan, rules[i].path), O_PATH | O_CLOEXEC);
+        if (rule.parent_fd < 0)
+            return guest_fault(fault, GUEST_STAGE_LANDLOCK, i, -errno);
+        int r = sys_landlock_add_rule(box->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+        if (!rules[i].is_static)
+            close(rule.parent_fd);
+        if (r < 0)
+            return guest_fault(fault, GUEST_STAGE_LANDLOCK, i, r);
+    }
+    return 0;
+}
+
+static int enter_user_namespace(const struct plan *plan, uint32_t outer_id, int proc_self) {
+    /* Leaving U0's root for another of its ids drops our rights there, and makes us undumpable, which would make /proc/self another's. */
+    if (outer_id && (setresgid(outer_id, outer_id, outer_id) < 0 || setresuid(outer_id, outer_id, outer_id) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0))
+        return -errno;
+    if (unshare(CLONE_NEWUSER) < 0)
+        return -errno;
+    return guest_map_one(proc_self, plan->inner_uid, outer_id, plan->inner_gid, outer_id);
+}
+
+static int drop_privileges(void) {
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+    struct __user_cap_data_struct none[2] = { 0 };
+
+    for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; capability++)
+        ;
+    if (errno != EINVAL)
+        return -errno;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 || sys_capset(&header, none) < 0)
+        return -errno;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+        return -errno;
+    /* The second string: init ends when its socket closes; this one holds even while init could not read it. */
+    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ? -errno : 0;
+}
+
+static int install_filter(const struct plan *plan) {
+    struct sock_fprog program = { .len = (unsigned short)plan->filter.n, .filter = (void *)(uintptr_t)((const char *)plan + plan->filter.offset) };
+
+    return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
+static void report_ready(struct box *box) {
+    struct guest_record record = { .kind = GUEST_BOX_READY };
+    int fds[2], n_fds = 0, netns = -1;
+
+    if (box->plan->flags & PLAN_NET_OWN && box->netns < 0 && !(box->plan->flags & PLAN_NET_LOOPBACK))
+        netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (netns >= 0) {
+        record.value |= GUEST_VALUE_NETNS;
+        fds[n_fds++] = netns;
+    }
+    if (box->disk >= 0) {
+        record.value |= GUEST_VALUE_DISK;
+        fds[n_fds++] = box->disk;
+    }
+    record_send(box->socket, &record, fds, (size_t)n_fds);
+    if (netns >= 0)
+        close(netns);
+    if (box->disk >= 0)
+        close(box->disk);
+}
+
+int box_setup(struct box *box, struct guest_fault *fault) {
+    const struct plan *plan = box->plan;
+    int r, proc_self = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    umask(0);
+    if (proc_self < 0)
+        return guest_fault(fault, GUEST_STAGE_TIME, 0, -errno);
+    r = enter_network(box);
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
+    if (plan->flags & PLAN_TIMENS && (r = start_clocks(proc_self)) < 0)
+        return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
+    fault->stage = GUEST_STAGE_BOX;
+    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0)
+        return -errno;
+    r = ops_run(plan, box->outer_id, plan->box_ops, root, -1, fault);
+    close(root);
+    if (r < 0)
+        return r;
+    if (plan->flags & PLAN_REPORT_DISK && (box->disk = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+        return -errno;
+    if (plan->flags & PLAN_LANDLOCK && (r = build_ruleset(box, fault)) < 0)
+        return r;
+    r = enter_user_namespace(plan, box->outer_id, proc_self);
+    close(proc_self);
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_USER, 0, r);
+    report_ready(box);
+    r = drop_privileges();
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
+    if (plan->flags & PLAN_SECCOMP && (r = install_filter(plan)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
+    umask(022);
+    return 0;
+}

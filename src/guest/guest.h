@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The guest side: what runs in the launcher, in a sandbox' init, and between fork and exec of its commands.
+ *
+ * One static program, rollbox-init. The engine starts it as a *launcher* with a plan; the launcher carries out the template operations and
+ * then clones, on request, sandboxes from itself. A clone becomes the sandbox' *init* (pid 1): it carries out the box operations, gives up every
+ * right it has, and executes commands on request. Nothing here allocates, formats or takes a lock; what fails is reported as one fixed record
+ * {what, stage, operation, errno}, which the engine puts in words.
+ *
+ * Requests to the launcher and to init are messages of base/wire.h; their answers are records. When the other end of its socket
+ * closes, a launcher ends, and an init ends and with it the whole sandbox.
+ */
+#ifndef ROLLBOX_GUEST_GUEST_H
+#define ROLLBOX_GUEST_GUEST_H
+
+#include <stdint.h>
+
+#define GUEST_LAUNCHER_SOCKET 3         /* the launcher's descriptors at its start */
+#define GUEST_LAUNCHER_PLAN 4
+
+/* As root, a launcher has GUEST_ID_RANGE of the host's ids from a base of its own, mapped to 0 and up in U0. Those below GUEST_ID_OTHERS are U0's root and the guest;
+ * from there on stand, on idmapped mounts, the host's ids other than the owner's. */
+#define GUEST_ID_OTHERS 65536u
+#define GUEST_ID_RANGE 131072u
+
+/* Requests. */
+enum guest_request {
+    GUEST_GO = 1,               /* to the launcher: its user namespace is mapped */
+    GUEST_CREATE,               /* to the launcher: GUEST_ID?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
+    GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD {GUEST_FILE_*}*; fds: stdin, stdout, stderr */
+};
+
+enum guest_create_flag {
+    GUEST_CREATE_NETNS = 1 << 8,        /* a network namespace to enter */
+    GUEST_CREATE_CGROUP = 1 << 9,       /* a cgroup v2 directory to be cloned into */
+};
+
+enum guest_exec_flag {
+    GUEST_EXEC_FINAL = 1 << 8,  /* the sandbox ends with this command */
+};
+
+enum guest_tag {
+    GUEST_ARG = 1,              /* text */
+    GUEST_ENV,                  /* text */
+    GUEST_CWD,                  /* text */
+    GUEST_FILE_PATH,            /* text */
+    GUEST_FILE_MODE,            /* u64 */
+    GUEST_FILE_DATA,            /* bytes */
+    GUEST_ID,                   /* u64: the guest's id in U0, for this sandbox alone */
+    GUEST_AFFINITY,             /* bytes: a cpu_set_t for sched_setaffinity */
+};
+
+/* Answers. */
+enum guest_record_kind {
+    GUEST_MAP_IDS = 1,          /* launcher: map my user namespace, then GO */
+    GUEST_TEMPLATE_READY,       /* launcher */
+    GUEST_CREATED,              /* launcher; serial of the request; fd: a pidfd */
+    GUEST_CREATE_FAILED,        /* launcher */
+    GUEST_BOX_READY,            /* init; fds as flagged in `value`: a new network namespace (1), the private tmpfs (2) */
+    GUEST_FAILED,               /* launcher or init: set-up failed; it ends */
+    GUEST_STARTED,              /* init: the command is running */
+    GUEST_EXEC_FAILED,          /* init: it never ran */
+    GUEST_EXITED,               /* init: wait status in `value`, usage in the rest */
+};
+
+enum guest_stage {
+    GUEST_STAGE_PLAN = 1, GUEST_STAGE_UNSHARE, GUEST_STAGE_MAP, GUEST_STAGE_ROOT, GUEST_STAGE_TEMPLATE, GUEST_STAGE_PIVOT, GUEST_STAGE_CLONE, GUEST_STAGE_CGROUP, GUEST_STAGE_NETWORK,
+    GUEST_STAGE_TIME, GUEST_STAGE_BOX, GUEST_STAGE_LANDLOCK, GUEST_STAGE_USER, GUEST_STAGE_PRIVILEGE, GUEST_STAGE_SECCOMP, GUEST_STAGE_REQUEST, GUEST_STAGE_FILE,
+    GUEST_STAGE_SPAWN, GUEST_STAGE_SESSION, GUEST_STAGE_STREAMS, GUEST_STAGE_CWD, GUEST_STAGE_LIMITS, GUEST_STAGE_RESTRICT, GUEST_STAGE_EXEC,
+};
+
+#define GUEST_VALUE_NETNS 1
+#define GUEST_VALUE_DISK 2
+
+struct guest_record {
+    uint32_t kind;
+    uint32_t stage;             /* of a failure: enum guest_stage */
+    uint32_t operation;         /* of a failure: index of the plan operation, file or argument */
+    int32_t error;              /* of a failure: errno */
+    uint64_t serial;
+    uint64_t value;
+    uint64_t wall_ns;
+    uint64_t cpu_ns;            /* of the command and all that it and init have waited for */
+    uint64_t max_rss_bytes;     /* of the largest of those */
+};
+
+#endif

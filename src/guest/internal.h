@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the guest layer share. */
+#ifndef ROLLBOX_GUEST_INTERNAL_H
+#define ROLLBOX_GUEST_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "guest/guest.h"
+#include "policy/plan.h"
+
+#define GUEST_MAX_RULES 512
+
+/* Where things went wrong; filled by whoever returns a negative errno. */
+struct guest_fault {
+    uint32_t stage;
+    uint32_t operation;
+};
+
+static inline int guest_fault(struct guest_fault *fault, uint32_t stage, uint32_t operation, int negative_errno) {
+    fault->stage = stage;
+    fault->operation = operation;
+    return negative_errno;
+}
+
+/* A sandbox being set up, in its init. */
+struct box {
+    const struct plan *plan;
+    const int *static_rules;    /* O_PATH descriptors of the template's Landlock rules, parallel to the plan's; -1 for those that are the sandbox' own */
+    int socket;
+    int netns;                  /* to enter; -1: make one */
+    uint32_t outer_id;          /* the guest's uid and gid in U0 */
+    int disk;                   /* the private tmpfs, for the engine; -1 */
+    int ruleset;                /* Landlock; -1 */
+};
+
+/* ops.c: carries out plan operations. `root` is "/"; `host` is the host's root, -1 once the template is built. */
+int ops_run(const struct plan *plan, uint32_t outer_id, struct plan_array which, int root, int host, struct guest_fault *fault);
+
+/* idmap.c: a user namespace for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
+int idmap_for_owner(int host, uid_t uid, gid_t gid);
+extern uint32_t idmap_base;     /* the first id of the launcher's range */
+
+/* box.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */
+int box_setup(struct box *box, struct guest_fault *fault);
+
+/* init.c: never returns. */
+_Noreturn void init_run(struct box *box);
+
+/* exec.c: one command. */
+struct exec_request {
+    char *const *argv;
+    char *const *envp;
+    const char *cwd;
+    const void *affinity;
+    size_t affinity_length;
+    int stdio[3];
+};
+
+/* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it never will. */
+pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault);
+
+/* record.c: sends one record with descriptors. A lost peer is noticed where requests are read, so failures are not told. */
+void record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds);
+void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno);
+
+/* Writes a small text to a file below a directory. 0 or -errno. */
+int guest_write(int directory, const char *path, const char *text);
+
+/* Maps one id to one: "inner outer 1" into uid_map and gid_map below a /proc/PID directory, with setgroups denied. */
+int guest_map_one(int proc_self, uint32_t inner_uid, uint32_t outer_uid, uint32_t inner_gid, uint32_t outer_gid);
+
+#endif

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The launcher: holds a plan's template and clones sandboxes from it.
+ *
+ * As an ordinary user it makes its user namespace U0 first and builds the template inside. As root it builds the template as root, where it can reach whatever the caller can, and
+ * only then enters a U0 that maps none of the host's own ids; the copy of the mount namespace that it takes along is
+ * locked against U0. Sandboxes are cloned with CLONE_PARENT: their parent is the engine, which holds them by pidfd.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/mount.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/wire.h"
+#include "guest/internal.h"
+#include "sys/syscalls.h"
+
+/* Somewhere that exists on any host, to mount the new root over for the moment until pivot_root; and where the host's root is then, until the template is built. */
+#define STAGE "/tmp"
+#define HOST ".rollbox-host"
+
+static int static_rules[GUEST_MAX_RULES];
+
+static int map_plan(const struct plan **ret_plan) {
+    struct stat st;
+
+    if (fstat(GUEST_LAUNCHER_PLAN, &st) < 0)
+        return -errno;
+    if (st.st_size < (off_t)sizeof(struct plan))
+        return -EINVAL;
+    const struct plan *plan = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, GUEST_LAUNCHER_PLAN, 0);
+    if (plan == MAP_FAILED)
+        return -errno;
+    close(GUEST_LAUNCHER_PLAN);
+    if (plan->magic != PLAN_MAGIC || plan->length != (uint64_t)st.st_size || plan->rules.n > GUEST_MAX_RULES)
+        return -EINVAL;
+    *ret_plan = plan;
+    return 0;
+}
+
+/* Has the engine map our fresh user namespace: a range of ids takes rights in the parent namespace that we no longer have. */
+static int have_ids_mapped(void) {
+    static struct wire_message message;
+    struct guest_record record = { .kind = GUEST_MAP_IDS };
+
+    record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);
+    int r = wire_receive(GUEST_LAUNCHER_SOCKET, &message);
+    if (r == 0)
+        _exit(0);               /* the engine is gone */
+    if (r < 0 || message.header.type != GUEST_GO)
+        return r < 0 ? r : -EPROTO;
+    wire_message_done(&message);
+    if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
+        return -errno;
+    return 0;
+}
+
+static int enter_namespaces(const struct plan *plan, struct guest_fault *fault) {
+    int flags = CLONE_NEWNS | CLONE_NEWUTS | (plan->flags & PLAN_AS_ROOT ? 0 : CLONE_NEWUSER);
+    uid_t uid = getuid();
+    gid_t gid = getgid();
+
+    if (unshare(flags) < 0)
+        return guest_fault(fault, GUEST_STAGE_UNSHARE, 0, -errno);
+    if (!(plan->flags & PLAN_AS_ROOT)) {
+        int proc_self = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        int r = proc_self < 0 ? -errno : guest_map_one(proc_self, 0, uid, 0, gid);
+        if (r < 0)
+            return guest_fault(fault, GUEST_STAGE_MAP, 0, r);
+        close(proc_self);
+    }
+    const char *hostname = plan_text(plan, plan->hostname);
+    if (sethostname(hostname, strlen(hostname)) < 0 || setdomainname("", 0) < 0)
+        return guest_fault(fault, GUEST_STAGE_UNSHARE, 1, -errno);
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        return guest_fault(fault, GUEST_STAGE_ROOT, 0, -errno);
+    return 0;
+}
+
+static int build_root(const struct plan *plan, struct guest_fault *fault) {
+    struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
+
+    umask(0);
+    if (mount("rollbox", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m") < 0)
+        return guest_fault(fault, GUEST_STAGE_ROOT, 1, -errno);
+    if (chdir(STAGE) < 0 || mkdir(HOST, 0700) < 0 || sys_pivot_root(".", HOST) < 0 || chdir("/") < 0)
+        return guest_fault(fault, GUEST_STAGE_PIVOT, 0, -errno);
+    int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int host = open("/" HOST, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0 || host < 0)
+        return guest_fault(fault, GUEST_STAGE_PIVOT, 1, -errno);
+    fault->stage = GUEST_STAGE_TEMPLATE;
+    int r = ops_run(plan, 0, plan->template_ops, root, host, fault);
+    if (r < 0)
+        return r;
+    close(root);
+    close(host);
+    if (umount2("/" HOST, MNT_DETACH) < 0 || rmdir("/" HOST) < 0)
+        return guest_fault(fault, GUEST_STAGE_PIVOT, 2, -errno);
+    r = sys_mount_setattr(AT_FDCWD, "/", 0, &read_only);
+    return r < 0 ? guest_fault(fault, GUEST_STAGE_PIVOT, 3, r) : 0;
+}
+
+static int open_rules(const struct plan *plan, struct guest_fault *fault) {
+    const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
+
+    for (uint32_t i = 0; i < plan->rules.n; i++) {
+        static_rules[i] = -1;
+        if (!rules[i].is_static)
+            continue;
+        static_rules[i] = open(plan_text(plan, rules[i].path), O_PATH | O_CLOEXEC);
+        if (static_rules[i] < 0)
+            return guest_fault(fault, GUEST_STAGE_LANDLOCK, i, -errno);
+    }
+    return 0;
+}
+
+static int build(const struct plan *plan, struct guest_fault *fault) {
+    int r = enter_namespaces(plan, fault);
+
+    if (r == 0)
+        r = build_root(plan, fault);
+    if (r == 0 && plan->flags & PLAN_AS_ROOT) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
+            return guest_fault(fault, GUEST_STAGE_UNSHARE, 2, -errno);
+        r = have_ids_mapped();
+        if (r < 0)
+            return guest_fault(fault, GUEST_STAGE_MAP, 1, r);
+    }
+    return r < 0 ? r : open_rules(plan, fault);
+}
+
+/* Into the cgroups v1 of the sandbox, before it uses any memory. A single thread that moves itself ("0", tasks) is the one move that the kernel makes without waiting for
+ * a grace period, milliseconds, under a global lock. */
+static int enter_cgroups(const int *tasks, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (write(tasks[i], "0", 1) != 1)
+            return -errno;
+    return 0;
+}
+
+/* The guest's id in U0: the plan's, or one of its own for this sandbox. */
+static uint32_t guest_id(const struct wire_message *message, const struct plan *plan) {
+    struct wire_field field;
+    size_t position = 0;
+    uint64_t id = plan->outer_uid;
+
+    while (wire_next(message->data, message->length, &position, &field) > 0)
+        if (field.tag == GUEST_ID)
+            (void)wire_u64(&field, &id);
+    return (uint32_t)id;
+}
+
+_Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
+    struct box box = { .plan = plan, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .ruleset = -1 };
+    struct guest_fault fault = { 0 };
+    size_t next = 1;
+
+    close(GUEST_LAUNCHER_SOCKET);
+    if (message->header.flags & GUEST_CREATE_NETNS)
+        box.netns = wire_take_fd(message, next++);
+    if (message->header.flags & GUEST_CREATE_CGROUP)
+        next++;
+    int r = enter_cgroups(message->fds + next, message->n_fds - next);
+    box.outer_id = guest_id(message, plan);
+    wire_message_done(message);
+    if (r < 0)
+        guest_fault(&fault, GUEST_STAGE_CGROUP, 0, r);
+    else
+        r = box_setup(&box, &fault);
+    if (box.netns >= 0)
+        close(box.netns);
+    if (r < 0) {
+        record_fault(box.socket, GUEST_FAILED, 0, &fault, r);
+        _exit(1);
+    }
+    for (uint32_t i = 0; i < plan->rules.n; i++)
+        if (static_rules[i] >= 0)
+            close(static_rules[i]);
+    init_run(&box);
+}
+
+static void create(const struct plan *plan, struct wire_message *message) {
+    struct guest_record record = { .kind = GUEST_CREATED, .serial = message->header.serial };
+    struct guest_fault fault = { .stage = GUEST_STAGE_CLONE };
+    int pidfd = -1;
+    struct clone_args args = {
+        .flags = CLONE_PARENT | CLONE_PIDFD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | (plan->flags & PLAN_CGROUPNS ? CLONE_NEWCGROUP : 0),
+        .pidfd = (uint64_t)(uintptr_t)&pidfd,
+    };
+
+    if (message->header.flags & GUEST_CREATE_CGROUP) {
+        size_t index = message->header.flags & GUEST_CREATE_NETNS ? 2 : 1;
+        if (index >= message->n_fds) {
+            record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, -EBADMSG);
+            return;
+        }
+        args.flags |= CLONE_INTO_CGROUP;
+        args.cgroup = (uint64_t)message->fds[index];
+    }
+    pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
+    if (pid == 0)
+        become_box(plan, message);
+    if (pid < 0) {
+        record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, pid);
+        return;
+    }
+    record.value = (uint64_t)pid;
+    record_send(GUEST_LAUNCHER_SOCKET, &record, &pidfd, 1);
+    close(pidfd);
+}
+
+static void serve(const struct plan *plan) {
+    static struct wire_message message;
+
+    for (;;) {
+        int r = wire_receive(GUEST_LAUNCHER_SOCKET, &message);
+        if (r == -EBADMSG)
+            continue;
+        if (r <= 0)
+            _exit(r == 0 ? 0 : 1);
+        if (message.header.type == GUEST_CREATE && message.n_fds >= 1)
+            create(plan, &message);
+        wire_message_done(&message);
+    }
+}
+
+int main(int argc, char **argv) {
+    struct guest_record ready = { .kind = GUEST_TEMPLATE_READY };
+    struct guest_fault fault = { .stage = GUEST_STAGE_PLAN };
+    const struct plan *plan = NULL;
+    sigset_t all;
+
+    /* As root: the first of the host's ids that our user namespace will have. */
+    if (argc > 1)
+        idmap_base = (uint32_t)strtoul(argv[1], NULL, 10);
+    /* Ends with the engine, whatever happens; nobody's terminal signals concern us. */
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    prctl(PR_SET_NAME, "rollbox-launch", 0, 0, 0);
+    /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
+    (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
+    int r = map_plan(&plan);
+    if (r == 0)
+        r = build(plan, &fault);
+    if (r < 0) {
+        record_fault(GUEST_LAUNCHER_SOCKET, GUEST_FAILED, 0, &fault, r);
+        return 1;
+    }
+    record_send(GUEST_LAUNCHER_SOCKET, &ready, NULL, 0);
+    serve(plan);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small things of the guest layer: records to the engine, texts into files of proc. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "guest/internal.h"
+
+void record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds) {
+    (void)fd_send(socket, record, sizeof *record, fds, n_fds);
+}
+
+void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno) {
+    struct guest_record record = {
+        .kind = kind, .stage = fault->stage, .operation = fault->operation, .error = -negative_errno, .serial = serial,
+    };
+
+    record_send(socket, &record, NULL, 0);
+}
+
+int guest_write(int directory, const char *path, const char *text) {
+    int fd = openat(directory, path, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return -errno;
+    int r = fd_write_all(fd, text, strlen(text));
+    close(fd);
+    return r;
+}
+
+static char *put_number(char *at, uint32_t value) {
+    char digits[10];
+    int n = 0;
+
+    do
+        digits[n++] = (char)('0' + value % 10);
+    while (value /= 10);
+    while (n)
+        *at++ = digits[--n];
+    return at;
+}
+
+static int map_one(int proc_self, const char *file, uint32_t inner, uint32_t outer) {
+    char line[32], *at = put_number(line, inner);
+
+    *at++ = ' ';
+    at = put_number(at, outer);
+    memcpy(at, " 1", 3);
+    return guest_write(proc_self, file, line);
+}
+
+int guest_map_one(int proc_self, uint32_t inner_uid, uint32_t outer_uid, uint32_t inner_gid, uint32_t outer_gid) {
+    int r = guest_write(proc_self, "setgroups", "deny");
+
+    if (r == 0)
+        r = map_one(proc_self, "uid_map", inner_uid, outer_uid);
+    if (r == 0)
+        r = map_one(proc_self, "gid_map", inner_gid, outer_gid);
+    return r;
+}

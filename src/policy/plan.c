@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Compiling a policy into a plan.
+ *
+ * Where things go. The template holds what is the same for every sandbox: read-only and shared grants, /dev, /etc's own files, and below PLAN_HIDDEN the
+ * sources of what box operations bind: faked files of /proc, lower directories of copy-on-write grants, and grants that lie below a place that is each sandbox'
+ * own ("late" ones: they can be put in place only after that). A sandbox adds one tmpfs, whose directories become /tmp, /var/tmp,
+ * /dev/shm and the upper layers, so one size holds for all that it writes; its own /proc and /dev/pts; and the late grants.
+ */
+#include "policy/plan.h"
+
+#include <errno.h>
+#include <linux/filter.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "policy/filter.h"
+#include "sys/uapi.h"
+
+#define READ_ONLY (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
+#define MASK (READ_ONLY | MOUNT_ATTR_NOEXEC)
+#define MAX_GRANTS 1000
+
+const char *const plan_sysctl_names[] = {
+    "fs/file-max", "fs/nr_open", "fs/pipe-max-size", "fs/inotify/max_queued_events", "fs/inotify/max_user_instances", "fs/inotify/max_user_watches",
+    "kernel/cap_last_cap", "kernel/ngroups_max", "kernel/osrelease", "kernel/ostype", "kernel/overflowgid", "kernel/overflowuid", "kernel/pid_max",
+    "kernel/random/poolsize", "kernel/randomize_va_space", "kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem", "kernel/shmall", "kernel/shmmax", "kernel/shmmni",
+    "kernel/threads-max", "kernel/version", "net/core/somaxconn", "net/ipv4/ip_local_port_range", "vm/max_map_count", "vm/mmap_min_addr", "vm/overcommit_memory",
+    "vm/overcommit_ratio", NULL,
+};
+
+/* Files of /proc that tell of the host or of other sandboxes, replaced by an empty one; those with a trailing '/' by an empty directory. What the kernel gives to root alone is not here: no guest
+ * is the host's root. cpuinfo, loadavg, meminfo and stat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. */
+static const char *const masked[] = {
+    "acpi/", "buddyinfo", "bus/", "cgroups", "cmdline", "config.gz", "diskstats", "driver/", "fs/", "interrupts", "irq/", "kallsyms", "key-users", "keys", "latency_stats", "mdstat", "modules",
+    "partitions", "pressure/", "sched_debug", "schedstat", "scsi/", "softirqs", "swaps", "timer_stats", "vmstat", "zoneinfo",
+};
+
+struct compiler {
+    const struct policy *policy;
+    const struct plan_host *host;
+    struct plan plan;           /* the head being filled */
+    struct buf texts, template_ops, box_ops, rules, rlimits;
+    unsigned n_hidden;
+    uint64_t access_read, access_write, access_file;
+};
+
+/* ---- pieces --------------------------------------------------------------------------------------------------------- */
+
+static uint32_t text_bytes(struct compiler *c, const char *text, size_t length) {
+    size_t at = sizeof(struct plan) + c->texts.length;
+
+    buf_add(&c->texts, text, length);
+    buf_add(&c->texts, "", 1);
+    return (uint32_t)at;
+}
+
+static uint32_t text(struct compiler *c, const char *value) {
+    return value ? text_bytes(c, value, strlen(value)) : 0;
+}
+
+static void op_add(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode, uint16_t grant) {
+    struct plan_op op = { .kind = (uint16_t)kind, .grant = grant, .mode = (uint32_t)mode, .path = text(c, path), .source = text(c, source) };
+
+    buf_add(to, &op, sizeof op);
+}
+
+static void template(struct compiler *c, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode) {
+    op_add(c, &c->template_ops, kind, path, source, mode, 0);
+}
+
+static void box(struct compiler *c, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode) {
+    op_add(c, &c->box_ops, kind, path, source, mode, 0);
+}
+
+static void file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
+    struct plan_op op = { .kind = PLAN_OP_FILE, .mode = mode, .path = text(c, path), .source = text(c, content), .value = strlen(content) };
+
+    buf_add(&c->template_ops, &op, sizeof op);
+}
+
+static void rule(struct compiler *c, const char *path, uint64_t access, bool is_static) {
+    struct plan_rule r = { .access = access & c->plan.landlock_fs, .path = text(c, path), .is_static = is_static };
+
+    if (r.access)
+        buf_add(&c->rules, &r, sizeof r);
+}
+
+static void limit(struct compiler *c, unsigned resource, uint64_t value) {
+    struct plan_rlimit l = { .resource = resource, .value = value };
+
+    buf_add(&c->rlimits, &l, sizeof l);
+}
+
+static bool is_below(const char *path, const char *parent) {
+    size_t n = strlen(parent);
+
+    return !strncmp(path, parent, n) && (path[n] == '/' || path[n] == '\0' || !strcmp(parent, "/"));
+}
+
+/* ---- the grants ----------------------------------------------------------------------------------------------------- */
+
+struct grant {
+    const char *path, *real;
+    enum plan_grant kind;
+    enum plan_path_type type;
+    unsigned index;
+    bool late;
+};
+
+static int compare_grants(const void *left, const void *right) {
+    const struct grant *a = left, *b = right;
+    int order = strcmp(a->real, b->real);
+
+    return order ? order : (int)a->kind - (int)b->kind;
+}
+
+static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared", "fs_denied" };
+
+static bool in_private_place(const char *path) {
+    return is_below(path, "/tmp") || is_below(path, "/var/tmp");
+}
+
+/* Adds the usable paths of one list. A missing path is an error unless it is one of the defaults, or a copy-on-write one in a private place: that starts empty. */
+static int gather(struct compiler *c, const struct policy_paths *paths, const struct plan_host_path *found, enum plan_grant kind, struct grant *grants, size_t *n,
+                  struct rollbox_error *error) {
+    for (size_t i = 0; i < paths->n; i++) {
+        const char *path = paths->items[i].path, *key = grant_keys[kind];
+
+        if (found[i].type == PLAN_PATH_MISSING || found[i].error) {
+            if (paths->items[i].optional || (kind == PLAN_GRANT_DENIED && (found[i].error == ENOENT || found[i].error == ENOTDIR)))
+                continue;
+            if (kind == PLAN_GRANT_WRITABLE && found[i].error == ENOENT && in_private_place(path)) {
+                box(c, PLAN_OP_PRIVATE, path, NULL, 0755);
+                continue;
+            }
+            if (found[i].error == EACCES || found[i].error == EPERM)
+                return error_set(error, ROLLBOX_ERR_PATH_DENIED, found[i].error, "policy", "%s: %s: you may not look there yourself, so no sandbox of yours may", key, path);
+            return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND, found[i].error ? found[i].error : ENOENT, "policy", "%s: %s: %s; create it or take it out of the policy", key, path,
+                             strerror(found[i].error ? found[i].error : ENOENT));
+        }
+        const char *real = found[i].real;
+        if (is_below(real, "/proc") || is_below(real, "/sys") || !strcmp(real, "/dev") || is_below(real, "/dev/shm") || is_below(real, "/dev/pts") || is_below(real, PLAN_HIDDEN) ||
+            (is_below(real, "/dev") && kind == PLAN_GRANT_WRITABLE)) {
+            if (kind == PLAN_GRANT_DENIED)
+                continue;
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: every sandbox has %s of its own; grant single devices with fs_shared", key, path,
+                             is_below(real, "/proc") ? "a /proc" : is_below(real, "/sys") ? "a /sys" : "a /dev");
+        }
+        if (!strcmp(real, "/")) {
+            if (kind == PLAN_GRANT_READABLE)
+                return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: the whole of / would grant every secret of the host; name the directories that are needed", key);
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: / itself cannot be granted or denied; name directories", key);
+        }
+        if (*n == MAX_GRANTS)
+            return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy", "more than %d paths; grant their parents instead", MAX_GRANTS);
+        grants[(*n)++] = (struct grant){ path, real, kind, found[i].type, (unsigned)i, false };
+    }
+    return 0;
+}
+
+/* A name for something in PLAN_HIDDEN. */
+static void hidden_name(struct compiler *c, char *name, size_t size) {
+    snprintf(name, size, PLAN_HIDDEN "/b%u", c->n_hidden++);
+}
+
+static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) {
+    bool device = is_below(g->real, "/dev");
+    uint64_t attributes = g->kind == PLAN_GRANT_SHARED ? MOUNT_ATTR_NOSUID | (device ? MOUNT_ATTR_NOEXEC : MOUNT_ATTR_NODEV) : READ_ONLY;
+    uint64_t access = g->kind == PLAN_GRANT_SHARED ? c->access_write : c->access_read;
+    char hidden[64];
+    const char *at = g->real;
+
+    if (g->type != PLAN_PATH_DIRECTORY)
+        access &= c->access_file;
+    if (g->late) {
+        hidden_name(c, hidden, sizeof hidden);
+        at = hidden;
+    }
+    struct plan_op op = {
+        .kind = PLAN_OP_BIND, .grant = tag, .mode = (uint32_t)attributes, .path = text(c, at), .source = text(c, g->real),
+        .value = g->kind == PLAN_GRANT_SHARED && !device ? PLAN_BIND_IDMAP : 0,
+    };
+    buf_add(&c->template_ops, &op, sizeof op);
+    rule(c, at, access, true);
+    if (g->late) {
+        if (in_private_place(g->real))
+            op_add(c, &c->box_ops, g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
+        op_add(c, &c->box_ops, PLAN_OP_COVER, g->real, at, 0, tag);
+    }
+}
+
+static void grant_writable(struct compiler *c, const struct grant *g, uint16_t tag) {
+    bool directory = g->type == PLAN_PATH_DIRECTORY;
+    char lower[64], upper[64], work[64], options[256];
+    struct buf *where = g->late ? &c->box_ops : &c->template_ops;
+    unsigned number = c->n_hidden;
+
+    hidden_name(c, lower, sizeof lower);
+    struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .grant = tag, .mode = READ_ONLY, .path = text(c, lower), .source = text(c, g->real), .value = PLAN_BIND_IDMAP };
+    buf_add(&c->template_ops, &op, sizeof op);
+    if (!g->late || in_private_place(g->real))
+        op_add(c, where, directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, directory ? NULL : "", 0755, tag);
+    snprintf(upper, sizeof upper, PLAN_PRIVATE "/o%u/u", number);
+    if (directory) {
+        snprintf(work, sizeof work, PLAN_PRIVATE "/o%u/w", number);
+        snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s,userxattr", lower, upper, work);
+        op_add(c, &c->box_ops, PLAN_OP_PRIVATE, upper, NULL, 0755, tag);
+        op_add(c, &c->box_ops, PLAN_OP_PRIVATE, work, NULL, 0700, tag);
+        op_add(c, &c->box_ops, PLAN_OP_OVERLAY, g->real, options, 0, tag);
+    } else {
+        op_add(c, &c->box_ops, PLAN_OP_COPY, upper, lower, 0, tag);
+        op_add(c, &c->box_ops, PLAN_OP_COVER, g->real, upper, 0, tag);
+    }
+    rule(c, g->real, directory ? c->access_write : c->access_write & c->access_file, false);
+}
+
+static void deny(struct compiler *c, const struct grant *g, uint16_t tag) {
+    op_add(c, g->late ? &c->box_ops : &c->template_ops, PLAN_OP_COVER, g->real, g->type == PLAN_PATH_DIRECTORY ? PLAN_HIDDEN "/void" : PLAN_HIDDEN "/none", MASK, tag);
+}
+
+/* All grants, parents before what lies in them. */
+static int add_grants(struct compiler *c, struct rollbox_error *error) {
+    const struct policy *p = c->policy;
+    const struct plan_host *h = c->host;
+    auto_free struct grant *grants = calloc(MAX_GRANTS, sizeof *grants);
+    size_t n = 0;
+    int r;
+
+    if (!grants)
+        return -ENOMEM;
+    if ((r = gather(c, &p->fs_readable, h->readable, PLAN_GRANT_READABLE, grants, &n, error)) < 0 ||
+        (r = gather(c, &p->fs_writable, h->writable, PLAN_GRANT_WRITABLE, grants, &n, error)) < 0 ||
+        (r = gather(c, &p->fs_shared, h->shared, PLAN_GRANT_SHARED, grants, &n, error)) < 0 ||
+        (r = gather(c, &p->fs_denied, h->denied, PLAN_GRANT_DENIED, grants, &n, error)) < 0)
+        return r;
+    qsort(grants, n, sizeof *grants, compare_grants);
+    for (size_t i = 0; i < n; i++) {
+        struct grant *g = &grants[i];
+        const struct grant *inside = NULL; /* the closest grant that it lies in */
+        bool below_late = false;
+
+        for (size_t j = 0; j < i; j++) {
+            if (!is_below(g->real, grants[j].real) || grants[j].kind == PLAN_GRANT_DENIED)
+                continue;
+            inside = &grants[j];
+            below_late |= inside->kind == PLAN_GRANT_WRITABLE || inside->late;
+        }
+        g->late = below_late || in_private_place(g->real);
+        uint16_t tag = plan_grant(g->kind, g->index);
+        if (g->kind == PLAN_GRANT_DENIED) {
+            if (inside)         /* what is not granted needs no denying */
+                deny(c, g, tag);
+        } else if (g->kind == PLAN_GRANT_WRITABLE) {
+            grant_writable(c, g, tag);
+        } else if (!(g->kind == PLAN_GRANT_READABLE && inside && inside->kind == PLAN_GRANT_READABLE)) {
+            grant_bind(c, g, tag);
+        }
+        if (g->kind != PLAN_GRANT_DENIED && strcmp(g->path, g->real) && !is_below(g->path, g->real))
+            op_add(c, in_private_place(g->path) ? &c->box_ops : &c->template_ops, PLAN_OP_SYMLINK, g->path, g->real, 0, tag);
+    }
+    return 0;
+}
+
+/* ---- what every sandbox has ----------------------------------------------------------------------------------------- */
+
+static void add_skeleton(struct compiler *c) {
+    static const char *const directories[] = { "/proc", "/dev/pts", "/dev/shm", "/tmp", "/var/tmp", "/run", "/sys", "/home", "/mnt" };
+    static const char *const devices[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty" };
+    static const char *const links[] = { "/dev/fd", "/proc/self/fd", "/dev/stdin", "/proc/self/fd/0", "/dev/stdout", "/proc/self/fd/1", "/dev/stderr", "/proc/self/fd/2",
+                                         "/dev/ptmx", "pts/ptmx", "/var/run", "/run", "/etc/mtab", "/proc/self/mounts" };
+
+    template(c, PLAN_OP_MKDIR, PLAN_HIDDEN, NULL, 0755);
+    file(c, PLAN_HIDDEN "/none", "", 0);
+    template(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/void", NULL, 0);
+    file(c, PLAN_HIDDEN "/empty", "", 0444);
+    template(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/hollow", NULL, 0555);
+    for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
+        template(c, PLAN_OP_MKDIR, directories[i], NULL, 0755);
+    for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
+        template(c, PLAN_OP_BIND, devices[i], devices[i], MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
+    for (const char *const *link = c->host->root_links; *link; link += 2)
+        template(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
+    /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only where there is one. Each sandbox' own lies over it. */
+    template(c, PLAN_OP_BIND, "/proc", "/proc", 0);
+    rule(c, "/", LANDLOCK_ACCESS_FS_READ_DIR, true);
+    rule(c, "/dev", c->access_file | LANDLOCK_ACCESS_FS_READ_DIR, true);
+    rule(c, "/sys", c->access_read, true);
+    for (size_t i = 0; i < ARRAY_SIZE(links) - 2; i += 2)
+        template(c, PLAN_OP_SYMLINK, links[i], links[i + 1], 0);
+}
+
+static bool has_etc(const struct compiler *c) {
+    for (size_t i = 0; i < c->policy->fs_readable.n; i++)
+        if (!strcmp(c->policy->fs_readable.items[i].path, "/etc") && c->host->readable[i].type == PLAN_PATH_DIRECTORY)
+            return true;
+    return false;
+}
+
+/* The sandbox' own names in place of the host's users, host name and resolvers. */
+static void add_etc(struct compiler *c) {
+    struct buf passwd = BUF_INIT, group = BUF_INIT, hosts = BUF_INIT, hostname = BUF_INIT;
+    const char *name = c->policy->hostname ? c->policy->hostname : "rollbox";
+    const char *const names[] = { "passwd", "group", "hosts", "hostname" };
+    struct buf *const contents[] = { &passwd, &group, &hosts, &hostname };
+    bool host_net = c->policy->net == POLICY_NET_HOST, over = has_etc(c);
+
+    buf_add_text(&passwd, "root:x:0:0:root:/root:/bin/sh\n");
+    buf_add_text(&group, "root:x:0:\n");
+    if (c->plan.inner_uid && c->plan.inner_uid != 65534) {
+        buf_printf(&passwd, "box:x:%u:%u:box:/tmp:/bin/sh\n", c->plan.inner_uid, c->plan.inner_gid);
+        buf_printf(&group, "box:x:%u:\n", c->plan.inner_gid);
+    }
+    buf_add_text(&passwd, "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n");
+    buf_add_text(&group, "nogroup:x:65534:\n");
+    buf_printf(&hosts, "127.0.0.1 localhost %s\n::1 localhost\n", name);
+    buf_printf(&hostname, "%s\n", name);
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        char path[64], at[64];
+
+        snprintf(at, sizeof at, "/etc/%s", names[i]);
+        snprintf(path, sizeof path, over ? PLAN_HIDDEN "/%s" : "/etc/%s", names[i]);
+        if (!over || !host_net || i < 2 || i == 3) {
+            if (contents[i]->data)
+                file(c, path, contents[i]->data, 0444);
+            else
+                c->texts.failed = true;
+            if (over)
+                template(c, PLAN_OP_COVER_IF, at, path, READ_ONLY | MOUNT_ATTR_NOEXEC);
+        }
+        buf_done(contents[i]);
+    }
+    if (!over)
+        rule(c, "/etc", c->access_read, true);
+}
+
+static void add_cpus(struct compiler *c) {
+    unsigned cpus = c->plan.affinity ? (unsigned)c->plan.affinity : c->host->cpus;
+    static const char *const lists[] = { "online", "possible", "present" };
+    char path[80], list[32];
+
+    snprintf(list, sizeof list, cpus > 1 ? "0-%u\n" : "%u\n", cpus - 1);
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/%s", lists[i]);
+        file(c, path, list, 0444);
+    }
+    for (unsigned i = 0; i < cpus; i++) {
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%u", i);
+        template(c, PLAN_OP_MKDIR, path, NULL, 0755);
+    }
+}
+
+static void cover_proc(struct compiler *c, const char *name, const char *source) {
+    char path[80];
+
+    snprintf(path, sizeof path, "/proc/%s", name);
+    box(c, PLAN_OP_COVER, path, source, 0);
+}
+
+static bool on_host(const struct compiler *c, const char *name, size_t length) {
+    for (const char *const *entry = c->host->proc_entries; *entry; entry++)
+        if (!strncmp(*entry, name, length) && (*entry)[length] == '\0')
+            return true;
+    return false;
+}
+
+static void add_proc(struct compiler *c) {
+    const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo", c->host->meminfo, "loadavg", c->host->loadavg };
+    char path[128];
+
+    box(c, PLAN_OP_PROC, "/proc", NULL, 0);
+    rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR, false);
+    for (size_t i = 0; i < ARRAY_SIZE(fakes); i += 2) {
+        snprintf(path, sizeof path, PLAN_HIDDEN "/proc/%s", fakes[i]);
+        file(c, path, fakes[i + 1], 0444);
+        cover_proc(c, fakes[i], path);
+    }
+    for (size_t i = 0; plan_sysctl_names[i]; i++)
+        if (c->host->sysctls[i]) {
+            snprintf(path, sizeof path, PLAN_HIDDEN "/proc/sys/%s", plan_sysctl_names[i]);
+            file(c, path, c->host->sysctls[i], 0444);
+        }
+    template(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
+    cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys");
+    for (size_t i = 0; i < ARRAY_SIZE(masked); i++) {
+        size_t length = strlen(masked[i]);
+        bool directory = masked[i][length - 1] == '/';
+        char name[32];
+
+        snprintf(name, sizeof name, "%.*s", (int)(length - directory), masked[i]);
+        if (on_host(c, name, strlen(name)))
+            cover_proc(c, name, directory ? PLAN_HIDDEN "/hollow" : PLAN_HIDDEN "/empty");
+    }
+}
+
+static void add_private(struct compiler *c) {
+    uint64_t inodes = c->policy->max_disk_bytes / 16384 + 1024;
+    char options[128];
+
+    snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
+    box(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
+    box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/t", NULL, 01777);
+    box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/v", NULL, 01777);
+    box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/s", NULL, 01777);
+    box(c, PLAN_OP_COVER, "/tmp", PLAN_PRIVATE "/t", 0);
+    box(c, PLAN_OP_COVER, "/var/tmp", PLAN_PRIVATE "/v", 0);
+    box(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", 0);
+    rule(c, "/tmp", c->access_write, false);
+    rule(c, "/var/tmp", c->access_write, false);
+    rule(c, "/dev/shm", c->access_write, false);
+    rule(c, "/dev/pts", c->access_file, false);
+}
+
+/* ---- rights and limits ---------------------------------------------------------------------------------------------- */
+
+static void user_ids(struct compiler *c) {
+    const char *user = c->policy->user;
+    uint32_t id = !user || !strcmp(user, "box") ? 1000 : !strcmp(user, "root") ? 0 : (uint32_t)strtoul(user, NULL, 10);
+
+    c->plan.inner_uid = c->plan.inner_gid = id;
+    /* As root U0 has a range of ids, and the guest is not the one that owns the template. An ordinary user has one id to map. */
+    c->plan.outer_uid = c->host->is_root ? 1 : 0;
+}
+
+static void landlock_rights(struct compiler *c) {
+    int abi = c->host->landlock_abi;
+    uint64_t all = (1ull << 13) - 1;
+
+    if (abi < 1)
+        return;
+    if (abi >= 2)
+        all |= LANDLOCK_ACCESS_FS_REFER;
+    if (abi >= 3)
+        all |= LANDLOCK_ACCESS_FS_TRUNCATE;
+    if (abi >= 5)
+        all |= LANDLOCK_ACCESS_FS_IOCTL_DEV;
+    c->plan.flags |= PLAN_LANDLOCK;
+    c->plan.landlock_fs = all;
+    if (abi >= 4 && c->policy->net == POLICY_NET_NONE)
+        c->plan.landlock_net = LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP;
+    /* The host's abstract sockets are out of reach in a network namespace of one's own; on the host's, only by this. */
+    if (abi >= 6 && c->policy->net == POLICY_NET_HOST)
+        c->plan.landlock_scoped = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET;
+    c->access_read = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
+    c->access_write = all & ~(uint64_t)(LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK);
+    c->access_file = all & (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_TRUNCATE | LANDLOCK_ACCESS_FS_IOCTL_DEV);
+}
+
+static int limits(struct compiler *c, struct rollbox_error *error) {
+    const struct policy *p = c->policy;
+    const struct plan_host *h = c->host;
+
+    limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max));      /* init counts */
+    limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
+    limit(c, RLIMIT_CORE, 0);
+    limit(c, RLIMIT_MEMLOCK, MIN(p->max_memory_bytes / 8, 8ull << 20));
+    limit(c, RLIMIT_MSGQUEUE, 819200);
+    limit(c, RLIMIT_SIGPENDING, 4096);
+    limit(c, RLIMIT_RTPRIO, 0);
+    limit(c, RLIMIT_NICE, 0);
+    if (!p->max_cpu_milli)
+        return 0;
+    uint64_t cpus = (p->max_cpu_milli + 999) / 1000;
+    if (!h->cpu_cgroup && p->max_cpu_milli % 1000)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+                         "max_cpu: a fraction of a CPU (%g) needs a cpu cgroup, which this user does not have here; ask for a whole number of CPUs, or delegate a cgroup", p->max_cpu_milli / 1000.0);
+    if (cpus < h->cpus)
+        c->plan.affinity = cpus;
+    return 0;
+}
+
+static int filter(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
+    struct filter_options options = {
+        .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST, .deny_memfd = !c->host->memory_cgroup,
+        .deny_affinity = c->plan.affinity && !c->host->cpu_cgroup, .deny_setid_bits = c->policy->fs_shared.n > 0,
+    };
+    int n = filter_build(&options, program, FILTER_MAX_INSTRUCTIONS);
+
+    if (n < 0)
+        return error_set(error, ROLLBOX_ERR_INTERNAL, -n, "policy", "the seccomp filter cannot be built: %s", strerror(-n));
+    c->plan.filter.n = (uint32_t)n;
+    c->plan.flags |= PLAN_SECCOMP;
+    return 0;
+}
+
+/* What is in the contract of policies but not in this version is refused: nothing that was asked for is left out in silence. */
+static int refuse_missing(const struct compiler *c, struct rollbox_error *error) {
+    const struct policy *p = c->policy;
+    const char *missing = p->image ? "image" : p->have_seed ? "random_seed" : p->time_start ? "time_start" : p->time_mode == POLICY_TIME_VIRTUAL ? "time_mode virtual" : p->serial ? "serial" : NULL;
+
+    if (missing)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: not available in this version of rollbox; take it out of the policy", missing);
+    if (p->isolation == POLICY_ISOLATION_PROCESS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: not available in this version of rollbox; use namespace");
+    if (!c->host->seccomp)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "seccomp: the kernel has no system call filters, and nothing runs without them; use a kernel with CONFIG_SECCOMP_FILTER");
+    return 0;
+}
+
+/* ---- the block ------------------------------------------------------------------------------------------------------ */
+
+static struct plan_array place(struct buf *block, const void *items, size_t n, size_t size) {
+    static const char zeros[8];
+
+    buf_add(block, zeros, -block->length & 7);
+    struct plan_array array = { (uint32_t)block->length, (uint32_t)n };
+    buf_add(block, items, n * size);
+    return array;
+}
+
+static int assemble(struct compiler *c, const struct sock_filter *program, struct plan **ret_plan) {
+    struct buf block = BUF_INIT;
+    struct plan head = c->plan;
+
+    if (buf_failed(&c->texts) || buf_failed(&c->template_ops) || buf_failed(&c->box_ops) || buf_failed(&c->rules) || buf_failed(&c->rlimits))
+        return -ENOMEM;
+    buf_add(&block, &head, sizeof head);
+    buf_add(&block, c->texts.data, c->texts.length);
+    head.template_ops = place(&block, c->template_ops.data, c->template_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
+    head.box_ops = place(&block, c->box_ops.data, c->box_ops.length / sizeof(struct plan_op), sizeof(struct plan_op));
+    head.rules = place(&block, c->rules.data, c->rules.length / sizeof(struct plan_rule), sizeof(struct plan_rule));
+    head.rlimits = place(&block, c->rlimits.data, c->rlimits.length / sizeof(struct plan_rlimit), sizeof(struct plan_rlimit));
+    head.filter = place(&block, program, c->plan.filter.n, sizeof *program);
+    if (buf_failed(&block)) {
+        buf_done(&block);
+        return -ENOMEM;
+    }
+    head.magic = PLAN_MAGIC;
+    head.length = (uint32_t)block.length;
+    memcpy(block.data, &head, sizeof head);
+    *ret_plan = (void *)block.data;
+    return 0;
+}
+
+static int compile(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
+    int r = refuse_missing(c, error);
+
+    if (r < 0)
+        return r;
+    c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) | (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) | (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
+                    (c->host->timens ? PLAN_TIMENS : 0) | (c->host->memory_cgroup ? PLAN_CGROUPNS : PLAN_REPORT_DISK);
+    if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n)
+        c->plan.flags |= PLAN_OWN_ID;
+    c->plan.hostname = text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
+    landlock_rights(c);
+    user_ids(c);
+    if ((r = limits(c, error)) < 0)
+        return r;
+    add_skeleton(c);
+    add_cpus(c);
+    add_private(c);
+    if ((r = add_grants(c, error)) < 0)
+        return r;
+    add_etc(c);
+    add_proc(c);
+    /* Last: from here on nothing can be reached in the tmpfs' root any more. */
+    box(c, PLAN_OP_COVER, "/dev/shm", PLAN_PRIVATE "/s", 0);
+    return filter(c, program, error);
+}
+
+int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan, struct rollbox_error *error) {
+    struct compiler c = { .policy = policy, .host = host };
+    struct sock_filter program[FILTER_MAX_INSTRUCTIONS];
+    int r = compile(&c, program, error);
+
+    if (r == 0 && (r = assemble(&c, program, ret_plan)) == -ENOMEM)
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory while compiling the policy");
+    buf_done(&c.texts);
+    buf_done(&c.template_ops);
+    buf_done(&c.box_ops);
+    buf_done(&c.rules);
+    buf_done(&c.rlimits);
+    return r;
+}
+
+/* Later entries replace earlier ones of the same name, so `caller`, base and policy are added in that order and the last counts. */
+void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to) {
+    static const char *const base[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "USER=box", "LOGNAME=box", "SHELL=/bin/sh", "TERM=dumb", NULL };
+
+    if (policy->clean_env || !caller)
+        caller = base;
+    for (; *caller; caller++)
+        buf_add(to, *caller, strlen(*caller) + 1);
+    for (size_t i = 0; i < policy->env.n; i++)
+        buf_add(to, policy->env.items[i], strlen(policy->env.items[i]) + 1);
+}
