@@ -34,7 +34,7 @@ void test_register(struct test_case *test) {
     last_test = &test->next;
 }
 
-static void finish(enum state state, const char *format, va_list args) {
+__attribute__((format(printf, 2, 0))) static void finish(enum state state, const char *format, va_list args) {
     int unclaimed = 0;
 
     if (atomic_compare_exchange_strong(&report->claimed, &unclaimed, 1)) {
@@ -46,7 +46,7 @@ static void finish(enum state state, const char *format, va_list args) {
     _exit(state == FAILED ? 1 : 0);
 }
 
-static void finish_printf(enum state state, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void finish_printf(enum state state, const char *format, ...) {
     va_list args;
 
     va_start(args, format);
