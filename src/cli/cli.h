@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The command line: what its files share. main.c finds the command and parses its options by the one table in options.c; each
+ * cmd_ function does its work and returns the exit status. Everything that a person reads about a failure goes to standard
+ * error as one line that begins with "rollbox"; standard output carries only what was asked for.
+ */
+#ifndef ROLLBOX_CLI_CLI_H
+#define ROLLBOX_CLI_CLI_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <rollbox/rollbox.h>
+
+#include "cli/options.h"
+
+/* Exit statuses beside the command's own and 128 + signal. */
+enum cli_exit {
+    CLI_EXIT_TIMEOUT = 124,
+    CLI_EXIT_ERROR = 125,
+    CLI_EXIT_NOT_EXECUTABLE = 126,
+    CLI_EXIT_NOT_FOUND = 127,
+    CLI_EXIT_OUT_OF_MEMORY = 137,
+    CLI_EXIT_OUTPUT_LIMIT = 141,
+};
+
+int cmd_run(const struct options *options);
+int cmd_batch(const struct options *options);
+int cmd_doctor(const struct options *options);
+int cmd_policy_check(const struct options *options);
+int cmd_policy_plan(const struct options *options);
+int cmd_engine_start(const struct options *options);
+int cmd_engine_status(const struct options *options);
+int cmd_engine_stop(const struct options *options);
+int cmd_version(const struct options *options);
+int cmd_completion(const struct options *options);
+int cmd_help(const struct options *options);
+
+/* One line on standard error: "rollbox COMMAND: ...". Returns CLI_EXIT_ERROR, so that `return cli_fail(...)` reads well. */
+__attribute__((format(printf, 2, 3))) int cli_fail(const struct options *options, const char *format, ...);
+
+/* The same from an error of the library, whose message may have several lines (one a problem). */
+int cli_fail_error(const struct options *options, const struct rollbox_error *error);
+
+/* Opens the engine that --engine names, or a private one. As rollbox_engine_open. */
+int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+
+/* Flushes standard output: `status`, or CLI_EXIT_ERROR with a line if what was printed could not be written. */
+int cli_flush(const struct options *options, int status);
+
+/* True if the stream is a terminal that wants colours (NO_COLOR is unset). */
+bool cli_colours(int fd);
+
+#endif

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tables of commands and options, and what is made from them: parsing, help, suggestions. */
+#include "cli/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "cli/cli.h"
+
+#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN)
+#define EVERY_COMMAND 0xffffu
+#define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP)
+
+/* In the order of the help. */
+const struct option option_table[] = {
+    { OPTION_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_BATCH, NULL, "where the result rows go; - is standard output (default); an existing file is resumed" },
+    { OPTION_JOBS, 'j', "jobs", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how many jobs run at once (default: the CPUs)" },
+    { OPTION_ORDERED, 0, "ordered", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "write the rows in the order of the jobs, not as they end" },
+    { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how often a job is tried again after an infrastructure error (default 2)" },
+    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "no progress bar on a terminal" },
+    { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK, NULL, "print the result as one JSON object" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH, NULL, "a policy file (JSON); the options below add to it" },
+    { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable", "let the sandbox read PATH of the host" },
+    { OPTION_WRITABLE, 0, "writable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_writable", "a private copy-on-write view of PATH; the host never changes" },
+    { OPTION_SHARED, 0, "shared", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_shared", "write through to PATH of the host" },
+    { OPTION_DENIED, 0, "denied", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_denied", "hide PATH, even inside a granted directory" },
+    { OPTION_MEMORY, 0, "memory", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_memory", "memory of the whole sandbox, such as 256M (default 512M)" },
+    { OPTION_PROCESSES, 0, "processes", "N", OPTION_COUNT, POLICY_COMMANDS, "max_processes", "processes and threads at once (default 64)" },
+    { OPTION_CPUS, 0, "cpus", "N", OPTION_NUMBER, POLICY_COMMANDS, "max_cpu", "CPUs, fractions allowed (default: no limit)" },
+    { OPTION_DISK, 0, "disk", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_disk", "what the sandbox may write (default 1G)" },
+    { OPTION_OPEN_FILES, 0, "open-files", "N", OPTION_COUNT, POLICY_COMMANDS, "max_open_files", "open files a process (default 4096)" },
+    { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS, "max_output", "bytes of each output stream; more ends the run (default 10M)" },
+    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_NUMBER, POLICY_COMMANDS, "timeout", "wall-clock limit, fractions allowed (default: none)" },
+    { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS, "env", "set a variable in the sandbox's environment" },
+    { OPTION_NO_CLEAN_ENV, 0, "no-clean-env", NULL, OPTION_FLAG, POLICY_COMMANDS, "clean_env", "keep the caller's environment too" },
+    { OPTION_CWD, 0, "cwd", "PATH", OPTION_PATH, POLICY_COMMANDS, "cwd", "working directory inside the sandbox (default /tmp, private)" },
+    { OPTION_USER, 0, "user", "NAME", OPTION_TEXT, POLICY_COMMANDS, "user", "the user seen inside: box (default), root or a number" },
+    { OPTION_HOSTNAME, 0, "hostname", "NAME", OPTION_TEXT, POLICY_COMMANDS, "hostname", "the host name seen inside (default rollbox)" },
+    { OPTION_NET, 0, "net", "none|loopback|host", OPTION_TEXT, POLICY_COMMANDS, "net", "network (default none)" },
+    { OPTION_ISOLATION, 0, "isolation", "namespace|process", OPTION_TEXT, POLICY_COMMANDS, "isolation", "how the sandbox is isolated (default namespace)" },
+    { OPTION_SEED, 0, "seed", "N", OPTION_COUNT, POLICY_COMMANDS, "random_seed", "make randomness repeat" },
+    { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, POLICY_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
+    { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, POLICY_COMMANDS, "time_mode", "how the clock goes on from there (default offset)" },
+    { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, POLICY_COMMANDS, "serial", "one thread of the sandbox runs at a time, in a repeating order" },
+    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, POLICY_COMMANDS, NULL, "use the shared engine on this socket instead of a private one" },
+    { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS, NULL, "the engine's socket (required)" },
+    { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },
+};
+const size_t option_count = ARRAY_SIZE(option_table);
+
+const struct command command_table[] = {
+    { "run", "[--] COMMAND [ARGUMENT...]", "run one command in a sandbox of its own",
+      "Exit status: the command's own; 128+N killed by signal N; 124 timed out; 137 out of memory; 141 too much output;\n"
+      "127 not found; 126 not executable; 125 rollbox's own error. With --json: 0 if there is a result, 125 for outcome \"error\".\n"
+      "Example: rollbox run --timeout 10 --readable . -- python3 test.py\n",
+      COMMAND_RUN, 1, -1, cmd_run },
+    { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",
+      "A job is one JSON object a line: id, argv (or code + language), stdin, files {path: text}, cwd, env, timeout_s, policy.\n"
+      "Exit status: 0 every job has a result; 1 some row is an error; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
+      COMMAND_BATCH, 1, 1, cmd_batch },
+    { "doctor", "", "tell what this kernel and user can isolate, and how to mend what is missing",
+      "Exit status: 0 if namespace isolation works, else 1.\n", COMMAND_DOCTOR, 0, 0, cmd_doctor },
+    { "policy check", "FILE", "check a policy file (- is standard input) and list all its problems",
+      "Exit status: 0 valid, 1 not valid.\n", COMMAND_POLICY_CHECK, 1, 1, cmd_policy_check },
+    { "policy plan", "[FILE]", "print the operations, rules and system-call filter that a policy becomes", NULL, COMMAND_POLICY_PLAN, 0, 1, cmd_policy_plan },
+    { "engine start", "", "run a shared engine in the foreground", NULL, COMMAND_ENGINE_START, 0, 0, cmd_engine_start },
+    { "engine status", "", "print a shared engine's state as JSON", NULL, COMMAND_ENGINE_STATUS, 0, 0, cmd_engine_status },
+    { "engine stop", "", "end a shared engine and all its sandboxes", NULL, COMMAND_ENGINE_STOP, 0, 0, cmd_engine_stop },
+    { "completion", "bash|zsh|fish", "print the shell's completion script", NULL, COMMAND_COMPLETION, 1, 1, cmd_completion },
+    { "version", "", "print the version", NULL, COMMAND_VERSION, 0, 0, cmd_version },
+    { "help", "[COMMAND]", "print help", NULL, COMMAND_HELP, 0, 2, cmd_help },
+};
+const size_t command_count = ARRAY_SIZE(command_table);
+
+/* Edits (insert, delete, replace, swap neighbours) from a to b, for words up to 31 bytes; longer ones count as far apart. */
+static unsigned distance(const char *a, const char *b) {
+    unsigned rows[3][32];
+    size_t n = strlen(a), m = strlen(b);
+
+    if (n > 31 || m > 31)
+        return 100;
+    for (unsigned j = 0; j <= m; j++)
+        rows[0][j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        unsigned *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
+
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= m; j++) {
+            row[j] = MIN(MIN(row[j - 1], above[j]) + 1, above[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = MIN(row[j], above2[j - 2] + 1);
+        }
+    }
+    return rows[n % 3][m];
+}
+
+const char *options_nearest(const char *word, const void *names, size_t n, size_t stride) {
+    const char *best = NULL;
+    unsigned best_distance = strlen(word) < 4 ? 2 : 3;
+
+    for (size_t i = 0; i < n; i++) {
+        const char *name = *(const char *const *)((const char *)names + i * stride);
+        unsigned d = distance(word, name);
+
+        /* A beginning of a name ("--mem") is as good as one slip. */
+        if (strlen(word) >= 3 && strncmp(word, name, strlen(word)) == 0)
+            d = MIN(d, 1u);
+        if (d < best_distance) {
+            best_distance = d;
+            best = name;
+        }
+    }
+    return best;
+}
+
+static const struct option *find(const struct command *command, const char *name, size_t length) {
+    for (size_t i = 0; i < option_count; i++)
+        if ((option_table[i].commands & command->bit) && strlen(option_table[i].name) == length && memcmp(option_table[i].name, name, length) == 0)
+            return &option_table[i];
+    return NULL;
+}
+
+static int unknown(const struct options *options, const char *text, size_t length) {
+    const char *names[ARRAY_SIZE(option_table)];
+    char word[32] = "";
+    size_t n = 0;
+
+    for (size_t i = 0; i < option_count; i++)
+        if (option_table[i].commands & options->command->bit)
+            names[n++] = option_table[i].name;
+    if (length < sizeof word)
+        memcpy(word, text, length);
+    const char *near = word[0] ? options_nearest(word, names, n, sizeof names[0]) : NULL;
+    if (near)
+        cli_fail(options, "unknown option --%.*s; did you mean --%s?", (int)length, text, near);
+    else
+        cli_fail(options, "unknown option --%.*s; see rollbox %s --help%s", (int)length, text, options->command->name,
+                 options->command->bit == COMMAND_RUN ? " (put -- before the command to run)" : "");
+    return -EINVAL;
+}
+
+static bool is_choice(const char *choices, const char *value) {
+    size_t length = strlen(value);
+
+    for (const char *p = choices;; p++) {
+        size_t n = strcspn(p, "|");
+
+        if (n == length && memcmp(p, value, n) == 0)
+            return true;
+        p += n;
+        if (!*p)
+            return false;
+    }
+}
+
+/* Checks one value as far as the option's kind tells, so that the complaint can name the option. */
+static int check(const struct options *options, struct option_use *use) {
+    const struct option *option = use->option;
+    const char *value = use->value;
+    char *end;
+
+    if (option->argument && strchr(option->argument, '|') && !is_choice(option->argument, value)) {
+        cli_fail(options, "--%s %s: not one of %s", option->name, value, option->argument);
+        return -EINVAL;
+    }
+    switch (option->kind) {
+    case OPTION_FLAG:
+        break;
+    case OPTION_TEXT:
+        if (option->id == OPTION_ENV && (value[0] == '=' || !strchr(value, '='))) {
+            cli_fail(options, "--env %s: must be NAME=VALUE", value);
+            return -EINVAL;
+        }
+        break;
+    case OPTION_FILE:
+    case OPTION_PATH:
+    case OPTION_SIZE:
+        if (!value[0]) {
+            cli_fail(options, "--%s: must not be empty", option->name);
+            return -EINVAL;
+        }
+        break;
+    case OPTION_COUNT:
+        errno = 0;
+        use->count = strtoull(value, &end, 10);
+        if (value[0] < '0' || value[0] > '9' || *end || errno || use->count > INT64_MAX) {
+            cli_fail(options, "--%s %s: must be a whole number, 0 or more", option->name, value);
+            return -EINVAL;
+        }
+        break;
+    case OPTION_NUMBER:
+        use->number = strtod(value, &end);
+        if (end == value || *end || !isfinite(use->number) || use->number <= 0) {
+            cli_fail(options, "--%s %s: must be a number above 0, such as 1.5", option->name, value);
+            return -EINVAL;
+        }
+        break;
+    }
+    return 0;
+}
+
+int options_parse(const struct command *command, int argc, char **argv, struct options *ret_options) {
+    struct options options = { .command = command };
+    int i = 0, n_rest = 0, r = -EINVAL;
+
+    /* An option takes at least one word, so there are at most argc of them; operands are gathered at the front of argv. */
+    options.uses = calloc((size_t)argc + 1, sizeof *options.uses);
+    if (!options.uses) {
+        cli_fail(&options, "out of memory");
+        return -ENOMEM;
+    }
+    for (; i < argc; i++) {
+        struct option_use *use = &options.uses[options.n_uses];
+        char *word = argv[i];
+
+        if (strcmp(word, "--") == 0) {
+            i++;
+            break;
+        }
+        if (word[0] != '-' || !word[1]) {
+            /* The first word that is no option begins the guest's command: what follows is the guest's own. */
+            if (command->max_rest < 0)
+                break;
+            argv[n_rest++] = word;
+            continue;
+        }
+        const char *value = NULL;
+        if (word[1] == '-') {
+            size_t length = strcspn(word + 2, "=");
+
+            use->option = find(command, word + 2, length);
+            if (!use->option) {
+                r = unknown(&options, word + 2, length);
+                goto out;
+            }
+            if (word[2 + length])
+                value = word + 2 + length + 1;
+        } else {
+            for (size_t j = 0; j < option_count && !use->option; j++)
+                if (option_table[j].letter == word[1] && (option_table[j].commands & command->bit))
+                    use->option = &option_table[j];
+            if (!use->option) {
+                cli_fail(&options, "unknown option %s; see rollbox %s --help", word, command->name);
+                goto out;
+            }
+            if (word[2])
+                value = word + 2;
+        }
+        if (!use->option->argument && value) {
+            cli_fail(&options, "%s: --%s takes no value", word, use->option->name);
+            goto out;
+        }
+        if (use->option->argument && !value) {
+            if (i + 1 >= argc) {
+                cli_fail(&options, "--%s needs a value: --%s %s", use->option->name, use->option->name, use->option->argument);
+                goto out;
+            }
+            value = argv[++i];
+        }
+        use->value = value;
+        if (value && check(&options, use) < 0)
+            goto out;
+        options.n_uses++;
+    }
+    while (i < argc)
+        argv[n_rest++] = argv[i++];
+    argv[n_rest] = NULL;
+    options.rest = argv;
+    options.n_rest = n_rest;
+    if (!options_has(&options, OPTION_HELP)) {
+        if (n_rest < command->min_rest) {
+            cli_fail(&options, "%s is missing: rollbox %s [OPTION...] %s", command->bit == COMMAND_RUN ? "the command to run" : command->arguments,
+                     command->name, command->arguments);
+            goto out;
+        }
+        if (command->max_rest >= 0 && n_rest > command->max_rest) {
+            cli_fail(&options, "unexpected argument '%s'; see rollbox %s --help", argv[command->max_rest], command->name);
+            goto out;
+        }
+    }
+    *ret_options = options;
+    return 0;
+out:
+    free(options.uses);
+    return r;
+}
+
+void options_done(struct options *options) {
+    free(options->uses);
+    options->uses = NULL;
+    options->n_uses = 0;
+}
+
+const struct option_use *options_last(const struct options *options, enum option_id id) {
+    for (size_t i = options->n_uses; i-- > 0;)
+        if (options->uses[i].option->id == id)
+            return &options->uses[i];
+    return NULL;
+}
+
+const char *options_text(const struct options *options, enum option_id id) {
+    const struct option_use *use = options_last(options, id);
+
+    return use ? use->value : NULL;
+}
+
+void options_help(const struct command *command) {
+    printf("Usage: rollbox %s [OPTION...]%s%s\n\n%c%s.\n\n", command->name, command->arguments[0] ? " " : "", command->arguments,
+           command->summary[0] - 'a' + 'A', command->summary + 1);
+    for (size_t i = 0; i < option_count; i++) {
+        const struct option *option = &option_table[i];
+        char left[64];
+
+        if (!(option->commands & command->bit))
+            continue;
+        snprintf(left, sizeof left, "%c%c%c --%s%s%s", option->letter ? '-' : ' ', option->letter ? option->letter : ' ', option->letter ? ',' : ' ',
+                 option->name, option->argument ? " " : "", option->argument ? option->argument : "");
+        printf("  %-32s %s\n", left, option->help);
+    }
+    if (command->notes)
+        printf("\n%s", command->notes);
+}
+
+void options_help_all(void) {
+    printf("Usage: rollbox COMMAND [OPTION...]\n\nRun untrusted programs in sandboxes.\n\n");
+    for (size_t i = 0; i < command_count; i++)
+        printf("  %-16s %s\n", command_table[i].name, command_table[i].summary);
+    printf("\nrollbox COMMAND --help tells more. Start with: rollbox run -- echo hello\n");
+}

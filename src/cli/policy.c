@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Policies: made from a file and flags; checked; shown as a plan. */
+#include "cli/policy.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "cli/cli.h"
+#include "policy/policy.h"
+
+#define FILE_LIMIT (16u << 20)
+#define DEFAULT_MAX_OUTPUT (10u << 20)
+
+/* What fs_readable is when a policy does not say; see policy/policy.h. A path given by name must exist, so only those that do are put in. */
+static const char *const default_readable[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt" };
+
+static inline void cleanup_json(json_t **json) {
+    json_decref(*json);
+}
+#define auto_json __attribute__((cleanup(cleanup_json)))
+
+/* Absolute against the working directory, without ".", "..", "//" and a trailing "/"; by the letters alone, symbolic links are not looked at. */
+static char *path_absolute(const char *path) {
+    auto_buf struct buf out = BUF_INIT;
+    char cwd[PATH_MAX];
+    const char *parts[2] = { "", path };
+
+    if (path[0] != '/') {
+        if (!getcwd(cwd, sizeof cwd))
+            return NULL;
+        parts[0] = cwd;
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(parts); i++)
+        for (const char *p = parts[i]; *p;) {
+            size_t n = strcspn(p, "/");
+
+            if (n == 2 && p[0] == '.' && p[1] == '.') {
+                while (out.length > 0 && out.data[--out.length] != '/')
+                    ;
+            } else if (n > 0 && !(n == 1 && p[0] == '.')) {
+                buf_add(&out, "/", 1);
+                buf_add(&out, p, n);
+            }
+            p += n;
+            p += *p == '/';
+        }
+    if (out.length == 0)
+        buf_add(&out, "/", 1);
+    buf_add(&out, "", 0);
+    return buf_take(&out);
+}
+
+static json_t *default_list(const char *key) {
+    json_t *list = json_array();
+
+    if (strcmp(key, "fs_readable") == 0)
+        for (size_t i = 0; list && i < ARRAY_SIZE(default_readable); i++)
+            if (access(default_readable[i], F_OK) == 0 && json_array_append_new(list, json_string(default_readable[i])) < 0) {
+                json_decref(list);
+                return NULL;
+            }
+    return list;
+}
+
+/* The value that one use of an option stands for; NULL when it cannot be put into JSON. */
+static json_t *option_value(const struct option_use *use) {
+    switch (use->option->kind) {
+    case OPTION_FLAG:
+        return json_boolean(use->option->id != OPTION_NO_CLEAN_ENV);
+    case OPTION_COUNT:
+        return json_integer((json_int_t)use->count);
+    case OPTION_NUMBER:
+        return json_real(use->number);
+    case OPTION_PATH: {
+        auto_free char *path = path_absolute(use->value);
+
+        return path ? json_string(path) : NULL;
+    }
+    case OPTION_SIZE:
+    case OPTION_TEXT:
+    case OPTION_FILE:
+        break;
+    }
+    return json_string(use->value);
+}
+
+/* Puts one use of an option into the policy. */
+static int add(json_t *policy, const struct option_use *use) {
+    const char *key = use->option->policy_key;
+
+    if (use->option->id == OPTION_ENV) {
+        json_t *env = json_object_get(policy, key);
+        const char *equals = strchr(use->value, '=');
+        auto_free char *name = strndup(use->value, (size_t)(equals - use->value));
+
+        if (!env && json_object_set_new(policy, key, env = json_object()) < 0)
+            return -ENOMEM;
+        return name && json_is_object(env) && json_object_set_new(env, name, json_string(equals + 1)) == 0 ? 0 : -EILSEQ;
+    }
+    auto_json json_t *value = option_value(use);
+    if (!value)
+        return -EILSEQ;
+    if (strncmp(key, "fs_", 3) != 0)
+        return json_object_set(policy, key, value) < 0 ? -ENOMEM : 0;
+    json_t *list = json_object_get(policy, key);
+    if (!list && json_object_set_new(policy, key, list = default_list(key)) < 0)
+        return -ENOMEM;
+    return json_array_append(list, value) < 0 ? -ENOMEM : 0;
+}
+
+/* The problems of rollbox_policy_check, one line each; where the option that set the key was used, the option is named, else the place in the file. */
+static void print_problems(const struct options *options, FILE *to, const char *file, const char *problems_json) {
+    auto_json json_t *problems = json_loads(problems_json ? problems_json : "[]", 0, NULL);
+    json_t *problem;
+    size_t i;
+
+    json_array_foreach(problems, i, problem) {
+        const char *key = json_string_value(json_object_get(problem, "key")), *message = json_string_value(json_object_get(problem, "message"));
+        const char *hint = json_string_value(json_object_get(problem, "hint"));
+        json_int_t line = json_integer_value(json_object_get(problem, "line"));
+        size_t length = key ? strcspn(key, "[.") : 0;
+        const struct option *option = NULL;
+
+        for (size_t j = 0; !file && j < options->n_uses; j++) {
+            const char *sets = options->uses[j].option->policy_key;
+
+            if (sets && length && strlen(sets) == length && memcmp(sets, key, length) == 0)
+                option = options->uses[j].option;
+        }
+        if (!file)
+            fprintf(to, "rollbox %s: ", options->command->name);
+        else if (line > 0)
+            fprintf(to, "%s:%lld: ", file, (long long)line);
+        else
+            fprintf(to, "%s: ", file);
+        if (option)
+            fprintf(to, "--%s: ", option->name);
+        else if (key && key[0])
+            fprintf(to, "%s: ", key);
+        fprintf(to, "%s%s%s%s\n", message ? message : "not valid", hint && hint[0] ? " (" : "", hint && hint[0] ? hint : "", hint && hint[0] ? ")" : "");
+    }
+}
+
+char *cli_policy_text(const json_t *policy) {
+    return json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS);
+}
+
+json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
+    auto_json json_t *policy = json_copy((json_t *)base);
+    const json_t *denied = json_object_get(base, "fs_denied"), *more = json_object_get(overrides, "fs_denied");
+
+    if (!policy || json_object_update(policy, (json_t *)overrides) < 0)
+        return NULL;
+    if (json_is_array(denied) && json_is_array(more)) {
+        auto_json json_t *both = json_copy((json_t *)denied);
+
+        if (!both || json_array_extend(both, (json_t *)more) < 0 || json_object_set(policy, "fs_denied", both) < 0)
+            return NULL;
+    }
+    return TAKE_PTR(policy);
+}
+
+/* Reads a policy file ("-": standard input). */
+static int read_policy(const struct options *options, const char *file, struct buf *to) {
+    int r = strcmp(file, "-") == 0 ? fd_read_all(STDIN_FILENO, FILE_LIMIT, to) : fd_read_file(file, FILE_LIMIT, to);
+
+    if (r == -EFBIG)
+        return cli_fail(options, "%s: larger than a policy may be (16 MiB)", file);
+    return r < 0 ? cli_fail(options, "%s: cannot read the policy: %s", file, strerror(-r)) : 0;
+}
+
+int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy) {
+    struct cli_policy made = { .max_output_bytes = DEFAULT_MAX_OUTPUT };
+    auto_buf struct buf text = BUF_INIT;
+    auto_free char *problems = NULL;
+    struct rollbox_error error = { 0 };
+    bool flags = false;
+
+    for (size_t i = 0; i < options->n_uses; i++)
+        flags = flags || options->uses[i].option->policy_key;
+    if (!file && !flags) {
+        /* The commonest case costs nothing. */
+        made.text = strdup("{}");
+        made.length = 2;
+        if (!made.text)
+            return cli_fail(options, "out of memory");
+        *ret_policy = made;
+        return 0;
+    }
+    if (file) {
+        int r = read_policy(options, file, &text);
+
+        if (r)
+            return r;
+        if (rollbox_policy_check(text.data ? text.data : "", text.length, &problems, &error) < 0) {
+            if (error.code != ROLLBOX_ERR_POLICY_INVALID)
+                return cli_fail_error(options, &error);
+            print_problems(options, stderr, file, problems);
+            return CLI_EXIT_ERROR;
+        }
+        free(TAKE_PTR(problems));
+    }
+    auto_json json_t *policy = file ? json_loadb(text.data, text.length, JSON_REJECT_DUPLICATES, NULL) : json_object();
+    if (!json_is_object(policy))
+        return cli_fail(options, "%s: not a JSON object", file ? file : "policy");
+    for (size_t i = 0; i < options->n_uses; i++) {
+        const struct option_use *use = &options->uses[i];
+
+        if (!use->option->policy_key)
+            continue;
+        int r = add(policy, use);
+        if (r == -EILSEQ)
+            return cli_fail(options, "--%s %s: not valid UTF-8", use->option->name, use->value);
+        if (r < 0)
+            return cli_fail(options, "out of memory");
+    }
+    made.text = cli_policy_text(policy);
+    if (!made.text)
+        return cli_fail(options, "out of memory");
+    made.length = strlen(made.text);
+    if (flags && rollbox_policy_check(made.text, made.length, &problems, &error) < 0) {
+        cli_policy_done(&made);
+        if (error.code != ROLLBOX_ERR_POLICY_INVALID)
+            return cli_fail_error(options, &error);
+        print_problems(options, stderr, NULL, problems);
+        return CLI_EXIT_ERROR;
+    }
+    const json_t *limit = json_object_get(policy, "max_output");
+    if (json_is_integer(limit))
+        made.max_output_bytes = (uint64_t)json_integer_value(limit);
+    else if (json_is_string(limit) && policy_parse_size(json_string_value(limit), &made.max_output_bytes) < 0) {
+        cli_policy_done(&made);
+        return cli_fail(options, "max_output %s: not a size", json_string_value(limit));
+    }
+    *ret_policy = made;
+    return 0;
+}
+
+void cli_policy_done(struct cli_policy *policy) {
+    free(policy->text);
+    policy->text = NULL;
+}
+
+int cmd_policy_check(const struct options *options) {
+    const char *file = options->rest[0], *shown = strcmp(file, "-") == 0 ? "<stdin>" : file;
+    auto_buf struct buf text = BUF_INIT;
+    auto_free char *problems = NULL;
+    struct rollbox_error error = { 0 };
+
+    int r = read_policy(options, file, &text);
+    if (r)
+        return r;
+    int status = rollbox_policy_check(text.data ? text.data : "", text.length, &problems, &error) < 0 ? 1 : 0;
+    if (status && error.code != ROLLBOX_ERR_POLICY_INVALID)
+        return cli_fail_error(options, &error);
+    if (options_has(options, OPTION_JSON))
+        printf("{\"valid\": %s, \"problems\": %s}\n", status ? "false" : "true", problems ? problems : "[]");
+    else if (status)
+        print_problems(options, stdout, shown, problems);
+    else
+        printf("%s: valid\n", shown);
+    return cli_flush(options, status);
+}
+
+int cmd_policy_plan(const struct options *options) {
+    struct rollbox_engine *engine;
+    struct rollbox_error error = { 0 };
+    struct cli_policy policy;
+    auto_free char *text = NULL;
+
+    int status = cli_policy_make(options, options->n_rest ? options->rest[0] : NULL, &policy);
+    if (status)
+        return status;
+    if (cli_engine_open(options, &engine, &error) < 0) {
+        status = cli_fail_error(options, &error);
+    } else {
+        if (rollbox_policy_plan(engine, policy.text, policy.length, &text, &error) < 0)
+            status = cli_fail_error(options, &error);
+        else
+            fputs(text, stdout);
+        rollbox_engine_close(engine);
+    }
+    cli_policy_done(&policy);
+    return cli_flush(options, status);
+}

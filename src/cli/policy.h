@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The policy that a command line asks for: the policy file, or the default, with the flags added. List keys grow by the flags' paths;
+ * other keys are replaced. What is wrong is told in the user's own terms: FILE:LINE for the file, --FLAG for a flag.
+ */
+#ifndef ROLLBOX_CLI_POLICY_H
+#define ROLLBOX_CLI_POLICY_H
+
+#include <jansson.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cli/options.h"
+
+struct cli_policy {
+    char *text;                 /* JSON for rollbox_prepare */
+    size_t length;
+    uint64_t max_output_bytes;  /* what the policy says, or its default */
+};
+
+/* 0; or an exit status after telling what is wrong. `file` may be NULL. */
+int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy);
+void cli_policy_done(struct cli_policy *policy);
+
+/* The canonical text (sorted keys, no spaces): equal policies have equal texts. NULL when out of memory; the caller frees it. */
+char *cli_policy_text(const json_t *policy);
+
+/* `base` with the keys of `overrides` put over it; fs_denied is joined, for a policy can only deny more. A new reference, NULL when out of memory. */
+json_t *cli_policy_override(const json_t *base, const json_t *overrides);
+
+#endif

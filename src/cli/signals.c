@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/signals.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+
+static const int caught_signals[] = { SIGINT, SIGTERM, SIGHUP };
+static int wake_fd = -EBADF;
+static volatile sig_atomic_t first;
+
+static void handler(int number) {
+    int saved = errno;
+
+    if (!first)
+        first = number;
+    /* The pipe only has to be readable: a full one is. */
+    if (write(wake_fd, "", 1) < 0)
+        errno = 0;
+    errno = saved;
+}
+
+int signals_catch(void) {
+    struct sigaction action = { .sa_handler = handler, .sa_flags = (int)(SA_RESTART | SA_RESETHAND) };
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
+        return -errno;
+    wake_fd = fds[1];
+    for (size_t i = 0; i < ARRAY_SIZE(caught_signals); i++) {
+        struct sigaction old;
+
+        /* What the caller set to be ignored (nohup) stays so. */
+        if (sigaction(caught_signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(caught_signals[i], &action, NULL);
+    }
+    signal(SIGPIPE, SIG_IGN);
+    return fds[0];
+}
+
+int signals_caught(void) {
+    return first;
+}
+
+_Noreturn void signals_die(int number) {
+    sigset_t set;
+
+    signal(number, SIG_DFL);
+    sigemptyset(&set);
+    sigaddset(&set, number);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+    raise(number);
+    _exit(128 + number);
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * SIGINT, SIGTERM and SIGHUP as a descriptor in the poll set. Handlers and a pipe, not a blocked mask and a signalfd: a mask would be inherited by an
+ * engine started later. The second signal of a kind has its ordinary effect, so that a stuck program can always be ended.
+ */
+#ifndef ROLLBOX_CLI_SIGNALS_H
+#define ROLLBOX_CLI_SIGNALS_H
+
+/* Starts catching, and ignores SIGPIPE. Returns the descriptor that polls readable after a signal, or -errno. Call once the engine is open. */
+int signals_catch(void);
+
+/* The first signal caught; 0 if none. */
+int signals_caught(void);
+
+/* Ends the process as killed by the signal. */
+_Noreturn void signals_die(int number);
+
+#endif
