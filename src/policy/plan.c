@@ -33,11 +33,11 @@ const char *const plan_sysctl_names[] = {
     "vm/overcommit_ratio", NULL,
 };
 
-/* Files of /proc that tell of the host or of other sandboxes, replaced by an empty one; those with a trailing '/' by an empty directory. What the kernel gives to root alone is not here: no guest
- * is the host's root. cpuinfo, loadavg, meminfo and stat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. */
-static const char *const masked[] = {
+/* What the kernel gives to root alone is not here: no guest is the host's root. cpuinfo, loadavg, meminfo and stat are replaced by ones that tell of the sandbox,
+ * /proc/sys by a choice of it. */
+const char *const plan_proc_masked[] = {
     "acpi/", "buddyinfo", "bus/", "cgroups", "cmdline", "config.gz", "diskstats", "driver/", "fs/", "interrupts", "irq/", "kallsyms", "key-users", "keys", "latency_stats", "mdstat", "modules",
-    "partitions", "pressure/", "sched_debug", "schedstat", "scsi/", "softirqs", "swaps", "timer_stats", "vmstat", "zoneinfo",
+    "partitions", "pressure/", "sched_debug", "schedstat", "scsi/", "softirqs", "swaps", "timer_stats", "vmstat", "zoneinfo", NULL,
 };
 
 struct compiler {
@@ -361,13 +361,6 @@ static void cover_proc(struct compiler *c, const char *name, const char *source)
     box(c, PLAN_OP_COVER, path, source, 0);
 }
 
-static bool on_host(const struct compiler *c, const char *name, size_t length) {
-    for (const char *const *entry = c->host->proc_entries; *entry; entry++)
-        if (!strncmp(*entry, name, length) && (*entry)[length] == '\0')
-            return true;
-    return false;
-}
-
 static void add_proc(struct compiler *c) {
     const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo", c->host->meminfo, "loadavg", c->host->loadavg };
     char path[128];
@@ -386,13 +379,13 @@ static void add_proc(struct compiler *c) {
         }
     template(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
     cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys");
-    for (size_t i = 0; i < ARRAY_SIZE(masked); i++) {
-        size_t length = strlen(masked[i]);
-        bool directory = masked[i][length - 1] == '/';
+    for (size_t i = 0; plan_proc_masked[i]; i++) {
+        size_t length = strlen(plan_proc_masked[i]);
+        bool directory = plan_proc_masked[i][length - 1] == '/';
         char name[32];
 
-        snprintf(name, sizeof name, "%.*s", (int)(length - directory), masked[i]);
-        if (on_host(c, name, strlen(name)))
+        snprintf(name, sizeof name, "%.*s", (int)(length - directory), plan_proc_masked[i]);
+        if (c->host->proc_exists[i])
             cover_proc(c, name, directory ? PLAN_HIDDEN "/hollow" : PLAN_HIDDEN "/empty");
     }
 }

@@ -140,11 +140,14 @@ struct plan_host {
     const char *const *root_links;      /* name, target, name, target, ..., NULL: the host's top-level symbolic links (merged /usr) */
     const char *cpuinfo, *stat, *meminfo, *loadavg;     /* contents of the faked files of /proc */
     const char *const *sysctls;         /* values of plan_sysctl_names, in order; NULL: the host has none such */
-    const char *const *proc_entries;    /* names in the host's /proc, NULL-terminated */
+    const bool *proc_exists;            /* parallel to plan_proc_masked: does the host have it? */
 };
 
 /* The files below /proc/sys that a sandbox sees (copies made when the plan is), NULL-terminated. All else there is the host's business. */
 extern const char *const plan_sysctl_names[];
+
+/* Files of /proc that tell of the host or of other sandboxes, replaced by an empty one; with a trailing '/', directories. NULL-terminated. */
+extern const char *const plan_proc_masked[];
 
 /* Compiles. 0 and the block, for the caller to free(); or -errno and the error: PATH_NOT_FOUND, PATH_DENIED, FEATURE_MISSING, POLICY_INVALID. */
 int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan, struct rollbox_error *error);

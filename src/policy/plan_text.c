@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan in words: for `rollbox policy plan`, and the "isolation" of results. */
+#include <linux/filter.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "base/cleanup.h"
+#include "policy/filter.h"
+#include "policy/plan.h"
+#include "sys/uapi.h"
+
+static const char *const op_names[] = {
+#define NAME(name, text) #name,
+    PLAN_OPS(NAME)
+#undef NAME
+};
+
+static const struct { uint64_t bit; const char *name; } rights[] = {
+    { LANDLOCK_ACCESS_FS_EXECUTE, "execute" }, { LANDLOCK_ACCESS_FS_READ_FILE, "read" }, { LANDLOCK_ACCESS_FS_READ_DIR, "list" }, { LANDLOCK_ACCESS_FS_WRITE_FILE, "write" },
+    { LANDLOCK_ACCESS_FS_TRUNCATE, "truncate" }, { LANDLOCK_ACCESS_FS_REMOVE_DIR | LANDLOCK_ACCESS_FS_REMOVE_FILE, "remove" },
+    { LANDLOCK_ACCESS_FS_MAKE_DIR | LANDLOCK_ACCESS_FS_MAKE_REG | LANDLOCK_ACCESS_FS_MAKE_SYM | LANDLOCK_ACCESS_FS_MAKE_FIFO | LANDLOCK_ACCESS_FS_MAKE_SOCK, "make" },
+    { LANDLOCK_ACCESS_FS_REFER, "rename-across" }, { LANDLOCK_ACCESS_FS_IOCTL_DEV, "ioctl" },
+};
+
+static void explain_ops(const struct plan *plan, struct plan_array array, struct buf *to) {
+    const struct plan_op *ops = (const void *)((const char *)plan + array.offset);
+
+    for (uint32_t i = 0; i < array.n; i++) {
+        buf_printf(to, "%4u %-8s %s", i, op_names[ops[i].kind], plan_text(plan, ops[i].path));
+        if (ops[i].source && ops[i].kind != PLAN_OP_FILE)
+            buf_printf(to, " <- %s", plan_text(plan, ops[i].source));
+        if (ops[i].kind == PLAN_OP_FILE)
+            buf_printf(to, " (%llu bytes)", (unsigned long long)ops[i].value);
+        switch ((enum plan_op_kind)ops[i].kind) {
+        case PLAN_OP_MKDIR:
+        case PLAN_OP_FILE:
+        case PLAN_OP_PRIVATE:
+            buf_printf(to, " mode %04o", ops[i].mode);
+            break;
+        case PLAN_OP_BIND:
+        case PLAN_OP_BIND_ONE:
+        case PLAN_OP_REMOUNT:
+        case PLAN_OP_COVER:
+        case PLAN_OP_COVER_IF:
+            buf_printf(to, "%s%s%s%s%s", ops[i].mode & MOUNT_ATTR_RDONLY ? " ro" : "", ops[i].mode & MOUNT_ATTR_NOSUID ? " nosuid" : "", ops[i].mode & MOUNT_ATTR_NODEV ? " nodev" : "",
+                       ops[i].mode & MOUNT_ATTR_NOEXEC ? " noexec" : "", ops[i].value & PLAN_BIND_IDMAP && plan->flags & PLAN_AS_ROOT ? " idmapped" : "");
+            break;
+        case PLAN_OP_SYMLINK:
+        case PLAN_OP_TMPFS:
+        case PLAN_OP_OVERLAY:
+        case PLAN_OP_COPY:
+        case PLAN_OP_PROC:
+        case PLAN_OP_DEVPTS:
+            break;
+        }
+        buf_add_text(to, "\n");
+    }
+}
+
+static void explain_rules(const struct plan *plan, struct buf *to) {
+    const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
+
+    for (uint32_t i = 0; i < plan->rules.n; i++) {
+        buf_printf(to, "%4u %s:", i, plan_text(plan, rules[i].path));
+        for (size_t j = 0; j < ARRAY_SIZE(rights); j++)
+            if (rules[i].access & rights[j].bit)
+                buf_printf(to, " %s", rights[j].name);
+        buf_add_text(to, "\n");
+    }
+}
+
+static const char *rlimit_name(uint32_t resource) {
+    switch (resource) {
+    case RLIMIT_NPROC: return "processes";
+    case RLIMIT_NOFILE: return "open files";
+    case RLIMIT_CORE: return "core size";
+    case RLIMIT_MEMLOCK: return "locked memory";
+    case RLIMIT_MSGQUEUE: return "message queues";
+    case RLIMIT_SIGPENDING: return "pending signals";
+    case RLIMIT_RTPRIO: return "real-time priority";
+    case RLIMIT_NICE: return "nice";
+    default: return "?";
+    }
+}
+
+void plan_explain(const struct plan *plan, struct buf *to) {
+    const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
+
+    buf_printf(to, "# template: once for all sandboxes of the policy%s\n", plan->flags & PLAN_AS_ROOT ? ", as root; then in a user namespace of unprivileged ids" : ", in a user namespace");
+    explain_ops(plan, plan->template_ops, to);
+    buf_printf(to, "\n# sandbox: cloned from the template into new pid, mount, ipc and uts namespaces%s%s%s\n", plan->flags & PLAN_CGROUPNS ? ", cgroup" : "",
+               plan->flags & PLAN_NET_OWN ? ", net (from a pool)" : "", plan->flags & PLAN_TIMENS ? ", time" : "");
+    explain_ops(plan, plan->box_ops, to);
+    buf_printf(to, "\n# then: user namespace of its own (uid %u, gid %u), all capabilities dropped, no_new_privs\n", plan->inner_uid, plan->inner_gid);
+    buf_add_text(to, "\n# limits of every process\n");
+    for (uint32_t i = 0; i < plan->rlimits.n; i++)
+        buf_printf(to, "     %s %llu\n", rlimit_name(limits[i].resource), (unsigned long long)limits[i].value);
+    if (plan->affinity)
+        buf_printf(to, "     CPUs %llu\n", (unsigned long long)plan->affinity);
+    buf_printf(to, "\n# Landlock%s\n", plan->flags & PLAN_LANDLOCK ? "" : ": the kernel has none");
+    explain_rules(plan, to);
+    if (plan->landlock_net)
+        buf_add_text(to, "     no TCP bind or connect\n");
+    if (plan->landlock_scoped)
+        buf_add_text(to, "     no abstract Unix sockets of others\n");
+    buf_add_text(to, "\n# seccomp\n");
+    if (filter_disassemble(plan_items(plan, filter, struct sock_filter), plan->filter.n, to) < 0)
+        buf_add_text(to, "# (cannot be shown)\n");
+}
+
+void plan_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to) {
+    static const char *const nets[] = { "none", "loopback", "host" };
+
+    buf_printf(to, "{\"level\": \"namespace\", \"namespaces\": [\"user\", \"pid\", \"mount\", \"ipc\", \"uts\"%s%s%s], ", plan->flags & PLAN_NET_OWN ? ", \"net\"" : "",
+               plan->flags & PLAN_TIMENS ? ", \"time\"" : "", plan->flags & PLAN_CGROUPNS ? ", \"cgroup\"" : "");
+    buf_printf(to, "\"landlock_abi\": %d, \"seccomp\": %s, \"no_new_privs\": true, \"capabilities\": [], ", plan->flags & PLAN_LANDLOCK ? host->landlock_abi : 0, plan->flags & PLAN_SECCOMP ? "true" : "false");
+    buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", ", nets[policy->net], host->is_root ? "unprivileged range" : "caller");
+    buf_printf(to, "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": \"tmpfs\", \"open_files\": \"rlimit\"}}", host->memory_cgroup ? cgroup : "watcher",
+               host->processes_cgroup ? cgroup : "rlimit", !policy->max_cpu_milli ? "none" : host->cpu_cgroup ? cgroup : "affinity");
+}
