@@ -11,7 +11,7 @@ struct list {
 };
 
 #define LIST_INIT(name) ((struct list){ &(name), &(name) })
-#define container_of(pointer, type, member) ((type *)((char *)(pointer) - offsetof(type, member)))
+#define container_of(pointer, type, member) ((type *)(void *)((char *)(pointer) - offsetof(type, member)))
 
 static inline void list_init(struct list *l) {
     l->next = l->prev = l;
