@@ -33,6 +33,7 @@
 
 #define MOUNT "/sys/fs/cgroup"
 #define MAX_HIERARCHIES 5
+#define MEMORY_MAX (UINT64_C(0x7ffffffffffff000))   /* what v1 has for "no limit" */
 #define FREEZE_TIMEOUT_NS INT64_C(1000000000)
 
 enum controller { MEMORY, PIDS, CPU, CPUACCT, FREEZER, CONTROLLERS };
@@ -613,26 +614,34 @@ static int make_engine_dirs(struct cgroup_root *root) {
     return 0;
 }
 
-/* Swap is not added to the limit: memory+swap gets the same one (v1: must never be below memory's, hence the order), or there is none to swap to (v2). */
+/*
+ * Swap is not added to the limit: v2 gives the group none. v1 limits memory + swap, in a file of its own, never to less than memory (hence the order), here to a huge page more: were the two equal, that
+ * one would be met first, whose failures some kernels do not count (6.18: memory.memsw.failcnt stays 0). Swappiness 0 keeps the rest out of swap, and is all there is on kernels that do
+ * not account it.
+ */
 static int limit_memory(struct cgroup_slot *slot, uint64_t bytes) {
-    uint64_t kernel_max = INT64_MAX & ~UINT64_C(4095);
-    uint64_t limit = bytes == 0 ? kernel_max : MIN(bytes, kernel_max);
+    const uint64_t room = UINT64_C(2) << 20;
+    uint64_t limit = bytes == 0 ? MEMORY_MAX : MIN(bytes, MEMORY_MAX);
     bool raised = limit > slot->memory_limit;
     int r = 0, r_swap = 0;
 
+    if (limit == slot->memory_limit)
+        return 0;
     if (slot->root->backend == CGROUP_V2) {
         r = bytes == 0 ? write_slot(slot, MEMORY, "memory.max", "max") : write_slot_u64(slot, MEMORY, "memory.max", limit);
         if (r == 0)
             r_swap = write_slot(slot, MEMORY, "memory.swap.max", bytes == 0 ? "max" : "0");
     } else {
+        uint64_t with_swap = limit > MEMORY_MAX - room ? MEMORY_MAX : limit + room;
+
         if (raised)
-            r_swap = write_slot_u64(slot, MEMORY, "memory.memsw.limit_in_bytes", limit);
+            r_swap = write_slot_u64(slot, MEMORY, "memory.memsw.limit_in_bytes", with_swap);
         if (r_swap == 0 || r_swap == -ENOENT)
             r = write_slot_u64(slot, MEMORY, "memory.limit_in_bytes", limit);
         if (r == 0 && !raised)
-            r_swap = write_slot_u64(slot, MEMORY, "memory.memsw.limit_in_bytes", limit);
-        if (r == 0 && r_swap == -ENOENT)        /* a kernel that does not account swap: at least keep the group out of it */
-            (void)write_slot(slot, MEMORY, "memory.swappiness", "0");
+            r_swap = write_slot_u64(slot, MEMORY, "memory.memsw.limit_in_bytes", with_swap);
+        if (r == 0)
+            r = write_slot(slot, MEMORY, "memory.swappiness", bytes == 0 ? "60" : "0");
     }
     if (r == 0 && r_swap < 0 && r_swap != -ENOENT)
         r = r_swap;
@@ -737,7 +746,7 @@ int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_l
     list_init(&slot->node);
     slot->root = root;
     slot->dir_fd = slot->oom_fd = -EBADF;
-    slot->memory_limit = UINT64_MAX;
+    slot->memory_limit = MEMORY_MAX;
     for (size_t i = 0; i < SLOT_FILES; i++)
         slot->files[i] = -EBADF;
     snprintf(slot->name, sizeof(slot->name), "%u-%u", id, root->serial++);
@@ -824,6 +833,27 @@ int cgroup_slot_attach(struct cgroup_slot *slot, pid_t pid) {
             return r;
     }
     return 0;
+}
+
+int cgroup_slot_open_entries(const struct cgroup_slot *slot, int fds[CGROUP_MAX_ENTRIES]) {
+    const struct cgroup_root *root = slot->root;
+    char path[96];
+    int n = 0;
+
+    if (root->backend != CGROUP_V1)
+        return 0;
+    snprintf(path, sizeof(path), "%s/tasks", slot->name);
+    for (size_t i = 0; i < root->n_hierarchies; i++) {
+        fds[n] = openat(root->hierarchies[i].engine_fd, path, O_WRONLY | O_CLOEXEC);
+        if (fds[n] < 0) {
+            int r = -errno;
+            while (n--)
+                close(fds[n]);
+            return r;
+        }
+        n++;
+    }
+    return n;
 }
 
 int cgroup_slot_fd(const struct cgroup_slot *slot) {

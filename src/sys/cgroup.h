@@ -79,6 +79,11 @@ int cgroup_slot_limit(struct cgroup_slot *slot, const struct cgroup_limits *limi
 /* Moves a process in, all its threads. -ESRCH if it is gone. */
 int cgroup_slot_attach(struct cgroup_slot *slot, pid_t pid);
 
+/* v1: the `tasks` files of the slot, for a single-threaded process to move itself by writing "0": that move alone takes no global lock and waits for no grace period (10 us a hierarchy).
+ * Returns how many, the caller's to close; 0 on v2; -errno. */
+#define CGROUP_MAX_ENTRIES 5
+int cgroup_slot_open_entries(const struct cgroup_slot *slot, int fds[CGROUP_MAX_ENTRIES]);
+
 /* v2: the directory, for CLONE_INTO_CGROUP; the slot's. -1 on v1. */
 int cgroup_slot_fd(const struct cgroup_slot *slot);
 
