@@ -217,7 +217,8 @@ static int read_fields(struct wire_message *message, struct result *result) {
             public->cpu_ms = (double)number / 1e6;
             break;
         case TAG_PEAK_MEMORY:
-            public->peak_memory_bytes = number;
+            /* More than that is no size, and few readers of JSON take it. */
+            public->peak_memory_bytes = MIN(number, (uint64_t)INT64_MAX);
             break;
         case TAG_PROCESSES_PEAK:
             public->processes_peak = (uint32_t)MIN(number, (uint64_t)UINT32_MAX);
