@@ -2,7 +2,7 @@
 /*
  * The seccomp filter: a pure generator of the classic BPF program that every process of a sandbox runs under.
  *
- * A table (syscalls_x86_64.c) gives each system call a verdict; filter_build turns it, with the options, into a balanced binary search over
+ * A table (syscalls_x86_64.h) gives each system call a verdict; filter_build turns it, with the options, into a balanced binary search over
  * ranges of call numbers, with the few calls whose arguments matter checked at the end. Verdicts are: allow; EPERM (known, forbidden); ENOSYS
  * (unknown, newer than the table, or one that programs do without); another errno where programs expect it; and death of the
  * process for a call by another ABI (i386, x32). The filter is an allow-list: what the table does not name is ENOSYS.

@@ -11,39 +11,21 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/utf8.h"
-#include "policy/locate.h"
+#include "policy/read.h"
 
 #define MAX_TEXT (1u << 20)
-#define MAX_PROBLEMS 100u
 #define MAX_PATHS 1024u
 #define MAX_ENV 4096u
 #define MAX_ENV_BYTES (128u * 1024 - 1)     /* MAX_ARG_STRLEN of execve(2), with the NUL */
 #define MAX_TIMEOUT_S 1e9
-
-struct reader {
-    const char *text;
-    size_t length;
-    struct policy *policy;
-    struct policy_problems *problems;
-    const char *key;                /* where the reading is: the key, ... */
-    long index;                     /* ... the element of its list or -1, ... */
-    const char *member;             /* ... or the member of its object or NULL */
-    bool readable_given;
-    bool out_of_memory;
-    bool bad;
-};
 
 /* The known secrets of a Linux system's /etc: keys, password hashes, credentials of daemons and clusters, and what identifies the machine. */
 static const char *const default_denied[] = {
@@ -60,309 +42,7 @@ static const char *const default_denied[] = {
 
 static const char *const default_readable[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt" };
 
-/* ---- problems ----------------------------------------------------------------------------------------------------- */
-
-/* The text as one line of valid UTF-8, for the caller to free; NULL when out of memory. */
-static char *one_line(const char *text) {
-    struct buf buf = BUF_INIT;
-
-    utf8_replace(&buf, text, strlen(text));
-    buf_add_text(&buf, "");
-    for (size_t i = 0; i < buf.length; i++)
-        if ((unsigned char)buf.data[i] < 0x20 || buf.data[i] == 0x7f)
-            buf.data[i] = '?';
-    return buf_take(&buf);
-}
-
-__attribute__((format(printf, 5, 0)))
-static void add_problem(struct reader *r, unsigned line, const char *key, const char *hint, const char *format, va_list arguments) {
-    struct policy_problems *problems = r->problems;
-    auto_free char *message = NULL;
-    struct policy_problem problem = { .line = line };
-
-    r->bad = true;
-    if (problems->n > MAX_PROBLEMS)
-        return;
-    if (problems->n == MAX_PROBLEMS) {
-        line = problem.line = 0;
-        key = hint = "";
-        if (asprintf(&message, "there are more than %u problems; the others are not listed", MAX_PROBLEMS) < 0)
-            message = NULL;
-    } else if (vasprintf(&message, format, arguments) < 0)
-        message = NULL;
-
-    struct policy_problem *items = message == NULL ? NULL : reallocarray(problems->items, problems->n + 1, sizeof(*items));
-    if (items == NULL) {
-        r->out_of_memory = true;
-        return;
-    }
-    problems->items = items;
-    problem.key = one_line(key);
-    problem.message = one_line(message);
-    problem.hint = one_line(hint);
-    if (problem.key == NULL || problem.message == NULL || problem.hint == NULL)
-        r->out_of_memory = true;
-    items[problems->n++] = problem;
-}
-
-/* A problem with the text as a whole. */
-__attribute__((format(printf, 4, 5)))
-static void bad_text(struct reader *r, unsigned line, const char *hint, const char *format, ...) {
-    va_list arguments;
-
-    va_start(arguments, format);
-    add_problem(r, line, "", hint, format, arguments);
-    va_end(arguments);
-}
-
-/* A problem with the value that is being read. `hint` may be "". */
-__attribute__((format(printf, 3, 4)))
-static void bad(struct reader *r, const char *hint, const char *format, ...) {
-    struct buf key = BUF_INIT;
-    unsigned line = r->problems->n <= MAX_PROBLEMS ? locate_line(r->text, r->length, r->key, r->index, r->member) : 0;
-    va_list arguments;
-
-    buf_printf(&key, "%.100s", r->key);
-    if (r->index >= 0)
-        buf_printf(&key, "[%ld]", r->index);
-    else if (r->member != NULL)
-        buf_printf(&key, ".%.100s", r->member);
-    va_start(arguments, format);
-    add_problem(r, line, buf_failed(&key) ? r->key : key.data, hint, format, arguments);
-    va_end(arguments);
-    buf_done(&key);
-}
-
-/* ---- values ------------------------------------------------------------------------------------------------------- */
-
-static const char *type_name(const json_t *value) {
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "a list";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-    case JSON_REAL:
-        return "a number";
-    case JSON_TRUE:
-    case JSON_FALSE:
-        return "true or false";
-    case JSON_NULL:
-        return "null";
-    }
-    return "unknown";
-}
-
-static char *copy(struct reader *r, const char *text) {
-    char *s = strdup(text);
-
-    if (s == NULL)
-        r->out_of_memory = true;
-    return s;
-}
-
-/* The text of a string that is not empty and has no NUL; NULL after noting what is wrong. */
-static const char *text_of(struct reader *r, const json_t *value, const char *what) {
-    if (!json_is_string(value)) {
-        bad(r, "", "must be %s, not %s", what, type_name(value));
-        return NULL;
-    }
-    if (json_string_length(value) != strlen(json_string_value(value))) {
-        bad(r, "", "must not contain a NUL character");
-        return NULL;
-    }
-    if (json_string_length(value) == 0) {
-        bad(r, "", "must not be empty");
-        return NULL;
-    }
-    return json_string_value(value);
-}
-
-static void read_bool(struct reader *r, const json_t *value, bool *ret) {
-    if (json_is_boolean(value))
-        *ret = json_is_true(value);
-    else
-        bad(r, "", "must be true or false, not %s", type_name(value));
-}
-
-/* A whole number, written as one or as 20.0; false after noting what is wrong. */
-static bool read_integer(struct reader *r, const json_t *value, uint64_t min, uint64_t max, uint64_t *ret) {
-    double number = json_number_value(value);
-
-    if (!json_is_number(value)) {
-        bad(r, "", "must be a number, not %s", type_name(value));
-        return false;
-    }
-    if (number != floor(number)) {
-        bad(r, "", "must be a whole number");
-        return false;
-    }
-    if (number < (double)min || number > (double)max) {
-        bad(r, "", "is %.15g: must be from %" PRIu64 " to %" PRIu64, number, min, max);
-        return false;
-    }
-    *ret = json_is_integer(value) ? (uint64_t)json_integer_value(value) : (uint64_t)number;
-    return true;
-}
-
-static void read_count(struct reader *r, const json_t *value, uint32_t min, uint32_t max, uint32_t *ret) {
-    uint64_t number;
-
-    if (read_integer(r, value, min, max, &number))
-        *ret = (uint32_t)number;
-}
-
-static void read_size(struct reader *r, const json_t *value, uint64_t min, const char *min_text, uint64_t *ret) {
-    uint64_t bytes = 0;
-    int result = 0;
-
-    if (json_is_string(value)) {
-        const char *text = text_of(r, value, "a size");
-        if (text == NULL)
-            return;
-        result = policy_parse_size(text, &bytes);
-        if (result == -EINVAL) {
-            bad(r, *text == '-' ? "" : strchr(text, '.') != NULL ? "write a fraction in the next smaller unit: \"1536M\" for 1.5G" : "write \"512M\"; the units are K, M, G and T, powers of 1024",
-                "\"%.40s\" is not a size", text);
-            return;
-        }
-        if (result == -ERANGE || bytes > INT64_MAX) {
-            bad(r, "", "\"%.40s\" is too large: sizes end at 2^63 - 1 bytes", text);
-            return;
-        }
-    } else if (json_is_integer(value)) {
-        if (json_integer_value(value) < 0) {
-            bad(r, "", "is %" JSON_INTEGER_FORMAT ": a size cannot be negative", json_integer_value(value));
-            return;
-        }
-        bytes = (uint64_t)json_integer_value(value);
-    } else {
-        bad(r, "write \"512M\" or a whole number of bytes", "must be a size, not %s", json_is_real(value) ? "a fraction" : type_name(value));
-        return;
-    }
-    if (bytes < min)
-        bad(r, "a bare number is bytes; write \"512M\" for mebibytes", "is %" PRIu64 " bytes: must be at least %s", bytes, min_text);
-    else
-        *ret = bytes;
-}
-
-/* ---- the nearest word --------------------------------------------------------------------------------------------- */
-
-#define MAX_WORD 32u
-
-/* Levenshtein's distance; words longer than MAX_WORD are far from everything. */
-static unsigned distance(const char *a, const char *b) {
-    size_t n = strlen(b);
-    unsigned row[MAX_WORD + 1];
-
-    if (strlen(a) > MAX_WORD || n > MAX_WORD)
-        return MAX_WORD;
-    for (size_t j = 0; j <= n; j++)
-        row[j] = (unsigned)j;
-    for (size_t i = 1; a[i - 1] != 0; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= n; j++) {
-            unsigned changed = diagonal + (tolower((unsigned char)a[i - 1]) != b[j - 1]);
-            diagonal = row[j];
-            row[j] = MIN(changed, MIN(row[j], row[j - 1]) + 1);
-        }
-    }
-    return row[n];
-}
-
-static const char *nearest(const char *word, const char *const *words, size_t n) {
-    const char *best = NULL;
-    unsigned best_distance = MAX(2u, (unsigned)strlen(word) / 3) + 1;
-
-    for (size_t i = 0; i < n; i++) {
-        unsigned d = distance(word, words[i]);
-        if (d < best_distance) {
-            best_distance = d;
-            best = words[i];
-        }
-    }
-    return best;
-}
-
-/* The index of the word that the value is, or -1 after noting what is wrong. */
-static int read_word(struct reader *r, const json_t *value, const char *const *words, size_t n) {
-    struct buf all = BUF_INIT, hint = BUF_INIT;
-    const char *text = json_is_string(value) ? json_string_value(value) : NULL, *near;
-    int found = -1;
-
-    for (size_t i = 0; i < n; i++) {
-        buf_printf(&all, "%s\"%s\"", i == 0 ? "" : i + 1 == n ? " or " : ", ", words[i]);
-        if (text != NULL && strcmp(text, words[i]) == 0 && json_string_length(value) == strlen(text))
-            found = (int)i;
-    }
-    if (buf_failed(&all))
-        r->out_of_memory = true;
-    else if (found < 0 && text == NULL)
-        bad(r, "", "must be %s, not %s", all.data, type_name(value));
-    else if (found < 0) {
-        near = nearest(text, words, n);
-        if (near != NULL)
-            buf_printf(&hint, "did you mean \"%s\"?", near);
-        bad(r, near != NULL && !buf_failed(&hint) ? hint.data : "", "\"%.40s\" is none of its values: must be %s", text, all.data);
-    }
-    buf_done(&all);
-    buf_done(&hint);
-    return found;
-}
-
 /* ---- paths -------------------------------------------------------------------------------------------------------- */
-
-/* The absolute path without "//", "/./" and a "/" at its end, for the caller to free; NULL after noting what is wrong. ".." is refused: what it
- * means depends on symbolic links. */
-static char *read_path(struct reader *r, const json_t *value) {
-    const char *text = text_of(r, value, "a path");
-    char *path;
-    size_t n = 0;
-
-    if (text == NULL)
-        return NULL;
-    if (*text != '/') {
-        bad(r, *text == '~' ? "~ is not expanded: write the home directory out" : *text == '$' ? "variables are not expanded: write the path out" : "write it from / on",
-            "\"%.80s\" is not an absolute path", text);
-        return NULL;
-    }
-    if (strlen(text) >= 4096) {
-        bad(r, "", "is %zu bytes long: a path has at most 4095", strlen(text));
-        return NULL;
-    }
-    path = malloc(strlen(text) + 2);
-    if (path == NULL) {
-        r->out_of_memory = true;
-        return NULL;
-    }
-    for (const char *p = text; *p != 0;) {
-        size_t length = strcspn(p, "/");
-
-        if (length == 2 && p[0] == '.' && p[1] == '.') {
-            bad(r, "write the path without it", "\"%.80s\" contains \"..\"", text);
-            free(path);
-            return NULL;
-        }
-        if (length > 255) {
-            bad(r, "", "\"%.80s...\" has a name of %zu bytes: a name has at most 255", text, length);
-            free(path);
-            return NULL;
-        }
-        if (length > 0 && !(length == 1 && *p == '.')) {
-            path[n++] = '/';
-            memcpy(path + n, p, length);
-            n += length;
-        }
-        p += length + (p[length] == '/');
-    }
-    if (n == 0)
-        path[n++] = '/';
-    path[n] = 0;
-    return path;
-}
 
 static bool is_below(const char *path, const char *parent) {
     size_t n = strlen(parent);
@@ -419,11 +99,11 @@ static void read_paths(struct reader *r, const json_t *value, struct policy_path
     size_t given = paths->n;
 
     if (!json_is_array(value)) {
-        bad(r, json_is_string(value) ? "put it between [ and ]" : "", "must be a list of paths, not %s", type_name(value));
+        read_bad(r, json_is_string(value) ? "put it between [ and ]" : "", "must be a list of paths, not %s", read_type(value));
         return;
     }
     if (json_array_size(value) > MAX_PATHS) {
-        bad(r, "grant a directory above them", "has %zu paths: at most %u", json_array_size(value), MAX_PATHS);
+        read_bad(r, "grant a directory above them", "has %zu paths: at most %u", json_array_size(value), MAX_PATHS);
         return;
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
@@ -436,11 +116,11 @@ static void read_paths(struct reader *r, const json_t *value, struct policy_path
             continue;
         reason = refusal(path, paths, r->policy, &hint);
         if (reason != NULL)
-            bad(r, hint, "%s", reason);
+            read_bad(r, hint, "%s", reason);
         for (size_t j = given; j < paths->n && !twice; j++)
             twice = strcmp(paths->items[j].path, path) == 0;
         if (twice)
-            bad(r, "leave one out", "\"%.80s\" is in the list twice", path);
+            read_bad(r, "leave one out", "\"%.80s\" is in the list twice", path);
         if (reason != NULL || twice)
             free(path);
         else
@@ -451,12 +131,12 @@ static void read_paths(struct reader *r, const json_t *value, struct policy_path
 
 static bool add_defaults(struct reader *r, struct policy_paths *paths, const char *const *defaults, size_t n) {
     for (size_t i = 0; i < n; i++)
-        if (!add_path(r, paths, copy(r, defaults[i]), true))
+        if (!add_path(r, paths, read_copy(r, defaults[i]), true))
             return false;
     return true;
 }
 
-/* ---- strings ------------------------------------------------------------------------------------------------------ */
+/* ---- environment ------------------------------------------------------------------------------------------------- */
 
 /* Puts name=value into the environment, in the place of an earlier one of that name. */
 static void add_env(struct reader *r, const char *name, size_t name_length, const char *value) {
@@ -487,17 +167,17 @@ static void add_env(struct reader *r, const char *name, size_t name_length, cons
 
 static bool valid_env(struct reader *r, const char *name, size_t name_length, const char *value) {
     if (name_length == 0) {
-        bad(r, "", "a variable must have a name");
+        read_bad(r, "", "a variable must have a name");
         return false;
     }
     for (size_t i = 0; i < name_length; i++) {
         if (name[i] == '=' || !isgraph((unsigned char)name[i])) {
-            bad(r, "use letters, digits and _", "\"%.*s\" is not a name for a variable", (int)MIN(name_length, (size_t)40), name);
+            read_bad(r, "use letters, digits and _", "\"%.*s\" is not a name for a variable", (int)MIN(name_length, (size_t)40), name);
             return false;
         }
     }
     if (name_length + 1 + strlen(value) > MAX_ENV_BYTES) {
-        bad(r, "put it into a file", "has %zu bytes: a variable has at most %u", name_length + 1 + strlen(value), MAX_ENV_BYTES);
+        read_bad(r, "put it into a file", "has %zu bytes: a variable has at most %u", name_length + 1 + strlen(value), MAX_ENV_BYTES);
         return false;
     }
     return true;
@@ -510,9 +190,9 @@ static void read_env_object(struct reader *r, json_t *value) {
     json_object_foreach(value, name, member) {
         r->member = name;
         if (!json_is_string(member))
-            bad(r, json_is_object(member) || json_is_array(member) ? "" : "put the value between \" and \"", "must be a string, not %s", type_name(member));
+            read_bad(r, json_is_object(member) || json_is_array(member) ? "" : "put the value between \" and \"", "must be a string, not %s", read_type(member));
         else if (strlen(json_string_value(member)) != json_string_length(member))
-            bad(r, "", "must not contain a NUL character");
+            read_bad(r, "", "must not contain a NUL character");
         else if (valid_env(r, name, strlen(name), json_string_value(member)))
             add_env(r, name, strlen(name), json_string_value(member));
     }
@@ -522,12 +202,12 @@ static void read_env_object(struct reader *r, json_t *value) {
 static void read_env_list(struct reader *r, const json_t *value) {
     for (size_t i = 0; i < json_array_size(value); i++) {
         r->index = (long)i;
-        const char *text = text_of(r, json_array_get(value, i), "\"NAME=value\"");
+        const char *text = read_text(r, json_array_get(value, i), "\"NAME=value\"");
         if (text == NULL)
             continue;
         const char *equals = strchr(text, '=');
         if (equals == NULL)
-            bad(r, "write \"NAME=value\"", "\"%.40s\" has no \"=\"", text);
+            read_bad(r, "write \"NAME=value\"", "\"%.40s\" has no \"=\"", text);
         else if (valid_env(r, text, (size_t)(equals - text), equals + 1))
             add_env(r, text, (size_t)(equals - text), equals + 1);
     }
@@ -536,53 +216,53 @@ static void read_env_list(struct reader *r, const json_t *value) {
 
 /* ---- keys, in the order of docs/policy.md ------------------------------------------------------------------------- */
 
-static void read_fs_readable(struct reader *r, json_t *value) {
+static void key_fs_readable(struct reader *r, json_t *value) {
     r->readable_given = true;
     read_paths(r, value, &r->policy->fs_readable);
 }
 
-static void read_fs_writable(struct reader *r, json_t *value) {
+static void key_fs_writable(struct reader *r, json_t *value) {
     read_paths(r, value, &r->policy->fs_writable);
 }
 
-static void read_fs_shared(struct reader *r, json_t *value) {
+static void key_fs_shared(struct reader *r, json_t *value) {
     read_paths(r, value, &r->policy->fs_shared);
 }
 
-static void read_fs_denied(struct reader *r, json_t *value) {
+static void key_fs_denied(struct reader *r, json_t *value) {
     read_paths(r, value, &r->policy->fs_denied);
 }
 
-static void read_image(struct reader *r, json_t *value) {
-    const char *text = text_of(r, value, "the name of an image");
+static void key_image(struct reader *r, json_t *value) {
+    const char *text = read_text(r, value, "the name of an image");
 
     if (text != NULL)
-        r->policy->image = copy(r, text);
+        r->policy->image = read_copy(r, text);
 }
 
-static void read_cwd(struct reader *r, json_t *value) {
+static void key_cwd(struct reader *r, json_t *value) {
     r->policy->cwd = read_path(r, value);
 }
 
-static void read_env(struct reader *r, json_t *value) {
+static void key_env(struct reader *r, json_t *value) {
     size_t n = json_is_object(value) ? json_object_size(value) : json_array_size(value);
 
     if (!json_is_object(value) && !json_is_array(value))
-        bad(r, "write {\"NAME\": \"value\"}", "must be an object, not %s", type_name(value));
+        read_bad(r, "write {\"NAME\": \"value\"}", "must be an object, not %s", read_type(value));
     else if (n > MAX_ENV)
-        bad(r, "", "has %zu variables: at most %u", n, MAX_ENV);
+        read_bad(r, "", "has %zu variables: at most %u", n, MAX_ENV);
     else if (json_is_object(value))
         read_env_object(r, value);
     else
         read_env_list(r, value);
 }
 
-static void read_clean_env(struct reader *r, json_t *value) {
+static void key_clean_env(struct reader *r, json_t *value) {
     read_bool(r, value, &r->policy->clean_env);
 }
 
-static void read_user(struct reader *r, json_t *value) {
-    const char *text = json_is_string(value) ? text_of(r, value, "a user") : NULL;
+static void key_user(struct reader *r, json_t *value) {
+    const char *text = json_is_string(value) ? read_text(r, value, "a user") : NULL;
     unsigned long uid = ULONG_MAX;
     char *end = NULL;
 
@@ -600,19 +280,19 @@ static void read_user(struct reader *r, json_t *value) {
             uid = ULONG_MAX;
     }
     if (uid > 65534) {
-        bad(r, "the host's users have no names in a sandbox", "must be \"box\", \"root\" or a number from 0 to 65534");
+        read_bad(r, "the host's users have no names in a sandbox", "must be \"box\", \"root\" or a number from 0 to 65534");
         return;
     }
     if (uid == 0)
-        r->policy->user = copy(r, "root");
+        r->policy->user = read_copy(r, "root");
     else if (asprintf(&r->policy->user, "%lu", uid) < 0) {
         r->policy->user = NULL;
         r->out_of_memory = true;
     }
 }
 
-static void read_hostname(struct reader *r, json_t *value) {
-    const char *text = text_of(r, value, "a host name");
+static void key_hostname(struct reader *r, json_t *value) {
+    const char *text = read_text(r, value, "a host name");
     size_t label = 0;
 
     if (text == NULL)
@@ -627,59 +307,59 @@ static void read_hostname(struct reader *r, json_t *value) {
         if (*p == 0) {
             if (p - text > 64)
                 break;
-            r->policy->hostname = copy(r, text);
+            r->policy->hostname = read_copy(r, text);
             return;
         }
         label = ends ? 0 : label + 1;
     }
-    bad(r, "use letters, digits, - inside a name and . between names; at most 64 bytes", "\"%.64s\" is not a host name", text);
+    read_bad(r, "use letters, digits, - inside a name and . between names; at most 64 bytes", "\"%.64s\" is not a host name", text);
 }
 
-static void read_max_memory(struct reader *r, json_t *value) {
+static void key_max_memory(struct reader *r, json_t *value) {
     read_size(r, value, 4u << 20, "4M", &r->policy->max_memory_bytes);
 }
 
-static void read_max_processes(struct reader *r, json_t *value) {
+static void key_max_processes(struct reader *r, json_t *value) {
     read_count(r, value, 1, 32768, &r->policy->max_processes);
 }
 
-static void read_max_cpu(struct reader *r, json_t *value) {
+static void key_max_cpu(struct reader *r, json_t *value) {
     double cpus = json_number_value(value);
 
     if (!json_is_number(value))
-        bad(r, "", "must be a number of CPUs, not %s", type_name(value));
+        read_bad(r, "", "must be a number of CPUs, not %s", read_type(value));
     else if (!(cpus >= 0.01 && cpus <= 65536))
-        bad(r, cpus == 0 ? "leave it out for no limit" : "", "is %.6g: must be from 0.01 to 65536", cpus);
+        read_bad(r, cpus == 0 ? "leave it out for no limit" : "", "is %.6g: must be from 0.01 to 65536", cpus);
     else
         r->policy->max_cpu_milli = (uint32_t)lround(cpus * 1000);
 }
 
-static void read_max_disk(struct reader *r, json_t *value) {
+static void key_max_disk(struct reader *r, json_t *value) {
     read_size(r, value, 64u << 10, "64K", &r->policy->max_disk_bytes);
 }
 
-static void read_max_open_files(struct reader *r, json_t *value) {
+static void key_max_open_files(struct reader *r, json_t *value) {
     read_count(r, value, 16, 1048576, &r->policy->max_open_files);
 }
 
-static void read_max_output(struct reader *r, json_t *value) {
+static void key_max_output(struct reader *r, json_t *value) {
     read_size(r, value, 0, "0", &r->policy->max_output_bytes);
 }
 
-static void read_timeout(struct reader *r, json_t *value) {
+static void key_timeout(struct reader *r, json_t *value) {
     double seconds = json_number_value(value);
 
     if (!json_is_number(value))
-        bad(r, json_is_string(value) ? "write it without quotes and unit: 10 or 0.5" : "", "must be a number of seconds, not %s", type_name(value));
+        read_bad(r, json_is_string(value) ? "write it without quotes and unit: 10 or 0.5" : "", "must be a number of seconds, not %s", read_type(value));
     else if (!(seconds > 0))
-        bad(r, "leave it out for no time limit", "is %.6g: must be more than 0", seconds);
+        read_bad(r, "leave it out for no time limit", "is %.6g: must be more than 0", seconds);
     else if (seconds > MAX_TIMEOUT_S)
-        bad(r, "leave it out for no time limit", "is %.6g: must be at most %.0f", seconds, MAX_TIMEOUT_S);
+        read_bad(r, "leave it out for no time limit", "is %.6g: must be at most %.0f", seconds, MAX_TIMEOUT_S);
     else
         r->policy->timeout_ms = (int64_t)ceil(seconds * 1000);
 }
 
-static void read_net(struct reader *r, json_t *value) {
+static void key_net(struct reader *r, json_t *value) {
     static const char *const words[] = { [POLICY_NET_NONE] = "none", [POLICY_NET_LOOPBACK] = "loopback", [POLICY_NET_HOST] = "host" };
     int found = read_word(r, value, words, ARRAY_SIZE(words));
 
@@ -687,14 +367,14 @@ static void read_net(struct reader *r, json_t *value) {
         r->policy->net = (enum policy_net)found;
 }
 
-static void read_net_allow_hosts(struct reader *r, json_t *value) {
+static void key_net_allow_hosts(struct reader *r, json_t *value) {
     if (!json_is_array(value))
-        bad(r, "write []", "must be a list, not %s", type_name(value));
+        read_bad(r, "write []", "must be a list, not %s", read_type(value));
     else if (json_array_size(value) > 0)
-        bad(r, "use \"net\": \"none\" or, for the whole network, \"net\": \"host\"", "allowing single hosts is not supported yet: must be an empty list");
+        read_bad(r, "use \"net\": \"none\" or, for the whole network, \"net\": \"host\"", "allowing single hosts is not supported yet: must be an empty list");
 }
 
-static void read_random_seed(struct reader *r, json_t *value) {
+static void key_random_seed(struct reader *r, json_t *value) {
     const char *text = json_is_string(value) ? json_string_value(value) : NULL;
     char *end = NULL;
 
@@ -710,7 +390,7 @@ static void read_random_seed(struct reader *r, json_t *value) {
         r->policy->have_seed = true;
         return;
     }
-    bad(r, json_is_integer(value) || text != NULL ? "" : "write 42", "must be a whole number from 0 to 2^64 - 1 (from 2^63 on as a string)");
+    read_bad(r, json_is_integer(value) || text != NULL ? "" : "write 42", "must be a whole number from 0 to 2^64 - 1 (from 2^63 on as a string)");
 }
 
 /* Reads `digits` digits; -1 if they are not there. */
@@ -783,18 +463,18 @@ static bool valid_time(const char *p) {
     return valid_zone(p);
 }
 
-static void read_time_start(struct reader *r, json_t *value) {
-    const char *text = text_of(r, value, "a time");
+static void key_time_start(struct reader *r, json_t *value) {
+    const char *text = read_text(r, value, "a time");
 
     if (text == NULL)
         return;
     if (valid_time(text))
-        r->policy->time_start = copy(r, text);
+        r->policy->time_start = read_copy(r, text);
     else
-        bad(r, "write \"2025-01-01T00:00:00\", with Z or +01:00 after it if it is not UTC; years 1970 to 2199", "\"%.40s\" is not a time of ISO 8601", text);
+        read_bad(r, "write \"2025-01-01T00:00:00\", with Z or +01:00 after it if it is not UTC; years 1970 to 2199", "\"%.40s\" is not a time of ISO 8601", text);
 }
 
-static void read_time_mode(struct reader *r, json_t *value) {
+static void key_time_mode(struct reader *r, json_t *value) {
     static const char *const words[] = { [POLICY_TIME_OFFSET] = "offset", [POLICY_TIME_VIRTUAL] = "virtual" };
     int found = read_word(r, value, words, ARRAY_SIZE(words));
 
@@ -802,17 +482,17 @@ static void read_time_mode(struct reader *r, json_t *value) {
         r->policy->time_mode = (enum policy_time_mode)found;
 }
 
-static void read_serial(struct reader *r, json_t *value) {
+static void key_serial(struct reader *r, json_t *value) {
     read_bool(r, value, &r->policy->serial);
 }
 
-static void read_isolation(struct reader *r, json_t *value) {
+static void key_isolation(struct reader *r, json_t *value) {
     static const char *const words[] = { [POLICY_ISOLATION_NAMESPACE] = "namespace", [POLICY_ISOLATION_PROCESS] = "process" };
     const char *text = json_is_string(value) ? json_string_value(value) : "";
     int found;
 
     if (strcmp(text, "gvisor") == 0 || strcmp(text, "microvm") == 0) {
-        bad(r, "use \"namespace\" or \"process\"", "\"%s\" is not available yet", text);
+        read_bad(r, "use \"namespace\" or \"process\"", "\"%s\" is not available yet", text);
         return;
     }
     found = read_word(r, value, words, ARRAY_SIZE(words));
@@ -832,7 +512,7 @@ static const char *const key_names[] = {
 };
 
 static void (*const key_readers[])(struct reader *r, json_t *value) = {
-#define KEY_READER(name) read_##name,
+#define KEY_READER(name) key_##name,
     KEYS(KEY_READER)
 #undef KEY_READER
 };
@@ -844,7 +524,7 @@ static const char *meant_key(const char *key) {
     static const char *const aliases[][2] = {
         { "cpus", "max_cpu" }, { "output_limit", "max_output" }, { "memory_limit", "max_memory" }, { "cwd_dir", "cwd" }, { "workdir", "cwd" }, { "readonly", "fs_readable" },
     };
-    const char *near = nearest(key, key_names, ARRAY_SIZE(key_names));
+    const char *near = read_nearest(key, key_names, ARRAY_SIZE(key_names));
 
     for (size_t i = 0; i < ARRAY_SIZE(aliases); i++)
         if (strcmp(key, aliases[i][0]) == 0)
@@ -861,7 +541,7 @@ static void unknown_key(struct reader *r) {
 
     if (meant != NULL)
         snprintf(hint, sizeof(hint), "did you mean \"%s\"?", meant);
-    bad(r, meant != NULL ? hint : "docs/policy.md lists the keys", "unknown key \"%.80s\"", r->key);
+    read_bad(r, meant != NULL ? hint : "docs/policy.md lists the keys", "unknown key \"%.80s\"", r->key);
 }
 
 static void read_keys(struct reader *r, json_t *root) {
@@ -914,7 +594,7 @@ static void check_conflicts(struct reader *r) {
         for (size_t j = 0; j < policy->fs_writable.n; j++)
             if (strcmp(policy->fs_shared.items[i].path, policy->fs_writable.items[j].path) == 0) {
                 r->index = (long)i;
-                bad(r, "writable keeps what is written private, shared writes through to the host: choose one", "\"%.80s\" is also in fs_writable", policy->fs_shared.items[i].path);
+                read_bad(r, "writable keeps what is written private, shared writes through to the host: choose one", "\"%.80s\" is also in fs_writable", policy->fs_shared.items[i].path);
             }
 
     for (size_t g = 0; g < ARRAY_SIZE(granted); g++) {
@@ -926,12 +606,12 @@ static void check_conflicts(struct reader *r) {
             for (size_t j = 0; j < policy->fs_denied.n; j++) {
                 const char *denied = policy->fs_denied.items[j].path;
                 if (strcmp(path, denied) == 0)
-                    bad(r, "leave it out of one list", "\"%.80s\" is also in fs_denied", path);
+                    read_bad(r, "leave it out of one list", "\"%.80s\" is also in fs_denied", path);
                 else if (is_below(path, denied))
-                    bad(r, "grant another path or deny less", "\"%.80s\" is below \"%.80s\", which is in fs_denied", path, denied);
+                    read_bad(r, "grant another path or deny less", "\"%.80s\" is below \"%.80s\", which is in fs_denied", path, denied);
             }
             if (denied_above(policy, path) != NULL)
-                bad(r, "grant that directory by name to lift its denial", "\"%.80s\" is below \"%s\", which is denied by default", path, denied_above(policy, path));
+                read_bad(r, "grant that directory by name to lift its denial", "\"%.80s\" is below \"%s\", which is denied by default", path, denied_above(policy, path));
         }
     }
     r->index = -1;
@@ -979,19 +659,19 @@ static void bad_syntax(struct reader *r, const json_error_t *error) {
         r->out_of_memory = true;
         break;
     case json_error_numeric_overflow:
-        bad_text(r, line, "write a random_seed of 2^63 or more as a string", "a number is too large for 64 bits");
+        read_bad_text(r, line, "write a random_seed of 2^63 or more as a string", "a number is too large for 64 bits");
         break;
     case json_error_duplicate_key:
-        bad_text(r, line, "leave one out", "a key is given twice: %.100s", error->text);
+        read_bad_text(r, line, "leave one out", "a key is given twice: %.100s", error->text);
         break;
     case json_error_stack_overflow:
-        bad_text(r, line, "", "lists or objects are nested too deeply");
+        read_bad_text(r, line, "", "lists or objects are nested too deeply");
         break;
     case json_error_invalid_utf8:
-        bad_text(r, line, "", "is not valid UTF-8");
+        read_bad_text(r, line, "", "is not valid UTF-8");
         break;
     default:
-        bad_text(r, line, "", "is not valid JSON: %.120s (column %d)", error->text, error->column);
+        read_bad_text(r, line, "", "is not valid JSON: %.120s (column %d)", error->text, error->column);
     }
 }
 
@@ -1003,11 +683,11 @@ static json_t *parse(struct reader *r) {
     while (i < r->length && isspace((unsigned char)r->text[i]))
         i++;
     if (r->length > MAX_TEXT) {
-        bad_text(r, 0, "", "has %zu bytes: a policy has at most %u", r->length, MAX_TEXT);
+        read_bad_text(r, 0, "", "has %zu bytes: a policy has at most %u", r->length, MAX_TEXT);
         return NULL;
     }
     if (i == r->length) {
-        bad_text(r, 1, "{} is the default policy", "is empty");
+        read_bad_text(r, 1, "{} is the default policy", "is empty");
         return NULL;
     }
     root = json_loadb(r->text, r->length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &error);
@@ -1017,7 +697,7 @@ static json_t *parse(struct reader *r) {
             root = json_loadb(r->text, r->length, JSON_ALLOW_NUL, &error);
     }
     if (root != NULL && !json_is_object(root)) {
-        bad_text(r, 1, "{} is the default policy", "must be an object, not %s", type_name(root));
+        read_bad_text(r, 1, "{} is the default policy", "must be an object, not %s", read_type(root));
         json_decref(root);
         return NULL;
     }
