@@ -25,7 +25,7 @@ struct proc_usage {
     bool truncated;             /* there are more than PROC_SCAN_MAX */
 };
 
-/* RssAnon + RssShmem over all processes: memory shared among them (after fork, or MAP_SHARED) is counted for each, so this is never too little for what is mapped. Some 15
+/* RssAnon + RssShmem over all processes: memory shared among them (after fork, or MAP_SHARED) is counted for each, so this is never too little for what is mapped. Some 25
  * microseconds a process. -ESRCH if init is gone, -ENOMEM. */
 int proc_scan(pid_t init_pid, struct proc_usage *ret_usage);
 
