@@ -553,6 +553,9 @@ int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error
         error_set(&silent, engine->private_engine ? ROLLBOX_ERR_ENGINE_START : ROLLBOX_ERR_PROTOCOL, ETIMEDOUT, "connect",
                   "%s did not answer as a rollbox-engine within %d s", engine->path, WELCOME_TIMEOUT_MS / 1000);
         lose(engine, &silent);
+        /* Whatever it is, closing the handle shall not have to wait for it. */
+        if (engine->private_engine)
+            (void)pidfd_send_signal(engine->pidfd, SIGKILL, NULL, 0);
     }
     if (engine->lost) {
         if (error)

@@ -310,24 +310,29 @@ static void json_quote(struct buf *to, const unsigned char *data, size_t length)
         json_escape(to, c);
         start = i + 1;
     }
-    buf_add(to, data + start, length - start);
+    if (start < length)
+        buf_add(to, data + start, length - start);
     buf_add(to, "\"", 1);
 }
 
-void result_json_string(struct buf *to, const void *data, size_t length) {
-    if (!length) {
-        buf_add(to, "\"\"", 2);
-    } else if (utf8_valid(data, length)) {
-        json_quote(to, data, length);
-    } else {
-        auto_buf struct buf replaced = BUF_INIT;
+/* Quotes the text with what is not valid UTF-8 replaced. Returns whether all of it was valid. */
+static bool json_quote_any(struct buf *to, const void *data, size_t length) {
+    auto_buf struct buf replaced = BUF_INIT;
 
-        utf8_replace(&replaced, data, length);
-        if (buf_failed(&replaced))
-            to->failed = true;
-        else
-            json_quote(to, (const unsigned char *)replaced.data, replaced.length);
+    if (!length || utf8_valid(data, length)) {
+        json_quote(to, data, length);
+        return true;
     }
+    utf8_replace(&replaced, data, length);
+    if (buf_failed(&replaced))
+        to->failed = true;
+    else
+        json_quote(to, (const unsigned char *)replaced.data, replaced.length);
+    return false;
+}
+
+void result_json_string(struct buf *to, const void *data, size_t length) {
+    (void)json_quote_any(to, data, length);
 }
 
 static void json_text(struct buf *to, const char *text) {
@@ -350,10 +355,12 @@ static void json_ms(struct buf *to, double ms) {
         buf_printf(to, ".%03u", fraction);
 }
 
-static void json_base64(struct buf *to, const char *key, const void *data, size_t length) {
-    if (!length || utf8_valid(data, length))
+/* A stream of the guest's, and its raw bytes if the text cannot carry them. */
+static void json_stream(struct buf *to, const char *name, const void *data, size_t length) {
+    buf_printf(to, ",\"%s\":", name);
+    if (json_quote_any(to, data, length))
         return;
-    buf_printf(to, ",\"%s\":\"", key);
+    buf_printf(to, ",\"%s_base64\":\"", name);
     base64_encode(to, data, length);
     buf_add_text(to, "\"");
 }
@@ -383,12 +390,8 @@ ROLLBOX_PUBLIC int rollbox_result_json(const struct rollbox_result *result, cons
         buf_printf(&to, "%d", result->signal);
     else
         buf_add_text(&to, "null");
-    buf_add_text(&to, ",\"stdout\":");
-    result_json_string(&to, result->stdout_data, result->stdout_length);
-    json_base64(&to, "stdout_base64", result->stdout_data, result->stdout_length);
-    buf_add_text(&to, ",\"stderr\":");
-    result_json_string(&to, result->stderr_data, result->stderr_length);
-    json_base64(&to, "stderr_base64", result->stderr_data, result->stderr_length);
+    json_stream(&to, "stdout", result->stdout_data, result->stdout_length);
+    json_stream(&to, "stderr", result->stderr_data, result->stderr_length);
     buf_printf(&to, ",\"stdout_truncated\":%s,\"stderr_truncated\":%s,\"wall_ms\":", json_bool(result->stdout_truncated), json_bool(result->stderr_truncated));
     json_ms(&to, result->wall_ms);
     buf_add_text(&to, ",\"cpu_ms\":");
