@@ -191,6 +191,9 @@ int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct ro
     int pidfd = pidfd_open(pid, 0);
     if (pidfd < 0) {
         r = errno;
+        /* It has ended and been reaped: by the host program, or because that ignores SIGCHLD. */
+        if (r == ESRCH)
+            return error_set(error, ROLLBOX_ERR_ENGINE_START, r, "connect", "the engine %s ended at once; its standard error may say why", path);
         kill(pid, SIGKILL);
         while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
             ;
