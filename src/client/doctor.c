@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox_doctor: the features of features.h, tried out, as JSON. A hint names the very sysctl that is in the way where one is known, and says what isolation is left without the feature.
+ * rollbox_doctor: the features of features.h, tried out, as JSON. A hint names the very sysctl that is in the way where one is
+ * known, and says what isolation is left without the feature.
  */
 #include <errno.h>
 #include <jansson.h>
@@ -19,9 +20,11 @@ static const char *userns_hint(const struct features *f) {
     if (!f->is_root && f->unprivileged_userns_clone == 0)
         return "sysctl -w kernel.unprivileged_userns_clone=1 (it is 0), or run as root; without it, use isolation process";
     if (!f->is_root && f->apparmor_restrict_unprivileged_userns > 0)
-        return "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (it is 1), or give rollbox-engine an AppArmor profile with the rule userns, or run as root; without it, use "
+        return "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (it is 1), or give rollbox-engine an AppArmor profile with the "
+               "rule userns, or run as root; without it, use "
                "isolation process";
-    return "no sysctl forbids it: a container's seccomp profile, a security module or a chroot does (docker and podman: --security-opt seccomp=unconfined); without it, use isolation "
+    return "no sysctl forbids it: a container's seccomp profile, a security module or a chroot does (docker and podman: --security-opt "
+           "seccomp=unconfined); without it, use isolation "
            "process";
 }
 
@@ -58,18 +61,19 @@ static const char *cgroup_name(const struct features *f) {
 }
 
 static json_t *facts(const struct features *f) {
-    return json_pack("{s:I, s:b, s:i, s:I, s:I, s:i, s:b, s:i, s:i, s:i}", "uid", (json_int_t)f->uid, "root", f->is_root, "cpus", (int)f->cpus, "memory_total_bytes",
-                     (json_int_t)f->memory_total_bytes, "memory_available_bytes", (json_int_t)f->memory_available_bytes, "landlock_abi", f->landlock_abi,
-                     "max_user_namespaces_is_zero", f->userns_forbidden_by_max, "unprivileged_userns_clone", f->unprivileged_userns_clone,
-                     "apparmor_restrict_unprivileged_userns", f->apparmor_restrict_unprivileged_userns, "yama_ptrace_scope", f->yama_ptrace_scope);
+    return json_pack("{s:I, s:b, s:i, s:I, s:I, s:i, s:b, s:i, s:i, s:i}", "uid", (json_int_t)f->uid, "root", f->is_root, "cpus",
+        (int)f->cpus, "memory_total_bytes", (json_int_t)f->memory_total_bytes, "memory_available_bytes",
+        (json_int_t)f->memory_available_bytes, "landlock_abi", f->landlock_abi, "max_user_namespaces_is_zero", f->userns_forbidden_by_max,
+        "unprivileged_userns_clone", f->unprivileged_userns_clone, "apparmor_restrict_unprivileged_userns",
+        f->apparmor_restrict_unprivileged_userns, "yama_ptrace_scope", f->yama_ptrace_scope);
 }
 
 static json_t *table(const struct features *f) {
     json_t *array = json_array();
 
     for (enum feature i = 0; i < FEATURE_COUNT; i++)
-        if (json_array_append_new(array, json_pack("{s:s, s:b, s:s, s:s}", "name", feature_name(i), "available", feature_get(f, i), "needed_for", feature_needed_for(i), "hint",
-                                                   hint(f, i))) < 0) {
+        if (json_array_append_new(array, json_pack("{s:s, s:b, s:s, s:s}", "name", feature_name(i), "available", feature_get(f, i),
+                                             "needed_for", feature_needed_for(i), "hint", hint(f, i))) < 0) {
             json_decref(array);
             return NULL;
         }
@@ -83,11 +87,14 @@ int rollbox_doctor(char **ret_json, struct rollbox_error *error) {
     int r = features_probe(&f);
 
     if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "cannot start a child process to try features in: %s", strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "cannot start a child process to try features in: %s",
+            strerror(-r));
     if (f.mask_problem[0] != '\0')
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "ROLLBOX_KFEAT: \"%s\" is not -NAME of a feature (rollbox doctor lists the names)", f.mask_problem);
-    report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:o, s:o}", "kernel", f.release, "ok", features_namespace_ok(&f), "isolation", "namespace", features_namespace_ok(&f), "process",
-                       features_process_ok(&f), "cgroup", cgroup_name(&f), "features", table(&f), "facts", facts(&f));
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
+            "ROLLBOX_KFEAT: \"%s\" is not -NAME of a feature (rollbox doctor lists the names)", f.mask_problem);
+    report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:o, s:o}", "kernel", f.release, "ok", features_namespace_ok(&f), "isolation",
+        "namespace", features_namespace_ok(&f), "process", features_process_ok(&f), "cgroup", cgroup_name(&f), "features", table(&f),
+        "facts", facts(&f));
     text = report != NULL ? json_dumps(report, JSON_COMPACT) : NULL;
     json_decref(report);
     if (text == NULL)

@@ -2,9 +2,9 @@
 /*
  * cgroups: see cgroup.h for the model.
  *
- * One `hierarchy` is a mounted tree: on v1 there is one for each controller (or several share one: cpu,cpuacct), on v2 there is one in all. Everything is done relative to
- * directory descriptors: `parent_fd` is the group that was found, `engine_fd` our directory in it. What v1 and v2 call differently is in the `files` table and in the few
- * functions that ask for the backend.
+ * One `hierarchy` is a mounted tree: on v1 there is one for each controller (or several share one: cpu,cpuacct), on v2 there is one
+ * in all. Everything is done relative to directory descriptors: `parent_fd` is the group that was found, `engine_fd` our directory
+ * in it. What v1 and v2 call differently is in the `files` table and in the few functions that ask for the backend.
  *
  * Documentation/admin-guide/cgroup-v1/{memory,pids,freezer-subsystem}.rst, cgroup-v2.rst.
  */
@@ -197,7 +197,8 @@ static void sleep_ns(long ns) {
 
 /* ---- finding the place --------------------------------------------------------------------------------------------- */
 
-/* Our position in the hierarchy of a controller ("" for v2's) as a string inside `cgroups`, the text of /proc/self/cgroup; lines are "number:controllers:path". NULL if there is none. `copy` takes it. */
+/* Our position in the hierarchy of a controller ("" for v2's) as a string inside `cgroups`, the text of /proc/self/cgroup; lines
+ * are "number:controllers:path". NULL if there is none. `copy` takes it. */
 static bool own_position(const char *cgroups, const char *controller, char *copy, size_t size) {
     for (const char *line = cgroups; *line != '\0';) {
         const char *end = strchrnul(line, '\n');
@@ -255,7 +256,8 @@ static void drop_hierarchies(struct cgroup_root *root) {
     root->n_hierarchies = root->n_paths = 0;
 }
 
-/* One controller of v1, mounted at its usual place: at our own position, or (in a container that sees another part of the tree) at the top. Not being there is no error. */
+/* One controller of v1, mounted at its usual place: at our own position, or (in a container that sees another part of the tree) at
+ * the top. Not being there is no error. */
 static int find_v1_controller(struct cgroup_root *root, const char *cgroups, enum controller controller) {
     char position[2048], path[sizeof(position) + 64];
     auto_close int fd = -EBADF;
@@ -301,7 +303,8 @@ static int find_v1(struct cgroup_root *root, const struct features *features, co
 
         if (r < 0)
             return r;
-        /* A limit on memory without one on processes (or the reverse) would have to be completed by the other back end: better one of them for all. */
+        /* A limit on memory without one on processes (or the reverse) would have to be completed by the other back end: better one
+         * of them for all. */
         if (c <= PIDS && root->where[c] < 0) {
             drop_hierarchies(root);
             return 0;
@@ -319,7 +322,8 @@ static void v2_wanted(const struct features *features, const char *available, ch
             snprintf(text + strlen(text), size - strlen(text), "%s+%s", text[0] != '\0' ? " " : "", controller_names[c]);
 }
 
-/* Can groups with limits be made in this directory? Yes if memory and pids are handed down already, or if nobody is in the way of enabling that. */
+/* Can groups with limits be made in this directory? Yes if memory and pids are handed down already, or if nobody is in the way of
+ * enabling that. */
 static bool v2_usable(const struct features *features, int dir_fd, bool own, bool *ret_need_leaf, char *controllers, size_t size) {
     char available[512], wanted[64], procs[64];
     bool alone = false, need_leaf = false;
@@ -375,7 +379,8 @@ static int v2_make_leaf(struct cgroup_root *root, const struct features *feature
     return r;
 }
 
-/* Our own cgroup first, then its ancestors: the nearest that hands memory and pids down to its children and lets us move processes there. */
+/* Our own cgroup first, then its ancestors: the nearest that hands memory and pids down to its children and lets us move processes
+ * there. */
 static int find_v2(struct cgroup_root *root, const struct features *features, const char *cgroups) {
     char position[2048], path[sizeof(position) + 64], controllers[512];
     bool own = true;
@@ -466,7 +471,8 @@ const char *const *cgroup_paths(const struct cgroup_root *root) {
 
 /* ---- removing ------------------------------------------------------------------------------------------------------ */
 
-/* SIGKILL to what is in the group at `dir_fd`. v1 has no call for that, and members fork: the caller asks again until the group can be removed. Returns how many were there. */
+/* SIGKILL to what is in the group at `dir_fd`. v1 has no call for that, and members fork: the caller asks again until the group can
+ * be removed. Returns how many were there. */
 static int kill_members(int dir_fd) {
     auto_close int fd = -EBADF;
     char text[4096 + 1];
@@ -499,7 +505,8 @@ static int kill_members(int dir_fd) {
     return n_killed;
 }
 
-/* Removes a group and those below it, killing members. -EBUSY as long as the dying are not gone. Depth is bounded: rollbox makes two levels, and a guest cannot make any. */
+/* Removes a group and those below it, killing members. -EBUSY as long as the dying are not gone. Depth is bounded: rollbox makes
+ * two levels, and a guest cannot make any. */
 static int remove_tree(int parent_fd, const char *name, int depth) {
     auto_close int dir_fd = -EBADF;
     struct dirent *entry;
@@ -615,9 +622,10 @@ static int make_engine_dirs(struct cgroup_root *root) {
 }
 
 /*
- * Swap is not added to the limit: v2 gives the group none. v1 limits memory + swap, in a file of its own, never to less than memory (hence the order), here to a huge page more: were the two equal, that
- * one would be met first, whose failures some kernels do not count (6.18: memory.memsw.failcnt stays 0). Swappiness 0 keeps the rest out of swap, and is all there is on kernels that do
- * not account it.
+ * Swap is not added to the limit: v2 gives the group none. v1 limits memory + swap, in a file of its own, never to less than memory
+ * (hence the order), here to a huge page more: were the two equal, that one would be met first, whose failures some kernels do not
+ * count (6.18: memory.memsw.failcnt stays 0). Swappiness 0 keeps the rest out of swap, and is all there is on kernels that do not
+ * account it.
  */
 static int limit_memory(struct cgroup_slot *slot, uint64_t bytes) {
     const uint64_t room = UINT64_C(2) << 20;
@@ -654,7 +662,8 @@ static int limit_processes(struct cgroup_slot *slot, uint32_t processes) {
     return processes == 0 ? write_slot(slot, PIDS, "pids.max", "max") : write_slot_u64(slot, PIDS, "pids.max", processes);
 }
 
-/* A short period keeps a throttled guest from stalling for a tenth of a second; below a millisecond of quota, the least the kernel takes, it must be longer. */
+/* A short period keeps a throttled guest from stalling for a tenth of a second; below a millisecond of quota, the least the kernel
+ * takes, it must be longer. */
 static int limit_cpu(struct cgroup_slot *slot, uint32_t milli) {
     unsigned period_us = milli >= 50 ? 20000 : 1000000;
     uint64_t quota_us = (uint64_t)milli * period_us / 1000;
@@ -920,7 +929,8 @@ int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage) 
     u.oom_kills -= slot->base.oom_kills;
     u.memory_limit_hits -= slot->base.memory_limit_hits;
     u.processes_limit_hits -= slot->base.processes_limit_hits;
-    /* What a predecessor left charged is not this user's; but once the limit was met, the kernel has reclaimed it and all of the peak is. */
+    /* What a predecessor left charged is not this user's; but once the limit was met, the kernel has reclaimed it and all of the
+     * peak is. */
     if (u.memory_limit_hits == 0)
         u.memory_peak = u.memory_peak > slot->base.memory_now ? u.memory_peak - slot->base.memory_now : 0;
     *ret_usage = u;
@@ -970,10 +980,12 @@ int cgroup_slot_freeze(struct cgroup_slot *slot) {
 }
 
 int cgroup_slot_thaw(struct cgroup_slot *slot) {
-    return slot->root->backend == CGROUP_V2 ? write_slot(slot, FREEZER, "cgroup.freeze", "0") : write_slot(slot, FREEZER, "freezer.state", "THAWED");
+    return slot->root->backend == CGROUP_V2 ? write_slot(slot, FREEZER, "cgroup.freeze", "0")
+                                            : write_slot(slot, FREEZER, "freezer.state", "THAWED");
 }
 
-/* v1: with pids.max 0 nobody can fork any more; a child that was on its way when its parent was killed shows in the next round. A killed process that is frozen dies when it is thawed. */
+/* v1: with pids.max 0 nobody can fork any more; a child that was on its way when its parent was killed shows in the next round. A
+ * killed process that is frozen dies when it is thawed. */
 int cgroup_slot_kill(struct cgroup_slot *slot) {
     struct cgroup_root *root = slot->root;
     auto_close int fd = -EBADF;

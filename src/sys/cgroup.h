@@ -2,14 +2,17 @@
 /*
  * Limits for whole sandboxes by cgroup, v1 or v2 behind one interface.
  *
- * A `cgroup_root` is the place where this process may create groups: its own position in the hierarchy, else an ancestor or the top. Below it lies one directory for the
- * engine, "rollbox-<pid namespace>-<pid>-<start time>", made when the first slot is; the name tells a later engine that its maker is dead, so the leftovers can be
- * swept. A `cgroup_slot` is one group in each hierarchy, with limits, all its files open.
+ * A `cgroup_root` is the place where this process may create groups: its own position in the hierarchy, else an ancestor or the
+ * top. Below it lies one directory for the engine, "rollbox-<pid namespace>-<pid>-<start time>", made when the first slot is; the
+ * name tells a later engine that its maker is dead, so the leftovers can be swept. A `cgroup_slot` is one group in each hierarchy,
+ * with limits, all its files open.
  *
- * v1: moving a process costs the kernel up to 15 ms (it waits for an RCU grace period) unless another move came just before, so slots are made in batches, given a launcher
- * process by cgroup_slot_attach, and reused (cgroup_slot_reset): sandboxes enter by being forked there. v2: a child is cloned into cgroup_slot_fd with CLONE_INTO_CGROUP.
+ * v1: moving a process costs the kernel up to 15 ms (it waits for an RCU grace period) unless another move came just before, so
+ * slots are made in batches, given a launcher process by cgroup_slot_attach, and reused (cgroup_slot_reset): sandboxes enter by
+ * being forked there. v2: a child is cloned into cgroup_slot_fd with CLONE_INTO_CGROUP.
  *
- * Nothing here allocates memory except cgroup_root_open and cgroup_slot_new. All functions return 0 or -errno. Not thread-safe: one root, one thread.
+ * Nothing here allocates memory except cgroup_root_open and cgroup_slot_new. All functions return 0 or -errno. Not thread-safe: one
+ * root, one thread.
  */
 #ifndef ROLLBOX_SYS_CGROUP_H
 #define ROLLBOX_SYS_CGROUP_H
@@ -37,13 +40,14 @@ struct cgroup_usage {
     uint64_t cpu_ns;
     uint32_t processes_now;     /* tasks, attached launcher included */
     uint32_t oom_kills;         /* processes that the OOM killer ended in this group, be it for the group's limit or the host's need: */
-    uint32_t memory_limit_hits; /* times that the group's limit was reached; 0 with oom_kills > 0 means that the host ran out, not the guest */
+    uint32_t memory_limit_hits; /* times that the group's limit was reached; 0 with oom_kills > 0: the host ran out, not the guest */
     uint32_t processes_limit_hits;  /* forks that failed for the limit */
 };
 
-/* Finds where groups can be made. Creates none, with one exception: on v2, if this process is alone in a cgroup that is delegated to it, it moves itself into a child, since a group with
- * members can have no children with controllers. With no such place (or cgroup_v1 and cgroup_v2 both masked in `features`) it succeeds with a root of CGROUP_NONE, whose slots fail
- * with -EOPNOTSUPP. -ENOMEM, or what opening failed with. The caller frees *ret_root. */
+/* Finds where groups can be made. Creates none, with one exception: on v2, if this process is alone in a cgroup that is delegated
+ * to it, it moves itself into a child, since a group with members can have no children with controllers. With no such place (or
+ * cgroup_v1 and cgroup_v2 both masked in `features`) it succeeds with a root of CGROUP_NONE, whose slots fail with -EOPNOTSUPP.
+ * -ENOMEM, or what opening failed with. The caller frees *ret_root. */
 int cgroup_root_open(const struct features *features, struct cgroup_root **ret_root);
 
 /* Removes the engine's directories as far as they are empty (free the slots first) and frees. Takes and returns NULL. */
@@ -57,17 +61,19 @@ bool cgroup_root_has_freezer(const struct cgroup_root *root);
 /* Retries to remove groups that were busy when freed. Cheap if there are none. Returns how many are left. */
 int cgroup_root_tidy(struct cgroup_root *root);
 
-/* The directories (absolute) of this engine, to be removed with all below them if it is killed: known from cgroup_root_open on, also before they exist. NULL-terminated, the root's. */
+/* The directories (absolute) of this engine, to be removed with all below them if it is killed: known from cgroup_root_open on,
+ * also before they exist. NULL-terminated, the root's. */
 const char *const *cgroup_paths(const struct cgroup_root *root);
 
-/* Kills what is in those directories and removes them, with all groups below; for the janitor that outlives the engine. Blocks for up to `timeout_ms` until members are gone. 0,
- * or -EBUSY. Allocates nothing that the caller sees; needs no cgroup_root. */
+/* Kills what is in those directories and removes them, with all groups below; for the janitor that outlives the engine. Blocks for
+ * up to `timeout_ms` until members are gone. 0, or -EBUSY. Allocates nothing that the caller sees; needs no cgroup_root. */
 int cgroup_paths_remove(const char *const *paths, int timeout_ms);
 
 /* The same for directories of engines that are dead (pid and start time match no process). Returns how many engines were swept away. */
 int cgroup_sweep(struct cgroup_root *root);
 
-/* A new group with limits (NULL: none). `id` is unique among the live slots of this root. -EOPNOTSUPP, -ENOSPC, -EMFILE, -EEXIST, ... The caller frees it before the root. */
+/* A new group with limits (NULL: none). `id` is unique among the live slots of this root. -EOPNOTSUPP, -ENOSPC, -EMFILE, -EEXIST,
+ * ... The caller frees it before the root. */
 int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits, struct cgroup_slot **ret_slot);
 
 /* Kills nothing: removes the group if it is empty; else keeps it on the root's list for cgroup_root_tidy. Takes and returns NULL. */
@@ -79,16 +85,17 @@ int cgroup_slot_limit(struct cgroup_slot *slot, const struct cgroup_limits *limi
 /* Moves a process in, all its threads. -ESRCH if it is gone. */
 int cgroup_slot_attach(struct cgroup_slot *slot, pid_t pid);
 
-/* v1: the `tasks` files of the slot, for a single-threaded process to move itself by writing "0": that move alone takes no global lock and waits for no grace period (10 us a hierarchy).
- * Returns how many, the caller's to close; 0 on v2; -errno. */
+/* v1: the `tasks` files of the slot, for a single-threaded process to move itself by writing "0": that move alone takes no global
+ * lock and waits for no grace period (10 us a hierarchy). Returns how many, the caller's to close; 0 on v2; -errno. */
 #define CGROUP_MAX_ENTRIES 5
 int cgroup_slot_open_entries(const struct cgroup_slot *slot, int fds[CGROUP_MAX_ENTRIES]);
 
 /* v2: the directory, for CLONE_INTO_CGROUP; the slot's. -1 on v1. */
 int cgroup_slot_fd(const struct cgroup_slot *slot);
 
-/* A descriptor, the slot's, that tells of a use of the OOM killer: on v1 an eventfd, EPOLLIN (to be read); on v2 memory.events, EPOLLPRI (read cgroup_slot_usage to re-arm). On v2 it is
- * also raised for other memory events: look at oom_kills. -1 if there is none. Counts survive the processes: usage tells the truth after they are reaped. */
+/* A descriptor, the slot's, that tells of a use of the OOM killer: on v1 an eventfd, EPOLLIN (to be read); on v2 memory.events,
+ * EPOLLPRI (read cgroup_slot_usage to re-arm). On v2 it is also raised for other memory events: look at oom_kills. -1 if there is
+ * none. Counts survive the processes: usage tells the truth after they are reaped. */
 int cgroup_slot_oom_fd(const struct cgroup_slot *slot);
 uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot);   /* the EPOLL* to wait for on it */
 
@@ -98,11 +105,12 @@ int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage);
 /* The same of a single number, for watching closely. */
 int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes);
 
-/* Between two users of a slot: peaks and counts start afresh. The last user's processes are gone (a launcher may stay). Memory that they left behind (page cache) stays charged until
- * it is reclaimed, and is not counted in the new peak. */
+/* Between two users of a slot: peaks and counts start afresh. The last user's processes are gone (a launcher may stay). Memory that
+ * they left behind (page cache) stays charged until it is reclaimed, and is not counted in the new peak. */
 int cgroup_slot_reset(struct cgroup_slot *slot);
 
-/* Stops all members, and waits (up to a second) until they are stopped; -ETIMEDOUT, -EOPNOTSUPP without a freezer. A slot with a launcher in it freezes that too. */
+/* Stops all members, and waits (up to a second) until they are stopped; -ETIMEDOUT, -EOPNOTSUPP without a freezer. A slot with a
+ * launcher in it freezes that too. */
 int cgroup_slot_freeze(struct cgroup_slot *slot);
 int cgroup_slot_thaw(struct cgroup_slot *slot);
 

@@ -2,8 +2,9 @@
 /*
  * Feature detection: see features.h for the model.
  *
- * The quick part asks each system call with arguments that it must refuse: -ENOSYS (or, from a container's seccomp filter, -EPERM where the kernel
- * would not say so) means that it is not there. The thorough part is a table of probes, each run in a child of its own whose exit status is the answer.
+ * The quick part asks each system call with arguments that it must refuse: -ENOSYS (or, from a container's seccomp filter, -EPERM
+ * where the kernel would not say so) means that it is not there. The thorough part is a table of probes, each run in a child of its
+ * own whose exit status is the answer.
  */
 #include "sys/features.h"
 
@@ -57,8 +58,8 @@ static void feature_set(struct features *features, enum feature feature, bool av
 }
 
 bool features_namespace_ok(const struct features *f) {
-    return f->userns && f->pidns && f->proc_mount && f->mountns && f->ipcns && f->utsns && f->seccomp && f->clone3 && f->openat2 && f->close_range && f->pidfd &&
-           f->mount_api;
+    return f->userns && f->pidns && f->proc_mount && f->mountns && f->ipcns && f->utsns && f->seccomp && f->clone3 && f->openat2 &&
+           f->close_range && f->pidfd && f->mount_api;
 }
 
 bool features_process_ok(const struct features *f) {
@@ -152,7 +153,8 @@ static void find_facts(struct features *f) {
 
     f->uid = geteuid();
     f->is_root = f->uid == 0 && has_admin_capability();
-    f->cpus = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : (unsigned)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+    f->cpus =
+        sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : (unsigned)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
     if (proc_memory_available(&f->memory_available_bytes, &f->memory_total_bytes) < 0)
         f->memory_available_bytes = f->memory_total_bytes = 0;
     f->userns_forbidden_by_max = number_in("/proc/sys/user/max_user_namespaces", 1) == 0;
@@ -211,7 +213,8 @@ static void quick_unmasked(struct features *f) {
     memset(f, 0, sizeof(*f));
     find_facts(f);
 
-    may_userns = !f->userns_forbidden_by_max && (f->is_root || (f->unprivileged_userns_clone != 0 && f->apparmor_restrict_unprivileged_userns < 1));
+    may_userns =
+        !f->userns_forbidden_by_max && (f->is_root || (f->unprivileged_userns_clone != 0 && f->apparmor_restrict_unprivileged_userns < 1));
     f->userns = may_userns && exists("/proc/self/ns/user");
     f->pidns = exists("/proc/self/ns/pid");
     f->proc_mount = true;               /* only trying tells */
@@ -277,7 +280,8 @@ static bool enter(unsigned long namespaces) {
 static bool enter_mounts(bool userns) {
     if (userns ? !enter(CLONE_NEWNS) : sys_unshare(CLONE_NEWNS) < 0)
         return false;
-    return sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && sys_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, NULL) == 0 && chdir("/tmp") == 0;
+    return sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+           sys_mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, NULL) == 0 && chdir("/tmp") == 0;
 }
 
 /* A capability inside it must count, too: AppArmor on Ubuntu lets the namespace be made and then refuses each use. */
@@ -298,7 +302,10 @@ static bool try_proc_mount(void) {
         return false;
     pid = fork();
     if (pid == 0)
-        _exit(sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 && sys_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0 ? 0 : 1);
+        _exit(sys_mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                      sys_mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0
+                  ? 0
+                  : 1);
     return pid > 0 && waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -330,12 +337,14 @@ static bool try_cgroupns(void) {
 static bool try_overlay(bool userns, const char *options) {
     int fd;
 
-    if (!enter_mounts(userns) || mkdir("lower", 0755) < 0 || mkdir("upper", 0755) < 0 || mkdir("work", 0755) < 0 || mkdir("merged", 0755) < 0)
+    if (!enter_mounts(userns) || mkdir("lower", 0755) < 0 || mkdir("upper", 0755) < 0 || mkdir("work", 0755) < 0 ||
+        mkdir("merged", 0755) < 0)
         return false;
     fd = open("lower/file", O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
     if (fd < 0 || close(fd) < 0)
         return false;
-    return sys_mount("overlay", "merged", "overlay", 0, options) == 0 && unlink("merged/file") == 0 && !exists("merged/file") && exists("lower/file");
+    return sys_mount("overlay", "merged", "overlay", 0, options) == 0 && unlink("merged/file") == 0 && !exists("merged/file") &&
+           exists("lower/file");
 }
 
 static bool try_overlay_as_root(void) {
@@ -351,7 +360,8 @@ static bool try_landlock(void) {
     struct uapi_landlock_ruleset ruleset = { .handled_access_fs = LANDLOCK_ACCESS_FS_READ_FILE };
     int fd = sys_landlock_create_ruleset(&ruleset, sizeof(ruleset.handled_access_fs), 0);
 
-    return fd >= 0 && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && sys_landlock_restrict_self(fd, 0) == 0 && open("/proc/self/stat", O_RDONLY) < 0 && errno == EACCES;
+    return fd >= 0 && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && sys_landlock_restrict_self(fd, 0) == 0 &&
+           open("/proc/self/stat", O_RDONLY) < 0 && errno == EACCES;
 }
 
 static bool try_seccomp(void) {
@@ -363,7 +373,8 @@ static bool try_seccomp(void) {
     };
     struct sock_fprog program = { ARRAY_SIZE(code), code };
 
-    return sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program) == 0 && sys_call0(__NR_getppid) == -ENOSYS;
+    return sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program) == 0 &&
+           sys_call0(__NR_getppid) == -ENOSYS;
 }
 
 static bool try_clone3(void) {
@@ -376,7 +387,8 @@ static bool try_clone3(void) {
 }
 
 static bool try_openat2(void) {
-    return sys_openat2(AT_FDCWD, "/", &(struct open_how){ .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS }) >= 0;
+    return sys_openat2(
+               AT_FDCWD, "/", &(struct open_how){ .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS }) >= 0;
 }
 
 static bool try_close_range(void) {
@@ -396,7 +408,8 @@ static bool try_mount_api(void) {
     if (!enter_mounts(true) || mkdir("at", 0755) < 0)
         return false;
     tree = sys_open_tree(AT_FDCWD, "/usr", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-    return tree >= 0 && sys_mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr) == 0 && sys_move_mount(tree, "", AT_FDCWD, "at", MOVE_MOUNT_F_EMPTY_PATH) == 0;
+    return tree >= 0 && sys_mount_setattr(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr) == 0 &&
+           sys_move_mount(tree, "", AT_FDCWD, "at", MOVE_MOUNT_F_EMPTY_PATH) == 0;
 }
 
 /* Needs the root of the file system's own user namespace. */

@@ -2,10 +2,10 @@
 /*
  * What the kernel and the present user can give.
  *
- * One table names every feature. features_quick fills it in microseconds without starting a process, from what the kernel says about itself: the
- * engine does this at each start. features_probe then tries the things in forked children: what a security module, a seccomp filter or a
- * chroot forbids shows only there. The environment variable ROLLBOX_KFEAT ("-landlock,-cgroup") makes features count as missing, so that
- * the other path can be tested on any machine.
+ * One table names every feature. features_quick fills it in microseconds without starting a process, from what the kernel says
+ * about itself: the engine does this at each start. features_probe then tries the things in forked children: what a security
+ * module, a seccomp filter or a chroot forbids shows only there. The environment variable ROLLBOX_KFEAT ("-landlock,-cgroup") makes
+ * features count as missing, so that the other path can be tested on any machine.
  */
 #ifndef ROLLBOX_SYS_FEATURES_H
 #define ROLLBOX_SYS_FEATURES_H
@@ -13,35 +13,71 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Row: enum suffix, field and name in ROLLBOX_KFEAT, what it is needed for, how to get it. "cgroup" in ROLLBOX_KFEAT stands for all cgroup_* but cgroupns. */
+/* Row: enum suffix, field and name in ROLLBOX_KFEAT, what it is needed for, how to get it. "cgroup" in ROLLBOX_KFEAT stands for all
+ * cgroup_* but cgroupns. */
 #define FEATURES(X) \
-    X(USERNS, userns, "isolation namespace", "allow unprivileged user namespaces: see user.max_user_namespaces, kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns; without them, use isolation process") \
-    X(PIDNS, pidns, "isolation namespace: processes of its own", "use a kernel with CONFIG_PID_NS; without it, use isolation process") \
-    X(PROC_MOUNT, proc_mount, "isolation namespace: a /proc of its own", "leave the container that masks parts of /proc, or unmask it (docker and podman: --security-opt systempaths=unconfined, --security-opt unmask=ALL); without it, use isolation process") \
-    X(MOUNTNS, mountns, "isolation namespace: a file system of its own", "use a kernel with namespaces and do not run in a chroot; without it, use isolation process") \
-    X(IPCNS, ipcns, "isolation namespace: System V IPC and message queues of its own", "use a kernel with CONFIG_IPC_NS; without it, use isolation process") \
-    X(UTSNS, utsns, "isolation namespace: a host name of its own", "use a kernel with CONFIG_UTS_NS; without it, use isolation process") \
-    X(NETNS, netns, "net none and loopback", "use a kernel with CONFIG_NET_NS; without it only net host works in isolation namespace") \
-    X(TIMENS, timens, "an uptime of its own, time_start", "use a kernel with CONFIG_TIME_NS (5.6 or later); without it a sandbox sees the host's uptime") \
-    X(CGROUPNS, cgroupns, "hiding the host's cgroup paths", "use a kernel with CONFIG_CGROUPS; without it /proc/self/cgroup is masked only") \
-    X(OVERLAYFS, overlayfs, "fs_writable (private copy-on-write)", "load the module overlay (modprobe overlay); without it fs_writable is refused, fs_readable and fs_shared work") \
-    X(OVERLAY_USERXATTR, overlay_userxattr, "fs_writable as an ordinary user", "use Linux 5.11 or later; without it fs_writable needs root") \
-    X(LANDLOCK, landlock, "isolation process; a second layer under namespace", "use a kernel with CONFIG_SECURITY_LANDLOCK and landlock in the lsm= boot parameter; without it isolation process is refused and namespace has one layer less") \
-    X(LANDLOCK_NET, landlock_net, "net none and loopback in isolation process: TCP rules", "use Linux 6.7 or later (Landlock ABI 4); isolation process then blocks sockets by seccomp alone") \
-    X(LANDLOCK_SCOPE, landlock_scope, "isolation process: no signals or abstract sockets to others", "use Linux 6.12 or later (Landlock ABI 6); isolation namespace holds both by itself") \
-    X(SECCOMP, seccomp, "every sandbox: the system call filter", "use a kernel with CONFIG_SECCOMP_FILTER; nothing runs without it") \
-    X(CLONE3, clone3, "starting a process in its namespaces and cgroup at once", "use Linux 5.7 or later, and let the container's seccomp profile pass clone3") \
-    X(OPENAT2, openat2, "resolving paths safely", "use Linux 5.6 or later, and let the container's seccomp profile pass openat2") \
-    X(CLOSE_RANGE, close_range, "closing inherited descriptors", "use Linux 5.9 or later, and let the container's seccomp profile pass close_range") \
-    X(PIDFD, pidfd, "holding processes without races", "use Linux 5.3 or later, and let the container's seccomp profile pass pidfd_open") \
-    X(MOUNT_API, mount_api, "isolation namespace: open_tree, move_mount and mount_setattr", "use Linux 5.12 or later, and let the container's seccomp profile pass the mount calls; without them, use isolation process") \
-    X(IDMAPPED_MOUNTS, idmapped_mounts, "fs_shared and images with the right owners when run by root", "use Linux 5.12 or later, as root; ordinary users need none") \
-    X(CGROUP_V1, cgroup_v1, "limits by cgroup (v1)", "run as root with the memory, pids and cpu controllers mounted below /sys/fs/cgroup; without any cgroup, limits use the user namespace's rlimits and a watcher") \
-    X(CGROUP_V2, cgroup_v2, "limits by cgroup (v2)", "delegate a cgroup: systemd-run --user --scope -p Delegate=yes, or start in a container with its own writable cgroup; without any cgroup, limits use the user namespace's rlimits and a watcher") \
-    X(CGROUP_MEMORY, cgroup_memory, "max_memory held exactly", "enable the memory controller (cgroup_enable=memory at boot, +memory in cgroup.subtree_control); without it a watcher holds max_memory") \
-    X(CGROUP_PIDS, cgroup_pids, "max_processes held by cgroup", "enable the pids controller (+pids in cgroup.subtree_control); without it RLIMIT_NPROC of the user namespace holds max_processes") \
-    X(CGROUP_CPU, cgroup_cpu, "max_cpu", "enable the cpu controller (+cpu in cgroup.subtree_control); without it max_cpu is refused") \
-    X(PROC_CHILDREN, proc_children, "the watcher that holds limits where there is no cgroup", "use a kernel with CONFIG_PROC_CHILDREN, or a writable cgroup")
+    X(USERNS, userns, "isolation namespace", \
+      "allow unprivileged user namespaces: see user.max_user_namespaces, kernel.unprivileged_userns_clone and " \
+      "kernel.apparmor_restrict_unprivileged_userns; without them, use isolation process") \
+    X(PIDNS, pidns, "isolation namespace: processes of its own", \
+      "use a kernel with CONFIG_PID_NS; without it, use isolation process") \
+    X(PROC_MOUNT, proc_mount, "isolation namespace: a /proc of its own", \
+      "leave the container that masks parts of /proc, or unmask it (docker and podman: --security-opt systempaths=unconfined, " \
+      "--security-opt unmask=ALL); without it, use isolation process") \
+    X(MOUNTNS, mountns, "isolation namespace: a file system of its own", \
+      "use a kernel with namespaces and do not run in a chroot; without it, use isolation process") \
+    X(IPCNS, ipcns, "isolation namespace: System V IPC and message queues of its own", \
+      "use a kernel with CONFIG_IPC_NS; without it, use isolation process") \
+    X(UTSNS, utsns, "isolation namespace: a host name of its own", \
+      "use a kernel with CONFIG_UTS_NS; without it, use isolation process") \
+    X(NETNS, netns, "net none and loopback", \
+      "use a kernel with CONFIG_NET_NS; without it only net host works in isolation namespace") \
+    X(TIMENS, timens, "an uptime of its own, time_start", \
+      "use a kernel with CONFIG_TIME_NS (5.6 or later); without it a sandbox sees the host's uptime") \
+    X(CGROUPNS, cgroupns, "hiding the host's cgroup paths", \
+      "use a kernel with CONFIG_CGROUPS; without it /proc/self/cgroup is masked only") \
+    X(OVERLAYFS, overlayfs, "fs_writable (private copy-on-write)", \
+      "load the module overlay (modprobe overlay); without it fs_writable is refused, fs_readable and fs_shared work") \
+    X(OVERLAY_USERXATTR, overlay_userxattr, "fs_writable as an ordinary user", \
+      "use Linux 5.11 or later; without it fs_writable needs root") \
+    X(LANDLOCK, landlock, "isolation process; a second layer under namespace", \
+      "use a kernel with CONFIG_SECURITY_LANDLOCK and landlock in the lsm= boot parameter; without it isolation process is " \
+      "refused and namespace has one layer less") \
+    X(LANDLOCK_NET, landlock_net, "net none and loopback in isolation process: TCP rules", \
+      "use Linux 6.7 or later (Landlock ABI 4); isolation process then blocks sockets by seccomp alone") \
+    X(LANDLOCK_SCOPE, landlock_scope, "isolation process: no signals or abstract sockets to others", \
+      "use Linux 6.12 or later (Landlock ABI 6); isolation namespace holds both by itself") \
+    X(SECCOMP, seccomp, "every sandbox: the system call filter", \
+      "use a kernel with CONFIG_SECCOMP_FILTER; nothing runs without it") \
+    X(CLONE3, clone3, "starting a process in its namespaces and cgroup at once", \
+      "use Linux 5.7 or later, and let the container's seccomp profile pass clone3") \
+    X(OPENAT2, openat2, "resolving paths safely", \
+      "use Linux 5.6 or later, and let the container's seccomp profile pass openat2") \
+    X(CLOSE_RANGE, close_range, "closing inherited descriptors", \
+      "use Linux 5.9 or later, and let the container's seccomp profile pass close_range") \
+    X(PIDFD, pidfd, "holding processes without races", \
+      "use Linux 5.3 or later, and let the container's seccomp profile pass pidfd_open") \
+    X(MOUNT_API, mount_api, "isolation namespace: open_tree, move_mount and mount_setattr", \
+      "use Linux 5.12 or later, and let the container's seccomp profile pass the mount calls; without them, use isolation " \
+      "process") \
+    X(IDMAPPED_MOUNTS, idmapped_mounts, "fs_shared and images with the right owners when run by root", \
+      "use Linux 5.12 or later, as root; ordinary users need none") \
+    X(CGROUP_V1, cgroup_v1, "limits by cgroup (v1)", \
+      "run as root with the memory, pids and cpu controllers mounted below /sys/fs/cgroup; without any cgroup, limits use the " \
+      "user namespace's rlimits and a watcher") \
+    X(CGROUP_V2, cgroup_v2, "limits by cgroup (v2)", \
+      "delegate a cgroup: systemd-run --user --scope -p Delegate=yes, or start in a container with its own writable cgroup; " \
+      "without any cgroup, limits use the user namespace's rlimits and a watcher") \
+    X(CGROUP_MEMORY, cgroup_memory, "max_memory held exactly", \
+      "enable the memory controller (cgroup_enable=memory at boot, +memory in cgroup.subtree_control); without it a watcher " \
+      "holds max_memory") \
+    X(CGROUP_PIDS, cgroup_pids, "max_processes held by cgroup", \
+      "enable the pids controller (+pids in cgroup.subtree_control); without it RLIMIT_NPROC of the user namespace holds " \
+      "max_processes") \
+    X(CGROUP_CPU, cgroup_cpu, "max_cpu", \
+      "enable the cpu controller (+cpu in cgroup.subtree_control); without it max_cpu is refused") \
+    X(PROC_CHILDREN, proc_children, "the watcher that holds limits where there is no cgroup", \
+      "use a kernel with CONFIG_PROC_CHILDREN, or a writable cgroup")
 
 enum feature {
 #define FEATURE_ENUM(id, name, needed_for, hint) FEATURE_##id,
@@ -68,14 +104,17 @@ struct features {
     char release[65];                           /* uname -r */
     int release_major, release_minor;
 
-    char mask_problem[48];                      /* the first word of ROLLBOX_KFEAT that is no "-name" of the table; "" if all are known. To be told as an error */
+    /* The first word of ROLLBOX_KFEAT that is no "-name" of the table, to be told as an error; "" if all are known. */
+    char mask_problem[48];
 };
 
-/* Fills all of *features from what the kernel says. Microseconds, no child processes, never fails: what cannot be found out counts as missing. */
+/* Fills all of *features from what the kernel says. Microseconds, no child processes, never fails: what cannot be found out counts
+ * as missing. */
 void features_quick(struct features *features);
 
-/* features_quick, then tries each feature in a forked child as the present user and corrects the table. Some milliseconds. Writes nothing that stays: mounts are made in
- * namespaces of their own, a cgroup is removed again. Not for threaded programs' hot paths: it forks. 0, or -errno (-ENOMEM, -EAGAIN) when no child can be started. */
+/* features_quick, then tries each feature in a forked child as the present user and corrects the table. Some milliseconds. Writes
+ * nothing that stays: mounts are made in namespaces of their own, a cgroup is removed again. Not for threaded programs' hot paths:
+ * it forks. 0, or -errno (-ENOMEM, -EAGAIN) when no child can be started. */
 int features_probe(struct features *features);
 
 /* The row's words. `name` as in ROLLBOX_KFEAT. */

@@ -66,10 +66,14 @@ static int parse_stat(const char *text, struct stat_line *ret) {
     int64_t cutime, cstime, threads, start;
     char state;
 
-    if (p == NULL || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %*d %*d %" SCNd64 " %*d %" SCNd64,
-                            &state, &utime, &stime, &cutime, &cstime, &threads, &start) != 7)
+    if (p == NULL ||
+        sscanf(p + 1,
+            " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNd64 " %*d %*d %" SCNd64 " %*d %" SCNd64,
+            &state, &utime, &stime, &cutime, &cstime, &threads, &start) != 7)
         return -EBADMSG;
-    *ret = (struct stat_line){ .ticks = utime + stime + (uint64_t)cutime + (uint64_t)cstime, .threads = (uint32_t)threads, .start_time = start, .state = state };
+    *ret = (struct stat_line){
+        .ticks = utime + stime + (uint64_t)cutime + (uint64_t)cstime, .threads = (uint32_t)threads, .start_time = start, .state = state
+    };
     return 0;
 }
 
@@ -216,7 +220,8 @@ static int add_memory_files(struct scan *scan, int process_fd) {
         char link[16];
         struct stat st;
 
-        if (readlinkat(fd, entry->d_name, link, sizeof(link)) < 7 || memcmp(link, "/memfd:", 7) != 0 || fstatat(fd, entry->d_name, &st, 0) < 0)
+        if (readlinkat(fd, entry->d_name, link, sizeof(link)) < 7 || memcmp(link, "/memfd:", 7) != 0 ||
+            fstatat(fd, entry->d_name, &st, 0) < 0)
             continue;
         if (scan->n_files == scan->files_capacity) {
             size_t capacity = MAX(scan->files_capacity * 2, (size_t)64);
@@ -381,7 +386,8 @@ int proc_fake_stat(unsigned cpus, int64_t boot_time_s, struct buf *to) {
     buf_printf(to, "cpu  0 0 0 %u 0 0 0 0 0 0\n", idle * cpus);
     for (unsigned i = 0; i < cpus; i++)
         buf_printf(to, "cpu%u 0 0 0 %u 0 0 0 0 0 0\n", i, idle);
-    buf_printf(to, "intr 0\nctxt 0\nbtime %" PRId64 "\nprocesses 1\nprocs_running 1\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n", boot_time_s);
+    buf_printf(to, "intr 0\nctxt 0\nbtime %" PRId64 "\nprocesses 1\nprocs_running 1\nprocs_blocked 0\nsoftirq 0 0 0 0 0 0 0 0 0 0 0\n",
+        boot_time_s);
     return buf_failed(to) ? -ENOMEM : 0;
 }
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading /proc: what the processes of a sandbox use, from outside; and the text of the /proc files that a sandbox is given in place of the host's.
+ * Reading /proc: what the processes of a sandbox use, from outside; and the text of the /proc files that a sandbox is given in
+ * place of the host's.
  *
- * The walk starts at the sandbox' init and follows /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN), breadth first: a process that loses its parent meanwhile goes to an init whose children
- * were read already, so nothing is counted twice; a little may be missed. Processes may vanish at any moment: that is no error.
+ * The walk starts at the sandbox' init and follows /proc/PID/task/TID/children (CONFIG_PROC_CHILDREN), breadth first: a process
+ * that loses its parent meanwhile goes to an init whose children were read already, so nothing is counted twice; a little may be
+ * missed. Processes may vanish at any moment: that is no error.
  */
 #ifndef ROLLBOX_SYS_PROC_H
 #define ROLLBOX_SYS_PROC_H
@@ -25,13 +27,14 @@ struct proc_usage {
     bool truncated;             /* there are more than PROC_SCAN_MAX */
 };
 
-/* RssAnon + RssShmem over all processes: memory shared among them (after fork, or MAP_SHARED) is counted for each, so this is never too little for what is mapped. Some 25
- * microseconds a process. -ESRCH if init is gone, -ENOMEM. */
+/* RssAnon + RssShmem over all processes: memory shared among them (after fork, or MAP_SHARED) is counted for each, so this is never
+ * too little for what is mapped. Some 25 microseconds a process. -ESRCH if init is gone, -ENOMEM. */
 int proc_scan(pid_t init_pid, struct proc_usage *ret_usage);
 
-/* The same with each shared page divided among those that map it (smaps_rollup's Pss; costs in proportion to the memory), and with memory files (memfd) that are held open: those
- * are in nobody's resident set unless mapped. Of mapped shared memory and memory files only the greater is counted, as they may be the same. For when proc_scan exceeds the limit, and now
- * and then for the memory files. A process that may not be looked into counts as in proc_scan. */
+/* The same with each shared page divided among those that map it (smaps_rollup's Pss; costs in proportion to the memory), and with
+ * memory files (memfd) that are held open: those are in nobody's resident set unless mapped. Of mapped shared memory and memory
+ * files only the greater is counted, as they may be the same. For when proc_scan exceeds the limit, and now and then for the memory
+ * files. A process that may not be looked into counts as in proc_scan. */
 int proc_scan_exact(pid_t init_pid, struct proc_usage *ret_usage);
 
 /* When a process started, in clock ticks since boot; with its pid, a name that is never used again. -ESRCH. */
@@ -48,7 +51,8 @@ int proc_memory_available(uint64_t *ret_available_bytes, uint64_t *ret_total_byt
 /* /proc/cpuinfo cut to the first `cpus` processors of the host's. "siblings" and "cpu cores" are made to agree. */
 int proc_fake_cpuinfo(const char *host, size_t length, unsigned cpus, struct buf *to);
 
-/* /proc/stat of a machine with `cpus` processors that was never busy: the host's load and interrupts are none of the guest's business. `boot_time_s` is for btime. */
+/* /proc/stat of a machine with `cpus` processors that was never busy: the host's load and interrupts are none of the guest's
+ * business. `boot_time_s` is for btime. */
 int proc_fake_stat(unsigned cpus, int64_t boot_time_s, struct buf *to);
 
 /* /proc/meminfo of a machine with `limit_bytes` (or the host's MemTotal, if that is less or the limit 0), all of it free, without swap. */

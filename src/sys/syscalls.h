@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * System calls that Debian 12's glibc has no wrapper for, or whose wrapper does more than the call. Each returns what the kernel returns: a result, or -errno.
+ * System calls that Debian 12's glibc has no wrapper for, or whose wrapper does more than the call. Each returns what the kernel
+ * returns: a result, or -errno.
  *
- * errno is neither set nor read and no function of the C library is called, so these may be used between clone and exec, in a process that shares
- * its parent's memory, and in the guest layer.
+ * errno is neither set nor read and no function of the C library is called, so these may be used between clone and exec, in a
+ * process that shares its parent's memory, and in the guest layer.
  */
 #ifndef ROLLBOX_SYS_SYSCALLS_H
 #define ROLLBOX_SYS_SYSCALLS_H
@@ -52,9 +53,10 @@ static inline long sys_call6(long number, long a, long b, long c, long d, long e
 #define sys_call4(n, a, b, c, d) sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), 0, 0)
 #define sys_call5(n, a, b, c, d, e) sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), SYS_ARG(e), 0)
 
-/* Returns in both processes, like fork: 0 in the child. With args->stack 0 the child runs on a copy of the caller's stack, so CLONE_VM without a stack of
- * its own is allowed only together with CLONE_VFORK, and then from a function whose frame the child never returns from. glibc's fork handlers do not run, and its
- * cached state is the parent's: the child keeps to this header and to async-signal-safe functions. clone(2) */
+/* Returns in both processes, like fork: 0 in the child. With args->stack 0 the child runs on a copy of the caller's stack, so
+ * CLONE_VM without a stack of its own is allowed only together with CLONE_VFORK, and then from a function whose frame the child
+ * never returns from. glibc's fork handlers do not run, and its cached state is the parent's: the child keeps to this header and to
+ * async-signal-safe functions. clone(2) */
 static inline __attribute__((always_inline)) long sys_clone3(struct clone_args *args, size_t size) {
     return sys_call2(__NR_clone3, args, size);
 }
@@ -150,7 +152,8 @@ static inline int sys_execveat(int dir_fd, const char *path, char *const argv[],
     return (int)sys_call5(__NR_execveat, dir_fd, path, argv, envp, flags);
 }
 
-/* The raw calls of this thread alone; glibc's setresuid and friends signal every thread of the process, which a child that shares its parent's memory must not do. */
+/* The raw calls of this thread alone; glibc's setresuid and friends signal every thread of the process, which a child that shares
+ * its parent's memory must not do. */
 static inline int sys_setresuid(uid_t real, uid_t effective, uid_t saved) {
     return (int)sys_call3(__NR_setresuid, real, effective, saved);
 }

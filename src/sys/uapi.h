@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kernel constants and structures that are newer than Debian 12's headers (6.1), under the kernel's own names where those are macros. What the 6.1 headers make an
- * enum or a shorter structure is here under the prefix uapi_/UAPI_, so that newer headers do not collide.
+ * Kernel constants and structures that are newer than Debian 12's headers (6.1), under the kernel's own names where those are
+ * macros. What the 6.1 headers make an enum or a shorter structure is here under the prefix uapi_/UAPI_, so that newer headers do
+ * not collide.
  *
- * The values are the kernel's ABI (include/uapi/linux); what they mean on an older kernel: the call fails, so probe first (features.h).
+ * The values are the kernel's ABI (include/uapi/linux); what they mean on an older kernel: the call fails, so probe first
+ * (features.h).
  */
 #ifndef ROLLBOX_SYS_UAPI_H
 #define ROLLBOX_SYS_UAPI_H
@@ -81,7 +83,8 @@ struct uapi_landlock_ruleset {
     uint64_t scoped;                    /* ABI 6 */
 };
 
-/* What to pass as the structure's size on a kernel of an ABI: an older kernel refuses a longer one unless the rest is 0; so this is always right. */
+/* What to pass as the structure's size on a kernel of an ABI: an older kernel refuses a longer one unless the rest is 0; so this is
+ * always right. */
 static inline size_t uapi_landlock_ruleset_size(int abi) {
     return abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cgroups on the kernel at hand: each limit is met by a process that goes past it. Without a cgroup that can be written, all but the first cases are skipped. */
+/* cgroups on the kernel at hand: each limit is met by a process that goes past it. Without a cgroup that can be written, all but
+ * the first cases are skipped. */
 #include "test.h"
 
 #include <dirent.h>
