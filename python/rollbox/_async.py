@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import Any, Dict, Literal, Optional, Tuple, Union, overload
+from typing import Any, Dict, Literal, Optional, Set, Tuple, Union, overload
 
 from ._engine import Engine, PendingRun, _Connection
 from ._request import Argv, Data, Environment, Files, Request
@@ -24,18 +24,18 @@ class _Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: _Connection) -> None:
         self.loop = loop
         self.connection = connection
-        self.count = 0
+        self.runs: Set[PendingRun] = set()
         self.reading = False
 
-    def enter(self) -> None:
-        self.count += 1
-        if self.count == 1 and self.connection.handle is not None:
+    def enter(self, pending: PendingRun) -> None:
+        if not self.runs:
             self.loop.add_reader(self.connection.fd, self.dispatch)
             self.reading = True
+        self.runs.add(pending)
 
-    def leave(self) -> None:
-        self.count -= 1
-        if self.count == 0:
+    def leave(self, pending: PendingRun) -> None:
+        self.runs.discard(pending)
+        if not self.runs:
             self.stop()
             _watches.pop((self.loop, self.connection), None)
 
@@ -52,6 +52,18 @@ class _Watch:
 
 _watches: Dict[Tuple[asyncio.AbstractEventLoop, _Connection], _Watch] = {}
 os.register_at_fork(after_in_child=_watches.clear)
+
+
+def _watch(loop: asyncio.AbstractEventLoop, connection: _Connection) -> _Watch:
+    watch = _watches.get((loop, connection))
+    if watch is None:
+        for other in list(_watches.values()):       # loops that were closed without cancelling their tasks
+            if other.loop.is_closed():
+                for pending in list(other.runs):
+                    other.leave(pending)
+                    pending.abandon()
+        watch = _watches[loop, connection] = _Watch(loop, connection)
+    return watch
 
 
 async def run(engine: Engine, policy: str, request: Request, text: bool, id: Optional[JobId] = None) -> Result[Any]:
@@ -73,18 +85,15 @@ async def run(engine: Engine, policy: str, request: Request, text: bool, id: Opt
             pending.abandon()
 
     pending = engine.start(policy, request, on_end)
-    connection = pending.connection
-    watch = _watches.get((loop, connection))
-    if watch is None:
-        watch = _watches[loop, connection] = _Watch(loop, connection)
-    watch.enter()
+    watch = _watch(loop, pending.connection)
+    watch.enter(pending)
     try:
         await future
     except BaseException:
-        watch.leave()
+        watch.leave(pending)
         pending.abandon()
         raise
-    watch.leave()
+    watch.leave(pending)
     return pending.collect(text, id)
 
 

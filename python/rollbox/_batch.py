@@ -35,11 +35,14 @@ LANGUAGES: Dict[str, Tuple[str, List[str]]] = {
     "python": ("main.py", ["python3", "main.py"]),
     "bash": ("main.sh", ["bash", "main.sh"]),
     "sh": ("main.sh", ["sh", "main.sh"]),
+    "node": ("main.js", ["node", "main.js"]),
     "javascript": ("main.js", ["node", "main.js"]),
     "perl": ("main.pl", ["perl", "main.pl"]),
     "ruby": ("main.rb", ["ruby", "main.rb"]),
+    "c": ("main.c", ["sh", "-c", "cc -O2 -o main main.c -lm && exec ./main"]),
+    "cpp": ("main.cpp", ["sh", "-c", "c++ -O2 -o main main.cpp && exec ./main"]),
 }
-"""language -> (the file that a job's code is put into, the argv that runs it)."""
+"""language -> (the file that a job's code is put into, the argv that runs it); the same table as that of `rollbox batch`."""
 
 _RETRIED = (EngineLost, EngineStartFailed, HostOutOfMemory, ResourceExhausted, SetupFailed)
 """Errors that say nothing of the job and may not be there the next time."""
@@ -91,6 +94,8 @@ class _Task:
             name, argv = LANGUAGES[language]
             if files is not None and not isinstance(files, Mapping):
                 raise _invalid(f"files must be a mapping of paths to contents, not {type(files).__name__}")
+            if files and name in files:
+                raise _invalid(f"files has a {name}, which is where code goes")
             files = {**(files or {}), name: code}
         overrides = job.get("policy")
         if overrides:
@@ -320,7 +325,7 @@ def run_many(
 ) -> List[Result[Any]]:
     """Runs many jobs, `concurrency` at a time (default: one a CPU), each in a fresh sandbox, and returns one Result a job, in the jobs' order or that of completion.
 
-    A job is an argv as for Sandbox.run, or a mapping with the keys of a batch row: `argv`, or `code` and `language` (python, bash, sh, javascript, perl, ruby); and `id` (str or int;
+    A job is an argv as for Sandbox.run, or a mapping with the keys of a batch row: `argv`, or `code` and `language` (python, bash, sh, node or javascript, perl, ruby, c, cpp); and `id` (str or int;
     without one, its index), `stdin`, `files` {path: data}, `cwd`, `env`, `timeout_s`, `policy` (a mapping of keys or Policy, laid over the batch's).
 
     A job that rollbox could not run is a row with outcome "error" and `error` set, never an exception and never a program's failure. What may pass

@@ -60,6 +60,8 @@ def _plain(key: str, value: object) -> object:
         if not isinstance(value, Mapping):
             raise InvalidArgument(f"env: a mapping of names to values is wanted, not {value!r}", stage="policy")
         return dict(value)
+    if key == "random_seed" and isinstance(value, int) and value >= 1 << 63:
+        return str(value)       # beyond JSON's signed 64-bit numbers, it is written as text
     if key == "time_start":
         return _time(value)
     return value

@@ -116,7 +116,7 @@ class Result(Generic[AnyStr]):
             if isinstance(data, bytes) and row[name].encode("utf-8") != data:
                 row[name + "_base64"] = base64.b64encode(data).decode("ascii")
         row.update(
-            stdout_truncated=self.stdout_truncated, stderr_truncated=self.stderr_truncated, wall_ms=self.wall_ms, cpu_ms=self.cpu_ms,
+            stdout_truncated=self.stdout_truncated, stderr_truncated=self.stderr_truncated, wall_ms=round(self.wall_ms, 3), cpu_ms=round(self.cpu_ms, 3),
             peak_memory_bytes=self.peak_memory_bytes, processes_peak=self.processes_peak, isolation=self.isolation,
             error=None if self.error is None else {"code": self.error.code, "stage": self.error.stage, "message": self.error.message})
         return row

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AsyncSandbox and the asyncio batch: many runs in flight on one thread, cancellation, several loops."""
+
+import asyncio
+import os
+import pathlib
+import threading
+import time
+
+import pytest
+
+import rollbox
+from rollbox import AsyncSandbox, InvalidArgument, Outcome, Policy, RunFailed, iter_many_async, run_many_async
+
+BLOCK = ["sleep", "86392"]
+
+
+def blocked():
+    """How many of our blocked programs are alive, seen from outside."""
+    count = 0
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                count += (entry / "cmdline").read_bytes() == b"sleep\x0086392\0"
+            except OSError:
+                pass
+    return count
+
+
+async def until(condition):
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        await asyncio.sleep(0.005)
+
+
+def idle():
+    """No run is left in the package's books."""
+    return not rollbox._engine._pending and not rollbox._async._watches
+
+
+def test_a_run():
+    result = asyncio.run(AsyncSandbox().run(["cat"], stdin="x", text=True, files={"a": "b"}, env={"A": "1"}, timeout=60))
+    assert result.ok and result.stdout == "x" and idle()
+
+
+def test_a_thousand_in_flight():
+    async def main():
+        sandbox = AsyncSandbox(Policy(max_memory="64M"))
+        results = await asyncio.gather(*(sandbox.run(["echo", str(i)], text=True) for i in range(1000)))
+        assert [int(result.stdout) for result in results] == list(range(1000))
+    asyncio.run(main())
+    assert idle()
+
+
+def test_errors_are_raised():
+    async def main():
+        sandbox = AsyncSandbox()
+        with pytest.raises(rollbox.CommandNotFound):
+            await sandbox.run(["no-such-program"])
+        with pytest.raises(InvalidArgument):
+            await sandbox.run(["a\0"])
+        with pytest.raises(RunFailed):
+            await sandbox.run(["false"], check=True)
+        with pytest.raises(rollbox.PolicyInvalid):
+            await AsyncSandbox(Policy(max_memory="-5M")).run(["true"])
+        assert (await sandbox.run("while :; do :; done", timeout=0.3)).outcome is Outcome.TIMEOUT
+    asyncio.run(main())
+    assert idle()
+
+
+def test_cancellation_kills():
+    async def main():
+        before = blocked()
+        tasks = [asyncio.ensure_future(AsyncSandbox().run(BLOCK)) for _ in range(5)]
+        await until(lambda: blocked() == before + 5)
+        for task in tasks[:3]:
+            task.cancel()
+        done = await asyncio.gather(*tasks[:3], return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in done)
+        await until(lambda: blocked() == before + 2)
+        assert not tasks[3].done() and not tasks[4].done()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(tasks[3], 0.01)
+        tasks[4].cancel()
+        await asyncio.gather(tasks[4], return_exceptions=True)
+        await until(lambda: blocked() == before)
+        assert (await AsyncSandbox().run(["true"])).ok
+    asyncio.run(main())
+    assert idle()
+
+
+def test_cancelled_before_it_started():
+    async def main():
+        task = asyncio.ensure_future(AsyncSandbox(Policy(max_processes=61)).run(["true"]))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert (await AsyncSandbox(Policy(max_processes=61)).run(["true"])).ok
+    asyncio.run(main())
+    assert idle()
+
+
+def test_a_loop_that_ends_with_runs_under_way():
+    async def main():
+        before = blocked()
+        main.task = asyncio.ensure_future(AsyncSandbox().run(BLOCK))
+        await until(lambda: blocked() == before + 1)
+        return before
+    before = asyncio.run(main())        # cancels what is left
+    asyncio.run(until(lambda: blocked() == before))
+    assert idle()
+
+
+def test_a_loop_closed_without_cancelling():
+    loop = asyncio.new_event_loop()
+    sandbox = AsyncSandbox()
+    loop.run_until_complete(sandbox.run(["true"]))
+    before = blocked()
+    task = loop.create_task(sandbox.run(BLOCK))
+    loop.run_until_complete(until(lambda: blocked() == before + 1))
+    loop.close()
+    task._log_destroy_pending = False
+    assert asyncio.run(sandbox.run(["true"])).ok        # finds the closed loop
+    asyncio.run(until(lambda: blocked() == before))
+    assert idle()
+
+
+def test_loops_in_threads_beside_blocking_calls():
+    """Each loop's runs may be dispatched by any other thread."""
+    problems = []
+
+    def loop_thread(n):
+        async def main():
+            sandbox = AsyncSandbox()
+            results = await asyncio.gather(*(sandbox.run(["echo", f"{n}-{i}"], text=True) for i in range(60)))
+            assert [result.stdout for result in results] == [f"{n}-{i}\n" for i in range(60)]
+        try:
+            asyncio.run(main())
+        except BaseException as problem:
+            problems.append(problem)
+
+    def blocking_thread(n):
+        try:
+            for i in range(30):
+                assert rollbox.Sandbox().run(["echo", str(i)], text=True).stdout == f"{i}\n"
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=kind, args=(n,)) for n in range(4) for kind in (loop_thread, blocking_thread)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert idle()
+
+
+def test_a_lost_engine_ends_every_run():
+    async def main():
+        engine = rollbox.Engine()
+        sandbox = AsyncSandbox(engine=engine)
+        before = blocked()
+        tasks = [asyncio.ensure_future(sandbox.run(BLOCK)) for _ in range(4)]
+        await until(lambda: blocked() == before + 4)
+        os.kill(engine.pid, 9)
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, rollbox.EngineLost) for one in done)
+        assert (await sandbox.run(["true"])).ok
+        await until(lambda: blocked() == before)
+        engine.close()
+    asyncio.run(main())
+    assert idle()
+
+
+def test_closing_an_engine_ends_its_runs():
+    async def main():
+        before = blocked()
+        with rollbox.Engine() as engine:
+            task = asyncio.ensure_future(AsyncSandbox(engine=engine).run(BLOCK))
+            await until(lambda: blocked() == before + 1)
+        with pytest.raises((rollbox.Cancelled, rollbox.EngineLost)):
+            await task
+        await until(lambda: blocked() == before)
+    asyncio.run(main())
+    assert idle()
+
+
+def test_uvloop():
+    uvloop = pytest.importorskip("uvloop", reason="needs uvloop: it is not installed")
+
+    async def main():
+        sandbox = AsyncSandbox()
+        results = await asyncio.gather(*(sandbox.run(["echo", str(i)], text=True) for i in range(100)))
+        assert [int(result.stdout) for result in results] == list(range(100))
+        before = blocked()
+        task = asyncio.ensure_future(sandbox.run(BLOCK))
+        await until(lambda: blocked() == before + 1)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await until(lambda: blocked() == before)
+    loop = uvloop.new_event_loop()
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.close()
+    assert idle()
+
+
+def test_batch():
+    async def main():
+        jobs = [{"id": f"j{i}", "argv": ["echo", str(i)]} for i in range(50)] + [["no-such-program"]]
+        results = await run_many_async(jobs, concurrency=8, text=True)
+        assert [result.id for result in results] == [f"j{i}" for i in range(50)] + [50]
+        assert [result.stdout for result in results[:50]] == [f"{i}\n" for i in range(50)]
+        assert results[50].outcome is Outcome.ERROR and isinstance(results[50].error, rollbox.CommandNotFound)
+        ids = [result.id async for result in iter_many_async(jobs, concurrency=8)]
+        assert sorted(map(str, ids)) == sorted(str(result.id) for result in results)
+    asyncio.run(main())
+    assert idle()
+
+
+def test_batch_left_early_kills_the_rest():
+    async def main():
+        before = blocked()
+        rows = iter_many_async([["true"], BLOCK, BLOCK], concurrency=3)
+        assert (await rows.__anext__()).ok
+        await rows.aclose()
+        await until(lambda: blocked() == before)
+    asyncio.run(main())
+    assert idle()
+
+
+def test_batch_passes_on_what_its_jobs_raise():
+    def jobs():
+        yield ["true"]
+        raise ZeroDivisionError
+
+    async def main():
+        with pytest.raises(ZeroDivisionError):
+            await run_many_async(jobs(), concurrency=2)
+    asyncio.run(main())
+    assert idle()
