@@ -140,7 +140,7 @@ static int check(struct rollbox_result *result, bool have_exit, uint64_t exit_co
     return 0;
 }
 
-static int read_fields(struct wire_message *message, struct result *result) {
+static int read_fields(struct wire_message *message, const char *isolation, struct result *result) {
     struct rollbox_result *public = &result->public;
     uint64_t outcome = UINT64_MAX, exit_code = 0, signal = 0;
     bool have_exit = false, have_signal = false;
@@ -163,7 +163,8 @@ static int read_fields(struct wire_message *message, struct result *result) {
             text = wire_text(&field);
             if (!text || result->isolation)
                 return -EBADMSG;
-            result->isolation = result_json_object(text);
+            /* Nearly always the plan's own, which was parsed when it was prepared. */
+            result->isolation = isolation && !strcmp(text, isolation) ? strdup(text) : result_json_object(text);
             r = result->isolation ? 0 : -EBADMSG;
             break;
         case TAG_OUTCOME:
@@ -246,7 +247,7 @@ int result_read(struct wire_message *message, const char *isolation, struct resu
     struct result *result = ret_result;
 
     *result = (struct result){ .public = { .exit_code = -1 } };
-    int r = read_fields(message, result);
+    int r = read_fields(message, isolation, result);
     if (r >= 0 && !result->isolation && isolation) {
         result->isolation = strdup(isolation);
         if (!result->isolation)
