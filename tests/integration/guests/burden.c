@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a greedy program takes: `burden KIND [AMOUNT]` takes as much of one thing as it gets inside a sandbox.
+ *
+ * Memory kinds want AMOUNT MiB and print SURVIVED only if they had all of it at once. Counting kinds print how many they got, and the errno that
+ * ended it, as "got N errno E".
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB (1L << 20)
+
+static void got(long n) {
+    int e = errno;
+
+    printf("got %ld errno %d\n", n, e);
+    fflush(stdout);
+}
+
+static void touch(volatile char *p, long length) {
+    for (long i = 0; i < length; i += 4096)
+        p[i] = 1;
+}
+
+static int survived(void) {
+    static const char text[] = "SURVIVED\n";
+
+    return write(1, text, sizeof text - 1) > 0 ? 0 : 1;
+}
+
+static int anonymous(long mib, int flags) {
+    for (long i = 0; i < mib; i++) {
+        char *p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0);
+
+        if (p == MAP_FAILED)
+            return 3;
+        touch(p, MIB);
+    }
+    return survived();
+}
+
+/* Eight processes, none of them large. They wait for each other so that all hold their share at once. */
+static int children(long mib) {
+    int done[2], go[2];
+    char byte;
+    long n = 8, alive = 0;
+
+    if (pipe(done) < 0 || pipe(go) < 0)
+        return 2;
+    for (long i = 0; i < n; i++)
+        if (fork() == 0) {
+            char *p = mmap(NULL, (size_t)(mib / n * MIB), PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
+
+            close(done[0]);
+            close(go[1]);
+            if (p == MAP_FAILED)
+                _exit(3);
+            touch(p, mib / n * MIB);
+            if (write(done[1], "x", 1) != 1)
+                _exit(2);
+            _exit(read(go[0], &byte, 1) == 0 ? 0 : 2);
+        }
+    close(done[1]);
+    close(go[0]);
+    while (alive < n && read(done[0], &byte, 1) == 1)
+        alive++;
+    return alive == n ? survived() : 3;
+}
+
+static int fill(int fd, long mib) {
+    static char block[MIB];
+
+    memset(block, 1, sizeof block);
+    for (long i = 0; i < mib; i++)
+        if (write(fd, block, sizeof block) != (ssize_t)sizeof block) {
+            got(i);
+            return 3;
+        }
+    return survived();
+}
+
+static int shared_file(long mib) {
+    int fd = (int)syscall(SYS_memfd_create, "burden", 0);
+
+    if (fd < 0 || ftruncate(fd, mib * MIB) < 0)
+        return 3;
+    char *p = mmap(NULL, (size_t)(mib * MIB), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return 3;
+    touch(p, mib * MIB);
+    return survived();
+}
+
+static int sysv(long mib) {
+    for (long i = 0; i < mib / 16; i++) {
+        int id = shmget(IPC_PRIVATE, 16 * MIB, IPC_CREAT | 0600);
+        char *p = id < 0 ? (char *)-1 : shmat(id, NULL, 0);
+
+        if (p == (char *)-1)
+            return 3;
+        touch(p, 16 * MIB);
+        shmdt(p);               /* it stays, and belongs to no process */
+    }
+    return survived();
+}
+
+static int pipes(long mib) {
+    static char block[65536];
+    long filled = 0;
+    int ends[2];
+
+    while (filled < mib * MIB) {
+        if (pipe2(ends, O_NONBLOCK) < 0)
+            return 3;
+        fcntl(ends[1], F_SETPIPE_SZ, 1 << 20);
+        for (ssize_t n; (n = write(ends[1], block, sizeof block)) > 0;)
+            filled += n;
+    }
+    return survived();
+}
+
+static int sockets(long mib) {
+    static char block[65536];
+    long filled = 0;
+    int ends[2];
+
+    while (filled < mib * MIB) {
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) < 0)
+            return 3;
+        for (ssize_t n; (n = write(ends[1], block, sizeof block)) > 0;)
+            filled += n;
+    }
+    return survived();
+}
+
+static void *sleeper(void *unused) {
+    (void)unused;
+    pause();
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    const char *kind = argc > 1 ? argv[1] : "";
+    long amount = argc > 2 ? atol(argv[2]) : 0, n = 0;
+
+    signal(SIGPIPE, SIG_IGN);
+    if (!strcmp(kind, "private"))
+        return anonymous(amount, MAP_PRIVATE);
+    if (!strcmp(kind, "mapshared"))
+        return anonymous(amount, MAP_SHARED);
+    if (!strcmp(kind, "locked"))
+        return anonymous(amount, MAP_PRIVATE | MAP_LOCKED);
+    if (!strcmp(kind, "children"))
+        return children(amount);
+    if (!strcmp(kind, "memfd"))
+        return shared_file(amount);
+    if (!strcmp(kind, "sysv"))
+        return sysv(amount);
+    if (!strcmp(kind, "pipes"))
+        return pipes(amount);
+    if (!strcmp(kind, "sockets"))
+        return sockets(amount);
+    if (!strcmp(kind, "file") && argc > 3)
+        return fill(open(argv[3], O_WRONLY | O_CREAT | O_TRUNC, 0600), amount);
+    if (!strcmp(kind, "inodes") && argc > 3) {
+        char path[256];
+
+        for (; n < amount; n++) {
+            snprintf(path, sizeof path, "%s/%ld", argv[3], n);
+            int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+            if (fd < 0)
+                break;
+            close(fd);
+        }
+        got(n);
+        return 0;
+    }
+    if (!strcmp(kind, "descriptors")) {
+        while (n < amount && dup(0) >= 0)
+            n++;
+        got(n);
+        return 0;
+    }
+    if (!strcmp(kind, "threads")) {
+        pthread_attr_t small;
+        pthread_t thread;
+
+        pthread_attr_init(&small);
+        pthread_attr_setstacksize(&small, 65536);
+        while (n < amount && (errno = pthread_create(&thread, &small, sleeper, NULL)) == 0)
+            n++;
+        got(n);
+        _exit(0);
+    }
+    if (!strcmp(kind, "forks")) {
+        for (; n < amount; n++) {
+            pid_t child = fork();
+
+            if (child == 0) {
+                pause();
+                _exit(0);
+            }
+            if (child < 0)
+                break;
+        }
+        got(n);
+        return 0;
+    }
+    /* Every child forks as well: what the count is, only the sandbox knows. */
+    if (!strcmp(kind, "bomb")) {
+        for (;;)
+            if (fork() < 0 && argc > 2)
+                break;
+        return 0;
+    }
+    if (!strcmp(kind, "zombies")) {
+        for (; n < amount; n++) {
+            pid_t child = fork();
+
+            if (child == 0)
+                _exit(0);
+            if (child < 0)
+                break;
+        }
+        got(n);
+        return 0;
+    }
+    if (!strcmp(kind, "spin")) {
+        for (long i = 1; i < amount; i++)
+            if (fork() == 0)
+                break;
+        for (;;)
+            ;
+    }
+    return 2;
+}

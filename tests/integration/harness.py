@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the hostile, limits, bad-input and leak tests share.
+
+The model: a *caller* is who starts rollbox, root or an ordinary user; the fixture `caller` runs a test as each that this process can be. A
+caller's `run` is `rollbox run --json` and returns the result; its `start` leaves it running with its streams in hand. Binaries are copied to a
+place that every user may read, and so are the guests, C programs compiled once.
+
+Nothing here sleeps to wait for something: a test waits on a line of output, the end of a file, a pidfd. Deadlines are long and end a
+test as failed, never as passed.
+
+ROLLBOX_BUILD names the build directory (default: build/ of this tree); ROLLBOX_TEST_UID the ordinary user (default 1000).
+"""
+import atexit
+import functools
+import json
+import os
+import select
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+TREE = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("ROLLBOX_BUILD", TREE / "build"))
+GUESTS = Path(__file__).resolve().parent / "guests"
+ORDINARY_UID = int(os.environ.get("ROLLBOX_TEST_UID", "1000"))
+DEADLINE = 60
+PYTHON = ["python3", "-I", "-S", "-c"]
+
+
+def skip(reason):
+    if os.environ.get("ROLLBOX_MUST_WORK") == "1":
+        pytest.fail("must work here: " + reason)
+    pytest.skip(reason)
+
+
+@functools.lru_cache(maxsize=None)
+def place():
+    """A directory that every user can read, gone at exit."""
+    path = Path(tempfile.mkdtemp(prefix="rollbox-test-", dir="/var/tmp"))
+    os.chmod(path, 0o755)
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@functools.lru_cache(maxsize=None)
+def binaries():
+    target = place() / "bin"
+    target.mkdir()
+    for name in ("rollbox", "rollbox-engine", "rollbox-init"):
+        if not (BUILD / name).exists():
+            pytest.fail(f"{BUILD / name} is not built")
+        shutil.copy(BUILD / name, target / name)
+        os.chmod(target / name, 0o755)
+    for library in BUILD.glob("librollbox.so*"):
+        if library.is_file():
+            shutil.copy(library, target / library.name)
+    return target
+
+
+@functools.lru_cache(maxsize=None)
+def guest(name):
+    """The path of a compiled guest; the same inside a sandbox that gets `--readable` of its directory."""
+    target = place() / "guests"
+    target.mkdir(exist_ok=True)
+    program = target / name
+    compiler = os.environ.get("CC", "gcc").split()
+    subprocess.run([*compiler, "-std=gnu17", "-O1", "-static", "-pthread", "-o", program, GUESTS / f"{name}.c"], check=True)
+    os.chmod(target, 0o755)
+    return program
+
+
+class Caller:
+    def __init__(self, name, uid):
+        self.name, self.uid = name, uid
+        self._home = None
+
+    def __repr__(self):
+        return self.name
+
+    @property
+    def home(self):
+        """The caller's own directory (0700), which no sandbox is granted."""
+        if self._home is None:
+            self._home = self.directory()
+        return self._home
+
+    def directory(self, mode=0o700):
+        path = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=place()))
+        os.chown(path, self.uid, self.uid)
+        os.chmod(path, mode)
+        return path
+
+    def own(self, *paths):
+        for path in paths:
+            os.chown(path, self.uid, self.uid, follow_symlinks=False)
+
+    def write(self, path, text, mode=0o644):
+        path = Path(path)
+        path.write_text(text)
+        self.own(path)
+        os.chmod(path, mode)
+        return path
+
+    def environment(self, **more):
+        temporary = self.home / "tmp"
+        if not temporary.exists():
+            temporary.mkdir()
+            self.own(temporary)
+        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(self.home), "TMPDIR": str(temporary), "LANG": "C.UTF-8"}
+        env.update({key: value for key, value in os.environ.items() if key.startswith("ROLLBOX_") or key.endswith("SAN_OPTIONS")})
+        env.update(more)
+        return env
+
+    def identity(self):
+        if self.uid == os.geteuid():
+            return {}
+        return {"user": self.uid, "group": self.uid, "extra_groups": []}
+
+    def popen(self, argv, **options):
+        options.setdefault("env", self.environment())
+        options.setdefault("cwd", "/")
+        options.setdefault("stdin", subprocess.DEVNULL)
+        return subprocess.Popen([str(a) for a in argv], **self.identity(), **options)
+
+    def call(self, *argv, input=None, timeout=DEADLINE, **options):
+        """Any program as this caller: a CompletedProcess with bytes."""
+        if input is not None:
+            options["stdin"] = subprocess.PIPE
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        with self.popen(argv, **options) as process:
+            try:
+                out, err = process.communicate(input, timeout)
+            except BaseException:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+    def rollbox(self, *arguments, **options):
+        """The command, without --json."""
+        return self.call(binaries() / "rollbox", *arguments, **options)
+
+    def run(self, *arguments, **options):
+        """`rollbox run --json ARGUMENTS`: the result, with `status` (of the command) and `raw` added."""
+        done = self.rollbox("run", "--json", *arguments, **options)
+        try:
+            result = json.loads(done.stdout)
+        except ValueError:
+            pytest.fail(f"no result: status {done.returncode}, stdout {done.stdout[:500]!r}, stderr {done.stderr[:2000]!r}")
+        assert done.stdout.count(b"\n") == 1, "the result is one line"
+        return SimpleNamespace(**result, status=done.returncode, raw=result)
+
+    def python(self, code, *flags, **options):
+        return self.run(*flags, "--", *PYTHON, code, **options)
+
+    def guest(self, name, *arguments, flags=(), **options):
+        program = guest(name)
+        return self.run("--readable", program.parent, *flags, "--", program, *arguments, **options)
+
+    def start(self, *arguments, **options):
+        """`rollbox run` with pipes; a context manager that ends it if need be."""
+        for stream in ("stdin", "stdout", "stderr"):
+            options.setdefault(stream, subprocess.PIPE)
+        return Started(self.popen([binaries() / "rollbox", "run", *arguments], **options))
+
+    def batch(self, jobs, *flags, **options):
+        """The rows of a batch, by id."""
+        home = self.directory()
+        source = self.write(home / "jobs.jsonl", "".join(json.dumps(job) + "\n" for job in jobs))
+        done = self.rollbox("batch", source, "-o", home / "rows.jsonl", *flags, **options)
+        assert done.returncode in (0, 1), done.stderr
+        return {row["id"]: row for row in map(json.loads, (home / "rows.jsonl").read_text().splitlines())}
+
+
+class Started:
+    """A running `rollbox run`."""
+
+    def __init__(self, process):
+        self.process = process
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream:
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+        self.process.wait()
+
+    def line(self):
+        """The next line of the guest's output; fails the test if none comes."""
+        text = b""
+        fd = self.process.stdout.fileno()
+        end = time.monotonic() + DEADLINE
+        while not text.endswith(b"\n"):
+            ready, _, _ = select.select([fd], [], [], max(0, end - time.monotonic()))
+            byte = os.read(fd, 1) if ready else b""
+            if not byte:
+                errors = b""
+                if self.process.poll() is not None and self.process.stderr:
+                    errors = self.process.stderr.read()
+                pytest.fail(f"the guest said {text!r} and no more; {errors[-1000:]!r}")
+            text += byte
+        return text.decode().rstrip("\n")
+
+    def say(self, text="go"):
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def finish(self):
+        """Closes its input and waits: (status, rest of stdout, stderr)."""
+        out, err = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, out, err
+
+    def family(self):
+        """pidfds of the command and all its descendants, by pid. The caller closes them."""
+        return pidfds(descendants(self.process.pid))
+
+
+def descendants(root):
+    """Process ids of a process and all below it, in every pid namespace below ours."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                parent = int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            children.setdefault(parent, []).append(int(entry))
+    found, queue = [], [root]
+    while queue:
+        pid = queue.pop()
+        found.append(pid)
+        queue += children.get(pid, [])
+    return found
+
+
+def pidfds(pids):
+    """A pidfd for each process that is still there."""
+    found = {}
+    for pid in pids:
+        try:
+            found[pid] = os.pidfd_open(pid)
+        except ProcessLookupError:
+            pass
+    return found
+
+
+def wait_gone(family, what="processes"):
+    """Waits until every process is gone; fails the test on the deadline. Closes the pidfds."""
+    end = time.monotonic() + DEADLINE
+    left = []
+    for pid, fd in family.items():
+        ready, _, _ = select.select([fd], [], [], max(0, end - time.monotonic()))
+        if not ready:
+            left.append(pid)
+        os.close(fd)
+    assert not left, f"{what} still there: " + ", ".join(f"{pid} {command_line(pid)!r}" for pid in left)
+
+
+def command_line(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def marked(marker):
+    """Processes of the machine whose command line has the marker."""
+    own = os.getpid()
+    return [int(e) for e in os.listdir("/proc") if e.isdigit() and int(e) != own and marker in command_line(int(e))]
+
+
+def wait_unmarked(marker):
+    """Waits until no process has the marker in its command line."""
+    wait_gone(pidfds(marked(marker)))
+    assert not marked(marker)
+
+
+def wait_writers_gone(fd):
+    """Waits for the end of a FIFO or pipe: proof that every process that held its other end is gone."""
+    end = time.monotonic() + DEADLINE
+    seen = b""
+    while True:
+        ready, _, _ = select.select([fd], [], [], max(0, end - time.monotonic()))
+        assert ready, "a process still holds the pipe"
+        data = os.read(fd, 65536)
+        if not data:
+            return seen
+        seen += data
+
+
+def callers():
+    found = []
+    if os.geteuid() == 0:
+        found.append(Caller("root", 0))
+        found.append(Caller("user", ORDINARY_UID))
+    else:
+        found.append(Caller("user", os.geteuid()))
+    only = os.environ.get("ROLLBOX_TEST_CALLER")
+    return [c for c in found if only in (None, "", c.name)]
+
+
+@pytest.fixture(params=callers(), ids=repr, scope="session")
+def caller(request):
+    return request.param
+
+
+def has_cgroup(result):
+    """Whether memory and processes were held by a cgroup; if not, by rlimits and the engine's watcher."""
+    return "cgroup" in json.dumps(result.isolation)
+
+
+def mode_of(path):
+    return stat.filemode(os.lstat(path).st_mode)
+
+
+__all__ = [name for name in dir() if not name.startswith("_")]
