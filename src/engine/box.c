@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Boxes: sandboxes as the kernel knows them.
+ *
+ * A box is made of a socket to its init and, as soon as the launcher has told, a pidfd. Closing the socket ends it (init exits, the kernel kills the rest); so does SIGKILL
+ * through the pidfd. It is freed when the pidfd says that init is dead: then every process of its pid namespace is. What can be used again (cgroup slot, network
+ * namespace without traffic) is kept then, not before.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/engine.h"
+#include "sys/proc.h"
+#include "sys/syscalls.h"
+
+#define SETUP_SECONDS 60        /* far more than set-up takes on a host that is not broken */
+#define SPARE_SECONDS 30
+
+static void box_free(struct box *box) {
+    struct engine *engine = box->engine;
+
+    loop_remove(engine->loop, &box->death);
+    loop_remove(engine->loop, &box->answers);
+    loop_timer_clear(engine->loop, &box->deadline);
+    close_fd(&box->pidfd);
+    close_fd(&box->socket);
+    close_fd(&box->disk);
+    if (box->netns >= 0 && engine->n_free_netns < ARRAY_SIZE(engine->free_netns) && !engine->stopping)
+        engine->free_netns[engine->n_free_netns++] = TAKE_FD(box->netns);
+    close_fd(&box->netns);
+    if (box->slot)
+        slot_put(box->program, box->slot);
+    list_remove(&box->node);
+    list_remove(&box->in_program);
+    list_remove(&box->in_launcher);
+    engine->n_boxes--;
+    free(box);
+    if (engine->stopping && !engine->n_boxes)
+        loop_stop(engine->loop);
+}
+
+static void leave_spares(struct box *box) {
+    if (list_empty(&box->in_program))
+        return;
+    list_remove(&box->in_program);
+    box->program->n_spares--;
+}
+
+static void take_ready(struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
+    size_t next = 0;
+
+    if (record->value & GUEST_VALUE_NETNS && next < n_fds) {
+        close_fd(&box->netns);
+        box->netns = TAKE_FD(fds[next]);
+        next++;
+    }
+    if (record->value & GUEST_VALUE_DISK && next < n_fds)
+        box->disk = TAKE_FD(fds[next]);
+    if (box->state != BOX_SETUP)
+        return;
+    box->state = BOX_READY;
+    if (list_empty(&box->in_program))
+        loop_timer_clear(box->engine->loop, &box->deadline);
+    else
+        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + SPARE_SECONDS * 1000000000ll, box->deadline.callback);
+}
+
+/* One record of init's. False when there is none, or no more to come. */
+static bool handle_answer(struct box *box) {
+    struct guest_record record;
+    int fds[FD_MESSAGE_MAX_FDS];
+    size_t n_fds = 0;
+
+    if (!box->answers.callback)
+        return false;
+    ssize_t n = fd_receive(box->socket, &record, sizeof record, fds, &n_fds);
+    if (n == -EAGAIN)
+        return false;
+    if (n != sizeof record)
+        loop_remove(box->engine->loop, &box->answers);  /* init is ending; its pidfd tells when it has */
+    else if (record.kind == GUEST_BOX_READY)
+        take_ready(box, &record, fds, n_fds);
+    else if (record.kind == GUEST_FAILED)
+        box_failed(box, &record);
+    else if (box->run)
+        run_answer(box->run, &record);
+    for (size_t i = 0; n > 0 && i < n_fds; i++)
+        close_fd(&fds[i]);
+    return n == sizeof record;
+}
+
+static void on_answer(struct loop_source *source, uint32_t events) {
+    (void)events;
+    handle_answer(container_of(source, struct box, answers));
+}
+
+static void on_death(struct loop_source *source, uint32_t events) {
+    struct box *box = container_of(source, struct box, death);
+
+    (void)events;
+    leave_spares(box);
+    /* What init said before it died is still in the socket. */
+    while (handle_answer(box))
+        ;
+    if (box->run)
+        run_box_dead(box->run);
+    box_free(box);
+}
+
+static void on_deadline(struct loop_timer *timer) {
+    struct box *box = container_of(timer, struct box, deadline);
+    struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_BOX, .error = ETIMEDOUT };
+
+    if (box->run && box->state == BOX_SETUP)
+        box_failed(box, &record);
+    else
+        box_kill(box);
+}
+
+int box_new(struct program *program, struct box **ret_box, struct rollbox_error *error) {
+    struct engine *engine = program->engine;
+    int pair[2] = { -EBADF, -EBADF };
+    int r = program->launcher ? 0 : launcher_start(program, error);
+
+    if (r < 0)
+        return r;
+    struct box *box = calloc(1, sizeof *box);
+    if (!box)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
+    box->engine = engine;
+    box->program = program;
+    box->pidfd = box->socket = box->netns = box->disk = -EBADF;
+    list_init(&box->in_program);
+    list_init(&box->in_launcher);
+    list_add_tail(&engine->boxes, &box->node);
+    engine->n_boxes++;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        r = -errno;
+    box->socket = pair[0];
+    if (r == 0 && cgroup_root_backend(engine->cgroups) != CGROUP_NONE) {
+        r = slot_get(program, &box->slot);
+        if (r == 0)
+            box->slot->box = box;
+    }
+    /* Only namespaces without a loopback interface are used again: nothing a guest did can have left a trace in them. */
+    if (r == 0 && program->plan->flags & PLAN_NET_OWN && !(program->plan->flags & PLAN_NET_LOOPBACK) && engine->n_free_netns)
+        box->netns = engine->free_netns[--engine->n_free_netns];
+    if (r == 0 && fcntl(box->socket, F_SETFL, O_NONBLOCK) < 0)
+        r = -errno;
+    if (r == 0)
+        r = loop_add(engine->loop, &box->answers, box->socket, EPOLLIN, on_answer);
+    if (r == 0)
+        r = loop_timer_set(engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
+    if (r == 0)
+        r = launcher_create(program->launcher, box, pair[1]);
+    close_fd(&pair[1]);
+    if (r < 0) {
+        box_free(box);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the sandbox cannot be made: %s", strerror(-r));
+    }
+    *ret_box = box;
+    return 0;
+}
+
+void box_created(struct box *box, pid_t pid, int take_pidfd) {
+    box->pid = pid;
+    box->pidfd = take_pidfd;
+    if (loop_add(box->engine->loop, &box->death, box->pidfd, EPOLLIN, on_death) < 0) {
+        struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ENOMEM };
+
+        sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
+        box_failed(box, &record);
+        return;
+    }
+    if (box->state == BOX_DYING)
+        box_kill(box);
+}
+
+void box_failed(struct box *box, const struct guest_record *record) {
+    struct run *run = box->run;
+
+    if (run) {
+        box->run = NULL;
+        run->box = NULL;
+        struct rollbox_error error;
+        words_of(box->program, record, NULL, NULL, &error);
+        run_fail(run, error.code, error.error_number, error.stage, error.message);
+    }
+    box_kill(box);
+}
+
+void box_kill(struct box *box) {
+    box->state = BOX_DYING;
+    leave_spares(box);
+    loop_remove(box->engine->loop, &box->answers);
+    close_fd(&box->socket);
+    if (box->pidfd >= 0)
+        sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
+    else if (list_empty(&box->in_launcher))
+        box_free(box);          /* the launcher said that it is not to be */
+}
+
+/* The sandbox' use of memory and processor so far. -errno if it cannot be told. */
+int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes) {
+    struct proc_usage usage;
+    struct statfs disk;
+
+    if (box->slot) {
+        struct cgroup_usage group;
+        int r = cgroup_slot_usage(box->slot->cgroup, &group);
+
+        if (r < 0)
+            return r;
+        *ret_memory = group.memory_peak;
+        *ret_cpu_ns = group.cpu_ns;
+        *ret_processes = group.processes_now > 1 ? group.processes_now - 1 : 0;
+        return 0;
+    }
+    if (box->pid <= 0)
+        return -ESRCH;
+    int r = proc_scan(box->pid, &usage);
+    if (r < 0)
+        return r;
+    uint64_t limit = box->program ? box->program->policy->max_memory_bytes : UINT64_MAX;
+    if (usage.anon_bytes > limit)
+        (void)proc_scan_exact(box->pid, &usage);
+    *ret_memory = usage.anon_bytes;
+    if (box->disk >= 0 && fstatfs(box->disk, &disk) == 0)
+        *ret_memory += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
+    *ret_cpu_ns = usage.cpu_ns;
+    *ret_processes = usage.threads > 1 ? usage.threads - 1 : 0;
+    return 0;
+}
+
+void box_make_spare(struct box *box) {
+    list_add_tail(&box->program->spares, &box->in_program);
+    box->program->n_spares++;
+}
+
+struct box *box_take_spare(struct program *program) {
+    list_for_each(node, &program->spares) {
+        struct box *box = container_of(node, struct box, in_program);
+
+        if (box->state == BOX_DYING)
+            continue;
+        leave_spares(box);
+        return box;
+    }
+    return NULL;
+}

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The engine: owns sandboxes on behalf of its clients.
+ *
+ * One thread around one loop. A *client* is a connection. A *program* is a policy compiled for this host, shared by all clients that sent the same text; it has a *launcher* process and
+ * some spare boxes. A *box* is a sandbox as the kernel knows it: an init held by pidfd, the socket to it, a network namespace and a cgroup
+ * slot. A *run* is a request being carried out: queued until memory is granted, then in a box, until its result is sent. Runs belong to clients: a client's end
+ * is the end of its runs. Boxes outlive their runs by the moment the kernel takes to tear them down.
+ */
+#ifndef ROLLBOX_ENGINE_ENGINE_H
+#define ROLLBOX_ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <rollbox/rollbox.h>
+
+#include "base/buf.h"
+#include "base/list.h"
+#include "base/wire.h"
+#include "guest/guest.h"
+#include "loop/loop.h"
+#include "policy/plan.h"
+#include "policy/policy.h"
+#include "sys/cgroup.h"
+#include "sys/features.h"
+
+struct engine {
+    struct loop *loop;
+    struct features features;
+    struct cgroup_root *cgroups;
+    int janitor;                /* write end of the janitor's pipe; -EBADF: not started */
+    char *init_path;
+    bool is_private;            /* ends with its one client */
+    struct loop_source listen;
+    struct loop_source signals;
+    int listen_fd, signal_fd, lock_fd, null_fd;
+    char *socket_path;
+    struct list clients, programs, boxes, queue;
+    uint64_t next_program;
+    unsigned n_boxes, n_running, n_queued;
+    uint64_t memory_budget, memory_reserved;    /* bytes; budget 0: unlimited */
+    uint32_t next_id_base, next_guest_id;       /* as root: ranges of the host's ids */
+    int free_netns[64];
+    unsigned n_free_netns;
+    unsigned next_slot;
+    struct list finished_by[256];       /* the same, found by the last byte of the id */
+    struct list finished;       /* operations whose result is kept for a retry, oldest first */
+    size_t finished_bytes;
+    unsigned n_finished;
+    struct loop_timer tidy;
+    bool stopping;
+};
+
+struct client {
+    struct engine *engine;
+    struct list node;           /* engine->clients */
+    struct loop_source source;
+    int fd;
+    bool greeted;
+    struct list runs;           /* struct run.of_client */
+    struct list outgoing;       /* struct outgoing, when the socket is full */
+};
+
+struct program {
+    struct engine *engine;
+    struct list node;           /* engine->programs */
+    uint64_t number;
+    char *key;                  /* policy text and, where it counts, the caller's environment */
+    size_t key_length;
+    struct policy *policy;
+    struct plan *plan;
+    struct buf environment;     /* "K=V" NUL each */
+    char *isolation;
+    struct launcher *launcher;  /* NULL: none yet, or it died */
+    struct list spares;         /* struct box.in_program: ready and idle */
+    unsigned n_spares, n_runs, n_running;
+    struct list slots;          /* struct slot: free */
+    int64_t used_ns;
+};
+
+struct slot {
+    struct list node;
+    struct cgroup_slot *cgroup;
+    int entries[CGROUP_MAX_ENTRIES];
+    int n_entries;
+    struct loop_source oom;
+    struct box *box;            /* that uses it */
+    struct engine *engine;
+};
+
+struct launcher {
+    struct program *program;
+    pid_t pid;
+    int socket;
+    struct loop_source source;
+    bool ready;
+    uint32_t id_base;
+    struct list creating;       /* struct box.in_launcher: CREATE sent, not yet answered */
+    uint64_t next_serial;
+};
+
+enum box_state { BOX_SETUP, BOX_READY, BOX_DYING };
+
+struct box {
+    struct engine *engine;
+    struct program *program;
+    struct list node;           /* engine->boxes */
+    struct list in_program;     /* program->spares */
+    struct list in_launcher;
+    uint64_t serial;            /* of CREATE */
+    enum box_state state;
+    pid_t pid;
+    int pidfd, socket, netns, disk;
+    struct loop_source death, answers;
+    struct loop_timer deadline; /* of set-up, or of a spare's idleness */
+    struct slot *slot;
+    struct run *run;            /* NULL: spare, or its run is over */
+    bool oom;
+};
+
+struct output {
+    struct run *run;
+    struct loop_source source;
+    int fd;                     /* read end; -EBADF once at its end or never there */
+    struct buf head;
+    int spool;                  /* memory file with everything, once head is too small; -EBADF */
+    uint64_t total;             /* bytes kept */
+    bool truncated;
+};
+
+enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_ENDED };
+
+struct run {
+    struct engine *engine;
+    struct client *client;      /* NULL once it is gone */
+    struct program *program;
+    struct list of_client;
+    struct list in_queue;
+    struct list waiters;        /* struct waiter: retries of the same operation */
+    uint64_t serial;
+    unsigned char operation[64];
+    size_t operation_length;
+    enum run_state state;
+    struct buf request;         /* the message for init */
+    int stdio[3];               /* what the command gets; -EBADF once handed over */
+    int64_t timeout_ms;
+    uint64_t output_limit;
+    struct box *box;
+    struct output outputs[2];
+    struct loop_timer timeout, watch;
+    int64_t started_ns;
+    int64_t oom_kills_before;   /* of the host */
+    bool reserved;
+    bool killed;                /* by us, for `outcome` */
+    bool exited;                /* init told how it ended */
+    enum rollbox_outcome outcome;
+    int status;                 /* wait status */
+    uint64_t wall_ns, cpu_ns, peak_memory;
+    uint32_t processes_peak;
+    struct rollbox_error error;
+};
+
+/* program.c */
+int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error);
+struct program *program_find(struct engine *engine, uint64_t number);
+int program_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
+struct program *program_free(struct program *program);
+int program_keep_spares(struct program *program);
+
+/* host.c: what plan_compile must know. */
+struct host;
+int host_look(struct engine *engine, const struct policy *policy, struct host **ret_host, struct rollbox_error *error);
+const struct plan_host *host_plan(const struct host *host);
+struct host *host_free(struct host *host);
+
+/* launcher.c */
+int launcher_start(struct program *program, struct rollbox_error *error);
+int launcher_create(struct launcher *launcher, struct box *box, int box_socket);
+void launcher_stop(struct launcher *launcher);
+
+/* box.c */
+int box_new(struct program *program, struct box **ret_box, struct rollbox_error *error);
+void box_created(struct box *box, pid_t pid, int take_pidfd);
+void box_failed(struct box *box, const struct guest_record *record);
+void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
+int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
+void box_make_spare(struct box *box);
+struct box *box_take_spare(struct program *program);
+
+/* slot.c */
+int slot_get(struct program *program, struct slot **ret_slot);
+void slot_put(struct program *program, struct slot *slot);
+struct slot *slot_free(struct slot *slot);
+
+/* run.c */
+void run_request(struct client *client, struct wire_message *message);
+void run_kill(struct run *run, enum rollbox_outcome outcome);
+void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage, const char *message);
+void run_answer(struct run *run, const struct guest_record *record);
+void run_box_dead(struct run *run);
+void run_abandon(struct run *run);      /* its client is gone */
+void run_forget_client(struct client *client);  /* as somebody who waits for another's run */
+void run_pump(struct engine *engine);   /* starts what may start */
+
+/* output.c */
+int output_open(struct output *output, struct run *run, int *ret_write_end);
+void output_drain(struct output *output);
+void output_done(struct output *output);
+
+/* result.c */
+void result_send(struct run *run);
+bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
+void result_forget_all(struct engine *engine);
+
+/* main.c */
+void engine_stop(struct engine *engine);
+
+/* server.c */
+int client_new(struct engine *engine, int take_fd);
+void client_free(struct client *client);    /* and ends its runs */
+void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds);
+void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error);
+void server_status(struct engine *engine, struct buf *to);
+
+/* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started with the first slot. 0 or -errno. */
+int janitor_start(struct engine *engine);
+int janitor_main(char *const *paths);
+
+/* words.c: a failure of the guest side, worded. */
+void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error);
+
+#endif

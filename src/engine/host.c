@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Looking at the host on behalf of plan_compile, which does no I/O: where granted paths lead, what the faked files of /proc are to say.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/engine.h"
+#include "sys/proc.h"
+
+#define MAX_SMALL_FILE (1u << 20)
+
+struct host {
+    struct plan_host plan;
+    struct plan_host_path *paths;
+    size_t n_paths;
+    struct buf cpuinfo, stat, meminfo, loadavg;
+    char **sysctls;
+    size_t n_sysctls;
+    bool *proc_exists;
+    const char *links[16];
+    char link_texts[8][2][64];
+};
+
+struct host *host_free(struct host *host) {
+    if (!host)
+        return NULL;
+    for (size_t i = 0; i < host->n_paths; i++)
+        free((char *)host->paths[i].real);
+    free(host->paths);
+    for (size_t i = 0; i < host->n_sysctls; i++)
+        free(host->sysctls[i]);
+    free(host->sysctls);
+    free(host->proc_exists);
+    buf_done(&host->cpuinfo);
+    buf_done(&host->stat);
+    buf_done(&host->meminfo);
+    buf_done(&host->loadavg);
+    free(host);
+    return NULL;
+}
+
+const struct plan_host *host_plan(const struct host *host) {
+    return &host->plan;
+}
+
+/* The path with all links resolved by the kernel itself. 0 or -ENOMEM; what is wrong with the path is in *found. */
+static int look_up(const char *path, struct plan_host_path *found) {
+    char link[64], real[4096];
+    struct stat st;
+    auto_close int fd = open(path, O_PATH | O_CLOEXEC);
+
+    if (fd < 0 || fstat(fd, &st) < 0) {
+        found->error = errno;
+        return 0;
+    }
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, real, sizeof real);
+    if (n < 0 || n == sizeof real) {
+        found->error = n < 0 ? errno : ENAMETOOLONG;
+        return 0;
+    }
+    found->real = strndup(real, (size_t)n);
+    if (!found->real)
+        return -ENOMEM;
+    found->type = S_ISDIR(st.st_mode) ? PLAN_PATH_DIRECTORY : PLAN_PATH_OTHER;
+    /* Merely naming a file takes no right to it; a sandbox can have no more than its owner. */
+    if (faccessat(AT_FDCWD, link, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK, AT_EACCESS) < 0 && errno == EACCES)
+        found->error = errno;
+    return 0;
+}
+
+static int look_up_all(const struct policy_paths *paths, struct host *host, struct plan_host_path **ret_first) {
+    *ret_first = host->paths + host->n_paths;
+    for (size_t i = 0; i < paths->n; i++) {
+        int r = look_up(paths->items[i].path, &host->paths[host->n_paths++]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static void find_root_links(struct host *host) {
+    static const char *const names[] = { "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        ssize_t length = readlink(names[i], host->link_texts[i][1], sizeof host->link_texts[i][1] - 1);
+        if (length <= 0)
+            continue;
+        host->link_texts[i][1][length] = '\0';
+        host->links[n++] = names[i];
+        host->links[n++] = host->link_texts[i][1];
+    }
+    host->links[n] = NULL;
+    host->plan.root_links = host->links;
+}
+
+static int fake_files(struct host *host, const struct policy *policy, unsigned cpus) {
+    auto_buf struct buf text = BUF_INIT;
+    struct timespec now, up;
+
+    if (fd_read_file("/proc/cpuinfo", MAX_SMALL_FILE, &text) < 0)
+        text.length = 0;
+    int r = proc_fake_cpuinfo(text.data ? text.data : "", text.length, cpus, &host->cpuinfo);
+    text.length = 0;
+    if (fd_read_file("/proc/meminfo", MAX_SMALL_FILE, &text) < 0)
+        text.length = 0;
+    if (r >= 0)
+        r = proc_fake_meminfo(text.data ? text.data : "", text.length, policy->max_memory_bytes, &host->meminfo);
+    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    if (r >= 0)
+        r = proc_fake_stat(cpus, host->plan.timens ? now.tv_sec : now.tv_sec - up.tv_sec, &host->stat);
+    if (r >= 0)
+        r = proc_fake_loadavg(&host->loadavg);
+    host->plan.cpuinfo = host->cpuinfo.data ? host->cpuinfo.data : "";
+    host->plan.meminfo = host->meminfo.data ? host->meminfo.data : "";
+    host->plan.stat = host->stat.data ? host->stat.data : "";
+    host->plan.loadavg = host->loadavg.data ? host->loadavg.data : "";
+    return r;
+}
+
+static int read_sysctls(struct host *host) {
+    size_t n = 0;
+
+    while (plan_sysctl_names[n])
+        n++;
+    host->sysctls = calloc(n + 1, sizeof *host->sysctls);
+    if (!host->sysctls)
+        return -ENOMEM;
+    host->n_sysctls = n;
+    auto_close int directory = open("/proc/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (size_t i = 0; i < n; i++) {
+        char value[512];
+        auto_close int fd = openat(directory, plan_sysctl_names[i], O_RDONLY | O_CLOEXEC);
+        ssize_t length = fd < 0 ? -1 : read(fd, value, sizeof value);
+
+        if (length >= 0 && !(host->sysctls[i] = strndup(value, (size_t)length)))
+            return -ENOMEM;
+    }
+    host->plan.sysctls = (const char *const *)host->sysctls;
+    return 0;
+}
+
+static int find_masked(struct host *host) {
+    size_t n = 0;
+
+    while (plan_proc_masked[n])
+        n++;
+    host->proc_exists = calloc(n + 1, sizeof *host->proc_exists);
+    if (!host->proc_exists)
+        return -ENOMEM;
+    auto_close int directory = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (size_t i = 0; i < n; i++)
+        host->proc_exists[i] = faccessat(directory, plan_proc_masked[i], F_OK, 0) == 0;
+    host->plan.proc_exists = host->proc_exists;
+    return 0;
+}
+
+static int look(struct host *host, struct engine *engine, const struct policy *policy) {
+    struct plan_host *h = &host->plan;
+    struct rlimit limit;
+    int r;
+
+    h->is_root = engine->features.is_root;
+    h->landlock_abi = engine->features.landlock ? engine->features.landlock_abi : 0;
+    h->seccomp = engine->features.seccomp;
+    h->timens = engine->features.timens;
+    h->cpus = engine->features.cpus;
+    bool cgroups = cgroup_root_backend(engine->cgroups) != CGROUP_NONE;
+    h->memory_cgroup = h->processes_cgroup = cgroups;
+    h->cpu_cgroup = cgroups && cgroup_root_has_cpu(engine->cgroups);
+    h->open_files_max = getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : limit.rlim_max;
+    h->processes_max = getrlimit(RLIMIT_NPROC, &limit) < 0 ? RLIM_INFINITY : limit.rlim_max;
+    host->paths = calloc(policy->fs_readable.n + policy->fs_writable.n + policy->fs_shared.n + policy->fs_denied.n + 1, sizeof *host->paths);
+    if (!host->paths)
+        return -ENOMEM;
+    if ((r = look_up_all(&policy->fs_readable, host, &h->readable)) < 0 || (r = look_up_all(&policy->fs_writable, host, &h->writable)) < 0 ||
+        (r = look_up_all(&policy->fs_shared, host, &h->shared)) < 0 || (r = look_up_all(&policy->fs_denied, host, &h->denied)) < 0)
+        return r;
+    /* To deny a path takes no right to it. */
+    for (size_t i = 0; i < policy->fs_denied.n; i++)
+        if (h->denied[i].real)
+            h->denied[i].error = 0;
+    find_root_links(host);
+    unsigned cpus = h->cpus;
+    if (policy->max_cpu_milli)
+        cpus = MIN(cpus, (policy->max_cpu_milli + 999) / 1000);
+    if ((r = fake_files(host, policy, cpus)) < 0 || (r = read_sysctls(host)) < 0)
+        return r;
+    return find_masked(host);
+}
+
+int host_look(struct engine *engine, const struct policy *policy, struct host **ret_host, struct rollbox_error *error) {
+    struct host *host = calloc(1, sizeof *host);
+    int r = host ? look(host, engine, policy) : -ENOMEM;
+
+    if (r < 0) {
+        host_free(host);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "policy", "looking at the host failed: %s", strerror(-r));
+    }
+    *ret_host = host;
+    return 0;
+}

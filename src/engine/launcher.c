@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's end of a launcher (src/guest/launcher.c): starting it, mapping its ids, asking it for boxes. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <spawn.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/engine.h"
+
+/* Host ids far above those that distributions and container tools hand out (subuids end below 2^30). */
+#define FIRST_ID_BASE 0x60000000u
+#define N_ID_BASES 4096u
+
+static int write_map(pid_t pid, const char *file, uint32_t base) {
+    char path[64], text[64];
+
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
+    snprintf(text, sizeof text, "0 %u %u", base, GUEST_ID_RANGE);
+    auto_close int fd = open(path, O_WRONLY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
+}
+
+static void lost(struct launcher *launcher, const struct guest_record *why);
+
+static void map_ids(struct launcher *launcher) {
+    auto_buf struct buf go = BUF_INIT;
+    int r = write_map(launcher->pid, "uid_map", launcher->id_base);
+
+    if (r == 0)
+        r = write_map(launcher->pid, "gid_map", launcher->id_base);
+    wire_begin(&go, GUEST_GO, 0);
+    if (r == 0)
+        r = wire_send(launcher->socket, &go, NULL, 0);
+    if (r < 0) {
+        struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_MAP, .error = -r };
+        lost(launcher, &record);
+    }
+}
+
+static struct box *take_creating(struct launcher *launcher, uint64_t serial) {
+    list_for_each(node, &launcher->creating) {
+        struct box *box = container_of(node, struct box, in_launcher);
+
+        if (box->serial == serial) {
+            list_remove(node);
+            return box;
+        }
+    }
+    return NULL;
+}
+
+static void on_message(struct loop_source *source, uint32_t events) {
+    struct launcher *launcher = container_of(source, struct launcher, source);
+    struct guest_record record;
+    int fds[FD_MESSAGE_MAX_FDS];
+    size_t n_fds = 0;
+    ssize_t n = fd_receive(launcher->socket, &record, sizeof record, fds, &n_fds);
+
+    (void)events;
+    if (n == -EAGAIN)
+        return;
+    if (n != sizeof record) {
+        for (size_t i = 0; n > 0 && i < n_fds; i++)
+            close(fds[i]);
+        lost(launcher, NULL);
+        return;
+    }
+    struct box *box;
+    switch (record.kind) {
+    case GUEST_MAP_IDS:
+        map_ids(launcher);
+        break;
+    case GUEST_TEMPLATE_READY:
+        launcher->ready = true;
+        break;
+    case GUEST_CREATED:
+        box = take_creating(launcher, record.serial);
+        if (box && n_fds == 1) {
+            box_created(box, (pid_t)record.value, fds[0]);
+            n_fds = 0;
+        }
+        break;
+    case GUEST_CREATE_FAILED:
+        box = take_creating(launcher, record.serial);
+        if (box)
+            box_failed(box, &record);
+        break;
+    case GUEST_FAILED:
+        lost(launcher, &record);
+        break;
+    default:
+        break;
+    }
+    for (size_t i = 0; i < n_fds; i++)
+        close(fds[i]);
+}
+
+/* The launcher is gone or no use: the boxes that wait for it fail, with its reason; those that live are not concerned. */
+static void lost(struct launcher *launcher, const struct guest_record *why) {
+    struct guest_record unknown = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ECHILD };
+    struct list waiting;
+
+    list_init(&waiting);
+    list_for_each(node, &launcher->creating) {
+        list_remove(node);
+        list_add_tail(&waiting, node);
+    }
+    launcher->program->launcher = NULL;
+    launcher_stop(launcher);
+    list_for_each(node, &waiting) {
+        list_remove(node);
+        box_failed(container_of(node, struct box, in_launcher), why ? why : &unknown);
+    }
+}
+
+void launcher_stop(struct launcher *launcher) {
+    struct engine *engine = launcher->program->engine;
+
+    if (launcher->program->launcher == launcher)
+        launcher->program->launcher = NULL;
+    list_for_each(node, &launcher->creating) {
+        list_remove(node);
+        box_kill(container_of(node, struct box, in_launcher));
+    }
+    loop_remove(engine->loop, &launcher->source);
+    close(launcher->socket);    /* it ends when it notices */
+    free(launcher);
+}
+
+/* posix_spawn with the two descriptors of guest.h and nothing else of ours. */
+static int spawn_init(struct engine *engine, uint32_t id_base, int socket, int plan, pid_t *ret_pid) {
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none;
+    char base[16];
+    char *argv[] = { "rollbox-init", base, NULL }, *envp[] = { NULL };
+
+    snprintf(base, sizeof base, "%u", id_base);
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, engine->null_fd, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, engine->null_fd, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, engine->null_fd, STDERR_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, socket, GUEST_LAUNCHER_SOCKET);
+    posix_spawn_file_actions_adddup2(&actions, plan, GUEST_LAUNCHER_PLAN);
+    posix_spawn_file_actions_addclosefrom_np(&actions, GUEST_LAUNCHER_PLAN + 1);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
+    int r = -posix_spawn(ret_pid, engine->init_path, &actions, &attributes, argv, envp);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    return r;
+}
+
+int launcher_start(struct program *program, struct rollbox_error *error) {
+    struct engine *engine = program->engine;
+    struct launcher *launcher = calloc(1, sizeof *launcher);
+    int pair[2] = { -EBADF, -EBADF }, high[2] = { -EBADF, -EBADF };
+    auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
+    int r = launcher ? MIN(plan, 0) : -ENOMEM;
+
+    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        r = -errno;
+    if (r == 0) {
+        launcher->program = program;
+        launcher->socket = pair[0];
+        list_init(&launcher->creating);
+        if (engine->features.is_root)
+            launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
+        /* Out of the way of the descriptors that they become. */
+        high[0] = fcntl(pair[1], F_DUPFD_CLOEXEC, 10);
+        high[1] = fcntl(plan, F_DUPFD_CLOEXEC, 10);
+        r = high[0] < 0 || high[1] < 0 ? -errno : spawn_init(engine, launcher->id_base, high[0], high[1], &launcher->pid);
+    }
+    if (r == 0) {
+        fcntl(launcher->socket, F_SETFL, O_NONBLOCK);
+        r = loop_add(engine->loop, &launcher->source, launcher->socket, EPOLLIN, on_message);
+    }
+    close_fd(&high[0]);
+    close_fd(&high[1]);
+    close_fd(&pair[1]);
+    if (r < 0) {
+        close_fd(&pair[0]);
+        free(launcher);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "%s cannot be started: %s", engine->init_path, strerror(-r));
+    }
+    program->launcher = launcher;
+    return 0;
+}
+
+int launcher_create(struct launcher *launcher, struct box *box, int box_socket) {
+    auto_buf struct buf message = BUF_INIT;
+    struct engine *engine = launcher->program->engine;
+    int fds[FD_MESSAGE_MAX_FDS];
+    size_t n = 0;
+    uint32_t flags = 0;
+
+    box->serial = ++launcher->next_serial;
+    wire_begin(&message, GUEST_CREATE, box->serial);
+    if (launcher->program->plan->flags & PLAN_OWN_ID) {
+        engine->next_guest_id = engine->next_guest_id % (GUEST_ID_OTHERS - 3) + 1;
+        wire_add_u64(&message, GUEST_ID, engine->next_guest_id + 1);
+    }
+    fds[n++] = box_socket;
+    if (box->netns >= 0) {
+        fds[n++] = box->netns;
+        flags |= GUEST_CREATE_NETNS;
+    }
+    if (box->slot && cgroup_slot_fd(box->slot->cgroup) >= 0) {
+        fds[n++] = cgroup_slot_fd(box->slot->cgroup);
+        flags |= GUEST_CREATE_CGROUP;
+    }
+    for (int i = 0; box->slot && i < box->slot->n_entries; i++)
+        fds[n++] = box->slot->entries[i];
+    if (buf_failed(&message))
+        return -ENOMEM;
+    ((struct wire_header *)(void *)message.data)->flags = flags;
+    int r = wire_send(launcher->socket, &message, fds, n);
+    if (r == 0)
+        list_add_tail(&launcher->creating, &box->in_launcher);
+    return r;
+}

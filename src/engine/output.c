@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Collecting a command's output stream.
+ *
+ * The first HEAD_MAX bytes stay in the engine's memory; a stream that grows past that moves to a memory file, which the client is then handed as it is. Past the limit
+ * the run is ended, and what still comes out of the pipe is read and dropped, so that nothing waits for us.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/engine.h"
+
+#define HEAD_MAX 12288
+#define CHUNK 65536
+
+static int keep(struct output *output, const char *data, size_t length) {
+    if (output->spool < 0 && output->head.length + length <= HEAD_MAX) {
+        buf_add(&output->head, data, length);
+        output->total += length;
+        return buf_failed(&output->head) ? -ENOMEM : 0;
+    }
+    if (output->spool < 0) {
+        output->spool = memfd_create("rollbox-output", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (output->spool < 0)
+            return -errno;
+        int r = fd_write_all(output->spool, output->head.data, output->head.length);
+        if (r < 0)
+            return r;
+    }
+    output->total += length;
+    return fd_write_all(output->spool, data, length);
+}
+
+/* Reads once. Returns false at the end of the stream or when nothing is there. */
+static bool read_some(struct output *output) {
+    static char chunk[CHUNK];
+    struct run *run = output->run;
+    ssize_t n = read(output->fd, chunk, sizeof chunk);
+
+    if (n < 0)
+        return errno == EINTR;
+    if (n == 0) {
+        loop_remove(run->engine->loop, &output->source);
+        close_fd(&output->fd);
+        return false;
+    }
+    size_t room = (size_t)MIN((uint64_t)n, run->output_limit - output->total);
+    int r = room ? keep(output, chunk, room) : 0;
+    if (r < 0) {
+        output->truncated = true;
+        run_fail(run, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "result", "the host has no memory left for the output of the command");
+        return false;
+    }
+    if (room < (size_t)n) {
+        output->truncated = true;
+        run_kill(run, ROLLBOX_OUTCOME_OUTPUT_LIMIT);
+    }
+    return true;
+}
+
+static void on_readable(struct loop_source *source, uint32_t events) {
+    struct output *output = container_of(source, struct output, source);
+    struct run *run = output->run;
+
+    (void)events;
+    read_some(output);
+    if (output->fd < 0 && run->state == RUN_RUNNING)
+        run_answer(run, NULL);
+}
+
+int output_open(struct output *output, struct run *run, int *ret_write_end) {
+    int ends[2];
+
+    output->run = run;
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    int r = fcntl(ends[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(run->engine->loop, &output->source, ends[0], EPOLLIN, on_readable);
+    if (r < 0) {
+        close(ends[0]);
+        close(ends[1]);
+        return r;
+    }
+    output->fd = ends[0];
+    *ret_write_end = ends[1];
+    return 0;
+}
+
+/* After every writer is dead: at most a pipe full is left. */
+void output_drain(struct output *output) {
+    while (output->fd >= 0 && read_some(output))
+        ;
+    if (output->fd >= 0) {
+        loop_remove(output->run->engine->loop, &output->source);
+        close_fd(&output->fd);
+    }
+}
+
+void output_done(struct output *output) {
+    if (output->fd >= 0)
+        loop_remove(output->run->engine->loop, &output->source);
+    close_fd(&output->fd);
+    close_fd(&output->spool);
+    buf_done(&output->head);
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs: policies compiled for this host, found again by their text.
+ *
+ * A program is kept while the engine lives, up to MAX_IDLE idle ones: then the one least recently used goes, with its launcher.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/engine.h"
+
+#define MAX_IDLE 64
+
+static void forget_idle(struct engine *engine) {
+    struct program *oldest = NULL;
+    unsigned n = 0;
+
+    list_for_each(node, &engine->programs) {
+        struct program *program = container_of(node, struct program, node);
+
+        if (program->n_running)
+            continue;
+        n++;
+        if (!oldest || program->used_ns < oldest->used_ns)
+            oldest = program;
+    }
+    if (n > MAX_IDLE)
+        program_free(oldest);
+}
+
+static int parse(const char *text, size_t length, struct policy **ret_policy, struct rollbox_error *error) {
+    struct policy_problems problems = { 0 };
+    int r = policy_parse(text, length, ret_policy, &problems);
+
+    if (r < 0 && problems.n)
+        error_set(error, ROLLBOX_ERR_POLICY_INVALID, -r, "policy", "line %u: %s%s%s", problems.items[0].line, problems.items[0].key, problems.items[0].key[0] ? ": " : "", problems.items[0].message);
+    else if (r < 0)
+        error_set(error, error_code_of(-r, ROLLBOX_ERR_POLICY_INVALID), -r, "policy", "the policy cannot be read: %s", strerror(-r));
+    policy_problems_done(&problems);
+    return r;
+}
+
+static int compile(struct engine *engine, const char *text, size_t length, struct policy **ret_policy, struct plan **ret_plan, char **ret_isolation, struct rollbox_error *error) {
+    struct policy *policy = NULL;
+    struct host *host = NULL;
+    struct buf isolation = BUF_INIT;
+    int r = parse(text, length, &policy, error);
+
+    if (r < 0)
+        return r;
+    r = host_look(engine, policy, &host, error);
+    if (r == 0)
+        r = plan_compile(policy, host_plan(host), ret_plan, error);
+    if (r < 0) {
+        host_free(host);
+        policy_free(policy);
+        return r;
+    }
+    plan_isolation(*ret_plan, host_plan(host), policy, cgroup_backend_name(cgroup_root_backend(engine->cgroups)), &isolation);
+    host_free(host);
+    *ret_isolation = buf_take(&isolation);
+    *ret_policy = policy;
+    return 0;
+}
+
+static int make_key(const char *text, size_t length, const char *const *caller_environment, struct buf *to) {
+    buf_add(to, text, length);
+    for (; caller_environment && *caller_environment; caller_environment++)
+        buf_add(to, *caller_environment, strlen(*caller_environment) + 1);
+    return buf_failed(to) ? -ENOMEM : 0;
+}
+
+int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error) {
+    struct buf key = BUF_INIT;
+
+    if (make_key(text, length, caller_environment, &key) < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    list_for_each(node, &engine->programs) {
+        struct program *known = container_of(node, struct program, node);
+
+        if (known->key_length == key.length && !memcmp(known->key, key.data, key.length)) {
+            buf_done(&key);
+            known->used_ns = clock_now_ns();
+            *ret_program = known;
+            return 0;
+        }
+    }
+    struct program *program = calloc(1, sizeof *program);
+    if (!program) {
+        buf_done(&key);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    }
+    program->engine = engine;
+    list_init(&program->node);
+    list_init(&program->spares);
+    list_init(&program->slots);
+    program->key_length = key.length;
+    program->key = buf_take(&key);
+    int r = compile(engine, text, length, &program->policy, &program->plan, &program->isolation, error);
+    if (r == 0) {
+        plan_environment(program->policy, caller_environment, &program->environment);
+        if (!program->key || !program->isolation || buf_failed(&program->environment))
+            r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    }
+    /* The template is built while the client thinks of its first command; what goes wrong there is told to the runs. */
+    if (r == 0)
+        r = launcher_start(program, error);
+    if (r < 0) {
+        program_free(program);
+        return r;
+    }
+    program->number = ++engine->next_program;
+    program->used_ns = clock_now_ns();
+    list_add_tail(&engine->programs, &program->node);
+    forget_idle(engine);
+    *ret_program = program;
+    return 0;
+}
+
+struct program *program_find(struct engine *engine, uint64_t number) {
+    list_for_each(node, &engine->programs) {
+        struct program *program = container_of(node, struct program, node);
+
+        if (program->number == number) {
+            program->used_ns = clock_now_ns();
+            return program;
+        }
+    }
+    return NULL;
+}
+
+int program_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error) {
+    struct policy *policy = NULL;
+    auto_free struct plan *plan = NULL;
+    auto_free char *isolation = NULL;
+    int r = compile(engine, text, length, &policy, &plan, &isolation, error);
+
+    if (r < 0)
+        return r;
+    policy_free(policy);
+    plan_explain(plan, to);
+    return 0;
+}
+
+/* After boxes, which point here, are gone or no longer do. */
+struct program *program_free(struct program *program) {
+    list_for_each(node, &program->engine->boxes) {
+        struct box *box = container_of(node, struct box, node);
+
+        if (box->program == program) {
+            box_kill(box);
+            box->program = NULL;
+        }
+    }
+    if (program->launcher)
+        launcher_stop(program->launcher);
+    list_for_each(node, &program->slots)
+        slot_free(container_of(node, struct slot, node));
+    list_remove(&program->node);
+    policy_free(program->policy);
+    free(program->plan);
+    free(program->key);
+    free(program->isolation);
+    buf_done(&program->environment);
+    free(program);
+    return NULL;
+}
+
+/* A policy in use gets boxes ahead of need, as many as it has had running at once, up to the number of CPUs: a one-off run pays for none. */
+int program_keep_spares(struct program *program) {
+    unsigned wanted = program->n_runs < 2 ? 0 : MIN(MAX(program->n_running, 1u), program->engine->features.cpus);
+    struct rollbox_error error;
+
+    while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued) {
+        struct box *box;
+        int r = box_new(program, &box, &error);
+
+        if (r < 0)
+            return r;           /* the next run will meet the same and tell it */
+        box_make_spare(box);
+    }
+    return 0;
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Results on their way out, and kept for a while under their operation id, so that a client that lost its connection, or its nerve, and asks again gets the first answer instead of a
+ * second run.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "engine/engine.h"
+#include "engine/protocol.h"
+
+#define MAX_FINISHED 1024
+#define MAX_FINISHED_BYTES (64u << 20)
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
+
+struct finished {
+    struct list node;
+    struct list in_bucket;
+    unsigned char operation[64];
+    size_t operation_length;
+    struct buf message;
+    int fds[2];
+    size_t n_fds;
+    size_t bytes;
+};
+
+static void finished_free(struct engine *engine, struct finished *finished) {
+    list_remove(&finished->node);
+    list_remove(&finished->in_bucket);
+    engine->finished_bytes -= finished->bytes;
+    engine->n_finished--;
+    for (size_t i = 0; i < finished->n_fds; i++)
+        close(finished->fds[i]);
+    buf_done(&finished->message);
+    free(finished);
+}
+
+void result_forget_all(struct engine *engine) {
+    list_for_each(node, &engine->finished)
+        finished_free(engine, container_of(node, struct finished, node));
+}
+
+static void keep(struct engine *engine, const struct run *run, const struct buf *message, const int *fds, size_t n_fds) {
+    size_t bytes = message->length + run->outputs[0].total + run->outputs[1].total;
+
+    /* Infrastructure failures are not kept: a retry of one is meant to try again. */
+    if (!run->operation_length || run->outcome == ROLLBOX_OUTCOME_ERROR || bytes > MAX_FINISHED_BYTES)
+        return;
+    struct finished *finished = calloc(1, sizeof *finished);
+    if (!finished)
+        return;
+    list_init(&finished->node);
+    memcpy(finished->operation, run->operation, run->operation_length);
+    finished->operation_length = run->operation_length;
+    buf_add(&finished->message, message->data, message->length);
+    bool ok = !buf_failed(&finished->message);
+    for (; finished->n_fds < n_fds && ok; finished->n_fds++)
+        ok = (finished->fds[finished->n_fds] = fcntl(fds[finished->n_fds], F_DUPFD_CLOEXEC, 3)) >= 0;
+    if (!ok) {
+        for (size_t i = 0; i < finished->n_fds; i++)
+            if (finished->fds[i] >= 0)
+                close(finished->fds[i]);
+        buf_done(&finished->message);
+        free(finished);
+        return;
+    }
+    finished->bytes = bytes;
+    list_add_tail(&engine->finished, &finished->node);
+    list_add_tail(&engine->finished_by[finished->operation[finished->operation_length - 1]], &finished->in_bucket);
+    engine->finished_bytes += bytes;
+    engine->n_finished++;
+    while (engine->n_finished > MAX_FINISHED || engine->finished_bytes > MAX_FINISHED_BYTES)
+        finished_free(engine, container_of(engine->finished.next, struct finished, node));
+}
+
+bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length) {
+    const unsigned char *bytes = operation;
+
+    if (!length)
+        return false;
+    list_for_each(node, &client->engine->finished_by[bytes[length - 1]]) {
+        struct finished *finished = container_of(node, struct finished, in_bucket);
+
+        if (finished->operation_length != length || memcmp(finished->operation, operation, length))
+            continue;
+        auto_buf struct buf message = BUF_INIT;
+        buf_add(&message, finished->message.data, finished->message.length);
+        if (!buf_failed(&message))
+            ((struct wire_header *)(void *)message.data)->serial = serial;
+        client_send(client, &message, finished->fds, finished->n_fds);
+        return true;
+    }
+    return false;
+}
+
+static void add_output(struct buf *message, struct output *output, uint32_t tag, uint32_t tag_fd, int *fds, size_t *n_fds) {
+    if (output->spool < 0) {
+        wire_add(message, tag, output->head.data, output->head.length);
+        return;
+    }
+    if (lseek(output->spool, 0, SEEK_SET) < 0 || fcntl(output->spool, F_ADD_SEALS, SEALS) < 0) {
+        message->failed = true;
+        return;
+    }
+    wire_add_u64(message, tag_fd, 1);
+    fds[(*n_fds)++] = output->spool;
+}
+
+static void add_error(struct buf *message, const struct rollbox_error *error) {
+    wire_add_u64(message, TAG_ERROR_CODE, error->code);
+    wire_add_u64(message, TAG_ERROR_NUMBER, (uint64_t)error->error_number);
+    wire_add_text(message, TAG_ERROR_STAGE, error->stage);
+    wire_add_text(message, TAG_ERROR_MESSAGE, error->message);
+}
+
+void result_send(struct run *run) {
+    auto_buf struct buf message = BUF_INIT;
+    int fds[2];
+    size_t n_fds = 0;
+
+    wire_begin(&message, PROTOCOL_RESULT, run->serial);
+    wire_add_u64(&message, TAG_OUTCOME, run->outcome);
+    if (run->outcome == ROLLBOX_OUTCOME_EXIT)
+        wire_add_u64(&message, TAG_EXIT_CODE, (uint64_t)WEXITSTATUS(run->status));
+    if (run->outcome == ROLLBOX_OUTCOME_SIGNAL)
+        wire_add_u64(&message, TAG_SIGNAL, (uint64_t)WTERMSIG(run->status));
+    add_output(&message, &run->outputs[0], TAG_STDOUT, TAG_STDOUT_FD, fds, &n_fds);
+    add_output(&message, &run->outputs[1], TAG_STDERR, TAG_STDERR_FD, fds, &n_fds);
+    wire_add_u64(&message, TAG_STDOUT_TRUNCATED, run->outputs[0].truncated);
+    wire_add_u64(&message, TAG_STDERR_TRUNCATED, run->outputs[1].truncated);
+    wire_add_u64(&message, TAG_WALL_NS, run->wall_ns);
+    wire_add_u64(&message, TAG_CPU_NS, run->cpu_ns);
+    wire_add_u64(&message, TAG_PEAK_MEMORY, run->peak_memory);
+    wire_add_u64(&message, TAG_PROCESSES_PEAK, run->processes_peak);
+    if (run->program)
+        wire_add_text(&message, TAG_ISOLATION, run->program->isolation);
+    if (run->outcome == ROLLBOX_OUTCOME_ERROR)
+        add_error(&message, &run->error);
+    keep(run->engine, run, &message, fds, n_fds);
+    if (run->client)
+        client_send(run->client, &message, fds, n_fds);
+}

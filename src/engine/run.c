@@ -1,0 +1,580 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs: one command in a box of its own.
+ *
+ * A run ends in one place, `finish`, when three things are known: how the command ended (init's word, or our own when we killed it), that nothing of it is alive, and that its
+ * streams are at their ends. init tells of the end only after it has killed and reaped everything else, so a run that ends by itself need not wait for the
+ * kernel to tear its namespaces down.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/engine.h"
+#include "engine/protocol.h"
+#include "sys/proc.h"
+
+#define MAX_ARGUMENTS 65536
+#define MAX_ENVIRONMENT 8192
+/* How fast a guest can use memory, a CPU: page faults bring in less than this. Without a memory cgroup it says when the limit can be reached at the earliest. */
+#define BYTES_A_SECOND (4ull << 30)
+#define WATCH_LEAST_NS 2000000ll
+#define WATCH_MOST_NS 200000000ll
+
+struct waiter {
+    struct list node;
+    struct client *client;
+    uint64_t serial;
+};
+
+/* ---- the request ---------------------------------------------------------------------------------------------------- */
+
+static struct run *run_new(struct client *client, uint64_t serial) {
+    struct run *run = calloc(1, sizeof *run);
+
+    if (!run)
+        return NULL;
+    run->engine = client->engine;
+    run->client = client;
+    run->serial = serial;
+    list_init(&run->in_queue);
+    list_init(&run->waiters);
+    list_add_tail(&client->runs, &run->of_client);
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        run->stdio[i] = -EBADF;
+    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
+        run->outputs[i].fd = run->outputs[i].spool = -EBADF;
+        run->outputs[i].run = run;
+    }
+    return run;
+}
+
+static void run_free(struct run *run) {
+    loop_timer_clear(run->engine->loop, &run->timeout);
+    loop_timer_clear(run->engine->loop, &run->watch);
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        close_fd(&run->stdio[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
+        output_done(&run->outputs[i]);
+    buf_done(&run->request);
+    list_for_each(node, &run->waiters) {
+        list_remove(node);
+        free(container_of(node, struct waiter, node));
+    }
+    list_remove(&run->in_queue);
+    list_remove(&run->of_client);
+    free(run);
+}
+
+/* "NAME" of "NAME=value" is the same. */
+static bool same_name(const char *a, const char *b) {
+    size_t n = strcspn(a, "=");
+
+    return !strncmp(a, b, n) && b[n] == '=';
+}
+
+static bool named_in(const char *entry, const char *const *entries, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (same_name(entry, entries[i]))
+            return true;
+    return false;
+}
+
+/* The policy's environment, then the request's; of two with one name the later. */
+static void add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n) {
+    const char *end = program->environment.data + program->environment.length;
+
+    for (const char *entry = program->environment.data; entry < end; entry += strlen(entry) + 1) {
+        bool replaced = named_in(entry, entries, n);
+
+        for (const char *later = entry + strlen(entry) + 1; !replaced && later < end; later += strlen(later) + 1)
+            replaced = same_name(entry, later);
+        if (!replaced)
+            wire_add_text(to, GUEST_ENV, entry);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!named_in(entries[i], entries + i + 1, n - i - 1))
+            wire_add_text(to, GUEST_ENV, entries[i]);
+}
+
+/* CPUs for a sandbox that is to have fewer than the host: in turn. */
+static void add_affinity(struct buf *to, struct engine *engine, unsigned n) {
+    static unsigned next;
+    cpu_set_t all, some;
+
+    if (sched_getaffinity(0, sizeof all, &all) < 0)
+        return;
+    CPU_ZERO(&some);
+    for (unsigned tried = 0; tried < CPU_SETSIZE && n; tried++) {
+        unsigned cpu = next++ % CPU_SETSIZE;
+        if (CPU_ISSET(cpu, &all)) {
+            CPU_SET(cpu, &some);
+            n--;
+        }
+    }
+    (void)engine;
+    wire_add(to, GUEST_AFFINITY, &some, sizeof some);
+}
+
+static int parse(struct run *run, struct wire_message *message, bool *ret_stdin, bool *ret_stdio, struct rollbox_error *error) {
+    auto_free const char **env = NULL;
+    struct wire_field field;
+    size_t position = 0, n_env = 0, n_args = 0, n_fields = 0;
+    uint64_t number, timeout = 0, output = UINT64_MAX;
+    bool have_timeout = false, have_program = false, have_cwd = false;
+    int r;
+
+    while ((r = wire_next(message->data, message->length, &position, &field)) > 0)
+        n_fields++;
+    if (r < 0 || !(env = calloc(n_fields + 1, sizeof *env)))
+        return error_set(error, r < 0 ? ROLLBOX_ERR_PROTOCOL : ROLLBOX_ERR_RESOURCE_EXHAUSTED, r < 0 ? EBADMSG : ENOMEM, "arguments", "the request cannot be read");
+    wire_begin(&run->request, GUEST_EXEC, 0);
+    position = 0;
+    while (wire_next(message->data, message->length, &position, &field) > 0) {
+        const char *text = wire_text(&field);
+
+        switch (field.tag) {
+        case TAG_PLAN:
+            have_program = wire_u64(&field, &number) == 0 && (run->program = program_find(run->engine, number));
+            break;
+        case TAG_OPERATION:
+            if (field.length < 1 || field.length > sizeof run->operation)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "operation id: must have 1 to %zu bytes", sizeof run->operation);
+            memcpy(run->operation, field.data, field.length);
+            run->operation_length = field.length;
+            break;
+        case TAG_ARG:
+            if (!text || ++n_args > MAX_ARGUMENTS)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, text ? E2BIG : EINVAL, "arguments", "argv: %s", text ? "too many arguments" : "an argument has a NUL inside");
+            wire_add(&run->request, GUEST_ARG, field.data, field.length);
+            break;
+        case TAG_ENV:
+            if (!text || !strchr(text, '=') || text[0] == '=' || n_env == MAX_ENVIRONMENT)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "env: each entry must be NAME=value, and there may be at most %d", MAX_ENVIRONMENT);
+            env[n_env++] = text;
+            break;
+        case TAG_CWD:
+            if (!text || text[0] != '/')
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "cwd: must be an absolute path inside the sandbox");
+            have_cwd = true;
+            wire_add(&run->request, GUEST_CWD, field.data, field.length);
+            break;
+        case TAG_TIMEOUT:
+            have_timeout = wire_u64(&field, &timeout) == 0;
+            if (!have_timeout || timeout == 0 || timeout > INT64_MAX / 1000000)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "timeout: must be more than 0");
+            break;
+        case TAG_OUTPUT_LIMIT:
+            (void)wire_u64(&field, &output);
+            break;
+        case TAG_FILE_PATH:
+            wire_add(&run->request, GUEST_FILE_PATH, field.data, field.length);
+            break;
+        case TAG_FILE_MODE:
+            wire_add(&run->request, GUEST_FILE_MODE, field.data, field.length);
+            break;
+        case TAG_FILE_DATA:
+            wire_add(&run->request, GUEST_FILE_DATA, field.data, field.length);
+            break;
+        case TAG_STDIN:
+            *ret_stdin = wire_u64(&field, &number) == 0 && number;
+            break;
+        case TAG_STDIO:
+            *ret_stdio = wire_u64(&field, &number) == 0 && number;
+            break;
+        default:
+            return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has a field (%u) that this engine does not know", field.tag);
+        }
+    }
+    if (!have_program)
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
+    if (!n_args)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument");
+    if (!have_cwd)
+        wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : "/tmp");
+    add_environment(&run->request, run->program, env, n_env);
+    if (run->program->plan->affinity)
+        add_affinity(&run->request, run->engine, (unsigned)run->program->plan->affinity);
+    run->timeout_ms = have_timeout ? (int64_t)timeout : run->program->policy->timeout_ms;
+    run->output_limit = output == UINT64_MAX ? run->program->policy->max_output_bytes : output;
+    return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory") : 0;
+}
+
+static int take_streams(struct run *run, struct wire_message *message, bool has_stdin, bool has_stdio, struct rollbox_error *error) {
+    if (message->n_fds != (has_stdin ? 1u : 0u) + (has_stdio ? 3u : 0u) || (has_stdin && has_stdio))
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has not the descriptors that it names");
+    for (size_t i = 0; i < message->n_fds; i++)
+        run->stdio[i] = wire_take_fd(message, i);
+    return 0;
+}
+
+/* A retry gets the first one's answer: at once if it is there, else when it is. */
+static bool is_retry(struct client *client, const struct run *run) {
+    struct run *first = NULL;
+
+    if (result_replay(client, run->serial, run->operation, run->operation_length))
+        return true;
+    list_for_each(client_node, &client->engine->clients) {
+        struct client *other = container_of(client_node, struct client, node);
+
+        list_for_each(node, &other->runs) {
+            struct run *candidate = container_of(node, struct run, of_client);
+            if (candidate != run && candidate->operation_length == run->operation_length && !memcmp(candidate->operation, run->operation, run->operation_length))
+                first = candidate;
+        }
+    }
+    if (!first)
+        return false;
+    struct waiter *waiter = calloc(1, sizeof *waiter);
+    if (waiter) {
+        waiter->client = client;
+        waiter->serial = run->serial;
+        list_add_tail(&first->waiters, &waiter->node);
+    }
+    return waiter;
+}
+
+void run_request(struct client *client, struct wire_message *message) {
+    struct run *run = run_new(client, message->header.serial);
+    struct rollbox_error error;
+    bool has_stdin = false, has_stdio = false;
+
+    if (!run) {
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+        client_fail(client, message->header.serial, &error);
+        return;
+    }
+    if (parse(run, message, &has_stdin, &has_stdio, &error) < 0 || take_streams(run, message, has_stdin, has_stdio, &error) < 0) {
+        run->program = NULL;
+        run_fail(run, error.code, error.error_number, error.stage, error.message);
+        return;
+    }
+    if (run->operation_length && is_retry(client, run)) {
+        run_free(run);
+        return;
+    }
+    run->program->n_runs++;
+    run->program->n_running++;
+    run->engine->n_queued++;
+    list_add_tail(&run->engine->queue, &run->in_queue);
+    run_pump(run->engine);
+}
+
+/* ---- the course ----------------------------------------------------------------------------------------------------- */
+
+static void finish(struct run *run) {
+    struct engine *engine = run->engine;
+    struct program *program = run->program;
+    struct box *box = run->box;
+
+    if (run->state == RUN_ENDED)
+        return;
+    run->state = RUN_ENDED;
+    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
+        output_drain(&run->outputs[i]);
+    if (box) {
+        uint64_t memory, cpu;
+        uint32_t processes;
+
+        if (box->slot && box_usage(box, &memory, &cpu, &processes) == 0) {
+            run->peak_memory = MAX(run->peak_memory, memory);
+            run->cpu_ns = MAX(run->cpu_ns, cpu);
+        }
+        box->run = NULL;
+        run->box = NULL;
+        if (box->state != BOX_DYING)
+            box_kill(box);
+    }
+    if (run->reserved) {
+        engine->memory_reserved -= program->policy->max_memory_bytes;
+        engine->n_running--;
+    }
+    result_send(run);
+    list_for_each(node, &run->waiters) {
+        struct waiter *waiter = container_of(node, struct waiter, node);
+
+        if (waiter->client)
+            result_replay(waiter->client, waiter->serial, run->operation, run->operation_length);
+    }
+    run_free(run);
+    if (program)
+        program->n_running--;
+    run_pump(engine);
+    if (program)
+        (void)program_keep_spares(program);
+}
+
+static bool streams_ended(const struct run *run) {
+    return run->outputs[0].fd < 0 && run->outputs[1].fd < 0;
+}
+
+void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage, const char *message) {
+    if (run->state == RUN_ENDED || run->outcome == ROLLBOX_OUTCOME_ERROR)
+        return;
+    run->outcome = ROLLBOX_OUTCOME_ERROR;
+    error_set(&run->error, code, error_number, stage, "%s", message);
+    if (!list_empty(&run->in_queue)) {
+        list_remove(&run->in_queue);
+        run->engine->n_queued--;
+    }
+    if (run->box && run->box->pidfd >= 0 && run->state == RUN_RUNNING) {
+        run->killed = true;
+        box_kill(run->box);     /* the end comes with its death */
+        return;
+    }
+    finish(run);
+}
+
+/* Before a kill: what the dead cannot be asked any more. */
+static void note_usage(struct run *run) {
+    uint64_t memory, cpu;
+    uint32_t processes;
+
+    if (!run->box || box_usage(run->box, &memory, &cpu, &processes) < 0)
+        return;
+    run->peak_memory = MAX(run->peak_memory, memory);
+    run->cpu_ns = MAX(run->cpu_ns, cpu);
+    run->processes_peak = MAX(run->processes_peak, processes);
+}
+
+void run_kill(struct run *run, enum rollbox_outcome outcome) {
+    if (run->killed || run->exited || run->state == RUN_ENDED)
+        return;
+    if (outcome == ROLLBOX_OUTCOME_ERROR) {
+        run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled");
+        return;
+    }
+    if (run->state != RUN_RUNNING) {
+        run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled before the command ran");
+        return;
+    }
+    note_usage(run);
+    run->killed = true;
+    run->outcome = outcome;
+    run->wall_ns = (uint64_t)(clock_now_ns() - run->started_ns);
+    loop_timer_clear(run->engine->loop, &run->timeout);
+    loop_timer_clear(run->engine->loop, &run->watch);
+    if (run->box->pidfd >= 0)
+        box_kill(run->box);
+    else
+        run->box->state = BOX_DYING;    /* box_created does it */
+}
+
+static void on_timeout(struct loop_timer *timer) {
+    run_kill(container_of(timer, struct run, timeout), ROLLBOX_OUTCOME_TIMEOUT);
+}
+
+/* Without a memory cgroup: looks as often as the limit could have been reached since the last look, never mind what the guest does. */
+static void on_watch(struct loop_timer *timer) {
+    struct run *run = container_of(timer, struct run, watch);
+    uint64_t limit = run->program->policy->max_memory_bytes, memory, cpu;
+    uint32_t processes;
+
+    if (run->box && box_usage(run->box, &memory, &cpu, &processes) == 0) {
+        run->peak_memory = MAX(run->peak_memory, memory);
+        run->cpu_ns = MAX(run->cpu_ns, cpu);
+        run->processes_peak = MAX(run->processes_peak, processes);
+        if (!run->box->slot && memory > limit) {
+            run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+            return;
+        }
+    }
+    uint64_t left = run->box && run->box->slot ? limit : limit - MIN(run->peak_memory, limit);
+    int64_t pause = (int64_t)(left / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1));
+    loop_timer_set(run->engine->loop, &run->watch, clock_now_ns() + MAX(WATCH_LEAST_NS, MIN(pause, WATCH_MOST_NS)), on_watch);
+}
+
+static void started(struct run *run) {
+    struct loop *loop = run->engine->loop;
+    int64_t now = clock_now_ns();
+
+    run->state = RUN_RUNNING;
+    run->started_ns = now;
+    run->processes_peak = 1;
+    int r = run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
+    uint64_t first = run->program->policy->max_memory_bytes / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1);
+    if (r == 0)
+        r = loop_timer_set(loop, &run->watch, now + MAX(WATCH_LEAST_NS, MIN((int64_t)first, WATCH_MOST_NS)), on_watch);
+    if (r < 0)
+        run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the engine is out of memory");
+}
+
+static void exited(struct run *run, const struct guest_record *record) {
+    run->exited = true;
+    run->wall_ns = record->wall_ns;
+    run->cpu_ns = MAX(run->cpu_ns, record->cpu_ns);
+    run->peak_memory = MAX(run->peak_memory, record->max_rss_bytes);
+    run->status = (int)record->value;
+    if (run->killed)
+        return;
+    run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
+    if (run->box && run->box->oom)
+        run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
+    else if (run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL && !run->box->slot && proc_oom_kill_count() > run->oom_kills_before) {
+        run->outcome = ROLLBOX_OUTCOME_ERROR;
+        error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the host ran out of memory and its OOM killer ended the command; run fewer sandboxes at once");
+    }
+}
+
+/* Also called (with NULL) when a stream has come to its end. */
+void run_answer(struct run *run, const struct guest_record *record) {
+    struct rollbox_error error;
+
+    if (record && record->kind == GUEST_STARTED && run->state == RUN_STARTING) {
+        started(run);
+    } else if (record && record->kind == GUEST_EXEC_FAILED) {
+        const char *argv0 = run->request.data ? run->request.data + sizeof(struct wire_header) + 8 : "";
+        words_of(run->program, record, argv0, NULL, &error);
+        run_fail(run, error.code, error.error_number, error.stage, error.message);
+        return;
+    } else if (record && record->kind == GUEST_EXITED) {
+        exited(run, record);
+    }
+    if (run->exited && !run->killed && streams_ended(run))
+        finish(run);
+}
+
+void run_box_dead(struct run *run) {
+    if (!run->exited && !run->killed && run->outcome != ROLLBOX_OUTCOME_ERROR) {
+        run->outcome = ROLLBOX_OUTCOME_ERROR;
+        if (run->box->oom || proc_oom_kill_count() > run->oom_kills_before)
+            error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the sandbox' init was killed for want of memory; run fewer sandboxes at once");
+        else
+            error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside");
+        if (run->box->oom && run->state == RUN_RUNNING)
+            run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
+    }
+    finish(run);
+}
+
+void run_abandon(struct run *run) {
+    struct waiter *heir = NULL;
+
+    list_for_each(node, &run->waiters) {
+        heir = container_of(node, struct waiter, node);
+        if (heir->client != run->client)
+            break;
+        heir = NULL;
+    }
+    list_remove(&run->of_client);
+    if (heir) {                 /* somebody else waits for the same operation: it is theirs now */
+        run->client = heir->client;
+        run->serial = heir->serial;
+        list_add_tail(&heir->client->runs, &run->of_client);
+        list_remove(&heir->node);
+        free(heir);
+        return;
+    }
+    run->client = NULL;
+    run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the client is gone");
+}
+
+void run_forget_client(struct client *client) {
+    list_for_each(client_node, &client->engine->clients) {
+        struct client *other = container_of(client_node, struct client, node);
+
+        list_for_each(node, &other->runs) {
+            struct run *run = container_of(node, struct run, of_client);
+
+            list_for_each(waiter_node, &run->waiters) {
+                struct waiter *waiter = container_of(waiter_node, struct waiter, node);
+                if (waiter->client == client) {
+                    list_remove(&waiter->node);
+                    free(waiter);
+                }
+            }
+        }
+    }
+}
+
+/* ---- starting ------------------------------------------------------------------------------------------------------- */
+
+static int open_streams(struct run *run) {
+    if (run->stdio[1] >= 0)
+        return 0;               /* the client's own */
+    if (run->stdio[0] < 0 && (run->stdio[0] = fcntl(run->engine->null_fd, F_DUPFD_CLOEXEC, 3)) < 0)
+        return -errno;
+    for (int i = 0; i < 2; i++) {
+        int r = output_open(&run->outputs[i], run, &run->stdio[i + 1]);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static void close_streams_again(struct run *run) {
+    for (int i = 0; i < 2; i++) {
+        if (run->outputs[i].fd < 0)
+            continue;
+        output_done(&run->outputs[i]);
+        close_fd(&run->stdio[i + 1]);
+    }
+}
+
+static int start(struct run *run, struct rollbox_error *error) {
+    struct box *box = box_take_spare(run->program);
+    int r = open_streams(run);
+
+    if (r < 0) {
+        if (box)
+            box_make_spare(box);
+        close_streams_again(run);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the pipes of the command cannot be made: %s", strerror(-r));
+    }
+    if (!box && (r = box_new(run->program, &box, error)) < 0) {
+        close_streams_again(run);
+        return r;
+    }
+    run->state = RUN_STARTING;
+    run->oom_kills_before = proc_oom_kill_count();
+    run->box = box;
+    box->run = run;
+    if (box->state == BOX_READY)
+        loop_timer_clear(run->engine->loop, &box->deadline);
+    ((struct wire_header *)(void *)run->request.data)->flags = GUEST_EXEC_FINAL;
+    r = wire_send(box->socket, &run->request, run->stdio, 3);
+    if (r < 0) {
+        box->run = NULL;
+        run->box = NULL;
+        box_kill(box);
+        close_streams_again(run);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the command cannot be handed to the sandbox: %s", strerror(-r));
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        close_fd(&run->stdio[i]);
+    return 0;
+}
+
+/* Starts queued runs in order, as far as memory allows: the sum of their limits stays within the budget, or one runs alone. When the host is out of something, what runs already
+ * is waited for; only a run that fails alone fails. */
+void run_pump(struct engine *engine) {
+    while (!list_empty(&engine->queue) && !engine->stopping) {
+        struct run *run = container_of(engine->queue.next, struct run, in_queue);
+        uint64_t memory = run->program->policy->max_memory_bytes;
+        struct rollbox_error error;
+
+        if (engine->n_running && engine->memory_budget && engine->memory_reserved + memory > engine->memory_budget)
+            return;
+        if (start(run, &error) < 0) {
+            if (error.code == ROLLBOX_ERR_RESOURCE_EXHAUSTED && engine->n_running)
+                return;
+            run_fail(run, error.code, error.error_number, error.stage, error.message);
+            return;             /* which has pumped on */
+        }
+        list_remove(&run->in_queue);
+        engine->n_queued--;
+        engine->memory_reserved += memory;
+        engine->n_running++;
+        run->reserved = true;
+    }
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cgroup slots: one for each live box, used again by the next one of the same policy. */
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "engine/engine.h"
+
+static void on_oom(struct loop_source *source, uint32_t events) {
+    struct slot *slot = container_of(source, struct slot, oom);
+    struct cgroup_usage usage;
+    uint64_t count;
+
+    (void)events;
+    if (cgroup_slot_oom_events(slot->cgroup) & EPOLLIN && read(source->fd, &count, sizeof count) < 0)
+        return;
+    struct box *box = slot->box;
+    if (!box || cgroup_slot_usage(slot->cgroup, &usage) < 0 || (!usage.oom_kills && !usage.memory_limit_hits))
+        return;
+    /* The kernel kills one process for its limit; a rollout that lost one at random is no result, so all go. */
+    box->oom = true;
+    if (box->run)
+        run_kill(box->run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+}
+
+static int slot_new(struct program *program, struct slot **ret_slot) {
+    struct engine *engine = program->engine;
+    const struct policy *policy = program->policy;
+    /* init counts, and the moment between its fork and its exec. */
+    struct cgroup_limits limits = { policy->max_memory_bytes, policy->max_processes + 1, policy->max_cpu_milli };
+    struct slot *slot = calloc(1, sizeof *slot);
+    int r;
+
+    if (!slot)
+        return -ENOMEM;
+    slot->engine = engine;
+    list_init(&slot->node);
+    r = janitor_start(engine);
+    if (r == 0)
+        r = cgroup_slot_new(engine->cgroups, engine->next_slot++, &limits, &slot->cgroup);
+    if (r == 0)
+        r = slot->n_entries = cgroup_slot_open_entries(slot->cgroup, slot->entries);
+    if (r >= 0 && cgroup_slot_oom_fd(slot->cgroup) >= 0)
+        r = loop_add(engine->loop, &slot->oom, cgroup_slot_oom_fd(slot->cgroup), cgroup_slot_oom_events(slot->cgroup), on_oom);
+    if (r < 0) {
+        slot->n_entries = MAX(slot->n_entries, 0);
+        slot_free(slot);
+        return r;
+    }
+    *ret_slot = slot;
+    return 0;
+}
+
+/* The kernel gives the memory of a torn-down tmpfs back a moment after its last process: a slot that still has it would count it against the next. */
+static bool is_clean(struct slot *slot, const struct policy *policy) {
+    uint64_t now;
+
+    return cgroup_slot_memory_now(slot->cgroup, &now) == 0 && now <= policy->max_memory_bytes / 8;
+}
+
+int slot_get(struct program *program, struct slot **ret_slot) {
+    list_for_each(node, &program->slots) {
+        struct slot *slot = container_of(node, struct slot, node);
+
+        if (is_clean(slot, program->policy) && cgroup_slot_reset(slot->cgroup) == 0) {
+            list_remove(&slot->node);
+            *ret_slot = slot;
+            return 0;
+        }
+    }
+    return slot_new(program, ret_slot);
+}
+
+void slot_put(struct program *program, struct slot *slot) {
+    uint64_t count;
+
+    slot->box = NULL;
+    /* What the last user met is not told of the next. (The eventfd does not block.) */
+    if (cgroup_slot_oom_fd(slot->cgroup) >= 0 && cgroup_slot_oom_events(slot->cgroup) & EPOLLIN)
+        while (read(cgroup_slot_oom_fd(slot->cgroup), &count, sizeof count) > 0)
+            ;
+    if (program)
+        list_add_tail(&program->slots, &slot->node);
+    else
+        slot_free(slot);
+}
+
+struct slot *slot_free(struct slot *slot) {
+    if (!slot)
+        return NULL;
+    list_remove(&slot->node);
+    loop_remove(slot->engine->loop, &slot->oom);
+    for (int i = 0; i < slot->n_entries; i++)
+        close(slot->entries[i]);
+    if (slot->cgroup)
+        cgroup_slot_free(slot->cgroup);
+    free(slot);
+    return NULL;
+}

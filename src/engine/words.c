@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A failure of the guest side, which knows only stage, operation and errno, in words. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/engine.h"
+
+static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared", "fs_denied" };
+
+static const char *const op_names[] = {
+#define NAME(name, text) text,
+    PLAN_OPS(NAME)
+#undef NAME
+};
+
+static const char *stage_words(uint32_t stage) {
+    switch ((enum guest_stage)stage) {
+    case GUEST_STAGE_PLAN: return "reading the plan";
+    case GUEST_STAGE_UNSHARE: return "entering new namespaces";
+    case GUEST_STAGE_MAP: return "mapping user ids";
+    case GUEST_STAGE_ROOT: return "making a root file system";
+    case GUEST_STAGE_TEMPLATE: return "building the template";
+    case GUEST_STAGE_PIVOT: return "changing the root";
+    case GUEST_STAGE_CLONE: return "cloning the sandbox";
+    case GUEST_STAGE_CGROUP: return "entering the cgroup";
+    case GUEST_STAGE_NETWORK: return "making a network namespace";
+    case GUEST_STAGE_TIME: return "making a time namespace";
+    case GUEST_STAGE_BOX: return "setting the sandbox up";
+    case GUEST_STAGE_LANDLOCK: return "building the Landlock rules";
+    case GUEST_STAGE_USER: return "entering a user namespace";
+    case GUEST_STAGE_PRIVILEGE: return "dropping privileges";
+    case GUEST_STAGE_SECCOMP: return "installing the seccomp filter";
+    case GUEST_STAGE_REQUEST: return "reading the request";
+    case GUEST_STAGE_FILE: return "putting a file in place";
+    case GUEST_STAGE_SPAWN: return "starting a process";
+    case GUEST_STAGE_SESSION: return "starting a session";
+    case GUEST_STAGE_STREAMS: return "placing the standard streams";
+    case GUEST_STAGE_CWD: return "entering the working directory";
+    case GUEST_STAGE_LIMITS: return "setting limits";
+    case GUEST_STAGE_RESTRICT: return "entering the Landlock domain";
+    case GUEST_STAGE_EXEC: return "executing the command";
+    }
+    return "setting up";
+}
+
+static void of_operation(const struct program *program, const struct guest_record *record, struct rollbox_error *error) {
+    const struct plan *plan = program->plan;
+    struct plan_array array = record->stage == GUEST_STAGE_TEMPLATE ? plan->template_ops : plan->box_ops;
+    const struct plan_op *ops = (const void *)((const char *)plan + array.offset);
+    int e = record->error;
+
+    if (record->operation >= array.n) {
+        error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "setup", "%s failed: %s", stage_words(record->stage), strerror(e));
+        return;
+    }
+    const struct plan_op *op = &ops[record->operation];
+    const char *path = plan_text(plan, op->path), *source = op->source && op->kind != PLAN_OP_FILE ? plan_text(plan, op->source) : path;
+    const char *key = grant_keys[op->grant >> 12 & 7], *hint = "";
+    enum rollbox_error_code code = error_code_of(e, ROLLBOX_ERR_SETUP_FAILED);
+
+    if (op->kind == PLAN_OP_OVERLAY) {
+        source = path;
+        if (e == EINVAL)
+            hint = "; other file systems may be mounted below it: grant a directory that has none";
+        else if (e == ENODEV)
+            hint = "; the kernel has no overlayfs: load the module overlay";
+        code = e == EINVAL || e == ENODEV || e == EPERM ? ROLLBOX_ERR_FEATURE_MISSING : code;
+    } else if (key[0] && (e == ENOENT || e == ENOTDIR || e == ELOOP)) {
+        code = ROLLBOX_ERR_PATH_NOT_FOUND;
+        hint = "; it has changed since the policy was prepared";
+    } else if (key[0] && (e == EACCES || e == EPERM)) {
+        code = ROLLBOX_ERR_PATH_DENIED;
+    } else if (op->kind == PLAN_OP_PROC && e == EPERM) {
+        code = ROLLBOX_ERR_FEATURE_MISSING;
+        hint = "; the host's /proc is partly hidden (as in a container), so the kernel lets nobody mount a fresh one: run the container with its /proc unmasked";
+    }
+    if (key[0])
+        error_set(error, code, e, "setup", "%s: %s: %s%s", key, source, strerror(e), hint);
+    else
+        error_set(error, code, e, "setup", "%s failed at %s (%s): %s%s", stage_words(record->stage), path, op_names[op->kind], strerror(e), hint);
+}
+
+void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error) {
+    int e = record->error;
+
+    switch ((enum guest_stage)record->stage) {
+    case GUEST_STAGE_TEMPLATE:
+    case GUEST_STAGE_BOX:
+        if (program) {
+            of_operation(program, record, error);
+            return;
+        }
+        break;
+    case GUEST_STAGE_UNSHARE:
+        if (e == EPERM || e == ENOSPC || e == EINVAL || e == ENOSYS) {
+            error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup", "isolation namespace: this user may not make user namespaces here (%s); `rollbox doctor` tells how to allow it", strerror(e));
+            return;
+        }
+        break;
+    case GUEST_STAGE_EXEC:
+        if (e == ENOENT || e == ENOTDIR || e == ELOOP || e == ENAMETOOLONG)
+            error_set(error, ROLLBOX_ERR_COMMAND_NOT_FOUND, e, "exec", "%.200s: no such program in the sandbox (or its interpreter is missing); is its directory granted, and in PATH?", argv0 ? argv0 : "?");
+        else if (e == E2BIG)
+            error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, e, "exec", "argv and env together are larger than the kernel takes (%s); pass large data as files or standard input", strerror(e));
+        else
+            error_set(error, error_code_of(e, ROLLBOX_ERR_NOT_EXECUTABLE), e, "exec", "%.200s: cannot be executed in the sandbox: %s", argv0 ? argv0 : "?", strerror(e));
+        return;
+    case GUEST_STAGE_CWD:
+        error_set(error, ROLLBOX_ERR_BAD_CWD, e, "exec", "cwd%s%.200s: cannot be entered in the sandbox: %s", cwd ? " " : "", cwd ? cwd : "", strerror(e));
+        return;
+    case GUEST_STAGE_FILE:
+        if (e == ENOSPC)
+            error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, e, "exec", "files: number %u does not fit into the sandbox; raise max_disk", record->operation + 1);
+        else
+            error_set(error, error_code_of(e, ROLLBOX_ERR_INVALID_ARGUMENT), e, "exec", "files: number %u cannot be put in place: %s; its path must be writable in the sandbox", record->operation + 1, strerror(e));
+        return;
+    case GUEST_STAGE_PLAN:
+    case GUEST_STAGE_MAP:
+    case GUEST_STAGE_ROOT:
+    case GUEST_STAGE_PIVOT:
+    case GUEST_STAGE_CLONE:
+    case GUEST_STAGE_CGROUP:
+    case GUEST_STAGE_NETWORK:
+    case GUEST_STAGE_TIME:
+    case GUEST_STAGE_LANDLOCK:
+    case GUEST_STAGE_USER:
+    case GUEST_STAGE_PRIVILEGE:
+    case GUEST_STAGE_SECCOMP:
+    case GUEST_STAGE_REQUEST:
+    case GUEST_STAGE_SPAWN:
+    case GUEST_STAGE_SESSION:
+    case GUEST_STAGE_STREAMS:
+    case GUEST_STAGE_LIMITS:
+    case GUEST_STAGE_RESTRICT:
+        break;
+    }
+    error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "setup", "%s failed: %s", stage_words(record->stage), strerror(e));
+}
