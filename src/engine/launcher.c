@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's end of a launcher (src/guest/launcher.c): starting it, mapping its ids, asking it for boxes. */
+/* The engine's end of a launcher (src/guest/launcher.c): starting it, asking it for boxes. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -21,31 +21,7 @@
 #define FIRST_ID_BASE 0x60000000u
 #define N_ID_BASES 4096u
 
-static int write_map(pid_t pid, const char *file, uint32_t base) {
-    char path[64], text[64];
-
-    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, file);
-    snprintf(text, sizeof text, "0 %u %u", base, GUEST_ID_RANGE);
-    auto_close int fd = open(path, O_WRONLY | O_CLOEXEC);
-    return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
-}
-
 static void lost(struct launcher *launcher, const struct guest_record *why);
-
-static void map_ids(struct launcher *launcher) {
-    auto_buf struct buf go = BUF_INIT;
-    int r = write_map(launcher->pid, "uid_map", launcher->id_base);
-
-    if (r == 0)
-        r = write_map(launcher->pid, "gid_map", launcher->id_base);
-    wire_begin(&go, GUEST_GO, 0);
-    if (r == 0)
-        r = wire_send(launcher->socket, &go, NULL, 0);
-    if (r < 0) {
-        struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_MAP, .error = -r };
-        lost(launcher, &record);
-    }
-}
 
 static struct box *take_creating(struct launcher *launcher, uint64_t serial) {
     list_for_each(node, &launcher->creating) {
@@ -77,9 +53,6 @@ static void on_message(struct loop_source *source, uint32_t events) {
     }
     struct box *box;
     switch (record.kind) {
-    case GUEST_MAP_IDS:
-        map_ids(launcher);
-        break;
     case GUEST_TEMPLATE_READY:
         launcher->ready = true;
         break;

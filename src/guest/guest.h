@@ -25,8 +25,7 @@
 
 /* Requests. */
 enum guest_request {
-    GUEST_GO = 1,               /* to the launcher: its user namespace is mapped */
-    GUEST_CREATE,               /* to the launcher: GUEST_ID?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
+    GUEST_CREATE = 1,           /* to the launcher: GUEST_ID?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
     GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD {GUEST_FILE_*}*; fds: stdin, stdout, stderr */
 };
 
@@ -52,8 +51,7 @@ enum guest_tag {
 
 /* Answers. */
 enum guest_record_kind {
-    GUEST_MAP_IDS = 1,          /* launcher: map my user namespace, then GO */
-    GUEST_TEMPLATE_READY,       /* launcher */
+    GUEST_TEMPLATE_READY = 1,   /* launcher */
     GUEST_CREATED,              /* launcher; serial of the request; fd: a pidfd */
     GUEST_CREATE_FAILED,        /* launcher */
     GUEST_BOX_READY,            /* init; fds as flagged in `value`: a new network namespace (1), the private tmpfs (2) */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * User namespaces for idmapped mounts.
+ * User namespaces made for their maps, by the host's root.
  *
- * Run by root, a guest is an unprivileged id of the host and would own nothing in the directories it may write to. On an idmapped mount what belongs to the
- * owner of the granted directory belongs to the guest, and what the guest makes there belongs to that owner; all other ids are moved to where no
- * process has them, one to one, so that a copy-on-write layer can still copy such files up.
+ * One is U0, which the launcher then enters: it has a range of the host's ids that nobody else uses. The others are for idmapped mounts. Run by root, a guest is an unprivileged id of the
+ * host and would own nothing in the directories it may write to. On an idmapped mount what belongs to the owner of the granted directory belongs
+ * to the guest, and what the guest makes there belongs to that owner; all other ids are moved to where no process has them, one to one, so that a copy-on-write layer
+ * can still copy such files up.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,22 +37,8 @@ static char *put(char *at, uint32_t value, char after) {
     return at;
 }
 
-/* "inside outside count": those below the owner, the owner itself (the guest's id is 1 in U0), those above it. */
-static int write_map(int process, const char *file, uint32_t owner) {
-    char text[128], *at = text;
-
-    if (owner > LAST_ID)
-        return -EOVERFLOW;
-    if (owner > 0)
-        at = put(put(put(at, 0, ' '), idmap_base + GUEST_ID_OTHERS, ' '), owner, '\n');
-    at = put(put(put(at, owner, ' '), idmap_base + 1, ' '), 1, '\n');
-    if (owner < LAST_ID)
-        at = put(put(put(at, owner + 1, ' '), idmap_base + GUEST_ID_OTHERS + owner + 1, ' '), LAST_ID - owner, '\n');
-    at[-1] = '\0';
-    return guest_write(process, file, text);
-}
-
-int idmap_for_owner(int host, uid_t uid, gid_t gid) {
+/* A user namespace with these maps, kept alive by the descriptor alone. The maps are written from outside, with rights that nobody inside has. */
+static int new_namespace(int host, const char *uid_map, const char *gid_map) {
     char path[32] = "proc/";
     struct clone_args args = { .flags = CLONE_NEWUSER, .exit_signal = SIGCHLD };
     pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
@@ -63,9 +50,9 @@ int idmap_for_owner(int host, uid_t uid, gid_t gid) {
         return pid;
     put(path + 5, (uint32_t)pid, '\0');
     int fd = -1, process = openat(host, path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int r = process < 0 ? -errno : write_map(process, "uid_map", uid);
+    int r = process < 0 ? -errno : guest_write(process, "uid_map", uid_map);
     if (r == 0)
-        r = write_map(process, "gid_map", gid);
+        r = guest_write(process, "gid_map", gid_map);
     if (r == 0 && (fd = openat(process, "ns/user", O_RDONLY | O_CLOEXEC)) < 0)
         r = -errno;
     if (process >= 0)
@@ -73,4 +60,33 @@ int idmap_for_owner(int host, uid_t uid, gid_t gid) {
     kill(pid, SIGKILL);
     waitpid(pid, NULL, __WALL);
     return r < 0 ? r : fd;
+}
+
+/* "inside outside count": those below the owner, the owner itself (the guest's id is 1 in U0), those above it. */
+static void owner_map(char *text, uint32_t owner) {
+    char *at = text;
+
+    if (owner > 0)
+        at = put(put(put(at, 0, ' '), idmap_base + GUEST_ID_OTHERS, ' '), owner, '\n');
+    at = put(put(put(at, owner, ' '), idmap_base + 1, ' '), 1, '\n');
+    if (owner < LAST_ID)
+        at = put(put(put(at, owner + 1, ' '), idmap_base + GUEST_ID_OTHERS + owner + 1, ' '), LAST_ID - owner, '\n');
+    at[-1] = '\0';
+}
+
+int idmap_for_owner(int host, uid_t uid, gid_t gid) {
+    char uid_map[128], gid_map[128];
+
+    if (uid > LAST_ID || gid > LAST_ID)
+        return -EOVERFLOW;
+    owner_map(uid_map, uid);
+    owner_map(gid_map, gid);
+    return new_namespace(host, uid_map, gid_map);
+}
+
+int idmap_for_launcher(int host) {
+    char map[64];
+
+    put(put(put(map, 0, ' '), idmap_base, ' '), GUEST_ID_RANGE, '\0');
+    return new_namespace(host, map, map);
 }

@@ -39,8 +39,10 @@ struct box {
 /* ops.c: carries out plan operations. `root` is "/"; `host` is the host's root, -1 once the template is built. */
 int ops_run(const struct plan *plan, uint32_t outer_id, struct plan_array which, int root, int host, struct guest_fault *fault);
 
-/* idmap.c: a user namespace for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
+/* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
 int idmap_for_owner(int host, uid_t uid, gid_t gid);
+/* U0 itself, likewise. */
+int idmap_for_launcher(int host);
 extern uint32_t idmap_base;     /* the first id of the launcher's range */
 
 /* box.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */

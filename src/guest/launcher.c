@@ -49,20 +49,22 @@ static int map_plan(const struct plan **ret_plan) {
     return 0;
 }
 
-/* Has the engine map our fresh user namespace: a range of ids takes rights in the parent namespace that we no longer have. */
-static int have_ids_mapped(void) {
-    static struct wire_message message;
-    struct guest_record record = { .kind = GUEST_MAP_IDS };
+/* Leaves the host's root behind for good: another user namespace, no groups, ids of the range. */
+static int enter_id_range(struct guest_fault *fault) {
+    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int ids = root < 0 ? -errno : idmap_for_launcher(root);
 
-    record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);
-    int r = wire_receive(GUEST_LAUNCHER_SOCKET, &message);
-    if (r == 0)
-        _exit(0);               /* the engine is gone */
-    if (r < 0 || message.header.type != GUEST_GO)
-        return r < 0 ? r : -EPROTO;
-    wire_message_done(&message);
-    if (setgroups(0, NULL) < 0 || setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0)
-        return -errno;
+    if (ids < 0)
+        return guest_fault(fault, GUEST_STAGE_MAP, 1, ids);
+    if (setgroups(0, NULL) < 0 || setns(ids, CLONE_NEWUSER) < 0)
+        return guest_fault(fault, GUEST_STAGE_MAP, 2, -errno);
+    close(ids);
+    close(root);
+    /* A change of ids makes undumpable, so that /proc/self is another's, and undoes the death signal. */
+    if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
+        return guest_fault(fault, GUEST_STAGE_MAP, 3, -errno);
+    if (unshare(CLONE_NEWNS | CLONE_NEWUTS) < 0)
+        return guest_fault(fault, GUEST_STAGE_UNSHARE, 2, -errno);
     return 0;
 }
 
@@ -131,13 +133,8 @@ static int build(const struct plan *plan, struct guest_fault *fault) {
 
     if (r == 0)
         r = build_root(plan, fault);
-    if (r == 0 && plan->flags & PLAN_AS_ROOT) {
-        if (unshare(CLONE_NEWUSER | CLONE_NEWNS) < 0)
-            return guest_fault(fault, GUEST_STAGE_UNSHARE, 2, -errno);
-        r = have_ids_mapped();
-        if (r < 0)
-            return guest_fault(fault, GUEST_STAGE_MAP, 1, r);
-    }
+    if (r == 0 && plan->flags & PLAN_AS_ROOT)
+        r = enter_id_range(fault);
     return r < 0 ? r : open_rules(plan, fault);
 }
 

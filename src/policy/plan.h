@@ -79,7 +79,7 @@ struct plan_rlimit {
 };
 
 enum plan_flag {
-    PLAN_AS_ROOT = 1 << 0,      /* the launcher starts as the host's root: real mounts first, then U0 with a range of ids mapped by the engine */
+    PLAN_AS_ROOT = 1 << 0,      /* the launcher starts as the host's root: real mounts first, then U0 with a range of ids of its own */
     PLAN_NET_OWN = 1 << 1,      /* a network namespace of its own, from the engine's pool or new */
     PLAN_NET_LOOPBACK = 1 << 2, /* with its loopback interface up */
     PLAN_TIMENS = 1 << 3,       /* boottime and monotonic clocks start at zero */
