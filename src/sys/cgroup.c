@@ -929,8 +929,11 @@ int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage) 
     u.oom_kills -= slot->base.oom_kills;
     u.memory_limit_hits -= slot->base.memory_limit_hits;
     u.processes_limit_hits -= slot->base.processes_limit_hits;
-    /* What a predecessor left charged is not this user's; but once the limit was met, the kernel has reclaimed it and all of the
-     * peak is. */
+    /* A peak that cannot be reset (v2 before 6.12) is the predecessor's until it is passed. */
+    if (!slot->peak_resets && slot->base.memory_peak > 0 && u.memory_peak <= slot->base.memory_peak)
+        u.memory_peak = u.memory_now;
+    /* What a predecessor left charged is not this user's; but once the limit was met, the kernel has reclaimed it and all of the peak
+     * is. */
     if (u.memory_limit_hits == 0)
         u.memory_peak = u.memory_peak > slot->base.memory_now ? u.memory_peak - slot->base.memory_now : 0;
     *ret_usage = u;

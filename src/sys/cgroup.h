@@ -106,7 +106,8 @@ int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage);
 int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes);
 
 /* Between two users of a slot: peaks and counts start afresh. The last user's processes are gone (a launcher may stay). Memory that
- * they left behind (page cache) stays charged until it is reclaimed, and is not counted in the new peak. */
+ * they left behind (page cache) stays charged until it is reclaimed, and is not counted in the new peak. On v2 before Linux 6.12 a
+ * peak below the last user's is not known then, and memory_peak is the present use: make a new slot instead, which is cheap there. */
 int cgroup_slot_reset(struct cgroup_slot *slot);
 
 /* Stops all members, and waits (up to a second) until they are stopped; -ETIMEDOUT, -EOPNOTSUPP without a freezer. A slot with a

@@ -6,11 +6,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -174,22 +174,23 @@ TEST(memory_limit_ends_the_process_and_is_told) {
     status = wait_for(spawn_in(slot, touch_200_mib));
     ASSERT_TRUE(WIFSIGNALED(status));
     ASSERT_EQ(WTERMSIG(status), SIGKILL);
-    usage = usage_of(slot);
-    ASSERT_EQ(usage.oom_kills, 1);
-    ASSERT_GT(usage.memory_limit_hits, 0);
-    ASSERT_GE(usage.memory_peak, 31 * MIB);
-    ASSERT_LE(usage.memory_peak, 32 * MIB);
     if (cgroup_slot_oom_fd(slot) >= 0) {
         struct pollfd poll_fd = { .fd = cgroup_slot_oom_fd(slot), .events = cgroup_slot_oom_events(slot) == EPOLLPRI ? POLLPRI : POLLIN };
 
         ASSERT_EQ(poll(&poll_fd, 1, 1000), 1);
     }
+    usage = usage_of(slot);     /* after the poll: reading is what ends the event on v2 */
+    ASSERT_EQ(usage.oom_kills, 1);
+    ASSERT_GT(usage.memory_limit_hits, 0);
+    ASSERT_GE(usage.memory_peak, 31 * MIB);
+    ASSERT_LE(usage.memory_peak, 32 * MIB);
     end(root, slot);
 }
 
 TEST(reset_starts_counts_afresh) {
     struct cgroup_root *root = open_root();
     struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 32 * MIB });
+    struct features features;
     struct cgroup_usage usage;
 
     wait_for(spawn_in(slot, touch_200_mib));
@@ -207,7 +208,9 @@ TEST(reset_starts_counts_afresh) {
     wait_for(spawn_in(slot, touch_20_mib));
     usage = usage_of(slot);
     ASSERT_EQ(usage.oom_kills, 0);
-    ASSERT_GE(usage.memory_peak, 19 * MIB);        /* the kernel counts in batches */
+    features_quick(&features);
+    if (cgroup_root_backend(root) == CGROUP_V1 || features.release_major > 6 || features.release_minor >= 12)
+        ASSERT_GE(usage.memory_peak, 19 * MIB); /* the kernel counts in batches */
     ASSERT_LE(usage.memory_peak, 24 * MIB);
     if (cgroup_slot_oom_fd(slot) >= 0 && cgroup_root_backend(root) == CGROUP_V1) {
         struct pollfd poll_fd = { .fd = cgroup_slot_oom_fd(slot), .events = POLLIN };
@@ -229,32 +232,36 @@ TEST(limits_can_be_raised_lowered_and_lifted) {
     end(root, slot);
 }
 
+static void reap_killed(void) {
+    int status;
+
+    while (waitpid(-1, &status, 0) > 0)
+        ASSERT_TRUE(WIFSIGNALED(status));
+    ASSERT_EQ(errno, ECHILD);
+}
+
 TEST(process_limit_refuses_forks_and_kill_ends_all) {
     struct cgroup_root *root = open_root();
     struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .processes = 8 });
     struct cgroup_usage usage;
-    int status = wait_for(spawn_in(slot, fork_till_refused));
+    int status;
 
+    ASSERT_CALL(prctl(PR_SET_CHILD_SUBREAPER, 1));      /* a zombie counts until it is reaped, and pid 1 may be slow or not care */
+    status = wait_for(spawn_in(slot, fork_till_refused));
     ASSERT_TRUE(WIFEXITED(status));
     ASSERT_EQ(WEXITSTATUS(status), 7);
     usage = usage_of(slot);
     ASSERT_GT(usage.processes_limit_hits, 0);
     ASSERT_EQ(usage.processes_now, 7);
     ASSERT_OK(cgroup_slot_kill(slot));
-    for (int64_t limit = clock_now_ns() + 5000000000; usage_of(slot).processes_now > 0;) {
-        ASSERT_LT(clock_now_ns(), limit);
-        sched_yield();
-    }
+    reap_killed();
+    ASSERT_EQ(usage_of(slot).processes_now, 0);
     /* The limit is what it was before. */
     status = wait_for(spawn_in(slot, fork_till_refused));
     ASSERT_EQ(WEXITSTATUS(status), 7);
     ASSERT_OK(cgroup_slot_kill(slot));
-    cgroup_slot_free(slot);
-    for (int64_t limit = clock_now_ns() + 5000000000; cgroup_root_tidy(root) > 0;) {
-        ASSERT_LT(clock_now_ns(), limit);
-        sched_yield();
-    }
-    cgroup_root_free(root);
+    reap_killed();
+    end(root, slot);
 }
 
 TEST(freeze_stops_and_thaw_continues) {
