@@ -5,12 +5,12 @@
  */
 #include <errno.h>
 #include <jansson.h>
+#include <rollbox/rollbox.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "rollbox/rollbox.h"
 #include "sys/cgroup.h"
 #include "sys/features.h"
 
