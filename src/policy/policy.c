@@ -44,6 +44,12 @@ static const char *const default_readable[] = { "/usr", "/bin", "/sbin", "/lib",
 
 /* ---- paths -------------------------------------------------------------------------------------------------------- */
 
+static void free_paths(struct policy_paths *paths) {
+    for (size_t i = 0; i < paths->n; i++)
+        free(paths->items[i].path);
+    free(paths->items);
+}
+
 static bool is_below(const char *path, const char *parent) {
     size_t n = strlen(parent);
 
@@ -356,7 +362,7 @@ static void key_timeout(struct reader *r, json_t *value) {
     else if (seconds > MAX_TIMEOUT_S)
         read_bad(r, "leave it out for no time limit", "is %.6g: must be at most %.0f", seconds, MAX_TIMEOUT_S);
     else
-        r->policy->timeout_ms = (int64_t)ceil(seconds * 1000);
+        r->policy->timeout_ms = MAX((int64_t)ceil(seconds * 1000 - 1e-6), (int64_t)1);       /* 1.1 * 1000 is a little more than 1100 */
 }
 
 static void key_net(struct reader *r, json_t *value) {
@@ -636,7 +642,7 @@ static void complete(struct reader *r) {
             add_path(r, &denied, TAKE_PTR(policy->fs_denied.items[i].path), false);
         }
     }
-    free(policy->fs_denied.items);
+    free_paths(&policy->fs_denied);
     policy->fs_denied = denied;
 
     if (r->readable_given || !add_defaults(r, &policy->fs_readable, default_readable, ARRAY_SIZE(default_readable)))
@@ -740,12 +746,6 @@ int policy_parse(const char *text, size_t length, struct policy **ret_policy, st
     }
     *ret_policy = r.policy;
     return 0;
-}
-
-static void free_paths(struct policy_paths *paths) {
-    for (size_t i = 0; i < paths->n; i++)
-        free(paths->items[i].path);
-    free(paths->items);
 }
 
 struct policy *policy_free(struct policy *policy) {

@@ -228,6 +228,12 @@ TEST(users_seeds_times_that_are_right) {
     p = good("{\"timeout\": 0.00001}");
     ASSERT_EQ(p->timeout_ms, 1);
     policy_free(p);
+    p = good("{\"timeout\": 1.1}");
+    ASSERT_EQ(p->timeout_ms, 1100);
+    policy_free(p);
+    p = good("{\"timeout\": 1e-300}");
+    ASSERT_EQ(p->timeout_ms, 1);
+    policy_free(p);
     p = good("{\"max_processes\": 20.0}");
     ASSERT_EQ(p->max_processes, 20);
     policy_free(p);
