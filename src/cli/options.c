@@ -255,7 +255,7 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
             goto out;
         }
         if (use->option->argument && !value) {
-            if (i + 1 >= argc) {
+            if (i + 1 >= argc || strcmp(argv[i + 1], "--") == 0) {
                 cli_fail(&options, "--%s needs a value: --%s %s", use->option->name, use->option->name, use->option->argument);
                 goto out;
             }
@@ -319,7 +319,7 @@ void options_help(const struct command *command) {
             continue;
         snprintf(left, sizeof left, "%c%c%c --%s%s%s", option->letter ? '-' : ' ', option->letter ? option->letter : ' ', option->letter ? ',' : ' ',
                  option->name, option->argument ? " " : "", option->argument ? option->argument : "");
-        printf("  %-32s %s\n", left, option->help);
+        printf("  %-34s %s\n", left, option->help);
     }
     if (command->notes)
         printf("\n%s", command->notes);
