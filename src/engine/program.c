@@ -45,6 +45,30 @@ static int parse(const char *text, size_t length, struct policy **ret_policy, st
     return r;
 }
 
+/* What a policy cannot do without, and this kernel or user does not have. Landlock is a second layer: where it is missing the result says so. */
+static int check_features(const struct features *features, const struct policy *policy, struct rollbox_error *error) {
+    static const enum feature always[] = { FEATURE_USERNS, FEATURE_PIDNS, FEATURE_MOUNTNS, FEATURE_IPCNS, FEATURE_UTSNS, FEATURE_SECCOMP, FEATURE_CLONE3, FEATURE_OPENAT2,
+                                           FEATURE_CLOSE_RANGE, FEATURE_PIDFD, FEATURE_MOUNT_API };
+    enum feature missing = FEATURE_COUNT;
+
+    for (size_t i = 0; i < ARRAY_SIZE(always) && missing == FEATURE_COUNT; i++)
+        if (!feature_get(features, always[i]))
+            missing = always[i];
+    if (missing == FEATURE_COUNT && policy->net != POLICY_NET_HOST && !features->netns)
+        missing = FEATURE_NETNS;
+    if (missing == FEATURE_COUNT && policy->fs_writable.n && !features->overlayfs)
+        missing = FEATURE_OVERLAYFS;
+    if (missing == FEATURE_COUNT && policy->fs_writable.n && !features->is_root && !features->overlay_userxattr)
+        missing = FEATURE_OVERLAY_USERXATTR;
+    if (missing == FEATURE_COUNT && (policy->fs_writable.n || policy->fs_shared.n) && features->is_root && !features->idmapped_mounts)
+        missing = FEATURE_IDMAPPED_MOUNTS;
+    if (missing == FEATURE_COUNT && !features->cgroup_v1 && !features->cgroup_v2 && !features->proc_children)
+        missing = FEATURE_PROC_CHILDREN;
+    if (missing == FEATURE_COUNT)
+        return 0;
+    return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s is missing (needed for %s): %s", feature_name(missing), feature_needed_for(missing), feature_hint(missing));
+}
+
 static int compile(struct engine *engine, const char *text, size_t length, struct policy **ret_policy, struct plan **ret_plan, char **ret_isolation, struct rollbox_error *error) {
     struct policy *policy = NULL;
     struct host *host = NULL;
@@ -53,7 +77,9 @@ static int compile(struct engine *engine, const char *text, size_t length, struc
 
     if (r < 0)
         return r;
-    r = host_look(engine, policy, &host, error);
+    r = check_features(&engine->features, policy, error);
+    if (r == 0)
+        r = host_look(engine, policy, &host, error);
     if (r == 0)
         r = plan_compile(policy, host_plan(host), ret_plan, error);
     if (r < 0) {

@@ -29,39 +29,54 @@ static int open_strictly(int directory, const char *path, uint64_t flags) {
     return sys_openat2(directory, path, &how);
 }
 
-/* Makes the parents of an absolute path below root; with `mode` (not -1) also the last component, as a directory. */
-static int make_directories(int root, const char *path, int mode) {
+/* Makes the parents of an absolute path below root. */
+static int make_parents(int root, const char *path) {
     char prefix[4096];
     size_t length = strlen(path);
 
     if (length >= sizeof prefix)
         return -ENAMETOOLONG;
-    for (size_t i = 1; i <= length; i++) {
+    for (size_t i = 1; i < length; i++) {
+        if (path[i] == '/') {
+            prefix[i - 1] = '\0';
+            if (mkdirat(root, prefix, 0755) < 0 && errno != EEXIST && errno != EROFS)
+                return -errno;
+        }
         prefix[i - 1] = path[i];
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        bool last = path[i] == '\0';
-        if (last && mode < 0)
-            break;
-        prefix[i - 1] = '\0';
-        if (prefix[0] && mkdirat(root, prefix, last ? (mode_t)mode : 0755) < 0 && errno != EEXIST && errno != EROFS)
-            return -errno;
-        prefix[i - 1] = '/';
     }
     return 0;
 }
 
-static int make_file(int root, const char *path, const char *content, size_t length, mode_t mode) {
-    int r = make_directories(root, path, -1);
+/* Makes a directory, with its parents where they are missing; fine if it is there. */
+static int make_directories(int root, const char *path, mode_t mode) {
+    if (mkdirat(root, below(path), mode) == 0 || errno == EEXIST)
+        return 0;
+    if (errno != ENOENT)
+        return -errno;
+    int r = make_parents(root, path);
+    return r == 0 && mkdirat(root, below(path), mode) < 0 && errno != EEXIST ? -errno : r;
+}
 
+/* A new file, open for writing. (The umask is 0 while operations run.) */
+static int create_file(int root, const char *path, mode_t mode) {
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = openat(root, below(path), flags, mode);
+
+    if (fd >= 0 || errno != ENOENT)
+        return fd < 0 ? -errno : fd;
+    int r = make_parents(root, path);
     if (r < 0)
         return r;
-    int fd = openat(root, below(path), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    fd = openat(root, below(path), flags, mode);
+    return fd < 0 ? -errno : fd;
+}
+
+static int make_file(int root, const char *path, const char *content, size_t length, mode_t mode) {
+    int fd = create_file(root, path, mode);
+
     if (fd < 0)
-        return -errno;
-    r = fd_write_all(fd, content, length);
-    if (r == 0 && fchmod(fd, mode) < 0)
-        r = -errno;
+        return fd;
+    int r = length ? fd_write_all(fd, content, length) : 0;
     close(fd);
     return r;
 }
@@ -141,13 +156,8 @@ static int copy_file(int root, uint32_t outer_id, const struct plan *plan, const
         r = -errno;
     else if (!S_ISREG(st.st_mode))
         r = -EINVAL;
-    if (r == 0)
-        r = make_directories(root, plan_text(plan, op->path), -1);
-    if (r == 0) {
-        to = openat(root, below(plan_text(plan, op->path)), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (to < 0)
-            r = -errno;
-    }
+    if (r == 0 && (to = create_file(root, plan_text(plan, op->path), 0600)) < 0)
+        r = to;
     for (ssize_t n = 1; r == 0 && n > 0;) {
         n = sendfile(to, from, NULL, 1 << 30);
         if (n < 0)
@@ -170,14 +180,14 @@ static int run_one(const struct plan *plan, uint32_t outer_id, const struct plan
 
     switch ((enum plan_op_kind)op->kind) {
     case PLAN_OP_MKDIR:
-        return make_directories(root, path, (int)op->mode);
+        return make_directories(root, path, op->mode);
     case PLAN_OP_FILE:
         return make_file(root, path, source, op->value, op->mode);
     case PLAN_OP_SYMLINK:
-        r = make_directories(root, path, -1);
-        if (r < 0)
-            return r;
-        return symlinkat(source, root, below(path)) < 0 && errno != EEXIST ? -errno : 0;
+        if (symlinkat(source, root, below(path)) == 0 || errno == EEXIST)
+            return 0;
+        r = errno == ENOENT ? make_parents(root, path) : -errno;
+        return r == 0 && symlinkat(source, root, below(path)) < 0 ? -errno : r;
     case PLAN_OP_BIND:
     case PLAN_OP_BIND_ONE:
         return bind_from_host(root, host, plan, op);
