@@ -28,7 +28,7 @@ def error(done, status=125):
 
 
 def error_result(result, code):
-    assert (result.outcome, result.exit_code, result.signal, result.error["code"]) == ("error", None, None, code), result.raw
+    assert (result.outcome, result.exit_code, result.signal, result.error["code"]) == ("error", None, None, code), result.told
     assert result.error["message"] and "\n" not in result.error["message"] and result.error["stage"], result.error
     return result.error["message"]
 
@@ -136,11 +136,11 @@ def test_bad_flag(caller, flags):
 def test_limit_too_small_to_run(caller, flags):
     """A limit so small that hardly anything runs gives an outcome or one error: no hang, no crash of rollbox, and never outcome exit of a program that did not run."""
     result = caller.run(*flags, "--", "sh", "-c", "exit 7", timeout=30)
-    assert result.outcome in ("exit", "signal", "timeout", "out_of_memory", "output_limit", "error"), result.raw
+    assert result.outcome in ("exit", "signal", "timeout", "out_of_memory", "output_limit", "error"), result.told
     if result.outcome == "error":
-        assert result.error["code"] not in ("internal", "engine_lost", "protocol"), result.raw
+        assert result.error["code"] not in ("internal", "engine_lost", "protocol"), result.told
     if flags[0] in ("--disk", "--processes", "--cpus", "--output-limit"):
-        assert (result.outcome, result.exit_code) == ("exit", 7), result.raw
+        assert (result.outcome, result.exit_code) == ("exit", 7), result.told
 
 
 # ---- the policy ----
@@ -156,7 +156,7 @@ def test_bad_policy(caller, text, what):
     path.write_bytes(text.encode("latin-1"))
     caller.own(path)
     result = caller.run("--policy", path, "--", "true")
-    assert result.outcome == "error" and result.error["code"] == "policy_invalid" and what in result.error["message"], result.raw
+    assert result.outcome == "error" and result.error["code"] == "policy_invalid" and what in result.error["message"], result.told
     done = caller.rollbox("run", "--policy", path, "--", "echo", "ran")
     assert done.returncode == 125 and done.stdout == b"" and what.encode() in done.stderr, done
     assert caller.rollbox("policy", "check", path).returncode == 1
@@ -177,9 +177,9 @@ def test_policy_of_a_megabyte(caller):
     """A very large policy, and one nested very deeply, are an answer or an error, not a crash."""
     many = {"env": {f"V{i}": "x" * 100 for i in range(8000)}}
     result = caller.run("--policy", caller.write(caller.home / "large.json", json.dumps(many)), "--", "sh", "-c", "echo ${#V7999}")
-    assert result.stdout == "100\n" or result.outcome == "error" and result.error["code"] != "internal", result.raw
+    assert result.stdout == "100\n" or result.outcome == "error" and result.error["code"] != "internal", result.told
     result = caller.run("--policy", caller.write(caller.home / "deep.json", "[" * 200000), "--", "true")
-    assert result.outcome == "error" and result.error["code"] == "policy_invalid", result.raw
+    assert result.outcome == "error" and result.error["code"] == "policy_invalid", result.told
 
 
 # ---- arguments and input ----
@@ -606,9 +606,9 @@ def test_missing_isolation_is_an_error(caller, mask):
     """What the kernel lacks is an error that names it, never a weaker sandbox."""
     result = caller.run("--", "true", env=caller.environment(ROLLBOX_KFEAT=mask))
     if result.outcome == "error":
-        assert result.error["code"] == "feature_missing" and result.error["message"], result.raw
+        assert result.error["code"] == "feature_missing" and result.error["message"], result.told
     else:
-        assert (result.outcome, result.exit_code) == ("exit", 0) and mask != "-seccomp", result.raw
+        assert (result.outcome, result.exit_code) == ("exit", 0) and mask != "-seccomp", result.told
         assert mask[1:] not in json.dumps(result.isolation) or "landlock" not in result.isolation or not result.isolation.get("landlock"), result.isolation
 
 

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 def got(result):
     """What a counting burden got, and the errno that ended it."""
-    assert result.outcome == "exit" and result.exit_code == 0, result.raw
+    assert result.outcome == "exit" and result.exit_code == 0, result.told
     count, number = re.fullmatch(r"got (\d+) errno (\d+)\n", result.stdout).groups()
     return int(count), int(number)
 
@@ -27,9 +27,9 @@ def got(result):
 def test_memory(caller, kind):
     """Eight times the limit is never had at once, whatever kind of memory it is: private, shared, locked, memfd, of many processes, of none."""
     result = caller.guest("burden", kind, 512, flags=["--memory", "64M"])
-    assert "SURVIVED" not in result.stdout, result.raw
-    assert result.outcome in ("out_of_memory", "exit", "signal"), result.raw
-    assert result.exit_code != 0 and result.peak_memory_bytes < 128 * MIB, result.raw
+    assert "SURVIVED" not in result.stdout, result.told
+    assert result.outcome in ("out_of_memory", "exit", "signal"), result.told
+    assert result.exit_code != 0 and result.peak_memory_bytes < 128 * MIB, result.told
 
 
 @pytest.mark.parametrize("kind", ["private", "mapshared", "children"])
@@ -38,43 +38,43 @@ def test_memory_outcome(caller, kind):
     result = caller.guest("burden", kind, 512, flags=["--memory", "64M"])
     if not has_cgroup(result) and kind != "private":
         skip("no cgroup here: rlimits refuse the memory to the guest instead")
-    assert result.outcome == "out_of_memory", result.raw
+    assert result.outcome == "out_of_memory", result.told
 
 
 def test_memory_bytearray(caller):
     """The way it is reported in the wild: a bytearray of 1 GiB under 64 MiB is out_of_memory."""
     result = caller.run("--memory", "64M", "--", "python3", "-c", "x=bytearray(1<<30)")
-    assert (result.outcome, result.exit_code, result.signal) == ("out_of_memory", None, None), result.raw
+    assert (result.outcome, result.exit_code, result.signal) == ("out_of_memory", None, None), result.told
 
 
 @pytest.mark.parametrize("path", ["/tmp/large", "/dev/shm/large"])
 def test_memory_of_tmpfs(caller, path):
     """Files in memory count: they cannot be used to have more than the limit."""
     result = caller.guest("burden", "file", 512, path, flags=["--memory", "64M", "--disk", "1G"])
-    assert "SURVIVED" not in result.stdout, result.raw
-    assert result.outcome in ("out_of_memory", "exit"), result.raw
+    assert "SURVIVED" not in result.stdout, result.told
+    assert result.outcome in ("out_of_memory", "exit"), result.told
 
 
 @pytest.mark.parametrize("kind", ["pipes", "sockets"])
 def test_memory_of_the_kernel(caller, kind):
     """Nor can buffers in the kernel: pipes and sockets are charged to the sandbox or bounded by its descriptors."""
     result = caller.guest("burden", kind, 1024, flags=["--memory", "64M", "--open-files", "1024"])
-    assert "SURVIVED" not in result.stdout, result.raw
+    assert "SURVIVED" not in result.stdout, result.told
 
 
 def test_memory_bomb_of_many_processes(caller):
     """Children that each eat memory end, and the sandbox beside them has all of its own."""
     code = "import os\nfor _ in range(6): os.fork()\nx = []\nwhile True: x.append(bytearray(1 << 20))"
     result = caller.python(code, "--memory", "96M", "--processes", "80", "--timeout", "10")
-    assert result.outcome in ("out_of_memory", "exit", "timeout"), result.raw
+    assert result.outcome in ("out_of_memory", "exit", "timeout"), result.told
     assert caller.python("x = bytearray(200 << 20); print(len(x))", "--memory", "400M").stdout == f"{200 << 20}\n"
 
 
 def test_memory_within_the_limit(caller):
     """What is allowed is given: 3/4 of the limit can be had and touched."""
     result = caller.guest("burden", "private", 96, flags=["--memory", "128M"])
-    assert (result.outcome, result.stdout) == ("exit", "SURVIVED\n"), result.raw
-    assert 90 * MIB < result.peak_memory_bytes <= 128 * MIB, result.raw
+    assert (result.outcome, result.stdout) == ("exit", "SURVIVED\n"), result.told
+    assert 90 * MIB < result.peak_memory_bytes <= 128 * MIB, result.told
 
 
 def test_memory_is_given_back(caller):
@@ -111,7 +111,7 @@ def test_orphans_are_reaped(caller):
     result = caller.python("import os\nfor i in range(300):\n    pid = os.fork()\n    if pid == 0:\n        r, w = os.pipe()\n        if os.fork() == 0: os._exit(0)\n        os._exit(0)\n    os.waitpid(pid, 0)\nprint('done')",
                            "--processes", "40")
     # Init may be behind for a moment, so fork is allowed to fail once in a while; it must not be for good.
-    assert result.outcome == "exit" and (result.stdout == "done\n" or "BlockingIOError" in result.stderr), result.raw
+    assert result.outcome == "exit" and (result.stdout == "done\n" or "BlockingIOError" in result.stderr), result.told
 
 
 def test_process_limits_are_apart(caller):
@@ -131,7 +131,7 @@ def test_process_limit_cannot_be_raised(caller):
                            "    soft, hard = resource.getrlimit(r)\n"
                            "    if hard == resource.RLIM_INFINITY: continue\n"
                            "    try: resource.setrlimit(r, (hard + 1, hard + 1)); print(r, hard)\n    except (ValueError, OSError): pass\n")
-    assert result.stdout == "", result.raw
+    assert result.stdout == "", result.told
 
 
 # ---- descriptors, disk, output ----
@@ -148,16 +148,16 @@ def test_open_files_limit(caller):
 def test_disk_limit(caller, path):
     """What a guest writes ends with ENOSPC at the limit, in every private writable place."""
     result = caller.guest("burden", "file", 64, path, flags=["--disk", "16M", "--memory", "256M"])
-    assert result.outcome == "exit" and "SURVIVED" not in result.stdout, result.raw
+    assert result.outcome == "exit" and "SURVIVED" not in result.stdout, result.told
     count, number = map(int, re.fullmatch(r"got (\d+) errno (\d+)\n", result.stdout).groups())
-    assert count <= 16 and number == 28, result.raw
+    assert count <= 16 and number == 28, result.told
 
 
 def test_disk_limit_of_a_writable_grant(caller):
     """So does what it writes into a private copy of a grant; the host's disk is not used."""
     grant = caller.directory(0o755)
     result = caller.guest("burden", "file", 64, f"{grant}/large", flags=["--disk", "16M", "--memory", "256M", "--writable", grant])
-    assert result.stdout.startswith("got ") and "errno 28" in result.stdout, result.raw
+    assert result.stdout.startswith("got ") and "errno 28" in result.stdout, result.told
     assert os.listdir(grant) == []
 
 
@@ -166,7 +166,7 @@ def test_disk_limit_is_one_for_all_places(caller):
     grant = caller.directory(0o755)
     result = caller.python(f"import os\ntotal = 0\nfor p in ('/tmp/a', '/dev/shm/a', '{grant}/a', '/var/tmp/a', '/run/a'):\n    try:\n        with open(p, 'wb', 0) as f:\n"
                            "            while True: total += f.write(bytes(1 << 20))\n    except OSError: pass\nprint(total >> 20)", "--disk", "16M", "--memory", "256M", "--writable", grant)
-    assert int(result.stdout) <= 24, result.raw
+    assert int(result.stdout) <= 24, result.told
 
 
 def test_inode_bomb(caller):
@@ -174,7 +174,7 @@ def test_inode_bomb(caller):
     program = guest("burden")
     result = caller.run("--disk", "4M", "--readable", program.parent, "--timeout", "30", "--", program, "inodes", "400000", "/tmp")
     count, number = got(result)
-    assert count < 400000 and number in (28, 12), result.raw
+    assert count < 400000 and number in (28, 12), result.told
 
 
 @pytest.mark.parametrize("stream", [1, 2])
@@ -182,7 +182,7 @@ def test_output_limit(caller, stream):
     """Output without end on one stream ends the run as output_limit, with exactly the limit kept."""
     result = caller.run("--output-limit", "100000", "--", "sh", "-c", f"exec yes >&{stream}")
     kept, other = (result.stdout, result.stderr) if stream == 1 else (result.stderr, result.stdout)
-    assert result.outcome == "output_limit" and result.exit_code is None and other == "", result.raw["outcome"]
+    assert result.outcome == "output_limit" and result.exit_code is None and other == "", result.told
     assert kept == ("y\n" * 50000)[:100000] and len(kept) == 100000
     assert (result.stdout_truncated, result.stderr_truncated) == (stream == 1, stream == 2)
 
@@ -203,15 +203,15 @@ def test_output_of_ten_gigabytes(caller):
 def test_output_exactly_at_the_limit(caller):
     """The limit itself is still a normal run."""
     result = caller.run("--output-limit", "1000", "--", "head", "-c", "1000", "/dev/zero")
-    assert (result.outcome, result.exit_code, len(result.stdout), result.stdout_truncated) == ("exit", 0, 1000, False), result.raw
+    assert (result.outcome, result.exit_code, len(result.stdout), result.stdout_truncated) == ("exit", 0, 1000, False), result.told
     result = caller.run("--output-limit", "1000", "--", "head", "-c", "1001", "/dev/zero")
-    assert (result.outcome, len(result.stdout), result.stdout_truncated) == ("output_limit", 1000, True), result.raw
+    assert (result.outcome, len(result.stdout), result.stdout_truncated) == ("output_limit", 1000, True), result.told
 
 
 def test_output_limit_cuts_a_character(caller):
     """A limit in the middle of a character still gives a result that is valid JSON, the exact bytes in base64."""
     result = caller.python("print('é' * 1000, end='')", "--output-limit", "999")
-    assert result.outcome == "output_limit" and result.stdout == "é" * 499 + "\ufffd", result.raw
+    assert result.outcome == "output_limit" and result.stdout == "é" * 499 + "\ufffd", result.told
     assert "stdout_base64" in result.raw
 
 
@@ -219,8 +219,8 @@ def test_output_limit_in_a_batch(caller):
     """The same for a job, whose output goes by the engine."""
     rows = caller.batch([{"id": "a", "argv": ["yes"], "policy": {"max_output": 5000}}, {"id": "b", "argv": ["sh", "-c", "yes >&2"], "policy": {"max_output": 0}},
                          {"id": "c", "argv": ["true"], "policy": {"max_output": 0}}])
-    assert rows["a"]["outcome"] == "output_limit" and len(rows["a"]["stdout"]) == 5000 and rows["a"]["stdout_truncated"], rows["a"]["outcome"]
-    assert rows["b"]["outcome"] == "output_limit" and rows["b"]["stderr"] == "", rows["b"]
+    assert rows["a"]["outcome"] == "output_limit" and len(rows["a"]["stdout"]) == 5000 and rows["a"]["stdout_truncated"], str(rows["a"]["error"])
+    assert rows["b"]["outcome"] == "output_limit" and rows["b"]["stderr"] == "", str(rows["b"])
     assert rows["c"]["outcome"] == "exit", rows["c"]
 
 
@@ -229,7 +229,7 @@ def test_output_limit_in_a_batch(caller):
 def test_timeout(caller):
     """A busy loop ends as timeout, with the wall clock told."""
     result = caller.run("--timeout", "1", "--", "python3", "-c", "while True: pass")
-    assert (result.outcome, result.exit_code, result.signal) == ("timeout", None, None) and result.wall_ms >= 1000, result.raw
+    assert (result.outcome, result.exit_code, result.signal) == ("timeout", None, None) and result.wall_ms >= 1000, result.told
 
 
 def test_timeout_status(caller):
@@ -249,7 +249,7 @@ def test_cpu_limit(caller):
     if (os.cpu_count() or 1) < 2:
         skip("needs two CPUs")
     result = caller.guest("burden", "spin", 4, flags=["--cpus", "1", "--timeout", "1"])
-    assert result.outcome == "timeout" and result.cpu_ms <= 1.3 * result.wall_ms + 100, result.raw
+    assert result.outcome == "timeout" and result.cpu_ms <= 1.3 * result.wall_ms + 100, result.told
 
 
 def test_cpu_limit_cannot_be_widened(caller):
@@ -257,14 +257,14 @@ def test_cpu_limit_cannot_be_widened(caller):
     if (os.cpu_count() or 1) < 2:
         skip("needs two CPUs")
     result = caller.python("import os\ntry: os.sched_setaffinity(0, range(os.cpu_count() + 64))\nexcept OSError: pass\nfor _ in range(3): os.fork()\nwhile True: pass", "--cpus", "1", "--timeout", "1")
-    assert result.outcome == "timeout" and result.cpu_ms <= 1.3 * result.wall_ms + 100, result.raw
+    assert result.outcome == "timeout" and result.cpu_ms <= 1.3 * result.wall_ms + 100, result.told
 
 
 def test_priority_cannot_be_raised(caller):
     """Nice values, real-time classes and I/O priority cannot be raised over other sandboxes'."""
     result = caller.python("import os\nfor what in (lambda: os.nice(-5), lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)), lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))):\n"
                            "    try: what(); print('raised')\n    except OSError: pass")
-    assert result.stdout == "", result.raw
+    assert result.stdout == "", result.told
 
 
 def test_usage_of_the_whole_tree(caller):
@@ -273,7 +273,7 @@ def test_usage_of_the_whole_tree(caller):
                            "def burn():\n    while time.process_time() < 0.3: pass\n"
                            "r, w = os.pipe()\nfor _ in range(2):\n    if os.fork() == 0:\n        os.close(r)\n        if os.fork() == 0: burn(); os._exit(0)\n        os._exit(0)\n"
                            "os.close(w)\nos.read(r, 1)\n")
-    assert result.outcome == "exit" and result.cpu_ms >= 550, result.raw
+    assert result.outcome == "exit" and result.cpu_ms >= 550, result.told
 
 
 # ---- what the guest sees of its machine ----
@@ -281,8 +281,8 @@ def test_usage_of_the_whole_tree(caller):
 def test_cpus_seen(caller):
     """nproc, cpuinfo, /proc/stat and Python's count tell the sandbox's CPUs."""
     result = caller.run("--cpus", "1", "--", "sh", "-c", "nproc; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat; python3 -c 'import os; print(os.cpu_count())'")
-    assert result.stdout.split()[:2] == ["1", "1"], result.raw
-    assert result.stdout.split() == ["1"] * 4, result.raw
+    assert result.stdout.split()[:2] == ["1", "1"], result.told
+    assert result.stdout.split() == ["1"] * 4, result.told
 
 
 def test_memory_seen(caller):
@@ -299,13 +299,13 @@ def test_uptime_seen(caller):
     if host < 120:
         skip("the machine has just started")
     result = caller.run("--", "cat", "/proc/uptime")
-    assert 0 <= float(result.stdout.split()[0]) < 60, result.raw
+    assert 0 <= float(result.stdout.split()[0]) < 60, result.told
 
 
 def test_load_and_disk_seen(caller):
     """df tells the disk limit; the load is not the host's business to tell."""
     result = caller.run("--disk", "64M", "--", "sh", "-c", "df -k --output=size /tmp | tail -1; cat /proc/loadavg | wc -w")
-    assert result.stdout.split() == ["65536", "5"], result.raw
+    assert result.stdout.split() == ["65536", "5"], result.told
 
 
 # ---- the limits are those of the policy ----
@@ -313,7 +313,7 @@ def test_load_and_disk_seen(caller):
 def test_defaults(caller):
     """The documented defaults: 512 MiB, 64 processes, 4,096 open files."""
     result = caller.run("--", "sh", "-c", "grep MemTotal /proc/meminfo; ulimit -n")
-    assert result.stdout.split() == ["MemTotal:", str(512 * 1024), "kB", "4096"], result.raw
+    assert result.stdout.split() == ["MemTotal:", str(512 * 1024), "kB", "4096"], result.told
     count, _ = got(caller.guest("burden", "forks", 500))
     assert 55 <= count <= 64
 
@@ -325,7 +325,7 @@ def test_grant_below_tmp(caller):
         caller.own(grant)
         caller.write(grant / "file", "original")
         result = caller.run("--writable", grant, "--", "sh", "-c", f"cat {grant}/file; echo x > {grant}/file; echo y > /tmp/own; ls /tmp | wc -l")
-        assert result.stdout == "original2\n" and (grant / "file").read_text() == "original", result.raw
+        assert result.stdout == "original2\n" and (grant / "file").read_text() == "original", result.told
     finally:
         shutil.rmtree(grant)
 
