@@ -171,11 +171,15 @@ static int run(const struct options *options, struct rollbox_engine *engine, str
             result.stdout_truncated = relays[STREAM_OUT].over;
             result.stderr_truncated = relays[STREAM_ERR].over;
         }
-        /* A guest may have ended by itself just before the kill: it has written too much all the same. */
-        if ((relays[STREAM_OUT].over || relays[STREAM_ERR].over) && (result.outcome == ROLLBOX_OUTCOME_EXIT || result.outcome == ROLLBOX_OUTCOME_SIGNAL)) {
+        /* A guest may have ended by itself just before the kill, or the engine not have heard yet that it began: it has written too much all the same. */
+        bool over = relays[STREAM_OUT].over || relays[STREAM_ERR].over;
+        if (over && (result.outcome == ROLLBOX_OUTCOME_EXIT || result.outcome == ROLLBOX_OUTCOME_SIGNAL ||
+                     (result.outcome == ROLLBOX_OUTCOME_ERROR && result.error.code == ROLLBOX_ERR_CANCELLED))) {
             result.outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
             result.exit_code = -1;
             result.signal = 0;
+            result.processes_peak = MAX(result.processes_peak, 1u);
+            result.error = (struct rollbox_error){ .code = ROLLBOX_OK };
         }
         if (signals_caught())
             status = CLI_EXIT_ERROR;
