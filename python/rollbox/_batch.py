@@ -278,7 +278,7 @@ def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order,
                 task = next((one for one in waiting if one.due <= now), None)
                 if task is not None:
                     waiting.remove(task)
-                elif exhausted:
+                elif exhausted or len(waiting) >= width:     # a sick host gets no more jobs than it has failed
                     break
                 else:
                     task = next(source, None)

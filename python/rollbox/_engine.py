@@ -23,7 +23,7 @@ from collections import OrderedDict
 from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple, Union
 
 from . import _ffi
-from ._errors import EngineLost, InternalError, InvalidArgument
+from ._errors import EngineLost, EngineStartFailed, InternalError, InvalidArgument
 from ._request import Request, copy_result
 from ._result import JobId, Result
 
@@ -31,7 +31,9 @@ _WAIT_SLICE_MS = 100
 """A blocked wait comes back to Python this often, so that Ctrl-C and close() are heard."""
 
 _PLANS_KEPT = 4096
-_EXIT_WAIT_S = 1.0
+
+_LOST = (EngineLost, EngineStartFailed)
+"""What a call on a connection says when its engine is gone: the latter if that never answered."""
 
 _tokens = itertools.count(1)
 _pending: Dict[int, "PendingRun"] = {}
@@ -93,7 +95,6 @@ class _Connection:
         self.retired = False
         self._runs: Dict[int, None] = {}
         self._plans: "OrderedDict[str, int]" = OrderedDict()
-        self.closed = threading.Event()
         options = _ffi.EngineOptions(size=ctypes.sizeof(_ffi.EngineOptions), socket_path=socket)
         handle = ctypes.c_void_p()
         error = _ffi.Error()
@@ -120,7 +121,6 @@ class _Connection:
             last = self._users == 0
         if last:
             self._close()
-            self.closed.set()
 
     def retire(self, kill: bool = False) -> None:
         """No new users; with `kill`, ends the runs of the present ones. Gives up the maker's use, once."""
@@ -165,6 +165,13 @@ class _Connection:
                 self._plans.popitem(last=False)
         return compiled.value
 
+    def status(self) -> Any:
+        text = ctypes.c_void_p()
+        error = _ffi.Error()
+        if self._library.rollbox_engine_status(self.handle, ctypes.byref(text), ctypes.byref(error)) < 0:
+            raise _ffi.exception(error)
+        return _ffi.take_json(text)
+
     def has_plan(self, policy: str) -> bool:
         return policy in self._plans
 
@@ -193,7 +200,7 @@ class _Connection:
             if status != -errno.ETIMEDOUT:
                 raise InternalError(f"waiting for a run failed: {os.strerror(-status)}", stage="result", errno=-status)
         result = copy_result(raw.contents, text, id)
-        if isinstance(result.error, EngineLost):
+        if isinstance(result.error, _LOST):
             self.retire()
         return result
 
@@ -282,24 +289,19 @@ class Engine:
 
     def status(self) -> Dict[str, Any]:
         """The engine's state: pid, version, sandboxes, queued, plans, spares, memory_budget_bytes, cgroup and more. Blocks; raises EngineLost."""
-        with self.connection() as connection:
-            text = ctypes.c_void_p()
-            error = _ffi.Error()
-            if _ffi.lib().rollbox_engine_status(connection.handle, ctypes.byref(text), ctypes.byref(error)) < 0:
-                exception = _ffi.exception(error)
-                if isinstance(exception, EngineLost):
-                    connection.retire()
-                raise exception
-            status: Dict[str, Any] = _ffi.take_json(text)
-            return status
+        status: Dict[str, Any] = self.attempt(lambda connection: connection.status())
+        return status
 
-    def close(self) -> None:
-        """Kills every sandbox of this engine; what is under way in other threads ends as an error. A private engine ends. May be called twice."""
+    def close(self, kill: bool = True) -> None:
+        """Kills every sandbox of this engine; what is under way in other threads ends as an error. A private engine ends. May be called twice.
+
+        kill=False: lets runs that are under way end, and the engine with the last of them.
+        """
         with self._lock:
             self._closed = True
             connection, self._connection = self._connection, None
         if connection is not None:
-            connection.retire(kill=True)
+            connection.retire(kill)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[_Connection]:
@@ -331,7 +333,7 @@ class Engine:
             with self.connection() as connection:
                 try:
                     return action(connection)
-                except EngineLost:
+                except _LOST:
                     connection.retire()
                     if last:
                         raise
@@ -390,10 +392,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @atexit.register
 def _at_exit() -> None:
-    """Kills what is under way and waits a little for the threads that wait for it, so that an exit leaves nothing behind. The rest, the engine does when our socket closes."""
-    for engine in list(_engines):
-        engine.close()
+    """Closes what is idle. Where daemon threads wait for runs, they are left to it: our socket closes with the process, and the engine ends them and itself."""
     for pending in list(_pending.values()):
         pending.abandon()
-    for connection in list(_connections):
-        connection.closed.wait(_EXIT_WAIT_S)
+    for engine in list(_engines):
+        engine.close(kill=False)

@@ -12,7 +12,8 @@ import pytest
 import rollbox
 from rollbox import AsyncSandbox, InvalidArgument, Outcome, Policy, RunFailed, iter_many_async, run_many_async
 
-BLOCK = ["sleep", "86392"]
+BLOCK = ["sleep", f"86392.{os.getpid()}"]
+"""A program that does not end by itself, and that no other run of the tests has."""
 
 
 def blocked():
@@ -21,7 +22,7 @@ def blocked():
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                count += (entry / "cmdline").read_bytes() == b"sleep\x0086392\0"
+                count += (entry / "cmdline").read_bytes() == "\0".join([*BLOCK, ""]).encode()
             except OSError:
                 pass
     return count

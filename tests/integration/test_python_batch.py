@@ -16,7 +16,8 @@ import pytest
 import rollbox
 from rollbox import InvalidArgument, Outcome, Policy, iter_many, run_many
 
-BLOCK = ["sleep", "86393"]
+BLOCK = ["sleep", f"86393.{os.getpid()}"]
+"""A program that does not end by itself, and that no other run of the tests has."""
 
 
 def blocked():
@@ -24,7 +25,7 @@ def blocked():
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                count += (entry / "cmdline").read_bytes() == b"sleep\x0086393\0"
+                count += (entry / "cmdline").read_bytes() == "\0".join([*BLOCK, ""]).encode()
             except OSError:
                 pass
     return count

@@ -19,8 +19,9 @@ import pytest
 import rollbox
 from rollbox import Engine, EngineLost, Policy, Sandbox, default_engine
 
-MARK = "86394"
+MARK = f"86394.{os.getpid()}"
 BLOCK = ["sleep", MARK]
+"""A program that does not end by itself, and that no other run of the tests has."""
 
 
 def processes(*words):
@@ -264,35 +265,35 @@ def test_exit_with_runs_under_way():
     script = (
         "import sys, threading, time, pathlib, rollbox\n"
         "def work():\n"
-        "    rollbox.Sandbox().run(['sleep', '86395'])\n"
+        "    rollbox.Sandbox().run(['sleep', sys.argv[1]])\n"
         "for _ in range(3):\n"
         "    threading.Thread(target=work, daemon=True).start()\n"
         "def running():\n"
         "    n = 0\n"
         "    for p in pathlib.Path('/proc').iterdir():\n"
-        "        try: n += p.name.isdigit() and (p / 'cmdline').read_bytes() == b'sleep\\x0086395\\0'\n"
+        "        try: n += p.name.isdigit() and (p / 'cmdline').read_bytes() == f'sleep\\0{sys.argv[1]}\\0'.encode()\n"
         "        except OSError: pass\n"
         "    return n\n"
         "while running() < 3: time.sleep(0.01)\n"
         "print(rollbox.default_engine().pid)\n"
     )
-    done = run_script(script)
+    done = run_script(script, MARK)
     assert done.returncode == 0 and not done.stderr, done.stderr
-    until(lambda: not alive(int(done.stdout)) and not processes("sleep", "86395"))
+    until(lambda: not alive(int(done.stdout)) and not processes(*BLOCK))
 
 
 def test_killed_interpreter():
     script = (
         "import threading, rollbox, sys\n"
         "print(rollbox.default_engine().pid, flush=True)\n"
-        "rollbox.Sandbox().run(['sleep', '86396'])\n"
+        "rollbox.Sandbox().run(['sleep', sys.argv[1]])\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", script, MARK], stdout=subprocess.PIPE, text=True)
     engine = int(process.stdout.readline())
-    until(lambda: processes("sleep", "86396"))
+    until(lambda: processes(*BLOCK))
     process.kill()
     process.communicate()
-    until(lambda: not alive(engine) and not processes("sleep", "86396"))
+    until(lambda: not alive(engine) and not processes(*BLOCK))
 
 
 def test_exit_without_any_use():
@@ -302,16 +303,16 @@ def test_exit_without_any_use():
 
 def test_exit_from_a_loop():
     script = (
-        "import asyncio, rollbox\n"
+        "import asyncio, rollbox, sys\n"
         "async def main():\n"
-        "    asyncio.ensure_future(rollbox.AsyncSandbox().run(['sleep', '86397']))\n"
+        "    asyncio.ensure_future(rollbox.AsyncSandbox().run(['sleep', sys.argv[1]]))\n"
         "    await rollbox.AsyncSandbox().run(['true'])\n"
         "    print(rollbox.default_engine().pid)\n"
         "asyncio.run(main())\n"
     )
-    done = run_script(script)
+    done = run_script(script, MARK)
     assert done.returncode == 0 and not done.stderr, done.stderr
-    until(lambda: not alive(int(done.stdout)) and not processes("sleep", "86397"))
+    until(lambda: not alive(int(done.stdout)) and not processes(*BLOCK))
 
 
 def test_missing_library():

@@ -237,23 +237,24 @@ def test_interrupt_kills_the_sandbox(tmp_path):
     """Ctrl-C comes out of a blocked run, and the sandbox goes with it. The guest itself gives the cue, through its shared directory."""
     tmp_path.chmod(0o777)
     cue = tmp_path / "cue"
+    mark = f"86391.{os.getpid()}"
     script = (
         "import sys, rollbox\n"
         "try:\n"
-        "    rollbox.Sandbox(rollbox.Policy(fs_shared=[sys.argv[1]])).run('echo > ' + sys.argv[1] + '/cue; exec sleep 86391')\n"
+        "    rollbox.Sandbox(rollbox.Policy(fs_shared=[sys.argv[1]])).run('echo > ' + sys.argv[1] + '/cue; exec sleep ' + sys.argv[2])\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted', rollbox.default_engine().status()['pid'] > 0)\n"
     )
     os.mkfifo(cue)
     cue.chmod(0o666)
-    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), mark], stdout=subprocess.PIPE, text=True)
     with open(cue):
         pass
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert out == "interrupted True\n" and process.returncode == 0
     deadline = time.monotonic() + 30
-    while any(b"86391" in _cmdline(entry) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()):
+    while any(mark.encode() in _cmdline(entry).split(b"\0")[-2:] and b"sleep" in _cmdline(entry) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()):
         assert time.monotonic() < deadline, "the sandbox outlived its run"
         time.sleep(0.01)
 
