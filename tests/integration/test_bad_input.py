@@ -118,7 +118,7 @@ def test_denied_path_that_does_not_exist(caller):
 
 
 @pytest.mark.parametrize("flags", [["--memory", "99999999999999999999G"], ["--memory", "16777216T"], ["--memory", "-1"], ["--memory", "0"], ["--memory", "12Q"], ["--memory", ""], ["--memory", "1.5.2M"],
-                                   ["--memory", "0x10"], ["--memory", "nan"], ["--disk", "18446744073709551616"], ["--disk", " 1M "], ["--output-limit", "-5"], ["--processes", "0"], ["--processes", "-3"],
+                                   ["--memory", "0x10"], ["--memory", "nan"], ["--memory", "1"], ["--memory", "4096"], ["--disk", "1"], ["--open-files", "3"], ["--disk", "18446744073709551616"], ["--disk", " 1M "], ["--output-limit", "-5"], ["--processes", "0"], ["--processes", "-3"],
                                    ["--processes", "4294967296"], ["--processes", "many"], ["--processes", "1e3"], ["--cpus", "0"], ["--cpus", "-1"], ["--cpus", "inf"], ["--cpus", "nan"], ["--open-files", "99999999999"],
                                    ["--timeout", "0"], ["--timeout", "-1"], ["--timeout", "nan"], ["--timeout", "inf"], ["--timeout", "1e300"], ["--timeout", "soon"], ["--timeout", ""],
                                    ["--env", "novalue"], ["--env", "=x"], ["--user", "nobody-here"], ["--user", "-1"], ["--net", "moon"], ["--isolation", "hope"], ["--hostname", "a" * 65], ["--hostname", ""],
@@ -131,15 +131,15 @@ def test_bad_flag(caller, flags):
     assert key in text, text
 
 
-@pytest.mark.parametrize("flags", [["--memory", "1"], ["--memory", "4096"], ["--disk", "1"], ["--open-files", "1"], ["--open-files", "3"], ["--processes", "1"], ["--timeout", "0.001"], ["--cpus", "0.01"],
+@pytest.mark.parametrize("flags", [["--memory", "4M"], ["--disk", "64K"], ["--open-files", "16"], ["--processes", "1"], ["--timeout", "0.001"], ["--cpus", "0.01"],
                                    ["--output-limit", "0"]], ids=" ".join)
 def test_limit_too_small_to_run(caller, flags):
     """A limit so small that hardly anything runs gives an outcome or one error: no hang, no crash of rollbox, and never outcome exit of a program that did not run."""
     result = caller.run(*flags, "--", "sh", "-c", "exit 7", timeout=30)
     assert result.outcome in ("exit", "signal", "timeout", "out_of_memory", "output_limit", "error"), result.told
     if result.outcome == "error":
-        assert result.error["code"] not in ("internal", "engine_lost", "protocol"), result.told
-    if flags[0] in ("--disk", "--processes", "--cpus", "--output-limit"):
+        assert flags[0] == "--cpus" and result.error["code"] == "feature_missing", result.told
+    if flags[0] in ("--disk", "--processes", "--open-files", "--output-limit"):
         assert (result.outcome, result.exit_code) == ("exit", 7), result.told
 
 
@@ -177,7 +177,7 @@ def test_policy_of_a_megabyte(caller):
     """A very large policy, and one nested very deeply, are an answer or an error, not a crash."""
     many = {"env": {f"V{i}": "x" * 100 for i in range(8000)}}
     result = caller.run("--policy", caller.write(caller.home / "large.json", json.dumps(many)), "--", "sh", "-c", "echo ${#V7999}")
-    assert result.stdout == "100\n" or result.outcome == "error" and result.error["code"] != "internal", result.told
+    assert result.stdout == "100\n" or result.outcome == "error" and result.error["code"] == "policy_invalid", result.told
     result = caller.run("--policy", caller.write(caller.home / "deep.json", "[" * 200000), "--", "true")
     assert result.outcome == "error" and result.error["code"] == "policy_invalid", result.told
 
@@ -217,7 +217,7 @@ def test_output_that_nobody_reads(caller):
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        done = caller.rollbox("run", "--", "sh", "-c", f"yes; : {marker}", stdout=write_end)
+        done = caller.rollbox("run", "--", "yes", marker, stdout=write_end)
     finally:
         os.close(write_end)
     assert done.returncode != 0
@@ -584,7 +584,8 @@ def _uid(entry):
 def test_no_file_size(caller):
     """RLIMIT_FSIZE of the caller: no SIGXFSZ takes the engine, and output of any size is kept."""
     done = limited(caller, resource.RLIMIT_FSIZE, 4096, "run", "--json", "--", "head", "-c", "1000000", "/dev/zero")
-    fails_cleanly(done)
+    result = json.loads(done.stdout)
+    assert result["outcome"] == "exit" and len(result["stdout"]) == 1000000 or result["outcome"] == "error" and result["error"]["code"] in ("io", "resource_exhausted", "setup_failed"), result["error"]
 
 
 def test_batch_with_few_descriptors(caller):

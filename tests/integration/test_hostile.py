@@ -203,6 +203,15 @@ def test_shared_symlink_does_not_lead_files_out(caller):
     assert os.listdir(outside) == []
 
 
+def test_fifo_in_a_shared_grant_does_not_hold_up_the_next_job(caller):
+    """A FIFO, left where the next job's file goes, does not make its set-up wait for ever: it ends as an error, a time-out or a run."""
+    grant = caller.directory(0o777)
+    caller.run("--shared", grant, "--", "sh", "-c", f"mkfifo -m 666 {grant}/main.py; mkfifo -m 777 {grant}/run")
+    rows = caller.batch([{"id": "file", "argv": ["true"], "files": {f"{grant}/main.py": "x"}, "policy": {"fs_shared": [str(grant)]}, "timeout_s": 2},
+                         {"id": "program", "argv": [f"{grant}/run"], "policy": {"fs_shared": [str(grant)]}, "timeout_s": 2}], "--retries", "0", timeout=20)
+    assert set(rows) == {"file", "program"} and rows["program"]["outcome"] == "error", rows
+
+
 def test_job_files_stay_in_the_sandbox(caller):
     """A job's file paths with `..` or outside writable places are errors of that job, or stay inside; nothing appears on the host."""
     outside = caller.directory(0o777)
