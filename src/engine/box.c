@@ -36,8 +36,9 @@ static void box_free(struct box *box) {
     close_fd(&box->pidfd);
     close_fd(&box->socket);
     close_fd(&box->disk);
-    if (box->netns >= 0 && engine->n_free_netns < ARRAY_SIZE(engine->free_netns) && !engine->stopping)
-        engine->free_netns[engine->n_free_netns++] = TAKE_FD(box->netns);
+    struct launcher *launcher = box->program ? box->program->launcher : NULL;
+    if (box->netns >= 0 && launcher && launcher->number == box->launcher && launcher->n_free_netns < ARRAY_SIZE(launcher->free_netns))
+        launcher->free_netns[launcher->n_free_netns++] = TAKE_FD(box->netns);
     close_fd(&box->netns);
     if (box->slot)
         slot_put(box->program, box->slot);
@@ -138,8 +139,10 @@ int box_new(struct program *program, struct box **ret_box, struct rollbox_error 
     struct box *box = calloc(1, sizeof *box);
     if (!box)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
+    struct launcher *launcher = program->launcher;
     box->engine = engine;
     box->program = program;
+    box->launcher = launcher->number;
     box->pidfd = box->socket = box->netns = box->disk = -EBADF;
     list_init(&box->in_program);
     list_init(&box->in_launcher);
@@ -154,8 +157,8 @@ int box_new(struct program *program, struct box **ret_box, struct rollbox_error 
             box->slot->box = box;
     }
     /* Only namespaces without a loopback interface are used again: nothing a guest did can have left a trace in them. */
-    if (r == 0 && program->plan->flags & PLAN_NET_OWN && !(program->plan->flags & PLAN_NET_LOOPBACK) && engine->n_free_netns)
-        box->netns = engine->free_netns[--engine->n_free_netns];
+    if (r == 0 && program->plan->flags & PLAN_NET_OWN && !(program->plan->flags & PLAN_NET_LOOPBACK) && launcher->n_free_netns)
+        box->netns = launcher->free_netns[--launcher->n_free_netns];
     if (r == 0 && fcntl(box->socket, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r == 0)
@@ -163,7 +166,7 @@ int box_new(struct program *program, struct box **ret_box, struct rollbox_error 
     if (r == 0)
         r = loop_timer_set(engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
     if (r == 0)
-        r = launcher_create(program->launcher, box, pair[1]);
+        r = launcher_create(launcher, box, pair[1]);
     close_fd(&pair[1]);
     if (r < 0) {
         box_free(box);

@@ -42,9 +42,8 @@ struct engine {
     unsigned n_boxes, n_running, n_queued;
     uint64_t memory_budget, memory_reserved;    /* bytes; budget 0: unlimited */
     uint32_t next_id_base, next_guest_id;       /* as root: ranges of the host's ids */
-    int free_netns[64];
-    unsigned n_free_netns;
     unsigned next_slot;
+    uint64_t next_launcher;
     struct list finished_by[256];       /* the same, found by the last byte of the id */
     struct list finished;       /* operations whose result is kept for a retry, oldest first */
     size_t finished_bytes;
@@ -99,6 +98,9 @@ struct launcher {
     uint32_t id_base;
     struct list creating;       /* struct box.in_launcher: CREATE sent, not yet answered */
     uint64_t next_serial;
+    uint64_t number;
+    int free_netns[64];         /* of its user namespace, so of no use to another's boxes */
+    unsigned n_free_netns;
 };
 
 enum box_state { BOX_SETUP, BOX_READY, BOX_DYING };
@@ -110,6 +112,7 @@ struct box {
     struct list in_program;     /* program->spares */
     struct list in_launcher;
     uint64_t serial;            /* of CREATE */
+    uint64_t launcher;          /* its number */
     enum box_state state;
     pid_t pid;
     int pidfd, socket, netns, disk;

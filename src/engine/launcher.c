@@ -2,6 +2,7 @@
 /* The engine's end of a launcher (src/guest/launcher.c): starting it, asking it for boxes. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,6 +107,8 @@ void launcher_stop(struct launcher *launcher) {
         box_kill(container_of(node, struct box, in_launcher));
     }
     loop_remove(engine->loop, &launcher->source);
+    while (launcher->n_free_netns)
+        close(launcher->free_netns[--launcher->n_free_netns]);
     close(launcher->socket);    /* it ends when it notices */
     free(launcher);
 }
@@ -147,6 +150,7 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
         r = -errno;
     if (r == 0) {
         launcher->program = program;
+        launcher->number = ++engine->next_launcher;
         launcher->socket = pair[0];
         list_init(&launcher->creating);
         if (engine->features.is_root)
@@ -172,6 +176,24 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     return 0;
 }
 
+/* CPUs for a sandbox that is to have fewer than the host: in turn. */
+static void add_affinity(struct buf *to, unsigned n) {
+    static unsigned next;
+    cpu_set_t all, some;
+
+    if (sched_getaffinity(0, sizeof all, &all) < 0)
+        return;
+    CPU_ZERO(&some);
+    for (unsigned tried = 0; tried < CPU_SETSIZE && n; tried++) {
+        unsigned cpu = next++ % CPU_SETSIZE;
+        if (CPU_ISSET(cpu, &all)) {
+            CPU_SET(cpu, &some);
+            n--;
+        }
+    }
+    wire_add(to, GUEST_AFFINITY, &some, sizeof some);
+}
+
 int launcher_create(struct launcher *launcher, struct box *box, int box_socket) {
     auto_buf struct buf message = BUF_INIT;
     struct engine *engine = launcher->program->engine;
@@ -185,6 +207,8 @@ int launcher_create(struct launcher *launcher, struct box *box, int box_socket) 
         engine->next_guest_id = engine->next_guest_id % (GUEST_ID_OTHERS - 3) + 1;
         wire_add_u64(&message, GUEST_ID, engine->next_guest_id + 1);
     }
+    if (launcher->program->plan->affinity)
+        add_affinity(&message, (unsigned)launcher->program->plan->affinity);
     fds[n++] = box_socket;
     if (box->netns >= 0) {
         fds[n++] = box->netns;

@@ -197,8 +197,6 @@ static void finish(struct engine *engine) {
     result_forget_all(engine);
     while (!list_empty(&engine->programs))
         program_free(container_of(engine->programs.next, struct program, node));
-    while (engine->n_free_netns)
-        close(engine->free_netns[--engine->n_free_netns]);
     if (engine->socket_path) {
         (void)unlink(engine->socket_path);
         free(engine->socket_path);

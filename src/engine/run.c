@@ -8,7 +8,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,25 +106,6 @@ static void add_environment(struct buf *to, const struct program *program, const
             wire_add_text(to, GUEST_ENV, entries[i]);
 }
 
-/* CPUs for a sandbox that is to have fewer than the host: in turn. */
-static void add_affinity(struct buf *to, struct engine *engine, unsigned n) {
-    static unsigned next;
-    cpu_set_t all, some;
-
-    if (sched_getaffinity(0, sizeof all, &all) < 0)
-        return;
-    CPU_ZERO(&some);
-    for (unsigned tried = 0; tried < CPU_SETSIZE && n; tried++) {
-        unsigned cpu = next++ % CPU_SETSIZE;
-        if (CPU_ISSET(cpu, &all)) {
-            CPU_SET(cpu, &some);
-            n--;
-        }
-    }
-    (void)engine;
-    wire_add(to, GUEST_AFFINITY, &some, sizeof some);
-}
-
 static int parse(struct run *run, struct wire_message *message, bool *ret_stdin, bool *ret_stdio, struct rollbox_error *error) {
     auto_free const char **env = NULL;
     struct wire_field field;
@@ -203,8 +183,6 @@ static int parse(struct run *run, struct wire_message *message, bool *ret_stdin,
     if (!have_cwd)
         wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : "/tmp");
     add_environment(&run->request, run->program, env, n_env);
-    if (run->program->plan->affinity)
-        add_affinity(&run->request, run->engine, (unsigned)run->program->plan->affinity);
     run->timeout_ms = have_timeout ? (int64_t)timeout : run->program->policy->timeout_ms;
     run->output_limit = output == UINT64_MAX ? run->program->policy->max_output_bytes : output;
     return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory") : 0;

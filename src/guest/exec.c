@@ -83,7 +83,7 @@ static int set_streams(const int stdio[3]) {
     return sys_close_range(3, ~0u, 0);
 }
 
-static int set_limits(const struct plan *plan, const struct exec_request *request) {
+static int set_limits(const struct plan *plan) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
 
     for (uint32_t i = 0; i < plan->rlimits.n; i++) {
@@ -91,8 +91,6 @@ static int set_limits(const struct plan *plan, const struct exec_request *reques
         if (setrlimit((int)limits[i].resource, &limit) < 0)
             return -errno;
     }
-    if (request->affinity && sched_setaffinity(0, request->affinity_length, request->affinity) < 0)
-        return -errno;
     return 0;
 }
 
@@ -106,7 +104,7 @@ static int prepare(struct child *child) {
         return guest_fault(fault, GUEST_STAGE_SESSION, 0, -errno);
     if (chdir(child->request->cwd) < 0)
         return guest_fault(fault, GUEST_STAGE_CWD, 0, -errno);
-    if ((r = set_limits(box->plan, child->request)) < 0)
+    if ((r = set_limits(box->plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_LIMITS, 0, r);
     if (box->plan->flags & PLAN_LANDLOCK && (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);

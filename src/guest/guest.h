@@ -25,7 +25,7 @@
 
 /* Requests. */
 enum guest_request {
-    GUEST_CREATE = 1,           /* to the launcher: GUEST_ID?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
+    GUEST_CREATE = 1,           /* to the launcher: GUEST_ID? GUEST_AFFINITY?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
     GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD {GUEST_FILE_*}*; fds: stdin, stdout, stderr */
 };
 

@@ -116,10 +116,7 @@ static int parse_exec(const struct wire_message *message, char **texts, size_t n
             env[n_env++] = (char *)text;
         else if (field.tag == GUEST_CWD && text)
             request->cwd = text;
-        else if (field.tag == GUEST_AFFINITY) {
-            request->affinity = field.data;
-            request->affinity_length = field.length;
-        } else if (field.tag != GUEST_FILE_PATH && field.tag != GUEST_FILE_MODE && field.tag != GUEST_FILE_DATA)
+        else if (field.tag != GUEST_FILE_PATH && field.tag != GUEST_FILE_MODE && field.tag != GUEST_FILE_DATA)
             return -EBADMSG;
     }
     args[n_args] = env[n_env] = NULL;

@@ -56,8 +56,6 @@ struct exec_request {
     char *const *argv;
     char *const *envp;
     const char *cwd;
-    const void *affinity;
-    size_t affinity_length;
     int stdio[3];
 };
 

@@ -147,20 +147,23 @@ static int enter_cgroups(const int *tasks, size_t n) {
     return 0;
 }
 
-/* The guest's id in U0: the plan's, or one of its own for this sandbox. */
-static uint32_t guest_id(const struct wire_message *message, const struct plan *plan) {
+/* What the request says of this sandbox alone: the guest's id in U0, the CPUs that it and all its children keep to. */
+static int take_fields(const struct wire_message *message, struct box *box) {
     struct wire_field field;
     size_t position = 0;
-    uint64_t id = plan->outer_uid;
+    uint64_t id;
 
-    while (wire_next(message->data, message->length, &position, &field) > 0)
-        if (field.tag == GUEST_ID)
-            (void)wire_u64(&field, &id);
-    return (uint32_t)id;
+    while (wire_next(message->data, message->length, &position, &field) > 0) {
+        if (field.tag == GUEST_ID && wire_u64(&field, &id) == 0)
+            box->outer_id = (uint32_t)id;
+        if (field.tag == GUEST_AFFINITY && sched_setaffinity(0, field.length, field.data) < 0)
+            return -errno;
+    }
+    return 0;
 }
 
 _Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
-    struct box box = { .plan = plan, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .ruleset = -1 };
+    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .ruleset = -1 };
     struct guest_fault fault = { 0 };
     size_t next = 1;
 
@@ -170,7 +173,8 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     if (message->header.flags & GUEST_CREATE_CGROUP)
         next++;
     int r = enter_cgroups(message->fds + next, message->n_fds - next);
-    box.outer_id = guest_id(message, plan);
+    if (r == 0)
+        r = take_fields(message, &box);
     wire_message_done(message);
     if (r < 0)
         guest_fault(&fault, GUEST_STAGE_CGROUP, 0, r);

@@ -60,12 +60,16 @@ enum filter_rule {
     FILTER_CHECK_MODE2,
     FILTER_CHECK_OPEN,          /* no set-id bits in the mode, if the flags say that there is one */
     FILTER_CHECK_OPENAT,
+    FILTER_CHECK_NOT_INIT,      /* argument 0 is not pid 1 */
+    FILTER_CHECK_NOT_INIT1,     /* argument 1 */
     /* by option: one of the above */
     FILTER_MEMFD,
     FILTER_SYSVIPC,
     FILTER_MQUEUE,
     FILTER_AFFINITY,
     FILTER_OTHERS,
+    FILTER_PEEK,
+    FILTER_PTRACE,
     FILTER_PRIORITY,
     FILTER_IOPRIO,
     FILTER_WATCH,
@@ -97,7 +101,7 @@ struct program {
     struct sock_filter *instructions;           /* filled from the end */
     unsigned capacity, n;
     bool full;
-    unsigned places[FILTER_CHECK_OPENAT + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
+    unsigned places[FILTER_CHECK_NOT_INIT1 + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
 };
 
 static struct sock_filter *at(const struct program *p, unsigned place) {
@@ -260,6 +264,15 @@ static unsigned check_own(struct program *p, uint32_t user) {
     return load(p, ARGUMENT(0), test(p, BPF_JEQ, user, denied, who));
 }
 
+/* The same where the sandbox has pids of its own: not its init, which has the guest's id, so that the kernel would let a guest starve it and be told an infrastructure failure. */
+static unsigned check_not_init(struct program *p, unsigned argument) {
+    return load(p, ARGUMENT(argument), test(p, BPF_JEQ, 1, verdict(p, FILTER_EPERM), verdict(p, FILTER_ALLOW)));
+}
+
+static unsigned check_not_user(struct program *p, uint32_t user) {
+    return load(p, ARGUMENT(0), test(p, BPF_JEQ, user, verdict(p, FILTER_EPERM), check_not_init(p, 1)));
+}
+
 static unsigned check_open(struct program *p, unsigned flags_argument) {
     unsigned mode = check_bits(p, flags_argument + 1, SETID_BITS, FILTER_EPERM);
 
@@ -292,9 +305,9 @@ static unsigned check(struct program *p, const struct filter_options *options, e
     case FILTER_CHECK_SELF:
         return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EPERM)));
     case FILTER_CHECK_PRIORITY:
-        return check_own(p, 2 /* PRIO_USER */);
+        return options->process_isolation ? check_own(p, 2 /* PRIO_USER */) : check_not_user(p, 2);
     case FILTER_CHECK_IOPRIO:
-        return check_own(p, 3 /* IOPRIO_WHO_USER */);
+        return options->process_isolation ? check_own(p, 3 /* IOPRIO_WHO_USER */) : check_not_user(p, 3);
     case FILTER_CHECK_MODE1:
         return check_bits(p, 1, SETID_BITS, FILTER_EPERM);
     case FILTER_CHECK_MODE2:
@@ -303,6 +316,10 @@ static unsigned check(struct program *p, const struct filter_options *options, e
         return check_open(p, 1);
     case FILTER_CHECK_OPENAT:
         return check_open(p, 2);
+    case FILTER_CHECK_NOT_INIT:
+        return check_not_init(p, 0);
+    case FILTER_CHECK_NOT_INIT1:
+        return check_not_init(p, 1);
     default:
         return verdict(p, rule);
     }
@@ -318,13 +335,17 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
     case FILTER_MQUEUE:
         return o->process_isolation ? FILTER_ENOSYS : FILTER_ALLOW;
     case FILTER_AFFINITY:
-        return o->deny_affinity ? FILTER_EPERM : o->process_isolation ? FILTER_CHECK_SELF : FILTER_ALLOW;
+        return o->deny_affinity ? FILTER_EPERM : o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
     case FILTER_OTHERS:
-        return o->process_isolation ? FILTER_CHECK_SELF : FILTER_ALLOW;
+        return o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
+    case FILTER_PEEK:
+        return o->process_isolation ? FILTER_ALLOW : FILTER_CHECK_NOT_INIT;
+    case FILTER_PTRACE:
+        return o->process_isolation ? FILTER_ALLOW : FILTER_CHECK_NOT_INIT1;
     case FILTER_PRIORITY:
-        return o->process_isolation ? FILTER_CHECK_PRIORITY : FILTER_ALLOW;
+        return FILTER_CHECK_PRIORITY;
     case FILTER_IOPRIO:
-        return o->process_isolation ? FILTER_CHECK_IOPRIO : FILTER_ALLOW;
+        return FILTER_CHECK_IOPRIO;
     case FILTER_WATCH:
         return o->process_isolation ? FILTER_EACCES : FILTER_ALLOW;
     case FILTER_CHMOD:

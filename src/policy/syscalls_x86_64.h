@@ -108,7 +108,7 @@
     X(98, getrusage, ALLOW) \
     X(99, sysinfo, ALLOW) \
     X(100, times, ALLOW) \
-    X(101, ptrace, ALLOW)                           /* reaches only what this sandbox may trace */ \
+    X(101, ptrace, PTRACE)                          /* reaches only what this sandbox may trace */ \
     X(102, getuid, ALLOW) \
     X(103, syslog, EPERM) \
     X(104, getgid, ALLOW) \
@@ -317,8 +317,8 @@
     X(307, sendmmsg, ALLOW) \
     X(308, setns, EPERM) \
     X(309, getcpu, ALLOW) \
-    X(310, process_vm_readv, ALLOW)                 /* as ptrace */ \
-    X(311, process_vm_writev, ALLOW)                /* as ptrace */ \
+    X(310, process_vm_readv, PEEK)                  /* as ptrace */ \
+    X(311, process_vm_writev, PEEK)                 /* as ptrace */ \
     X(312, kcmp, EPERM)                             /* orders kernel addresses */ \
     X(313, finit_module, EPERM) \
     X(314, sched_setattr, OTHERS) \
