@@ -7,34 +7,30 @@
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
-VENV_PACKAGES := meson-python pytest
+VENV_PACKAGES := meson-python pytest pytest-xdist
 
 MESON_FLAGS := $(if $(CI),-Dwerror=true)
 ASAN_FLAGS := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1
 
 all: build python
 
-# The list of sources is looked up by meson when it configures: configure again when it changed.
 build:
 	@tools/setup build
-	@test -f build/build.ninja || meson setup $(MESON_FLAGS) build >/dev/null || { meson setup --wipe $(MESON_FLAGS) build; }
-	@find src tests man completions -name '*.[ch]' -o -name '*.scd' 2>/dev/null | sort > build/sources.new
-	@cmp -s build/sources.new build/sources || { meson setup --reconfigure build >/dev/null && mv build/sources.new build/sources; }
-	ninja -k 0 -j$(JOBS) -C build
+	@test -f build/build.ninja || meson setup $(MESON_FLAGS) build
+	ninja -j$(JOBS) -C build
 
 # Installed as a user would have it, from the wheel; without build isolation, so that it works without a network. It is built in build-python.
 python: build
 	@tools/setup venv .venv $(VENV_PACKAGES)
-	@if test -f pyproject.toml; then $(MAKE) --no-print-directory .venv/.installed; fi
+	@$(MAKE) --no-print-directory .venv/.installed
 
-.venv/.installed: pyproject.toml meson.build meson_options.txt $(wildcard python/rollbox/*) $(wildcard build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init)
+.venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/*) build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall --config-settings=build-dir=build-python .
 	@touch $@
 
 # With the address and undefined-behaviour sanitizers; for the unit tests and the corpora.
 build-asan: build
 	@test -f build-asan/build.ninja || meson setup $(MESON_FLAGS) $(ASAN_FLAGS) build-asan >/dev/null
-	@cmp -s build/sources build-asan/sources || { meson setup --reconfigure build-asan >/dev/null && cp build/sources build-asan/sources; }
 	ninja -j$(JOBS) -C build-asan
 .PHONY: build-asan
 
@@ -59,9 +55,8 @@ fuzz:
 	@test -f build-fuzz/build.ninja || CC=clang-14 meson setup -Dfuzz=true $(ASAN_FLAGS) build-fuzz >/dev/null
 	ninja -j$(JOBS) -C build-fuzz
 	@mkdir -p build-fuzz/found
-	@for target in tests/fuzz/fuzz_*.c; do name=$$(basename $$target .c); corpus=tests/fuzz/corpus/$${name#fuzz_}; mkdir -p build-fuzz/corpus/$$name; \
-	    build-fuzz/tests/fuzz/$$(echo $$name | tr _ -) -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build-fuzz/found/ -print_final_stats=1 \
-	        build-fuzz/corpus/$$name $$corpus || exit 1; done
+	@for corpus in tests/fuzz/corpus/*; do name=$$(basename $$corpus); mkdir -p build-fuzz/corpus/$$name; \
+	    build-fuzz/tests/fuzz/fuzz-$$name -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=build-fuzz/found/ build-fuzz/corpus/$$name $$corpus || exit 1; done
 
 format:
 	@tools/setup format
