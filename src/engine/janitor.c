@@ -4,7 +4,7 @@
  *
  * Processes, mounts and network namespaces of sandboxes vanish with the engine by themselves; cgroup directories do not. So an engine that makes some has a janitor: this same
  * program, waiting for the end of a pipe that the engine holds open. However the engine ends, the janitor then removes what is left below the
- * engine's own directories, and ends.
+ * engine's own directories, and ends. At its start it does the same for engines that are dead already.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,12 +18,25 @@
 #define MAX_PATHS 8
 #define PATIENCE_MS 20000
 
+/* What engines left behind that were killed together with their janitors. Here it keeps no run waiting. */
+static void sweep(void) {
+    struct features features;
+    struct cgroup_root *root = NULL;
+
+    features_quick(&features);
+    if (cgroup_root_open(&features, &root) < 0)
+        return;
+    (void)cgroup_sweep(root);
+    cgroup_root_free(root);
+}
+
 int janitor_main(char *const *paths) {
     sigset_t all;
     char byte;
 
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
+    sweep();
     while (read(STDIN_FILENO, &byte, 1) > 0 || errno == EINTR)
         ;
     return cgroup_paths_remove((const char *const *)paths, PATIENCE_MS) < 0;

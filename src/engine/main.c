@@ -132,14 +132,16 @@ static char *find_init(void) {
     return strdup(path);
 }
 
-/* As many descriptors as we may have: each sandbox takes a handful. */
+/* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. */
 static void raise_limits(void) {
+    static const int resources[] = { RLIMIT_NOFILE, RLIMIT_FSIZE };
     struct rlimit limit;
 
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
+    for (size_t i = 0; i < ARRAY_SIZE(resources); i++)
+        if (getrlimit(resources[i], &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+            limit.rlim_cur = limit.rlim_max;
+            setrlimit(resources[i], &limit);
+        }
 }
 
 static int open_signals(struct engine *engine) {
@@ -151,8 +153,10 @@ static int open_signals(struct engine *engine) {
     sigaddset(&set, SIGINT);
     sigaddset(&set, SIGHUP);
     sigaddset(&set, SIGPIPE);
+    sigaddset(&set, SIGXFSZ);   /* a write past RLIMIT_FSIZE is an error like any other */
     sigprocmask(SIG_BLOCK, &set, NULL);
     sigdelset(&set, SIGPIPE);
+    sigdelset(&set, SIGXFSZ);
     engine->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (engine->signal_fd < 0)
         return -errno;
@@ -252,11 +256,8 @@ int main(int argc, char **argv) {
         engine.is_private = true;
     if (!status && fd >= 0 && client_new(&engine, fd) < 0)
         status = complain("--fd", "is no socket");
-    if (!status && cgroup_root_backend(engine.cgroups) != CGROUP_NONE) {
-        if (!engine.is_private)
-            (void)cgroup_sweep(engine.cgroups);
+    if (!status && cgroup_root_backend(engine.cgroups) != CGROUP_NONE)
         on_tidy(&engine.tidy);
-    }
     if (!status && loop_run(engine.loop) < 0)
         status = complain("waiting for events", strerror(errno));
     finish(&engine);

@@ -325,6 +325,8 @@ static void note_usage(struct run *run) {
     run->processes_peak = MAX(run->processes_peak, processes);
 }
 
+static void started(struct run *run);
+
 void run_kill(struct run *run, enum rollbox_outcome outcome) {
     if (run->killed || run->exited || run->state == RUN_ENDED)
         return;
@@ -332,6 +334,8 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled");
         return;
     }
+    if (run->state == RUN_STARTING && outcome == ROLLBOX_OUTCOME_OUTPUT_LIMIT)
+        started(run);           /* output is word enough; init's is on its way */
     if (run->state != RUN_RUNNING) {
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled before the command ran");
         return;
@@ -404,6 +408,19 @@ static void exited(struct run *run, const struct guest_record *record) {
     }
 }
 
+/* Of the request as init got it. */
+static const char *first_text(const struct run *run, uint32_t tag) {
+    struct wire_field field;
+    size_t position = 0;
+
+    if (run->request.length < sizeof(struct wire_header))
+        return NULL;
+    while (wire_next(run->request.data + sizeof(struct wire_header), run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+        if (field.tag == tag)
+            return wire_text(&field);
+    return NULL;
+}
+
 /* Also called (with NULL) when a stream has come to its end. */
 void run_answer(struct run *run, const struct guest_record *record) {
     struct rollbox_error error;
@@ -411,8 +428,7 @@ void run_answer(struct run *run, const struct guest_record *record) {
     if (record && record->kind == GUEST_STARTED && run->state == RUN_STARTING) {
         started(run);
     } else if (record && record->kind == GUEST_EXEC_FAILED) {
-        const char *argv0 = run->request.data ? run->request.data + sizeof(struct wire_header) + 8 : "";
-        words_of(run->program, record, argv0, NULL, &error);
+        words_of(run->program, record, first_text(run, GUEST_ARG), first_text(run, GUEST_CWD), &error);
         run_fail(run, error.code, error.error_number, error.stage, error.message);
         return;
     } else if (record && record->kind == GUEST_EXITED) {
