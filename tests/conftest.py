@@ -2,7 +2,7 @@
 """What all pytest tests have in common: which programs they test, time limits, and skips that must say what they need.
 
 ROLLBOX_BUILD is the directory of the programs (default: build/). With ROLLBOX_MUST_WORK=1 a skip is a failure, unless its reason begins with "needs WORD: " and the
-word is in ROLLBOX_MUST_WORK_EXCEPT, as for the unit tests. Tests marked `masked` are run again with kernel features masked (ROLLBOX_KFEAT).
+word is in ROLLBOX_MUST_WORK_EXCEPT, as for the unit tests.
 """
 
 import faulthandler
@@ -19,7 +19,6 @@ os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "masked: worth running again on a kernel that lacks features")
     config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
 
 
