@@ -30,7 +30,7 @@ async def rollout(sandbox: AsyncSandbox, number: int) -> str:
 
 
 async def main(count: int) -> None:
-    sandbox = AsyncSandbox(Policy(max_memory="256M", max_processes=8))
+    sandbox = AsyncSandbox(Policy(max_memory="64M", max_processes=8))
     begun = time.perf_counter()
     ends = collections.Counter(await asyncio.gather(*(rollout(sandbox, number) for number in range(count))))
     elapsed = time.perf_counter() - begun
@@ -39,4 +39,4 @@ async def main(count: int) -> None:
     print(f"{count} rollouts in {elapsed:.2f} s, {count / elapsed:.0f}/s")
 
 
-asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 400))
+asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200))

@@ -27,7 +27,8 @@ __version__ = _ffi.VERSION
 
 
 def doctor() -> Dict[str, Any]:
-    """What this kernel and user can give: {"kernel", "ok", "isolation": {"namespace", "process"}, "cgroup", "features": [{"name", "available", "needed_for", "hint"}]}.
+    """What this kernel and user can give: {"kernel", "ok", "isolation": {"namespace", "process"}, "cgroup", "features": [{"name",
+    "available", "needed_for", "hint"}]}.
 
     Features named in $ROLLBOX_KFEAT (-landlock,-userns,...) count as missing. Blocks for some milliseconds; needs no engine.
     """

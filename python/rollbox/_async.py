@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """AsyncSandbox: Sandbox for asyncio, thousands of runs in flight on one thread.
 
-While a loop has runs under way on a connection, it watches the engine's descriptor and dispatches. Any thread's dispatch may end any loop's run, so
-an end only schedules the collection on the loop that owns the run; everything else here happens on that loop's thread.
+While a loop has runs under way on a connection, it watches the engine's descriptor and dispatches. Any thread's dispatch may end any
+loop's run, so an end only schedules the collection on the loop that owns the run; everything else here happens on that loop's thread.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ async def run(engine: Engine, policy: str, request: Request, text: bool, id: Opt
 
 
 class AsyncSandbox(_Base):
-    """Sandbox for asyncio (and loops like it that have add_reader, such as uvloop's). Usable from several loops in several threads at once; an async context manager."""
+    """Sandbox for asyncio (and loops like it that have add_reader, such as uvloop's). Usable from several loops in several threads at
+    once; an async context manager."""
 
     async def __aenter__(self) -> "AsyncSandbox":
         return self

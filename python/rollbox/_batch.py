@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches: many jobs, so many at a time, from one thread.
 
-A job becomes a _Task once, when its turn comes: a policy's text and a Request, or the error that kept it from becoming one. A task's result is a row.
-The blocking batch polls the engine's descriptor and dispatches by itself; ends that other threads dispatched reach it through a socket pair. The asyncio
-batch is that many workers over `_async.run`. What both share, the retry rule above all, is in _Task.
+A job becomes a _Task once, when its turn comes: a policy's text and a Request, or the error that kept it from becoming one. A task's
+result is a row. The blocking batch polls the engine's descriptor and dispatches by itself; ends that other threads dispatched reach it
+through a socket pair. The asyncio batch is that many workers over `_async.run`. What both share, the retry rule above all, is in _Task.
 """
 
 from __future__ import annotations
@@ -104,10 +104,12 @@ class _Task:
             changes = overrides.to_dict() if isinstance(overrides, Policy) else dict(overrides)
             self.policy = base.replace(**changes).to_json()
         assert argv is not None
-        self.request = Request(argv, timeout=job.get("timeout_s"), stdin=job.get("stdin"), env=job.get("env"), cwd=job.get("cwd"), files=files)
+        self.request = Request(argv, timeout=job.get("timeout_s"), stdin=job.get("stdin"),
+                               env=job.get("env"), cwd=job.get("cwd"), files=files)
 
     def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
-        """The delay in seconds before another attempt, or None if this was the last. An exhausted host is given time; a new engine needs none."""
+        """The delay in seconds before another attempt, or None if this was the last. An exhausted host is given time; a new engine
+        needs none."""
         self.attempts += 1
         if not isinstance(error, _RETRIED) or self.attempts > retries:
             return None
@@ -256,8 +258,8 @@ def iter_many(
     text: bool = False,
     engine: Optional[Engine] = None,
 ) -> Iterator[Result[Any]]:
-    """As run_many, yielding each Result when it is there, by default in the order of completion (`result.id` tells whose it is). Jobs are taken as they are needed, so
-    `jobs` may be an endless generator. Closing the iterator kills what is under way."""
+    """As run_many, yielding each Result when it is there, by default in the order of completion (`result.id` tells whose it is). Jobs
+    are taken as they are needed, so `jobs` may be an endless generator. Closing the iterator kills what is under way."""
     base = as_policy(policy)
     width = _concurrency(concurrency)
     source = _tasks(jobs, base)
@@ -266,7 +268,8 @@ def iter_many(
     return _iterate(source, width, engine, _Order(ordered), _Progress(progress, jobs), retries, text)
 
 
-def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order, bar: _Progress, retries: int, text: bool) -> Iterator[Result[Any]]:
+def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order, bar: _Progress, retries: int,
+             text: bool) -> Iterator[Result[Any]]:
     batch = _Batch(engine, text)
     waiting: List[_Task] = []       # to be tried again when they are due
     exhausted = False
@@ -323,13 +326,16 @@ def run_many(
     text: bool = False,
     engine: Optional[Engine] = None,
 ) -> List[Result[Any]]:
-    """Runs many jobs, `concurrency` at a time (default: one a CPU), each in a fresh sandbox, and returns one Result a job, in the jobs' order or that of completion.
+    """Runs many jobs, `concurrency` at a time (default: one a CPU), each in a fresh sandbox, and returns one Result a job, in the
+    jobs' order or that of completion.
 
-    A job is an argv as for Sandbox.run, or a mapping with the keys of a batch row: `argv`, or `code` and `language` (python, bash, sh, node or javascript, perl, ruby, c, cpp); and `id` (str or int;
-    without one, its index), `stdin`, `files` {path: data}, `cwd`, `env`, `timeout_s`, `policy` (a mapping of keys or Policy, laid over the batch's).
+    A job is an argv as for Sandbox.run, or a mapping with the keys of a batch row: `argv`, or `code` and `language` (python, bash, sh,
+    node or javascript, perl, ruby, c, cpp); and `id` (str or int; without one, its index), `stdin`, `files` {path: data}, `cwd`,
+    `env`, `timeout_s`, `policy` (a mapping of keys or Policy, laid over the batch's).
 
-    A job that rollbox could not run is a row with outcome "error" and `error` set, never an exception and never a program's failure. What may pass
-    (lost engine, exhausted host, refused set-up) is tried again up to `retries` times first; a program may then have run in part before, its sandbox gone.
+    A job that rollbox could not run is a row with outcome "error" and `error` set, never an exception and never a program's failure.
+    What may pass (lost engine, exhausted host, refused set-up) is tried again up to `retries` times first; a program may then have run
+    in part before, its sandbox gone.
     progress: a bar on stderr; None shows it on a terminal. Raises for the call's own arguments and for a batch policy that is not valid.
     """
     return list(iter_many(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engine: the process that owns sandboxes, and who may use its handle when.
 
-An Engine opens a _Connection (a C handle) when it needs one and opens another when that one is lost. A handle may only be closed when nobody is
-in a call on it, so every use is counted (`use` / `release`): a retired connection is closed by whoever leaves it last. Runs that are not waited for by a
-thread of their own are kept in `pending` under a token; the library's callback, on whichever thread happened to dispatch, takes the run out
-and tells its owner, who collects it on a thread of its own choosing and never inside the callback.
+An Engine opens a _Connection (a C handle) when it needs one and opens another when that one is lost. A handle may only be closed when
+nobody is in a call on it, so every use is counted (`use` / `release`): a retired connection is closed by whoever leaves it last. Runs
+that are not waited for by a thread of their own are kept in `pending` under a token; the library's callback, on whichever thread
+happened to dispatch, takes the run out and tells its owner, who collects it on a thread of its own choosing and never inside the
+callback.
 
-After fork() the child's engines have no connection: the child closes its copies of the descriptors, which is nothing to the parent, and opens its own on first use.
+After fork() the child's engines have no connection: the child closes its copies of the descriptors, which is nothing to the parent,
+and opens its own on first use.
 """
 
 from __future__ import annotations
@@ -140,7 +142,8 @@ class _Connection:
         _connections.discard(self)
 
     def after_fork(self) -> None:
-        """In a forked child, which has no use of this: closes the child's copies of the descriptors. The lock may be held for ever, so it isn't taken."""
+        """In a forked child, which has no use of this: closes the child's copies of the descriptors. The lock may be held for ever, so
+        it isn't taken."""
         self.retired = True
         self._close()
 
@@ -249,9 +252,9 @@ _connections: Set[_Connection] = set()
 class Engine:
     """An engine of one's own: private to this process, or the shared one that listens on `socket`.
 
-    Sandbox and run_many use one private engine a process unless given another. Usable from any number of threads, and as a context manager. When the
-    engine process dies, runs under way raise EngineLost and the next call starts (or joins) another. After fork() the child's copy
-    opens a connection of its own. An Engine is not picklable; a Sandbox without an explicit engine is.
+    Sandbox and run_many use one private engine a process unless given another. Usable from any number of threads, and as a context
+    manager. When the engine process dies, runs under way raise EngineLost and the next call starts (or joins) another. After fork()
+    the child's copy opens a connection of its own. An Engine is not picklable; a Sandbox without an explicit engine is.
 
     Raises EngineStartFailed, EngineLost, ProtocolError, ResourceExhausted.
     """
@@ -288,12 +291,14 @@ class Engine:
             return connection.pid
 
     def status(self) -> Dict[str, Any]:
-        """The engine's state: pid, version, sandboxes, queued, plans, spares, memory_budget_bytes, cgroup and more. Blocks; raises EngineLost."""
+        """The engine's state: pid, version, sandboxes, queued, plans, spares, memory_budget_bytes, cgroup and more. Blocks; raises
+        EngineLost."""
         status: Dict[str, Any] = self.attempt(lambda connection: connection.status())
         return status
 
     def close(self, kill: bool = True) -> None:
-        """Kills every sandbox of this engine; what is under way in other threads ends as an error. A private engine ends. May be called twice.
+        """Kills every sandbox of this engine; what is under way in other threads ends as an error. A private engine ends. May be
+        called twice.
 
         kill=False: lets runs that are under way end, and the engine with the last of them.
         """
@@ -325,7 +330,8 @@ class Engine:
             return connection
 
     def attempt(self, action: Callable[[_Connection], Any]) -> Any:
-        """action(connection), once more with a new connection if the engine turns out to be lost before a run was started. (For this package.)
+        """action(connection), once more with a new connection if the engine turns out to be lost before a run was started. (For this
+        package.)
 
         A run that was under way when the engine went is not repeated: only the caller knows whether that may be.
         """
@@ -392,7 +398,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @atexit.register
 def _at_exit() -> None:
-    """Closes what is idle. Where daemon threads wait for runs, they are left to it: our socket closes with the process, and the engine ends them and itself."""
+    """Closes what is idle. Where daemon threads wait for runs, they are left to it: our socket closes with the process, and the engine
+    ends them and itself."""
     for pending in list(_pending.values()):
         pending.abandon()
     for engine in list(_engines):

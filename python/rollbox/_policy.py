@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policy: what a sandbox may see and use.
 
-A policy is a bag of the keys of docs/policy.md that were set; a key that was not set (or is None) has the engine's default. It is immutable,
-and its JSON text is made once: the text is what the engine knows a policy by, so equal policies share one compiled plan.
+A policy is a bag of the keys of docs/policy.md that were set; a key that was not set (or is None) has the engine's default. It is
+immutable, and its JSON text is made once: the text is what the engine knows a policy by, so equal policies share one compiled plan.
 """
 
 from __future__ import annotations
@@ -72,21 +72,26 @@ class Policy:
 
     Paths and files
         fs_readable: host paths to be read (replaces the default, the system directories). fs_writable: read, and written to a private
-        copy-on-write layer. fs_shared: written through to the host. fs_denied: hidden although below a granted path (adds to the default).
+        copy-on-write layer. fs_shared: written through to the host. fs_denied: hidden although below a granted path (adds to the
+        default).
         image: an image as root file system. cwd: the working directory (/tmp).
     Environment
-        env: {name: value}, over the base environment. clean_env: False keeps the caller's environment underneath. user: "box" (uid 1000), "root" or a number. hostname.
+        env: {name: value}, over the base environment. clean_env: False keeps the caller's environment underneath. user: "box" (uid
+        1000), "root" or a number. hostname.
     Limits, for the whole sandbox
-        max_memory, max_disk, max_output (a stream): bytes, or text such as "512M" (powers of 1024). max_processes, max_open_files: counts.
+        max_memory, max_disk, max_output (a stream): bytes, or text such as "512M" (powers of 1024). max_processes, max_open_files:
+        counts.
         max_cpu: CPUs, such as 1.5. timeout: seconds of wall clock for a run.
     Network
         net: "none", "loopback" or "host". net_allow_hosts: the hosts that may be reached.
     Determinism
-        random_seed: 0 to 2**64-1. time_start: ISO text or a datetime (a naive one is UTC). time_mode: "offset" or "virtual". serial: one thread at a time.
+        random_seed: 0 to 2**64-1. time_start: ISO text or a datetime (a naive one is UTC). time_mode: "offset" or "virtual". serial:
+        one thread at a time.
     isolation
         "namespace" or "process".
 
-    Raises InvalidArgument for a value that has no place in JSON or is of the wrong kind. Everything else is found by `check`, and by the engine on first use.
+    Raises InvalidArgument for a value that has no place in JSON or is of the wrong kind. Everything else is found by `check`, and by
+    the engine on first use.
     """
 
     __slots__ = ("_values", "_json")
@@ -164,7 +169,8 @@ class Policy:
     # Making others of it
 
     def replace(self, **changes: Any) -> "Policy":
-        """A policy with some keys changed; a key set to None goes back to its default. Raises InvalidArgument for an unknown key or a bad value."""
+        """A policy with some keys changed; a key set to None goes back to its default. Raises InvalidArgument for an unknown key or a
+        bad value."""
         unknown = sorted(set(changes) - set(_KEYS))
         if unknown:
             raise InvalidArgument(f"a Policy has no key {', '.join(map(repr, unknown))}; the keys are {', '.join(_KEYS)}", stage="policy")
@@ -188,12 +194,14 @@ class Policy:
 
     @classmethod
     def from_file(cls, path: PathLike) -> "Policy":
-        """The policy in a JSON file. Raises PolicyInvalid as from_json, its message opened by the path, and IOFailed if the file cannot be read."""
+        """The policy in a JSON file. Raises PolicyInvalid as from_json, its message opened by the path, and IOFailed if the file
+        cannot be read."""
         try:
             with open(path, "rb") as file:
                 raw = file.read()
         except OSError as problem:
-            raise IOFailed(f"cannot read the policy {os.fspath(path)}: {problem.strerror}", stage="policy", errno=problem.errno) from problem
+            raise IOFailed(f"cannot read the policy {os.fspath(path)}: {problem.strerror}",
+                           stage="policy", errno=problem.errno) from problem
         try:
             return cls.from_json(raw)
         except PolicyInvalid as problem:
@@ -202,7 +210,8 @@ class Policy:
     # Checking it
 
     def check(self) -> None:
-        """Checks types, ranges, names and contradictions, without an engine and without looking at the host. Raises PolicyInvalid listing all problems."""
+        """Checks types, ranges, names and contradictions, without an engine and without looking at the host. Raises PolicyInvalid
+        listing all problems."""
         _check(self._json.encode("utf-8"))
 
     def problems(self) -> List[Dict[str, Any]]:
@@ -235,6 +244,7 @@ def _check(raw: bytes) -> None:
     lines = []
     for problem in found:
         line, key, hint = problem.get("line"), problem.get("key"), problem.get("hint")
-        lines.append((f"line {line}: " if line else "") + (f"{key}: " if key else "") + str(problem.get("message", "")) + (f" ({hint})" if hint else ""))
+        where = (f"line {line}: " if line else "") + (f"{key}: " if key else "")
+        lines.append(where + str(problem.get("message", "")) + (f" ({hint})" if hint else ""))
     message = "\n".join(lines) if len(lines) > exception.message.count("\n") + 1 or not exception.message else exception.message
     raise PolicyInvalid(message, stage=exception.stage, errno=exception.errno)

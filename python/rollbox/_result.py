@@ -33,7 +33,8 @@ OUTCOMES = tuple(Outcome)
 
 
 class RunFailed(Exception):
-    """Raised by `Result.check` and `run(check=True)` for a program that did not exit with 0. It is the guest's doing, so it is not a RollboxError.
+    """Raised by `Result.check` and `run(check=True)` for a program that did not exit with 0. It is the guest's doing, so it is not a
+    RollboxError.
 
     Attributes: `result`, the whole Result.
     """
@@ -64,9 +65,11 @@ class Result(Generic[AnyStr]):
     """What a run came to. Immutable, picklable. Times are in milliseconds, sizes in bytes.
 
     Attributes:
-        outcome: exit, signal, timeout, out_of_memory, output_limit or error. "error" says nothing of the program: rollbox could not run it.
+        outcome: exit, signal, timeout, out_of_memory, output_limit or error. "error" says nothing of the program: rollbox could not
+        run it.
         exit_code: its status, None unless the outcome is exit. signal: its number, None unless the outcome is signal.
-        stdout, stderr: bytes, or str (invalid UTF-8 replaced) of a run with text=True; what was written before a time-out or a kill is there.
+        stdout, stderr: bytes, or str (invalid UTF-8 replaced) of a run with text=True; what was written before a time-out or a kill is
+        there.
         stdout_truncated, stderr_truncated: there was more.
         wall_ms: from the program's start to its end. cpu_ms: user + system time of all processes.
         peak_memory_bytes, processes_peak: the most the sandbox had at once.
@@ -108,7 +111,8 @@ class Result(Generic[AnyStr]):
         raise RunFailed(self)
 
     def to_dict(self) -> Dict[str, Any]:
-        """The object that `rollbox run --json` prints: streams as str, and `stdout_base64` / `stderr_base64` besides where the bytes were not UTF-8."""
+        """The object that `rollbox run --json` prints: streams as str, and `stdout_base64` / `stderr_base64` besides where the bytes
+        were not UTF-8."""
         row: Dict[str, Any] = {} if self.id is None else {"id": self.id}
         row.update(outcome=self.outcome.value, exit_code=self.exit_code, signal=self.signal)
         for name, data in (("stdout", self.stdout), ("stderr", self.stderr)):
@@ -116,7 +120,8 @@ class Result(Generic[AnyStr]):
             if isinstance(data, bytes) and row[name].encode("utf-8") != data:
                 row[name + "_base64"] = base64.b64encode(data).decode("ascii")
         row.update(
-            stdout_truncated=self.stdout_truncated, stderr_truncated=self.stderr_truncated, wall_ms=round(self.wall_ms, 3), cpu_ms=round(self.cpu_ms, 3),
+            stdout_truncated=self.stdout_truncated, stderr_truncated=self.stderr_truncated,
+            wall_ms=round(self.wall_ms, 3), cpu_ms=round(self.cpu_ms, 3),
             peak_memory_bytes=self.peak_memory_bytes, processes_peak=self.processes_peak, isolation=self.isolation,
             error=None if self.error is None else {"code": self.error.code, "stage": self.error.stage, "message": self.error.message})
         return row

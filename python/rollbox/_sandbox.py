@@ -57,7 +57,8 @@ class _Base:
 
 
 class Sandbox(_Base):
-    """Runs programs under a policy (a Policy, a mapping of its keys, or None for the default one), on `engine` or the one this process shares.
+    """Runs programs under a policy (a Policy, a mapping of its keys, or None for the default one), on `engine` or the one this process
+    shares.
 
     Cheap to make, usable from any number of threads at once, picklable (without an engine of its own), and a context manager.
     """
@@ -69,19 +70,19 @@ class Sandbox(_Base):
         pass
 
     @overload
-    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ..., env: Optional[Environment] = ...,
-            cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ..., text: Literal[False] = ..., check: bool = ...,
-            max_output: Optional[int] = ...) -> Result[bytes]: ...
+    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+            env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
+            text: Literal[False] = ..., check: bool = ..., max_output: Optional[int] = ...) -> Result[bytes]: ...
 
     @overload
-    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ..., env: Optional[Environment] = ...,
-            cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ..., text: Literal[True], check: bool = ...,
-            max_output: Optional[int] = ...) -> Result[str]: ...
+    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+            env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
+            text: Literal[True], check: bool = ..., max_output: Optional[int] = ...) -> Result[str]: ...
 
     @overload
-    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ..., env: Optional[Environment] = ...,
-            cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ..., text: bool, check: bool = ...,
-            max_output: Optional[int] = ...) -> Result[Any]: ...
+    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+            env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
+            text: bool, check: bool = ..., max_output: Optional[int] = ...) -> Result[Any]: ...
 
     def run(
         self,
@@ -97,17 +98,20 @@ class Sandbox(_Base):
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> Result[Any]:
-        """Runs a program in a fresh sandbox and blocks until it has ended. When its main program ends, whatever else runs in the sandbox is killed.
+        """Runs a program in a fresh sandbox and blocks until it has ended. When its main program ends, whatever else runs in the
+        sandbox is killed.
 
         argv: a list of str, bytes or PathLike, the program first (looked up in the sandbox's PATH), or a str, which /bin/sh -c gets.
         timeout: seconds of wall clock, over the policy's. stdin (or input): str or bytes for its standard input; without, /dev/null.
-        env: {name: value} over the policy's. cwd: over the policy's. files: {path: str or bytes}, put there before it starts; a relative path is below cwd.
+        env: {name: value} over the policy's. cwd: over the policy's. files: {path: str or bytes}, put there before it starts; a
+        relative path is below cwd.
         text: stdout and stderr as str, invalid UTF-8 replaced. max_output: bytes a stream, over the policy's.
         check: raise RunFailed unless the program exits with 0.
 
-        What the program did is in the Result, whatever it was. What rollbox could not do is raised: InvalidArgument (ValueError), PolicyInvalid, PathNotFound and PathDenied
-        (a granted path), CommandNotFound, NotExecutable, BadCwd, FeatureMissing, SetupFailed, ResourceExhausted, HostOutOfMemory, EngineStartFailed, EngineLost; all
-        are RollboxErrors. An interrupt (Ctrl-C) kills the sandbox.
+        What the program did is in the Result, whatever it was. What rollbox could not do is raised: InvalidArgument (ValueError),
+        PolicyInvalid, PathNotFound and PathDenied (a granted path), CommandNotFound, NotExecutable, BadCwd, FeatureMissing,
+        SetupFailed, ResourceExhausted, HostOutOfMemory, EngineStartFailed, EngineLost; all are RollboxErrors. An interrupt (Ctrl-C)
+        kills the sandbox.
         """
         request = Request(argv, timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output)
         result = self._get_engine().run(self._policy.to_json(), request, text)

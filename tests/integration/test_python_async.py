@@ -242,3 +242,11 @@ def test_batch_passes_on_what_its_jobs_raise():
             await run_many_async(jobs(), concurrency=2)
     asyncio.run(main())
     assert idle()
+
+
+def test_a_policy_for_each_of_many_runs_in_flight():
+    async def main():
+        results = await asyncio.gather(*(AsyncSandbox(Policy(hostname=f"h{i}")).run(["hostname"], text=True) for i in range(200)))
+        assert [result.stdout for result in results] == [f"h{i}\n" for i in range(200)]
+    asyncio.run(main())
+    assert idle()

@@ -330,7 +330,8 @@ def test_missing_engine():
 
 
 def test_module_becomes_the_cli():
-    done = subprocess.run([sys.executable, "-m", "rollbox", "run", "--", "sh", "-c", "echo $0; exit 7"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "rollbox", "run", "--", "sh", "-c", "echo $0; exit 7"],
+                          capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (7, "sh\n"), done.stderr
 
 

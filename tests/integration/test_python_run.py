@@ -170,7 +170,8 @@ def test_to_dict_is_what_the_cli_prints():
 
 
 def test_the_cli_prints_the_same_fields():
-    done = subprocess.run([sys.executable, "-m", "rollbox", "run", "--json", "--", "sh", "-c", r"printf 'a\377b'; exit 3"], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-m", "rollbox", "run", "--json", "--", "sh", "-c", r"printf 'a\377b'; exit 3"],
+                          capture_output=True, timeout=60)
     row = json.loads(done.stdout)
     mine = box.run(["sh", "-c", r"printf 'a\377b'; exit 3"]).to_dict()
     assert list(row) == list(mine)
@@ -254,7 +255,8 @@ def test_interrupt_kills_the_sandbox(tmp_path):
     out, _ = process.communicate(timeout=60)
     assert out == "interrupted True\n" and process.returncode == 0
     deadline = time.monotonic() + 30
-    while any(mark.encode() in _cmdline(entry).split(b"\0")[-2:] and b"sleep" in _cmdline(entry) for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()):
+    wanted = f"sleep\0{mark}\0".encode()
+    while any(_cmdline(entry) == wanted for entry in pathlib.Path("/proc").iterdir() if entry.name.isdigit()):
         assert time.monotonic() < deadline, "the sandbox outlived its run"
         time.sleep(0.01)
 
@@ -279,3 +281,10 @@ def test_version_and_doctor():
 def test_public_names_have_documentation():
     for name in rollbox.__all__:
         assert getattr(rollbox, name).__doc__, name
+
+
+def test_more_policies_than_the_engine_keeps_plans():
+    """A policy of its own for each episode, and the first ones again."""
+    for _ in range(2):
+        for i in range(150):
+            assert Sandbox(Policy(hostname=f"h{i}")).run(["hostname"], text=True).stdout == f"h{i}\n"
