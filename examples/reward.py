@@ -186,6 +186,7 @@ def summarise(answers: List[Answer], rows: List[Row], seconds: float, harm: List
         "seconds": round(seconds, 3), "programs_per_second": round(len(answers) / seconds, 1) if seconds else 0.0,
         "wall_ms": {"p50": round(percentile([row.wall_ms for row in rows], 0.5), 2), "p99": round(percentile([row.wall_ms for row in rows], 0.99), 2)},
         "cpu_ms": {"p50": round(percentile([row.cpu_ms for row in rows], 0.5), 2), "p99": round(percentile([row.cpu_ms for row in rows], 0.99), 2)},
+        "timed_out": sum(row.outcome == "timeout" for row in rows), "others_cpu_ms": round(sum(row.cpu_ms for row in rows if row.outcome != "timeout"), 1),
         "kinds": kinds, "surprises": surprises, "harm": harm}
 
 
@@ -197,6 +198,8 @@ def print_table(summary: Dict[str, Any]) -> None:
         print(line.format(kind, row["programs"], row["reward_1"], row["reward_0"], row["unscored"], outcomes))
     print()
     print(f"{summary['programs']} programs for {summary['problems']} problems in {summary['seconds']:.1f} s: {summary['programs_per_second']:.0f} a second")
+    if summary["timed_out"]:
+        print(f"{summary['timed_out']} of them ran into their time-out; the others took {summary['others_cpu_ms'] / 1000:.1f} s of CPU time, Python's start included")
     for name, what in (("wall_ms", "wall clock"), ("cpu_ms", "CPU time")):
         print(f"{what:<10}  p50 {summary[name]['p50']:.1f} ms, p99 {summary[name]['p99']:.1f} ms")
     for surprise in summary["surprises"]:
@@ -209,18 +212,20 @@ def print_table(summary: Dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="Exit status 0 if all went as expected, else 1.")
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the same as --problems FILE")
     parser.add_argument("--problems", type=Path, default=HERE / "problems.jsonl", metavar="FILE", help="HumanEval's schema, .gz or not (default: problems.jsonl beside this program)")
     parser.add_argument("--answers", choices=["canonical", "all"], default="all", help="canonical: one right answer a problem; all: those listed with it (default)")
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="how many run at once (default: the CPUs)")
-    parser.add_argument("--timeout", type=float, default=3.0, metavar="S", help="seconds for one program (default 3)")
+    parser.add_argument("-j", "--jobs", type=int, default=2 * len(os.sched_getaffinity(0)), metavar="N", help="how many run at once (default: twice the CPUs, as some only wait)")
+    parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="seconds for one program (default 2)")
     parser.add_argument("--json", action="store_true", help="print the table as one JSON object")
     options = parser.parse_args()
     if options.jobs < 1 or not options.timeout > 0:
         parser.error("-j and --timeout must be above 0")
+    path = options.file or options.problems
     try:
-        problems = read_problems(options.problems)
+        problems = read_problems(path)
     except (OSError, ValueError) as problem:
-        parser.error(f"{options.problems}: {problem}")
+        parser.error(f"{path}: {problem}")
     with tempfile.TemporaryDirectory(prefix="bait-") as place:
         bait = Bait(place)
         try:

@@ -50,7 +50,7 @@ def test_problems_are_sound():
 
 def test_all_answers_score_as_they_should(caller, example):
     """The whole demonstration: every right answer 1, every other 0, the bait unharmed, by the command."""
-    done = caller.call(sys.executable if caller.uid == os.geteuid() else "/usr/bin/python3", "-S", example / "reward.py", "--json", "-j", "2", "--timeout", "3", timeout=300)
+    done = caller.call(sys.executable if caller.uid == os.geteuid() else "/usr/bin/python3", "-S", example / "reward.py", "--json", "-j", "4", "--timeout", "2", timeout=300)
     summary = json.loads(done.stdout)
     assert summary["surprises"] == [] and summary["harm"] == [], (summary["surprises"][:5], summary["harm"])
     assert done.returncode == 0 and summary["programs"] >= 200
