@@ -147,7 +147,8 @@ int box_new(struct program *program, struct box **ret_box, struct rollbox_error 
     list_init(&box->in_program);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
-    engine->n_boxes++;
+    if (!engine->n_boxes++)
+        engine_tidy(engine);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     box->socket = pair[0];
@@ -251,14 +252,20 @@ void box_make_spare(struct box *box) {
     box->program->n_spares++;
 }
 
+/* One that is ready, else one that is on its way. */
 struct box *box_take_spare(struct program *program) {
+    struct box *best = NULL;
+
     list_for_each(node, &program->spares) {
         struct box *box = container_of(node, struct box, in_program);
 
-        if (box->state == BOX_DYING)
-            continue;
-        leave_spares(box);
-        return box;
+        if (box->state == BOX_READY || (box->state == BOX_SETUP && !best)) {
+            best = box;
+            if (box->state == BOX_READY)
+                break;
+        }
     }
-    return NULL;
+    if (best)
+        leave_spares(best);
+    return best;
 }

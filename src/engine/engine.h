@@ -44,11 +44,14 @@ struct engine {
     uint32_t next_id_base, next_guest_id;       /* as root: ranges of the host's ids */
     unsigned next_slot;
     uint64_t next_launcher;
+    struct launcher *idle_launcher;     /* started, without a plan; or NULL */
     struct list finished_by[256];       /* the same, found by the last byte of the id */
     struct list finished;       /* operations whose result is kept for a retry, oldest first */
     size_t finished_bytes;
     unsigned n_finished;
-    struct loop_timer tidy;
+    struct loop_timer tidy;     /* armed while there are boxes */
+    struct loop_timer janitor_due;
+    int64_t oom_kills;
     bool stopping;
 };
 
@@ -179,6 +182,7 @@ const struct plan_host *host_plan(const struct host *host);
 struct host *host_free(struct host *host);
 
 /* launcher.c */
+void launcher_prestart(struct engine *engine); /* one that waits for the first plan */
 int launcher_start(struct program *program, struct rollbox_error *error);
 int launcher_create(struct launcher *launcher, struct box *box, int box_socket);
 void launcher_stop(struct launcher *launcher);
@@ -219,6 +223,8 @@ void result_forget_all(struct engine *engine);
 
 /* main.c */
 void engine_stop(struct engine *engine);
+void engine_tidy(struct engine *engine);
+int64_t engine_oom_kills(struct engine *engine, bool now);
 
 /* server.c */
 int client_new(struct engine *engine, int take_fd);
@@ -227,8 +233,8 @@ void client_send(struct client *client, struct buf *message, const int *fds, siz
 void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error);
 void server_status(struct engine *engine, struct buf *to);
 
-/* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started with the first slot. 0 or -errno. */
-int janitor_start(struct engine *engine);
+/* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started with the first slot, as soon as the loop has nothing better to do. */
+void janitor_start_soon(struct engine *engine);
 int janitor_main(char *const *paths);
 
 /* words.c: a failure of the guest side, worded. */

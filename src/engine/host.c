@@ -17,6 +17,7 @@
 #include "base/fd.h"
 #include "engine/engine.h"
 #include "sys/proc.h"
+#include "sys/syscalls.h"
 
 #define MAX_SMALL_FILE (1u << 20)
 
@@ -54,36 +55,48 @@ const struct plan_host *host_plan(const struct host *host) {
     return &host->plan;
 }
 
-/* The path with all links resolved by the kernel itself. 0 or -ENOMEM; what is wrong with the path is in *found. */
-static int look_up(const char *path, struct plan_host_path *found) {
+/* The path with all links resolved by the kernel itself. 0 or -ENOMEM; what is wrong with the path is in *found. `mere_name`: it need not be readable. */
+static int look_up(const char *path, bool mere_name, struct plan_host_path *found) {
+    struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS };
     char link[64], real[4096];
+    const char *resolved = path;
     struct stat st;
-    auto_close int fd = open(path, O_PATH | O_CLOEXEC);
+    auto_close int fd = sys_openat2(AT_FDCWD, path, &how);
 
+    if (fd == -ELOOP) {
+        fd = open(path, O_PATH | O_CLOEXEC);
+        resolved = NULL;
+        if (fd < 0)
+            fd = -errno;
+    }
     if (fd < 0 || fstat(fd, &st) < 0) {
-        found->error = errno;
+        found->error = fd < 0 ? -fd : errno;
         return 0;
     }
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, real, sizeof real);
-    if (n < 0 || n == sizeof real) {
-        found->error = n < 0 ? errno : ENAMETOOLONG;
-        return 0;
+    if (!resolved) {
+        ssize_t n = readlink(link, real, sizeof real - 1);
+        if (n < 0 || n == sizeof real - 1) {
+            found->error = n < 0 ? errno : ENAMETOOLONG;
+            return 0;
+        }
+        real[n] = '\0';
+        resolved = real;
     }
-    found->real = strndup(real, (size_t)n);
+    found->real = strdup(resolved);
     if (!found->real)
         return -ENOMEM;
     found->type = S_ISDIR(st.st_mode) ? PLAN_PATH_DIRECTORY : PLAN_PATH_OTHER;
     /* Merely naming a file takes no right to it; a sandbox can have no more than its owner. */
-    if (faccessat(AT_FDCWD, link, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK, AT_EACCESS) < 0 && errno == EACCES)
+    if (!mere_name && faccessat(AT_FDCWD, link, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK, AT_EACCESS) < 0 && errno == EACCES)
         found->error = errno;
     return 0;
 }
 
-static int look_up_all(const struct policy_paths *paths, struct host *host, struct plan_host_path **ret_first) {
+static int look_up_all(const struct policy_paths *paths, bool mere_names, struct host *host, struct plan_host_path **ret_first) {
     *ret_first = host->paths + host->n_paths;
     for (size_t i = 0; i < paths->n; i++) {
-        int r = look_up(paths->items[i].path, &host->paths[host->n_paths++]);
+        int r = look_up(paths->items[i].path, mere_names, &host->paths[host->n_paths++]);
         if (r < 0)
             return r;
     }
@@ -186,13 +199,9 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     host->paths = calloc(policy->fs_readable.n + policy->fs_writable.n + policy->fs_shared.n + policy->fs_denied.n + 1, sizeof *host->paths);
     if (!host->paths)
         return -ENOMEM;
-    if ((r = look_up_all(&policy->fs_readable, host, &h->readable)) < 0 || (r = look_up_all(&policy->fs_writable, host, &h->writable)) < 0 ||
-        (r = look_up_all(&policy->fs_shared, host, &h->shared)) < 0 || (r = look_up_all(&policy->fs_denied, host, &h->denied)) < 0)
+    if ((r = look_up_all(&policy->fs_readable, false, host, &h->readable)) < 0 || (r = look_up_all(&policy->fs_writable, false, host, &h->writable)) < 0 ||
+        (r = look_up_all(&policy->fs_shared, false, host, &h->shared)) < 0 || (r = look_up_all(&policy->fs_denied, true, host, &h->denied)) < 0)
         return r;
-    /* To deny a path takes no right to it. */
-    for (size_t i = 0; i < policy->fs_denied.n; i++)
-        if (h->denied[i].real)
-            h->denied[i].error = 0;
     find_root_links(host);
     unsigned cpus = h->cpus;
     if (policy->max_cpu_milli)

@@ -42,7 +42,8 @@ int janitor_main(char *const *paths) {
     return cgroup_paths_remove((const char *const *)paths, PATIENCE_MS) < 0;
 }
 
-int janitor_start(struct engine *engine) {
+static void start(struct loop_timer *timer) {
+    struct engine *engine = container_of(timer, struct engine, janitor_due);
     char *argv[MAX_PATHS + 3] = { "rollbox-janitor", "--janitor" };
     char *envp[] = { NULL };
     const char *const *paths = cgroup_paths(engine->cgroups);
@@ -52,14 +53,12 @@ int janitor_start(struct engine *engine) {
     int ends[2], n = 2;
     pid_t pid;
 
-    if (engine->janitor >= 0)
-        return 0;
     while (n < MAX_PATHS + 2 && paths[n - 2]) {
         argv[n] = (char *)paths[n - 2];
         n++;
     }
     if (pipe2(ends, O_CLOEXEC) < 0)
-        return -errno;
+        return;                 /* the next engine sweeps */
     sigemptyset(&none);
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
@@ -75,5 +74,9 @@ int janitor_start(struct engine *engine) {
         close(ends[1]);
     else
         engine->janitor = ends[1];
-    return r;
+}
+
+void janitor_start_soon(struct engine *engine) {
+    if (engine->janitor < 0 && !engine->janitor_due.position)
+        (void)loop_timer_set(engine->loop, &engine->janitor_due, 0, start);
 }

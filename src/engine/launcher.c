@@ -113,8 +113,8 @@ void launcher_stop(struct launcher *launcher) {
     free(launcher);
 }
 
-/* posix_spawn with the two descriptors of guest.h and nothing else of ours. */
-static int spawn_init(struct engine *engine, uint32_t id_base, int socket, int plan, pid_t *ret_pid) {
+/* posix_spawn with the descriptors of guest.h and nothing else of ours. */
+static int spawn_init(struct engine *engine, uint32_t id_base, int socket, pid_t *ret_pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none;
@@ -128,8 +128,7 @@ static int spawn_init(struct engine *engine, uint32_t id_base, int socket, int p
     posix_spawn_file_actions_adddup2(&actions, engine->null_fd, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions, engine->null_fd, STDERR_FILENO);
     posix_spawn_file_actions_adddup2(&actions, socket, GUEST_LAUNCHER_SOCKET);
-    posix_spawn_file_actions_adddup2(&actions, plan, GUEST_LAUNCHER_PLAN);
-    posix_spawn_file_actions_addclosefrom_np(&actions, GUEST_LAUNCHER_PLAN + 1);
+    posix_spawn_file_actions_addclosefrom_np(&actions, GUEST_LAUNCHER_SOCKET + 1);
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setsigmask(&attributes, &none);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
@@ -139,39 +138,61 @@ static int spawn_init(struct engine *engine, uint32_t id_base, int socket, int p
     return r;
 }
 
-int launcher_start(struct program *program, struct rollbox_error *error) {
-    struct engine *engine = program->engine;
+/* A launcher without a plan yet. 0 or -errno. */
+static int start_process(struct engine *engine, struct launcher **ret_launcher) {
     struct launcher *launcher = calloc(1, sizeof *launcher);
-    int pair[2] = { -EBADF, -EBADF }, high[2] = { -EBADF, -EBADF };
-    auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
-    int r = launcher ? MIN(plan, 0) : -ENOMEM;
+    int pair[2] = { -EBADF, -EBADF };
+    auto_close int high = -EBADF;
+    int r = launcher ? 0 : -ENOMEM;
 
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
+    /* Out of the way of the descriptor that it becomes. */
+    if (r == 0 && (high = fcntl(pair[1], F_DUPFD_CLOEXEC, 10)) < 0)
+        r = -errno;
     if (r == 0) {
-        launcher->program = program;
-        launcher->number = ++engine->next_launcher;
-        launcher->socket = pair[0];
         list_init(&launcher->creating);
+        launcher->socket = pair[0];
+        launcher->number = ++engine->next_launcher;
         if (engine->features.is_root)
             launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
-        /* Out of the way of the descriptors that they become. */
-        high[0] = fcntl(pair[1], F_DUPFD_CLOEXEC, 10);
-        high[1] = fcntl(plan, F_DUPFD_CLOEXEC, 10);
-        r = high[0] < 0 || high[1] < 0 ? -errno : spawn_init(engine, launcher->id_base, high[0], high[1], &launcher->pid);
+        r = fcntl(launcher->socket, F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_init(engine, launcher->id_base, high, &launcher->pid);
     }
-    if (r == 0) {
-        fcntl(launcher->socket, F_SETFL, O_NONBLOCK);
-        r = loop_add(engine->loop, &launcher->source, launcher->socket, EPOLLIN, on_message);
-    }
-    close_fd(&high[0]);
-    close_fd(&high[1]);
     close_fd(&pair[1]);
     if (r < 0) {
         close_fd(&pair[0]);
         free(launcher);
+        return r;
+    }
+    *ret_launcher = launcher;
+    return 0;
+}
+
+void launcher_prestart(struct engine *engine) {
+    (void)start_process(engine, &engine->idle_launcher);       /* what goes wrong is told when one is needed */
+}
+
+int launcher_start(struct program *program, struct rollbox_error *error) {
+    struct engine *engine = program->engine;
+    auto_buf struct buf message = BUF_INIT;
+    struct launcher *launcher = TAKE_PTR(engine->idle_launcher);
+    auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
+    int r = MIN(plan, 0);
+
+    if (r == 0 && !launcher)
+        r = start_process(engine, &launcher);
+    wire_begin(&message, GUEST_PLAN, 0);
+    if (r == 0)
+        r = wire_send(launcher->socket, &message, &plan, 1);
+    if (r == 0)
+        r = loop_add(engine->loop, &launcher->source, launcher->socket, EPOLLIN, on_message);
+    if (r < 0) {
+        if (launcher)
+            close(launcher->socket);
+        free(launcher);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "%s cannot be started: %s", engine->init_path, strerror(-r));
     }
+    launcher->program = program;
     program->launcher = launcher;
     return 0;
 }

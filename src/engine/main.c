@@ -78,11 +78,22 @@ static void on_connection(struct loop_source *source, uint32_t events) {
         (void)client_new(engine, fd);
 }
 
-static void on_tidy(struct loop_timer *timer) {
-    struct engine *engine = container_of(timer, struct engine, tidy);
+/* How often the host's OOM killer has struck: as of now, or as of the last look, at most TIDY_SECONDS ago while anything runs. (A look takes longer than it takes to start a command.) */
+int64_t engine_oom_kills(struct engine *engine, bool now) {
+    if (now || !engine->tidy.position)
+        engine->oom_kills = proc_oom_kill_count();
+    return engine->oom_kills;
+}
 
+static void on_tidy(struct loop_timer *timer) {
+    engine_tidy(container_of(timer, struct engine, tidy));
+}
+
+void engine_tidy(struct engine *engine) {
+    (void)engine_oom_kills(engine, true);
     (void)cgroup_root_tidy(engine->cgroups);
-    loop_timer_set(engine->loop, timer, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
+    if (engine->n_boxes && !engine->stopping)
+        loop_timer_set(engine->loop, &engine->tidy, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
 }
 
 /* 0, or the exit status. The lock, not the socket, tells whether another engine is alive: a socket stays behind when one is killed. */
@@ -186,6 +197,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
     r = loop_new(&engine->loop);
     if (r == 0)
         r = open_signals(engine);
+    launcher_prestart(engine);
     if (r == 0)
         r = cgroup_root_open(&engine->features, &engine->cgroups);
     if (r < 0)
@@ -199,6 +211,9 @@ static void finish(struct engine *engine) {
     struct cgroup_root *cgroups = engine->cgroups;
 
     result_forget_all(engine);
+    if (engine->idle_launcher)
+        close(engine->idle_launcher->socket);
+    free(engine->idle_launcher);
     while (!list_empty(&engine->programs))
         program_free(container_of(engine->programs.next, struct program, node));
     if (engine->socket_path) {
@@ -256,8 +271,6 @@ int main(int argc, char **argv) {
         engine.is_private = true;
     if (!status && fd >= 0 && client_new(&engine, fd) < 0)
         status = complain("--fd", "is no socket");
-    if (!status && cgroup_root_backend(engine.cgroups) != CGROUP_NONE)
-        on_tidy(&engine.tidy);
     if (!status && loop_run(engine.loop) < 0)
         status = complain("waiting for events", strerror(errno));
     finish(&engine);

@@ -402,7 +402,7 @@ static void exited(struct run *run, const struct guest_record *record) {
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
     if (run->box && run->box->oom)
         run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
-    else if (run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL && !run->box->slot && proc_oom_kill_count() > run->oom_kills_before) {
+    else if (run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL && !run->box->slot && engine_oom_kills(run->engine, true) > run->oom_kills_before) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
         error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the host ran out of memory and its OOM killer ended the command; run fewer sandboxes at once");
     }
@@ -441,7 +441,7 @@ void run_answer(struct run *run, const struct guest_record *record) {
 void run_box_dead(struct run *run) {
     if (!run->exited && !run->killed && run->outcome != ROLLBOX_OUTCOME_ERROR) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
-        if (run->box->oom || proc_oom_kill_count() > run->oom_kills_before)
+        if (run->box->oom || engine_oom_kills(run->engine, true) > run->oom_kills_before)
             error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the sandbox' init was killed for want of memory; run fewer sandboxes at once");
         else
             error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside");
@@ -530,7 +530,7 @@ static int start(struct run *run, struct rollbox_error *error) {
         return r;
     }
     run->state = RUN_STARTING;
-    run->oom_kills_before = proc_oom_kill_count();
+    run->oom_kills_before = engine_oom_kills(run->engine, false);
     run->box = box;
     box->run = run;
     if (box->state == BOX_READY)
@@ -570,5 +570,6 @@ void run_pump(struct engine *engine) {
         engine->memory_reserved += memory;
         engine->n_running++;
         run->reserved = true;
+        (void)program_keep_spares(run->program);
     }
 }

@@ -38,9 +38,8 @@ static int slot_new(struct program *program, struct slot **ret_slot) {
         return -ENOMEM;
     slot->engine = engine;
     list_init(&slot->node);
-    r = janitor_start(engine);
-    if (r == 0)
-        r = cgroup_slot_new(engine->cgroups, engine->next_slot++, &limits, &slot->cgroup);
+    janitor_start_soon(engine);
+    r = cgroup_slot_new(engine->cgroups, engine->next_slot++, &limits, &slot->cgroup);
     if (r == 0)
         r = slot->n_entries = cgroup_slot_open_entries(slot->cgroup, slot->entries);
     if (r >= 0 && cgroup_slot_oom_fd(slot->cgroup) >= 0)

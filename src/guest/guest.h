@@ -2,7 +2,7 @@
 /*
  * The guest side: what runs in the launcher, in a sandbox' init, and between fork and exec of its commands.
  *
- * One static program, rollbox-init. The engine starts it as a *launcher* with a plan; the launcher carries out the template operations and
+ * One static program, rollbox-init. The engine starts it as a *launcher* and sends it a plan; the launcher carries out the template operations and
  * then clones, on request, sandboxes from itself. A clone becomes the sandbox' *init* (pid 1): it carries out the box operations, gives up every
  * right it has, and executes commands on request. Nothing here allocates, formats or takes a lock; what fails is reported as one fixed record
  * {what, stage, operation, errno}, which the engine puts in words.
@@ -15,8 +15,7 @@
 
 #include <stdint.h>
 
-#define GUEST_LAUNCHER_SOCKET 3         /* the launcher's descriptors at its start */
-#define GUEST_LAUNCHER_PLAN 4
+#define GUEST_LAUNCHER_SOCKET 3         /* the launcher's only descriptor at its start, but for /dev/null as 0, 1 and 2 */
 
 /* As root, a launcher has GUEST_ID_RANGE of the host's ids from a base of its own, mapped to 0 and up in U0. Those below GUEST_ID_OTHERS are U0's root and the guest;
  * from there on stand, on idmapped mounts, the host's ids other than the owner's. */
@@ -25,7 +24,8 @@
 
 /* Requests. */
 enum guest_request {
-    GUEST_CREATE = 1,           /* to the launcher: GUEST_ID? GUEST_AFFINITY?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
+    GUEST_PLAN = 1,             /* to the launcher, once, first. fd: the plan */
+    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
     GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD {GUEST_FILE_*}*; fds: stdin, stdout, stderr */
 };
 

@@ -32,17 +32,28 @@
 
 static int static_rules[GUEST_MAX_RULES];
 
-static int map_plan(const struct plan **ret_plan) {
+/* Waits for the plan: the engine starts a launcher while the policy is still being compiled. */
+static int receive_plan(const struct plan **ret_plan) {
+    static struct wire_message message;
     struct stat st;
 
-    if (fstat(GUEST_LAUNCHER_PLAN, &st) < 0)
+    int r = wire_receive(GUEST_LAUNCHER_SOCKET, &message);
+    if (r == 0)
+        _exit(0);               /* the engine is gone, or had no use for us */
+    if (r < 0)
+        return r;
+    int fd = wire_take_fd(&message, 0);
+    wire_message_done(&message);
+    if (message.header.type != GUEST_PLAN || fd < 0)
+        return -EPROTO;
+    if (fstat(fd, &st) < 0)
         return -errno;
     if (st.st_size < (off_t)sizeof(struct plan))
         return -EINVAL;
-    const struct plan *plan = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, GUEST_LAUNCHER_PLAN, 0);
+    const struct plan *plan = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (plan == MAP_FAILED)
         return -errno;
-    close(GUEST_LAUNCHER_PLAN);
+    close(fd);
     if (plan->magic != PLAN_MAGIC || plan->length != (uint64_t)st.st_size || plan->rules.n > GUEST_MAX_RULES)
         return -EINVAL;
     *ret_plan = plan;
@@ -253,7 +264,7 @@ int main(int argc, char **argv) {
     prctl(PR_SET_NAME, "rollbox-launch", 0, 0, 0);
     /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
-    int r = map_plan(&plan);
+    int r = receive_plan(&plan);
     if (r == 0)
         r = build(plan, &fault);
     if (r < 0) {
