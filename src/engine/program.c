@@ -2,7 +2,8 @@
 /*
  * Programs: policies compiled for this host, found again by their text.
  *
- * A program is kept while the engine lives, up to MAX_IDLE idle ones: then the one least recently used goes, with its launcher.
+ * A program is *warm* while it has a launcher: processes and mounts. Up to MAX_WARM idle ones stay so; then the one least recently used is cooled down, which costs its next run the time of building
+ * the template again. What is left is some memory, and kept for MAX_PROGRAMS.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -14,22 +15,39 @@
 #include "base/error.h"
 #include "engine/engine.h"
 
-#define MAX_IDLE 64
+#define MAX_WARM 64
+#define MAX_PROGRAMS 8192
+
+static void cool_down(struct program *program) {
+    list_for_each(node, &program->spares)
+        box_kill(container_of(node, struct box, in_program));
+    if (program->launcher)
+        launcher_stop(program->launcher);
+    list_for_each(node, &program->slots)
+        slot_free(container_of(node, struct slot, node));
+}
 
 static void forget_idle(struct engine *engine) {
-    struct program *oldest = NULL;
-    unsigned n = 0;
+    struct program *oldest = NULL, *oldest_warm = NULL;
+    unsigned n = 0, n_warm = 0;
 
     list_for_each(node, &engine->programs) {
         struct program *program = container_of(node, struct program, node);
 
+        n++;
         if (program->n_running)
             continue;
-        n++;
         if (!oldest || program->used_ns < oldest->used_ns)
             oldest = program;
+        if (!program->launcher)
+            continue;
+        n_warm++;
+        if (!oldest_warm || program->used_ns < oldest_warm->used_ns)
+            oldest_warm = program;
     }
-    if (n > MAX_IDLE)
+    if (n_warm > MAX_WARM)
+        cool_down(oldest_warm);
+    if (n > MAX_PROGRAMS && oldest)
         program_free(oldest);
 }
 
@@ -183,10 +201,7 @@ struct program *program_free(struct program *program) {
             box->program = NULL;
         }
     }
-    if (program->launcher)
-        launcher_stop(program->launcher);
-    list_for_each(node, &program->slots)
-        slot_free(container_of(node, struct slot, node));
+    cool_down(program);
     list_remove(&program->node);
     policy_free(program->policy);
     free(program->plan);
