@@ -215,6 +215,12 @@ void box_kill(struct box *box) {
         box_free(box);          /* the launcher said that it is not to be */
 }
 
+void box_orphan(struct box *box) {
+    leave_spares(box);
+    box->program = NULL;
+    box_kill(box);
+}
+
 /* The sandbox' use of memory and processor so far. -errno if it cannot be told. */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes) {
     struct proc_usage usage;

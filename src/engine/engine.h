@@ -36,6 +36,7 @@ struct engine {
     struct loop_source listen;
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;
+    int fd_reserve;             /* descriptors from this number on are for what runs already, and for telling failures */
     char *socket_path;
     struct list clients, programs, boxes, queue;
     uint64_t next_program;
@@ -192,6 +193,7 @@ int box_new(struct program *program, struct box **ret_box, struct rollbox_error 
 void box_created(struct box *box, pid_t pid, int take_pidfd);
 void box_failed(struct box *box, const struct guest_record *record);
 void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
+void box_orphan(struct box *box);       /* the same, of a program that is going */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
 void box_make_spare(struct box *box);
 struct box *box_take_spare(struct program *program);
@@ -210,6 +212,7 @@ void run_box_dead(struct run *run);
 void run_abandon(struct run *run);      /* its client is gone */
 void run_forget_client(struct client *client);  /* as somebody who waits for another's run */
 void run_pump(struct engine *engine);   /* starts what may start */
+bool engine_descriptors_short(const struct engine *engine);
 
 /* output.c */
 int output_open(struct output *output, struct run *run, int *ret_write_end);

@@ -143,8 +143,8 @@ static char *find_init(void) {
     return strdup(path);
 }
 
-/* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. */
-static void raise_limits(void) {
+/* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. Returns where the reserve begins. */
+static int raise_limits(void) {
     static const int resources[] = { RLIMIT_NOFILE, RLIMIT_FSIZE };
     struct rlimit limit;
 
@@ -153,6 +153,10 @@ static void raise_limits(void) {
             limit.rlim_cur = limit.rlim_max;
             setrlimit(resources[i], &limit);
         }
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+        return 512;
+    int most = (int)MIN(limit.rlim_cur, (rlim_t)1 << 30);
+    return most - MIN(most / 4, 64);
 }
 
 static int open_signals(struct engine *engine) {
@@ -184,7 +188,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         list_init(&engine->finished_by[i]);
     engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
-    raise_limits();
+    engine->fd_reserve = raise_limits();
     features_quick(&engine->features);
     if (engine->features.mask_problem[0])
         return complain("ROLLBOX_KFEAT", engine->features.mask_problem);

@@ -196,10 +196,8 @@ struct program *program_free(struct program *program) {
     list_for_each(node, &program->engine->boxes) {
         struct box *box = container_of(node, struct box, node);
 
-        if (box->program == program) {
-            box_kill(box);
-            box->program = NULL;
-        }
+        if (box->program == program)
+            box_orphan(box);
     }
     cool_down(program);
     list_remove(&program->node);
@@ -217,7 +215,7 @@ int program_keep_spares(struct program *program) {
     unsigned wanted = program->n_runs < 2 ? 0 : MIN(MAX(program->n_running, 1u), program->engine->features.cpus);
     struct rollbox_error error;
 
-    while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued) {
+    while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued && !engine_descriptors_short(program->engine)) {
         struct box *box;
         int r = box_new(program, &box, &error);
 

@@ -515,7 +515,19 @@ static void close_streams_again(struct run *run) {
     }
 }
 
+/* The kernel gives the lowest free number: one from the reserve means that all below are taken. */
+bool engine_descriptors_short(const struct engine *engine) {
+    int fd = fcntl(engine->null_fd, F_DUPFD_CLOEXEC, 0);
+
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 || fd >= engine->fd_reserve;
+}
+
 static int start(struct run *run, struct rollbox_error *error) {
+    if (engine_descriptors_short(run->engine) && run->engine->n_running)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "the engine has no descriptors left; raise its limit of open files (ulimit -n)");
+
     struct box *box = box_take_spare(run->program);
     int r = open_streams(run);
 
