@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From bench/results/*.json to docs/benchmarks.md and to what is shown on the terminal. `python3 bench/report.py` writes the page again without measuring."""
+import json
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+TITLES = {
+    "true": "`/bin/true`, one after the other",
+    "python": "`python3 -c pass`, one after the other",
+    "throughput": "two workers, create, run, destroy",
+    "burst": "100 at once: time from the common start to each one's end",
+    "humaneval": "the 164 canonical solutions of HumanEval, two at a time",
+}
+
+CONTESTANTS = {
+    "bare": "the program with no sandbox: posix_spawn and waitpid",
+    "rollbox": "librollbox, a private engine that is warm, the default policy; the streams collected",
+    "rollbox Python": "`Sandbox().run`, otherwise the same; the default engine",
+    "rollbox CLI": "`rollbox run -- PROGRAM`: a process, an engine and a compiled policy for each run",
+    "bwrap": "--unshare-all, its own session, ro-binds of the same host directories, --proc, --dev, a tmpfs on /tmp, an empty environment, no capabilities. It has no Landlock "
+             "rules, no seccomp filter, no limits, no masks in /proc, and, run by root, its guest is the host's root with another name",
+    "crun": "an OCI bundle over the same directories, no capabilities, no_new_privs; its cgroup manager is off: no limits, no seccomp filter, no Landlock. By root with a range of ids of its own, else with one id",
+    "runc": "the same bundle; its cgroups cannot be switched off, so by root it makes one without limits",
+    "sandlock": "its Python library, a Sandbox for each run: Landlock and seccomp, the same directories, 512 MiB, 64 processes, a clean environment. It has no namespaces: no /tmp, /proc or process ids of its own",
+}
+
+
+def _row(results: Dict[str, Any], identity: str, test: str, name: str) -> Dict[str, Any]:
+    row = results["identities"].get(identity, {}).get(test, {}).get(name, {})
+    return {} if "failed" in row else row
+
+
+def targets(results: Dict[str, Any]) -> List[Dict[str, Any]]:
+    found: List[Dict[str, Any]] = []
+
+    def add(identity: str, what: str, value: Optional[float], limit: float, at_most: bool = True) -> None:
+        if value is not None:
+            found.append({"identity": identity, "what": what, "value": value, "limit": limit, "at_most": at_most, "reached": value <= limit if at_most else value >= limit})
+
+    for identity in results["identities"]:
+        warm, cli = _row(results, identity, "true", "rollbox"), _row(results, identity, "true", "rollbox CLI")
+        rate, bwrap = _row(results, identity, "throughput", "rollbox"), _row(results, identity, "throughput", "bwrap")
+        batch = results["identities"][identity].get("humaneval", {}).get("rollbox batch -j2", {})
+        add(identity, "`/bin/true`, warm engine: p50 as a multiple of bare", warm.get("of_bare"), 2.5)
+        add(identity, "`/bin/true`, warm engine: p50 as a part of bwrap's", warm.get("of_bwrap"), 1 / 3)
+        add(identity, "`/bin/true`, warm engine: p99 as a multiple of its p50", warm["p99_us"] / warm["p50_us"] if warm else None, 5)
+        add(identity, "`rollbox run -- /bin/true`, the whole command: p50 as a part of bwrap's", cli.get("of_bwrap"), 1)
+        add(identity, "two workers: sandboxes a second as a multiple of bwrap's", rate["per_second"] / bwrap["per_second"] if rate and bwrap else None, 3, at_most=False)
+        add(identity, "two workers: sandboxes a second", rate.get("per_second"), 1000, at_most=False)
+        add(identity, "HumanEval, `rollbox batch -j 2`: time as a multiple of no sandbox", batch.get("of_subprocess"), 1.15)
+    return found
+
+
+def _table(head: List[str], rows: List[List[str]]) -> List[str]:
+    return ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)] + ["| " + " | ".join(row) + " |" for row in rows] + [""]
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.2f}" if us < 99500 else f"{us / 1000:.0f}"
+
+
+def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
+    lines: List[List[str]] = []
+    if test == "throughput":
+        head = ["", "a second", "x bwrap"]
+        for name, row in rows.items():
+            lines.append([name, "failed", ""] if "failed" in row else [name, f"{row['per_second']:.0f}", f"{row['of_bwrap']:.1f}" if "of_bwrap" in row else ""])
+    elif test == "humaneval":
+        head = ["", "seconds", "x subprocess", "x xargs", "failed"]
+        for name, row in rows.items():
+            lines.append([name, f"{row['seconds']:.2f}", f"{row['of_subprocess']:.2f}", f"{row['of_xargs']:.2f}", str(row["failed_programs"])])
+    else:
+        head = ["", "p50 ms", "p99 ms", "x bare", "x bwrap", "runs"]
+        for name, row in rows.items():
+            if "failed" in row:
+                lines.append([name, "failed", "", "", "", ""])
+            else:
+                lines.append([name, _ms(row["p50_us"]), _ms(row["p99_us"]), f"{row['of_bare']:.2f}" if "of_bare" in row else "", f"{row['of_bwrap']:.2f}" if "of_bwrap" in row else "",
+                              str(row["runs"])])
+    return _table(head, lines)
+
+
+def print_test(test: str, rows: Dict[str, Any]) -> None:
+    print("\n".join(test_table(test, rows)), file=sys.stderr)
+
+
+def print_targets(results: Dict[str, Any]) -> None:
+    for target in results["targets"]:
+        print(f"{'reached' if target['reached'] else 'MISSED ':8} {target['identity']:5} {target['what']}: {target['value']:.2f} "
+              f"({'<=' if target['at_most'] else '>='} {target['limit']:.2f})", file=sys.stderr)
+    noise = results["others_busy"]
+    if noise:
+        print(f"others used {noise['median']:.0%} of the CPUs between the rounds (worst {noise['worst']:.0%})", file=sys.stderr)
+
+
+def soak_section(soak: Dict[str, Any]) -> List[str]:
+    lines = ["## Soak", "",
+             f"{soak['runs']} sandboxes from {soak['clients']} clients of one shared engine, each with a connection of its own, in {soak['seconds']:.0f} s "
+             f"({soak['runs'] / soak['seconds']:.0f} a second; p50 {soak['p50_ms']:.0f} ms, p99 {soak['p99_ms']:.0f} ms, {soak['failures']} failed). "
+             f"Measured with nothing running, after {soak['warm_up']} sandboxes of warm-up and after all.", ""]
+    rows = [[name, str(entry["before"]), str(entry["after"]), str(entry["allowed"]), "no growth" if entry["ok"] else "**GROWS**"] for name, entry in soak["measures"].items()]
+    return lines + _table(["what", "before", "after", "may grow by", ""], rows)
+
+
+def page(results: Dict[str, Any], soak: Optional[Dict[str, Any]]) -> str:
+    machine, noise = results["machine"], results["others_busy"]
+    lines = ["# Benchmarks", "", "Written by `make bench` (bench/run.py); do not edit. Ratios hold for one run on one machine; the times are that machine's.", "",
+             f"{results['when']}, {machine['cpu']}, {machine['cpus']} CPUs{' (virtual)' if machine['hypervisor'] else ''}, {machine['memory_mib']} MiB, Linux {machine['kernel']}, {machine['system']}. "
+             f"Load {results['load_before'][0]:.1f} before, {results['load_after'][0]:.1f} after"
+             + (f"; others used {noise['median']:.0%} of the CPUs between the rounds (worst {noise['worst']:.0%})." if noise else "."),
+             "Versions: " + ", ".join(f"{name} {text.removeprefix(name).strip()}" for name, text in results["versions"].items() if text) + ".", "",
+             "All contestants take turns in each of the rounds. p50 and p99 are over all runs; `x bare` and `x bwrap` are medians over the rounds of the ratio of medians in a round.", ""]
+    rows = [[target["identity"], target["what"], f"{target['value']:.2f}", f"{'at most' if target['at_most'] else 'at least'} {target['limit']:.2f}", "reached" if target["reached"] else "**missed**"]
+            for target in results["targets"]]
+    lines += ["## Targets", ""] + _table(["by", "what", "measured", "target", ""], rows)
+    for identity, tests in results["identities"].items():
+        lines += [f"## Run by {'root' if identity == 'root' else 'an ordinary user'}", ""]
+        for test, rows_ in tests.items():
+            lines += [f"### {TITLES[test]}", ""] + test_table(test, rows_)
+            lines += [f"{name}: {row['failed']}" for name, row in rows_.items() if "failed" in row]
+    if soak:
+        lines += soak_section(soak)
+    lines += ["## Contestants", ""] + [f"- **{name}**: {text}." for name, text in CONTESTANTS.items()] + [""]
+    lines += ["A rate with two workers counts the tearing down too: rollbox' clock stops when the engine has no sandbox left but its spares.", ""]
+    return "\n".join(lines)
+
+
+def write(project: Path) -> None:
+    results_directory = project / "bench" / "results"
+    soak = results_directory / "soak.json"
+    text = page(json.loads((results_directory / "bench.json").read_text()), json.loads(soak.read_text()) if soak.exists() else None)
+    (project / "docs" / "benchmarks.md").write_text(text)
+
+
+if __name__ == "__main__":
+    write(Path(__file__).resolve().parent.parent)

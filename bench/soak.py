@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make soak`: many clients, one shared engine, tens of thousands of sandboxes; afterwards there must be no more of anything than before.
+
+Measured are the engine (descriptors, resident memory), its mount namespace and its launcher's, processes of its session, cgroup directories, and as root the kernel's unreclaimable slab. Before and
+after are both taken with the engine warm and idle, all clients gone, when its teardown has settled. Writes bench/results/soak.json, ends with 1 if something grew.
+"""
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import report
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def children(pid: int) -> List[int]:
+    return [int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()]
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def resident_kib(pid: int) -> int:
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    return int(fields["VmRSS"].split()[0])
+
+
+def mounts(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+
+
+def cgroup_directories() -> int:
+    """All that name rollbox; other engines of the machine have theirs too, so nothing else should be running."""
+    found = subprocess.run(["find", str(CGROUPS), "-type", "d", "-path", "*rollbox*"], capture_output=True, text=True)
+    return len(found.stdout.splitlines())
+
+
+def slab_kib() -> int:
+    """What the kernel cannot reclaim. Emptying its caches first makes it give back what is merely lying around in them."""
+    subprocess.run(["sync"], check=True)
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+    except OSError:
+        pass
+    time.sleep(0.5)
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return int(fields["SUnreclaim"].split()[0])
+
+
+class Soak:
+    def __init__(self, build: Path, scratch: Path) -> None:
+        self.bench = scratch / "bench"
+        self.socket = scratch / "engine.sock"
+        subprocess.run(["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O2", "-o", str(self.bench), str(HERE / "bench.c"), f"-I{PROJECT / 'include'}", f"-L{build}", "-lrollbox",
+                        f"-Wl,-rpath,{build}", "-pthread"], check=True)
+        self.engine = subprocess.Popen([str(build / "rollbox-engine"), "--socket", str(self.socket)], stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while not self.socket.exists():
+            if self.engine.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit("soak: the engine does not start")
+            time.sleep(0.01)
+        self.runner = subprocess.Popen([str(self.bench), "engine", "{}", "/bin/true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                       env={**os.environ, "ROLLBOX_BENCH_SOCKET": str(self.socket)})
+
+    def order(self, words: str) -> str:
+        assert self.runner.stdin and self.runner.stdout
+        self.runner.stdin.write(words + "\n")
+        self.runner.stdin.flush()
+        line = self.runner.stdout.readline()
+        if not line:
+            raise SystemExit(f"soak: the clients ended with {self.runner.wait()}")
+        return line
+
+    def settle(self) -> Dict[str, Any]:
+        """Until nothing but spares is left, and those have idled out, so that before and after are alike."""
+        deadline = time.monotonic() + 90
+        while True:
+            status: Dict[str, Any] = json.loads(self.order("status"))
+            if status["sandboxes"] == 0 or time.monotonic() > deadline:
+                return status
+            time.sleep(0.5)
+
+    def measure(self) -> Dict[str, int]:
+        self.settle()
+        engine = self.engine.pid
+        launchers = [pid for pid in children(engine) if "rollbox-launch" in Path(f"/proc/{pid}/comm").read_text()]
+        values: Dict[str, Callable[[], int]] = {
+            "engine: descriptors": lambda: descriptors(engine),
+            "engine: resident memory, KiB": lambda: resident_kib(engine),
+            "engine: child processes": lambda: len(children(engine)),
+            "engine: mounts in its namespace": lambda: mounts(engine),
+            "launcher: descriptors": lambda: sum(descriptors(pid) for pid in launchers),
+            "launcher: resident memory, KiB": lambda: sum(resident_kib(pid) for pid in launchers),
+            "launcher: mounts in its namespace": lambda: sum(mounts(pid) for pid in launchers),
+            "cgroup directories": cgroup_directories,
+            "kernel: unreclaimable slab, KiB": slab_kib,
+        }
+        return {name: value() for name, value in values.items() if os.geteuid() == 0 or not name.startswith("kernel")}
+
+    def close(self) -> None:
+        assert self.runner.stdin
+        self.runner.stdin.close()
+        self.runner.wait()
+        self.engine.terminate()
+        self.engine.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--build", default=str(PROJECT / "build"))
+    parser.add_argument("--runs", type=int, default=20000)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--warm-up", type=int, default=4000)
+    parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/soak.json; docs/benchmarks.md is left alone then")
+    arguments = parser.parse_args()
+    # Memory is told in what an allocator and the kernel's per-CPU caches may be in the middle of; the rest must be the same to the last one.
+    allowed = {"engine: resident memory, KiB": 512, "launcher: resident memory, KiB": 64, "kernel: unreclaimable slab, KiB": 4096}
+    with tempfile.TemporaryDirectory(prefix="rollbox-soak-") as name:
+        soak = Soak(Path(arguments.build).resolve(), Path(name))
+        try:
+            soak.order(f"clients {arguments.clients} {arguments.warm_up}")
+            before = soak.measure()
+            start = time.monotonic()
+            times = [int(word) for word in soak.order(f"clients {arguments.clients} {arguments.runs}").split()]
+            seconds = time.monotonic() - start
+            after = soak.measure()
+        finally:
+            soak.close()
+    good = sorted(value / 1e6 for value in times if value)
+    measures = {name: {"before": before[name], "after": after[name], "allowed": allowed.get(name, 0), "ok": after[name] - before[name] <= allowed.get(name, 0)} for name in before}
+    results = {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "runs": arguments.runs, "clients": arguments.clients, "warm_up": arguments.warm_up,
+               "seconds": seconds, "failures": len(times) - len(good), "p50_ms": statistics.median(good), "p99_ms": good[int(len(good) * 0.99)], "measures": measures}
+    print(f"{arguments.runs} sandboxes, {arguments.clients} clients, {seconds:.1f} s, {arguments.runs / seconds:.0f}/s, p50 {results['p50_ms']:.1f} ms, p99 {results['p99_ms']:.1f} ms, "
+          f"{results['failures']} failures")
+    for name, entry in measures.items():
+        print(f"{'ok' if entry['ok'] else 'GROWS':6} {name}: {entry['before']} -> {entry['after']}")
+    output = arguments.output or HERE / "results" / "soak.json"
+    output.parent.mkdir(exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n")
+    if not arguments.output and (HERE / "results" / "bench.json").exists():
+        report.write(PROJECT)
+    return 0 if results["failures"] == 0 and all(entry["ok"] for entry in measures.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
