@@ -62,7 +62,7 @@ def test_one_run_leaves_nothing(caller):
 
 
 def test_runs_do_not_grow_the_engine(caller):
-    """An engine after 300 runs of every outcome holds as many files, processes, mounts and groups as after 30, and little more memory."""
+    """An engine after 400 runs of every outcome holds as many files, processes, mounts and groups as after 200, and little more memory."""
     path = caller.directory() / "engine"
     grant = caller.directory(0o755)
     home = caller.directory()
@@ -93,9 +93,9 @@ def test_runs_do_not_grow_the_engine(caller):
 
     mounted = mounts()
     with SharedEngine(caller, path) as engine:
-        run("first", 40)
+        run("first", 200)
         (files, processes, groups, boxes), resident = state()
-        run("second", 300)
+        run("second", 200)
         (files2, processes2, groups2, boxes2), resident2 = state()
         # Results are kept for a retry of their operation, large ones as memory files: that store is bounded by itself.
         grown = {kind: (files.get(kind, 0), n) for kind, n in files2.items() if n > files.get(kind, 0) + 4 and "rollbox-output" not in kind}
