@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pty
+import resource
 import select
 import signal
 import socket
@@ -357,7 +358,7 @@ def test_kill_minus_one_keeps_the_outcome(caller):
 
 def test_own_kill_is_a_signal_not_a_limit(caller):
     """A guest that kills itself is a signal outcome, never out_of_memory or an error that would be retried."""
-    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSYS, signal.SIGXCPU):
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGSYS, signal.SIGXCPU, 34, 64):
         result = caller.python(f"import os; os.kill(os.getpid(), {int(number)})")
         assert (result.outcome, result.signal, result.exit_code) == ("signal", number, None), result.told
 
@@ -838,6 +839,61 @@ def test_two_hundred_at_once(caller):
     assert len(rows) == 200
     wrong = {i: row for i, row in rows.items() if (row["outcome"], row["exit_code"], row["stdout"]) != ("exit", int(i) % 100, f"{i}\n")}
     assert not wrong, list(wrong.values())[:3]
+
+
+def few_files():
+    """As a login has them: a small soft limit, and a hard one that is no more than a sandbox' own."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 4096))
+
+
+@pytest.mark.parametrize("kind,honest", [("inotify", "import ctypes; print(ctypes.CDLL(None).inotify_init1(0) >= 0)"),
+                                         ("timers", "import ctypes; t = ctypes.c_void_p(); print(ctypes.CDLL(None).timer_create(1, None, ctypes.byref(t)) == 0)")])
+def test_what_is_counted_by_user_is_not_used_up(caller, kind, honest):
+    """Inotify instances and timers are counted by the kernel for a user as a whole: one sandbox cannot take those of another or of the caller."""
+    program = guest("burden")
+    with caller.start("--readable", program.parent, "--", program, kind, "200000") as first:
+        taken = first.line()
+        result = caller.run("--", "python3", "-c", honest)
+        assert (result.outcome, result.stdout) == ("exit", "True\n"), (taken, result.told)
+        assert caller.call("/usr/bin/python3", "-c", honest).stdout == b"True\n", taken
+        first.finish()
+
+
+def test_descriptors_in_flight_do_not_stop_the_engine(caller):
+    """So are descriptors sent and not received: a sandbox full of them does not keep an engine of the same user from passing its own."""
+    program = guest("burden")
+    with caller.start("--readable", program.parent, "--", program, "inflight", "200000", preexec_fn=few_files) as first:
+        taken = first.line()
+        result = caller.run("--", "echo", "works", preexec_fn=few_files)
+        assert (result.outcome, result.stdout) == ("exit", "works\n"), (taken, result.told)
+        first.finish()
+
+
+GRANTS = "import os\nfor p in ('/proc/1/environ', '/etc/shadow', '/dev/mem', '/dev/kmsg', '/proc/kcore', '/proc/sysrq-trigger'):\n" \
+         "    try: fd = os.open(p, os.O_RDONLY)\n    except OSError: continue\n    if os.read(fd, 1): print(p)\n" \
+         "print(max(int(d) for d in os.listdir('/proc') if d.isdigit()) < 50)\n" \
+         "try: open('/etc/rollbox-was-here', 'w').write('x'); print('written')\nexcept OSError: pass\n"
+
+
+@pytest.mark.parametrize("path", ["/", "/proc", "/sys", "/dev", "/tmp", "/run", "/etc", "/dev/shm", "/usr/bin/../.."])
+def test_sweeping_grants(caller, path):
+    """A grant of / or of a special directory is either refused or still hides the host's processes, devices and secrets: it is the sandbox's own /proc and /dev that are seen."""
+    done = caller.rollbox("run", "--readable", path, "--", *PYTHON, GRANTS)
+    assert done.returncode == 0 and done.stdout == b"True\n" or done.returncode == 125 and done.stderr, done
+
+
+def test_grants_within_grants(caller):
+    """Of grants within each other the innermost holds, and a denied path within any of them stays denied."""
+    top = caller.directory(0o755)
+    for name in ("a/b/c/d", "a/other"):
+        (top / name).mkdir(parents=True)
+    for place in ("", "a", "a/b", "a/b/c", "a/b/c/d", "a/other"):
+        caller.own(top / place)
+        caller.write(top / place / "file", "original")
+    result = caller.run("--readable", top, "--shared", top / "a", "--readable", top / "a/b", "--writable", top / "a/b/c", "--denied", top / "a/b/c/d", "--", "sh", "-c",
+                        f"cd {top}; for d in . a a/b a/b/c a/b/c/d a/other; do (cat $d/file; echo changed > $d/file) >/dev/null 2>&1 && echo $d; done")
+    assert result.stdout.split() == ["a", "a/b/c", "a/other"], result.told
+    assert [place for place in ("", "a", "a/b", "a/b/c", "a/b/c/d", "a/other") if (top / place / "file").read_text() != "original"] == ["a", "a/other"]
 
 
 def test_hostile_neighbours(caller):

@@ -58,9 +58,9 @@ def test_memory_of_tmpfs(caller, path):
     assert result.outcome in ("out_of_memory", "exit"), result.told
 
 
-@pytest.mark.parametrize("kind", ["pipes", "sockets"])
+@pytest.mark.parametrize("kind", ["pipes", "sockets", "tables"])
 def test_memory_of_the_kernel(caller, kind):
-    """Nor can buffers in the kernel: pipes and sockets are charged to the sandbox or bounded by its descriptors."""
+    """Nor can buffers in the kernel: pipes, sockets and page tables are charged to the sandbox or bounded otherwise."""
     result = caller.guest("burden", kind, 1024, flags=["--memory", "64M", "--open-files", "1024"])
     assert "SURVIVED" not in result.stdout, result.told
 
@@ -331,6 +331,31 @@ def test_grant_below_tmp(caller):
         assert result.stdout == "original2\n" and (grant / "file").read_text() == "original", result.told
     finally:
         shutil.rmtree(grant)
+
+
+def test_honest_programs_work(caller):
+    """What ordinary programs need is there: terminals, semaphores, threads, sub-processes, descriptors by name, temporary files, sockets of their own, a locale, an account."""
+    result = caller.run("--", "bash", "-c", """python3 - <<'END'
+import asyncio, getpass, multiprocessing, os, pty, socket, subprocess, tempfile, threading
+if __name__ == "__main__":
+    master, slave = pty.openpty(); os.write(slave, b"x"); assert os.read(master, 1) == b"x" and os.ttyname(slave).startswith("/dev/pts/")
+    with multiprocessing.get_context("fork").Pool(3) as pool: assert pool.map(abs, [-1, -2]) == [1, 2]
+    assert multiprocessing.Semaphore(1).acquire()
+    a, b = socket.socketpair(); a.sendall(b"x"); assert b.recv(1) == b"x"
+    async def main():
+        process = await asyncio.create_subprocess_exec("cat", stdin=-1, stdout=-1)
+        assert (await process.communicate(b"hello"))[0] == b"hello"
+        await asyncio.gather(*(asyncio.to_thread(sum, [1]) for _ in range(5)))
+    asyncio.run(main())
+    with tempfile.NamedTemporaryFile() as f: assert f.name.startswith("/tmp/")
+    thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()
+    assert subprocess.check_output("tty; echo $$ | tee /dev/stderr >/dev/null; exit 0", shell=True) == b"not a tty\\n"
+    assert getpass.getuser() == "box" and os.path.expanduser("~") == "/tmp"
+    for name in ("/dev/stdin", "/dev/fd/1", "/dev/stderr"): os.stat(name)
+    print("über")
+END
+cat <(echo substituted); mkfifo f; (echo fifo > f &) ; cat f; ln -s f l; echo $HOME $PWD $(id -un)""")
+    assert (result.outcome, result.exit_code, result.stdout) == ("exit", 0, "thread\nüber\nsubstituted\nfifo\n/tmp /tmp box\n"), result.told
 
 
 def test_many_waits_at_once(caller):

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
@@ -20,6 +21,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MIB (1L << 20)
@@ -147,6 +149,53 @@ static int sockets(long mib) {
     return survived();
 }
 
+/* A page here and there of a large mapping of zeros: hardly any memory is the program's own, but every 2 MiB need a page table. */
+static int page_tables(long mib) {
+    const long span = 2 * MIB;
+    long tables = mib * MIB / 4096, got_here = 0;
+
+    while (got_here < tables) {
+        long part = tables - got_here < 16384 ? tables - got_here : 16384;
+        volatile char *p = mmap(NULL, (size_t)(part * span), PROT_READ, MAP_ANONYMOUS | MAP_PRIVATE | MAP_NORESERVE, -1, 0);
+
+        if (p == MAP_FAILED)
+            return 3;
+        madvise((void *)p, (size_t)(part * span), MADV_NOHUGEPAGE);
+        for (long i = 0; i < part; i++)
+            (void)p[i * span];
+        got_here += part;
+    }
+    return survived();
+}
+
+/* Descriptors sent and never received count against the user, not the process. */
+static long in_flight(long most) {
+    long sent = 0;
+    int ends[2];
+
+    while (sent < most) {
+        if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, ends) < 0)
+            break;
+        for (;;) {
+            union { struct cmsghdr head; char space[CMSG_SPACE(250 * sizeof(int))]; } control = { 0 };
+            struct iovec one = { "x", 1 };
+            struct msghdr message = { .msg_iov = &one, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control };
+            struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+
+            header->cmsg_level = SOL_SOCKET;
+            header->cmsg_type = SCM_RIGHTS;
+            header->cmsg_len = CMSG_LEN(250 * sizeof(int));
+            memset(CMSG_DATA(header), 0, 250 * sizeof(int));
+            if (sendmsg(ends[0], &message, 0) < 0)
+                break;
+            sent += 250;
+        }
+        if (errno != EAGAIN)
+            break;
+    }
+    return sent;
+}
+
 static void *sleeper(void *unused) {
     (void)unused;
     pause();
@@ -187,6 +236,26 @@ int main(int argc, char **argv) {
             close(fd);
         }
         got(n);
+        return 0;
+    }
+    if (!strcmp(kind, "tables"))
+        return page_tables(amount);
+    /* The next three hold what they got until their input ends. */
+    if (!strcmp(kind, "inflight") || !strcmp(kind, "inotify") || !strcmp(kind, "timers")) {
+        char byte;
+        timer_t timer;
+
+        if (!strcmp(kind, "inflight"))
+            n = in_flight(amount);
+        else if (!strcmp(kind, "inotify"))
+            while (n < amount && inotify_init1(IN_CLOEXEC) >= 0)
+                n++;
+        else
+            while (n < amount && timer_create(CLOCK_MONOTONIC, NULL, &timer) == 0)
+                n++;
+        got(n);
+        while (read(0, &byte, 1) > 0)
+            ;
         return 0;
     }
     if (!strcmp(kind, "descriptors")) {
