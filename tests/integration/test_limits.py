@@ -26,9 +26,9 @@ def got(result):
 
 # ---- memory ----
 
-@pytest.mark.parametrize("kind", ["private", "mapshared", "locked", "memfd", "children", "sysv"])
+@pytest.mark.parametrize("kind", ["private", "mapshared", "hidden", "locked", "memfd", "children", "sysv"])
 def test_memory(caller, kind):
-    """Eight times the limit is never had at once, whatever kind of memory it is: private, shared, locked, memfd, of many processes, of none."""
+    """Eight times the limit is never had at once, whatever kind of memory it is: private, shared, out of sight, locked, memfd, of many processes, of none."""
     result = caller.guest("burden", kind, 512, flags=["--memory", "64M"])
     assert "SURVIVED" not in result.stdout, result.told
     assert result.outcome in ("out_of_memory", "exit", "signal"), result.told

@@ -55,6 +55,23 @@ static int anonymous(long mib, int flags) {
     return survived();
 }
 
+/* Pages that no page table shows: they belong to the mapping's nameless file. The end shows that they are all there still. */
+static int hidden(long mib) {
+    char *all = mmap(NULL, (size_t)(mib * MIB), PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_SHARED, -1, 0);
+
+    if (all == MAP_FAILED)
+        return 3;
+    for (long i = 0; i < mib; i++) {
+        touch(all + i * MIB, MIB);
+        if (madvise(all + i * MIB, MIB, MADV_DONTNEED) < 0)
+            return 3;
+    }
+    for (long i = 0; i < mib; i++)
+        if (all[i * MIB] != 1)
+            return 4;
+    return survived();
+}
+
 /* Eight processes, none of them large. They wait for each other so that all hold their share at once. */
 static int children(long mib) {
     int done[2], go[2];
@@ -211,6 +228,8 @@ int main(int argc, char **argv) {
         return anonymous(amount, MAP_PRIVATE);
     if (!strcmp(kind, "mapshared"))
         return anonymous(amount, MAP_SHARED);
+    if (!strcmp(kind, "hidden"))
+        return hidden(amount);
     if (!strcmp(kind, "locked"))
         return anonymous(amount, MAP_PRIVATE | MAP_LOCKED);
     if (!strcmp(kind, "children"))
