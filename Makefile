@@ -7,7 +7,7 @@
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
-VENV_PACKAGES := meson-python pytest pytest-xdist
+VENV_PACKAGES := meson-python pytest pytest-xdist uvloop
 
 MESON_FLAGS := $(if $(CI),-Dwerror=true)
 ASAN_FLAGS := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1

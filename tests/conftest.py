@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all pytest tests have in common: which programs they test, time limits, and skips that must say what they need.
 
-ROLLBOX_BUILD is the directory of the programs (default: build/). With ROLLBOX_MUST_WORK=1 a skip is a failure, unless its reason begins with "needs WORD: " and the
-word is in ROLLBOX_MUST_WORK_EXCEPT, as for the unit tests.
+ROLLBOX_BUILD is the directory of the programs (default: build/). A skip whose reason begins with "needs WORD" is for something that the machine lacks: with
+ROLLBOX_MUST_WORK=1 it is a failure, unless the word is in ROLLBOX_MUST_WORK_EXCEPT, as for the unit tests. Another skip says why a test does not apply.
 """
 
 import faulthandler
@@ -50,8 +50,8 @@ def pytest_runtest_makereport(item, call):
     if not report.skipped or hasattr(report, "wasxfail"):
         return
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    need = re.match(r"(?:Skipped: )?needs ([\w-]+): ", reason)
+    need = re.match(r"(?:Skipped: )?needs ([\w-]+)", reason)
     excepted = os.environ.get("ROLLBOX_MUST_WORK_EXCEPT", "").split(",")
-    if os.environ.get("ROLLBOX_MUST_WORK") == "1" and not (need and need.group(1) in excepted):
+    if need and os.environ.get("ROLLBOX_MUST_WORK") == "1" and need.group(1) not in excepted:
         report.outcome = "failed"
         report.longrepr = f"would be skipped ({reason}), but ROLLBOX_MUST_WORK=1"
