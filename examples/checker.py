@@ -12,6 +12,7 @@ user can trace it, read its memory or open its descriptors. Killing or stopping 
 Standard input: one JSON object {token, prompt, entry_point, test, answer}. Standard output: one line, the token and
 {"passed": bool, "why": text}. What the answer prints goes to standard error.
 """
+
 import builtins
 import ctypes
 import json
@@ -56,7 +57,7 @@ def decode(value):
         return value
     if len(value) != 1:
         raise Refused("not a reply of ours")
-    (kind, content), = value.items()
+    ((kind, content),) = value.items()
     if kind == "int":
         return int(content, 16)
     if kind in ("tuple", "set", "frozenset"):

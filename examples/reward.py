@@ -14,6 +14,7 @@ try to change, kill and reach them. At the end all three must be as they were.
 
 Exit status: 0 if every right answer got 1, every other one 0, and the bait is unharmed; else 1.
 """
+
 import argparse
 import contextlib
 import gzip
@@ -47,6 +48,7 @@ class Answer(NamedTuple):
 
 class Row(NamedTuple):
     """What is needed of a result, whichever way it came."""
+
     outcome: str
     exit_code: Optional[int]
     stdout: str
@@ -77,7 +79,13 @@ def answers_of(problems: List[Dict[str, Any]], which: str, bait: Dict[str, str])
 def job_of(number: int, answer: Answer, timeout: float) -> Dict[str, Any]:
     task = {key: answer.task[key] for key in ("prompt", "entry_point", "test")}
     task.update(token=answer.token, answer=answer.code)
-    return {"id": str(number), "argv": ["python3", "-I", "-c", CHECKER], "stdin": json.dumps(task), "timeout_s": timeout, "policy": POLICY}
+    return {
+        "id": str(number),
+        "argv": ["python3", "-I", "-c", CHECKER],
+        "stdin": json.dumps(task),
+        "timeout_s": timeout,
+        "policy": POLICY,
+    }
 
 
 def run_by_package(jobs: List[Dict[str, Any]], parallel: int) -> List[Row]:
@@ -85,8 +93,15 @@ def run_by_package(jobs: List[Dict[str, Any]], parallel: int) -> List[Row]:
 
     rows: Dict[str, Row] = {}
     for result in rollbox.run_many(jobs, concurrency=parallel):
-        rows[str(result.id)] = Row(str(result.outcome), result.exit_code, result.stdout.decode("utf-8", "replace"), result.stderr.decode("utf-8", "replace"),
-                                   result.wall_ms, result.cpu_ms, str(result.error or ""))
+        rows[str(result.id)] = Row(
+            str(result.outcome),
+            result.exit_code,
+            result.stdout.decode("utf-8", "replace"),
+            result.stderr.decode("utf-8", "replace"),
+            result.wall_ms,
+            result.cpu_ms,
+            str(result.error or ""),
+        )
     return [rows[job["id"]] for job in jobs]
 
 
@@ -100,8 +115,15 @@ def run_by_command(command: str, jobs: List[Dict[str, Any]], parallel: int) -> L
         rows = {}
         for line in results.read_text().splitlines():
             row = json.loads(line)
-            rows[row["id"]] = Row(row["outcome"], row["exit_code"], row["stdout"], row["stderr"], row["wall_ms"], row["cpu_ms"],
-                                  (row["error"] or {}).get("message", ""))
+            rows[row["id"]] = Row(
+                row["outcome"],
+                row["exit_code"],
+                row["stdout"],
+                row["stderr"],
+                row["wall_ms"],
+                row["cpu_ms"],
+                (row["error"] or {}).get("message", ""),
+            )
     return [rows[job["id"]] for job in jobs]
 
 
@@ -146,7 +168,11 @@ class Bait:
         self.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
     def placeholders(self) -> Dict[str, str]:
-        return {"@CANARY_FILE@": str(self.file), "@CANARY_PORT@": str(self.listener.getsockname()[1]), "@CANARY_PID@": str(self.process.pid)}
+        return {
+            "@CANARY_FILE@": str(self.file),
+            "@CANARY_PORT@": str(self.listener.getsockname()[1]),
+            "@CANARY_PID@": str(self.process.pid),
+        }
 
     def harm(self) -> List[str]:
         found = []
@@ -173,21 +199,48 @@ def percentile(values: List[float], share: float) -> float:
 def summarise(answers: List[Answer], rows: List[Row], seconds: float, harm: List[str]) -> Dict[str, Any]:
     rewards = [reward_of(answer, row) for answer, row in zip(answers, rows)]
     surprises = [
-        {"task_id": answer.task["task_id"], "kind": answer.kind, "name": answer.name, "reward": reward, "outcome": row.outcome,
-         "why": row.error if reward is None else verdict_of(answer, row)["why"], "stderr": row.stderr[-300:]}
-        for answer, row, reward in zip(answers, rows, rewards) if reward != int(answer.kind == "right")]
+        {
+            "task_id": answer.task["task_id"],
+            "kind": answer.kind,
+            "name": answer.name,
+            "reward": reward,
+            "outcome": row.outcome,
+            "why": row.error if reward is None else verdict_of(answer, row)["why"],
+            "stderr": row.stderr[-300:],
+        }
+        for answer, row, reward in zip(answers, rows, rewards)
+        if reward != int(answer.kind == "right")
+    ]
     kinds = {}
     for kind in sorted({answer.kind for answer in answers}, key=lambda kind: (KINDS + [kind]).index(kind)):
         mine = [i for i, answer in enumerate(answers) if answer.kind == kind]
-        kinds[kind] = {"programs": len(mine), "reward_1": sum(rewards[i] == 1 for i in mine), "reward_0": sum(rewards[i] == 0 for i in mine),
-                       "unscored": sum(rewards[i] is None for i in mine), "outcomes": dict(Counter(rows[i].outcome for i in mine).most_common())}
+        kinds[kind] = {
+            "programs": len(mine),
+            "reward_1": sum(rewards[i] == 1 for i in mine),
+            "reward_0": sum(rewards[i] == 0 for i in mine),
+            "unscored": sum(rewards[i] is None for i in mine),
+            "outcomes": dict(Counter(rows[i].outcome for i in mine).most_common()),
+        }
     return {
-        "ok": not surprises and not harm, "problems": len({answer.task["task_id"] for answer in answers}), "programs": len(answers),
-        "seconds": round(seconds, 3), "programs_per_second": round(len(answers) / seconds, 1) if seconds else 0.0,
-        "wall_ms": {"p50": round(percentile([row.wall_ms for row in rows], 0.5), 2), "p99": round(percentile([row.wall_ms for row in rows], 0.99), 2)},
-        "cpu_ms": {"p50": round(percentile([row.cpu_ms for row in rows], 0.5), 2), "p99": round(percentile([row.cpu_ms for row in rows], 0.99), 2)},
-        "timed_out": sum(row.outcome == "timeout" for row in rows), "others_cpu_ms": round(sum(row.cpu_ms for row in rows if row.outcome != "timeout"), 1),
-        "kinds": kinds, "surprises": surprises, "harm": harm}
+        "ok": not surprises and not harm,
+        "problems": len({answer.task["task_id"] for answer in answers}),
+        "programs": len(answers),
+        "seconds": round(seconds, 3),
+        "programs_per_second": round(len(answers) / seconds, 1) if seconds else 0.0,
+        "wall_ms": {
+            "p50": round(percentile([row.wall_ms for row in rows], 0.5), 2),
+            "p99": round(percentile([row.wall_ms for row in rows], 0.99), 2),
+        },
+        "cpu_ms": {
+            "p50": round(percentile([row.cpu_ms for row in rows], 0.5), 2),
+            "p99": round(percentile([row.cpu_ms for row in rows], 0.99), 2),
+        },
+        "timed_out": sum(row.outcome == "timeout" for row in rows),
+        "others_cpu_ms": round(sum(row.cpu_ms for row in rows if row.outcome != "timeout"), 1),
+        "kinds": kinds,
+        "surprises": surprises,
+        "harm": harm,
+    }
 
 
 def print_table(summary: Dict[str, Any]) -> None:
@@ -197,13 +250,22 @@ def print_table(summary: Dict[str, Any]) -> None:
         outcomes = ", ".join(f"{name} {count}" for name, count in row["outcomes"].items())
         print(line.format(kind, row["programs"], row["reward_1"], row["reward_0"], row["unscored"], outcomes))
     print()
-    print(f"{summary['programs']} programs for {summary['problems']} problems in {summary['seconds']:.1f} s: {summary['programs_per_second']:.0f} a second")
+    print(
+        f"{summary['programs']} programs for {summary['problems']} problems in {summary['seconds']:.1f} s: "
+        f"{summary['programs_per_second']:.0f} a second"
+    )
     if summary["timed_out"]:
-        print(f"{summary['timed_out']} of them ran into their time-out; the others took {summary['others_cpu_ms'] / 1000:.1f} s of CPU time, Python's start included")
+        print(
+            f"{summary['timed_out']} of them ran into their time-out; the others took {summary['others_cpu_ms'] / 1000:.1f} s of CPU "
+            f"time, Python's start included"
+        )
     for name, what in (("wall_ms", "wall clock"), ("cpu_ms", "CPU time")):
         print(f"{what:<10}  p50 {summary[name]['p50']:.1f} ms, p99 {summary[name]['p99']:.1f} ms")
     for surprise in summary["surprises"]:
-        print(f"NOT AS EXPECTED: {surprise['task_id']} {surprise['kind']} ({surprise['name']}): reward {surprise['reward']}, {surprise['why']}")
+        print(
+            f"NOT AS EXPECTED: {surprise['task_id']} {surprise['kind']} ({surprise['name']}): reward {surprise['reward']}, "
+            f"{surprise['why']}"
+        )
     for harm in summary["harm"]:
         print(f"HARM: {harm}")
     if summary["ok"]:
@@ -211,11 +273,31 @@ def print_table(summary: Dict[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], epilog="Exit status 0 if all went as expected, else 1.")
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n\n")[0], epilog="Exit status 0 if all went as expected, else 1."
+    )
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help="the same as --problems FILE")
-    parser.add_argument("--problems", type=Path, default=HERE / "problems.jsonl", metavar="FILE", help="HumanEval's schema, .gz or not (default: problems.jsonl beside this program)")
-    parser.add_argument("--answers", choices=["canonical", "all"], default="all", help="canonical: one right answer a problem; all: those listed with it (default)")
-    parser.add_argument("-j", "--jobs", type=int, default=2 * len(os.sched_getaffinity(0)), metavar="N", help="how many run at once (default: twice the CPUs, as some only wait)")
+    parser.add_argument(
+        "--problems",
+        type=Path,
+        default=HERE / "problems.jsonl",
+        metavar="FILE",
+        help="HumanEval's schema, .gz or not (default: problems.jsonl beside this program)",
+    )
+    parser.add_argument(
+        "--answers",
+        choices=["canonical", "all"],
+        default="all",
+        help="canonical: one right answer a problem; all: those listed with it (default)",
+    )
+    parser.add_argument(
+        "-j",
+        "--jobs",
+        type=int,
+        default=2 * len(os.sched_getaffinity(0)),
+        metavar="N",
+        help="how many run at once (default: twice the CPUs, as some only wait)",
+    )
     parser.add_argument("--timeout", type=float, default=2.0, metavar="S", help="seconds for one program (default 2)")
     parser.add_argument("--json", action="store_true", help="print the table as one JSON object")
     options = parser.parse_args()

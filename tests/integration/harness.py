@@ -2,14 +2,15 @@
 """What the hostile, limits, bad-input and leak tests share.
 
 The model: a *caller* is who starts rollbox, root or an ordinary user; the fixture `caller` runs a test as each that this process can be. A
-caller's `run` is `rollbox run --json` and returns the result; its `start` leaves it running with its streams in hand. Binaries are copied to a
-place that every user may read, and so are the guests, C programs compiled once.
+caller's `run` is `rollbox run --json` and returns the result; its `start` leaves it running with its streams in hand. Binaries are copied
+to a place that every user may read, and so are the guests, C programs compiled once.
 
 Nothing here sleeps to wait for something: a test waits on a line of output, the end of a file, a pidfd. Deadlines are long and end a
 test as failed, never as passed.
 
 ROLLBOX_BUILD names the build directory (default: build/ of this tree); ROLLBOX_TEST_UID the ordinary user (default 1000).
 """
+
 import atexit
 import functools
 import json
@@ -32,8 +33,7 @@ PYTHON = ["python3", "-I", "-S", "-c"]
 
 
 def skip(reason):
-    if os.environ.get("ROLLBOX_MUST_WORK") == "1":
-        pytest.fail("must work here: " + reason)
+    """A reason that begins with "needs WORD" fails where ROLLBOX_MUST_WORK=1 (see tests/conftest.py); another one says why the test does not apply."""
     pytest.skip(reason)
 
 
@@ -110,7 +110,12 @@ class Caller:
         if not temporary.exists():
             temporary.mkdir()
             self.own(temporary)
-        env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(self.home), "TMPDIR": str(temporary), "LANG": "C.UTF-8"}
+        env = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": str(self.home),
+            "TMPDIR": str(temporary),
+            "LANG": "C.UTF-8",
+        }
         env.update({key: value for key, value in os.environ.items() if key.startswith("ROLLBOX_") or key.endswith("SAN_OPTIONS")})
         env.update(more)
         return env
@@ -177,7 +182,7 @@ class Caller:
 
 
 class Result:
-    """A result's fields as attributes; `raw`, the object itself; `status`, the command's; `told`, all of it in a line for a failed assertion."""
+    """A result's fields as attributes; `raw`, the object; `status`, the command's; `told`, all in a line for a failed assertion."""
 
     def __init__(self, raw, status):
         self.__dict__.update(raw)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input and bad luck: one clear error or the right outcome, and nothing left behind."""
+
 import hashlib
 import importlib
 import json
@@ -15,7 +16,20 @@ import threading
 from pathlib import Path
 
 import pytest
-from harness import DEADLINE, PYTHON, TREE, Started, binaries, caller, descendants, marked, pidfds, skip, wait_gone, wait_unmarked  # noqa: F401
+from harness import (
+    DEADLINE,
+    PYTHON,
+    TREE,
+    Started,
+    binaries,
+    caller,
+    descendants,
+    marked,
+    pidfds,
+    skip,
+    wait_gone,
+    wait_unmarked,
+)  # noqa: F401
 
 
 def error(done, status=125):
@@ -34,6 +48,7 @@ def error_result(result, code):
 
 
 # ---- the command ----
+
 
 def test_missing_program(caller):
     """A program that is not there: 127, and command_not_found in JSON, naming it."""
@@ -117,24 +132,89 @@ def test_denied_path_that_does_not_exist(caller):
     assert caller.run("--denied", "/no/such/path", "--", "true").exit_code == 0
 
 
-@pytest.mark.parametrize("flags", [["--memory", "99999999999999999999G"], ["--memory", "16777216T"], ["--memory", "-1"], ["--memory", "0"], ["--memory", "12Q"], ["--memory", ""], ["--memory", "1.5.2M"],
-                                   ["--memory", "0x10"], ["--memory", "nan"], ["--memory", "1"], ["--memory", "4096"], ["--disk", "1"], ["--open-files", "3"], ["--disk", "18446744073709551616"], ["--disk", " 1M "], ["--output-limit", "-5"], ["--processes", "0"], ["--processes", "-3"],
-                                   ["--processes", "4294967296"], ["--processes", "many"], ["--processes", "1e3"], ["--cpus", "0"], ["--cpus", "-1"], ["--cpus", "inf"], ["--cpus", "nan"], ["--open-files", "99999999999"],
-                                   ["--timeout", "0"], ["--timeout", "-1"], ["--timeout", "nan"], ["--timeout", "inf"], ["--timeout", "1e300"], ["--timeout", "soon"], ["--timeout", ""],
-                                   ["--env", "novalue"], ["--env", "=x"], ["--user", "nobody-here"], ["--user", "-1"], ["--net", "moon"], ["--isolation", "hope"], ["--hostname", "a" * 65], ["--hostname", ""],
-                                   ["--time-start", "yesterday"], ["--seed", "-1"], ["--seed", "x"], ["--readable", ""], ["--policy", "/no/such/policy"], ["--unknown"], ["--memory"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--memory", "99999999999999999999G"],
+        ["--memory", "16777216T"],
+        ["--memory", "-1"],
+        ["--memory", "0"],
+        ["--memory", "12Q"],
+        ["--memory", ""],
+        ["--memory", "1.5.2M"],
+        ["--memory", "0x10"],
+        ["--memory", "nan"],
+        ["--memory", "1"],
+        ["--memory", "4096"],
+        ["--disk", "1"],
+        ["--open-files", "3"],
+        ["--disk", "18446744073709551616"],
+        ["--disk", " 1M "],
+        ["--output-limit", "-5"],
+        ["--processes", "0"],
+        ["--processes", "-3"],
+        ["--processes", "4294967296"],
+        ["--processes", "many"],
+        ["--processes", "1e3"],
+        ["--cpus", "0"],
+        ["--cpus", "-1"],
+        ["--cpus", "inf"],
+        ["--cpus", "nan"],
+        ["--open-files", "99999999999"],
+        ["--timeout", "0"],
+        ["--timeout", "-1"],
+        ["--timeout", "nan"],
+        ["--timeout", "inf"],
+        ["--timeout", "1e300"],
+        ["--timeout", "soon"],
+        ["--timeout", ""],
+        ["--env", "novalue"],
+        ["--env", "=x"],
+        ["--user", "nobody-here"],
+        ["--user", "-1"],
+        ["--net", "moon"],
+        ["--isolation", "hope"],
+        ["--hostname", "a" * 65],
+        ["--hostname", ""],
+        ["--time-start", "yesterday"],
+        ["--seed", "-1"],
+        ["--seed", "x"],
+        ["--readable", ""],
+        ["--policy", "/no/such/policy"],
+        ["--unknown"],
+        ["--memory"],
+    ],
+    ids=" ".join,
+)
 def test_bad_flag(caller, flags):
     """A flag's bad value is one line that names the flag; nothing is run."""
     done = caller.rollbox("run", *flags, *([] if flags == ["--memory"] else ["--", "echo", "ran"]))
     text = error(done)
-    key = {"--memory": "memory", "--disk": "disk", "--output-limit": "output", "--open-files": "open", "--policy": "/no/such/policy"}.get(flags[0], flags[0].strip("-").split("-")[0])
+    key = {
+        "--memory": "memory",
+        "--disk": "disk",
+        "--output-limit": "output",
+        "--open-files": "open",
+        "--policy": "/no/such/policy",
+    }.get(flags[0], flags[0].strip("-").split("-")[0])
     assert key in text, text
 
 
-@pytest.mark.parametrize("flags", [["--memory", "4M"], ["--disk", "64K"], ["--open-files", "16"], ["--processes", "1"], ["--timeout", "0.001"], ["--cpus", "0.01"],
-                                   ["--output-limit", "0"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--memory", "4M"],
+        ["--disk", "64K"],
+        ["--open-files", "16"],
+        ["--processes", "1"],
+        ["--timeout", "0.001"],
+        ["--cpus", "0.01"],
+        ["--output-limit", "0"],
+    ],
+    ids=" ".join,
+)
 def test_limit_too_small_to_run(caller, flags):
-    """A limit so small that hardly anything runs gives an outcome or one error: no hang, no crash of rollbox, and never outcome exit of a program that did not run."""
+    """A limit so small that hardly anything runs gives an outcome or one error: no hang, no crash, no exit of what did not run."""
     result = caller.run(*flags, "--", "sh", "-c", "exit 7", timeout=30)
     assert result.outcome in ("exit", "signal", "timeout", "out_of_memory", "output_limit", "error"), result.told
     if result.outcome == "error":
@@ -145,13 +225,36 @@ def test_limit_too_small_to_run(caller, flags):
 
 # ---- the policy ----
 
-@pytest.mark.parametrize("text,what", [('{\n "fs_readible": ["/usr"]\n}', "fs_readable"), ('{\n\n "max_memory": "99999999999999G"}', "max_memory"), ('{"max_memory": "12 potatoes"}', "max_memory"),
-                                       ('{"timeout": 0}', "timeout"), ('{"timeout": -5}', "timeout"), ('{"net": "everything"}', "net"), ('{"fs_readable": "/usr"}', "fs_readable"), ('{"fs_readable": [1]}', "fs_readable"),
-                                       ('{"fs_readable": ["usr"]}', "usr"), ('{"max_processes": 1.5}', "max_processes"), ('{"env": {"A": 1}}', "env"), ('{"env": {"A": "x\\u0000y"}}', "env"), ('{"fs_readable": ["/u\\u0000"]}', "fs_readable"),
-                                       ("{", "JSON"), ("", "empty"), ("[]", "object"), ("null", "JSON"), ('{"net": "none", "net": "host"}', "net"), ('{"cwd": "x"} trailing', "JSON"), ("\xff", "UTF-8"), ('{"cwd": "relative"}', "cwd")],
-                         ids=range(21))
+
+@pytest.mark.parametrize(
+    "text,what",
+    [
+        ('{\n "fs_readible": ["/usr"]\n}', "fs_readable"),
+        ('{\n\n "max_memory": "99999999999999G"}', "max_memory"),
+        ('{"max_memory": "12 potatoes"}', "max_memory"),
+        ('{"timeout": 0}', "timeout"),
+        ('{"timeout": -5}', "timeout"),
+        ('{"net": "everything"}', "net"),
+        ('{"fs_readable": "/usr"}', "fs_readable"),
+        ('{"fs_readable": [1]}', "fs_readable"),
+        ('{"fs_readable": ["usr"]}', "usr"),
+        ('{"max_processes": 1.5}', "max_processes"),
+        ('{"env": {"A": 1}}', "env"),
+        ('{"env": {"A": "x\\u0000y"}}', "env"),
+        ('{"fs_readable": ["/u\\u0000"]}', "fs_readable"),
+        ("{", "JSON"),
+        ("", "empty"),
+        ("[]", "object"),
+        ("null", "JSON"),
+        ('{"net": "none", "net": "host"}', "net"),
+        ('{"cwd": "x"} trailing', "JSON"),
+        ("\xff", "UTF-8"),
+        ('{"cwd": "relative"}', "cwd"),
+    ],
+    ids=range(21),
+)
 def test_bad_policy(caller, text, what):
-    """A policy that is not valid is refused before anything runs, naming the key; an unknown key with its line and the one that was meant."""
+    """A policy that is not valid is refused before anything runs, naming the key; an unknown one with the one that was meant."""
     path = caller.home / "policy.json"
     path.write_bytes(text.encode("latin-1"))
     caller.own(path)
@@ -163,7 +266,9 @@ def test_bad_policy(caller, text, what):
 def test_bad_policy_with_json(caller):
     """With --json, a policy that is not valid is a result as every other error is: outcome error, policy_invalid."""
     result = caller.run("--policy", caller.write(caller.home / "bad.json", '{"fs_readible": []}'), "--", "true")
-    assert (result.outcome, result.error["code"]) == ("error", "policy_invalid") and "fs_readible" in result.error["message"], result.told
+    assert (result.outcome, result.error["code"]) == ("error", "policy_invalid") and "fs_readible" in result.error[
+        "message"
+    ], result.told
 
 
 def test_unknown_policy_key_has_its_line(caller):
@@ -180,13 +285,22 @@ def test_unknown_policy_key_has_its_line(caller):
 def test_policy_of_a_megabyte(caller):
     """A very large policy, and one nested very deeply, are an answer or an error, not a crash."""
     many = {"env": {f"V{i}": "x" * 100 for i in range(8000)}}
-    done = caller.rollbox("run", "--policy", caller.write(caller.home / "large.json", json.dumps(many)), "--", "sh", "-c", "echo ${#V7999}")
-    assert done.returncode == 0 and done.stdout == b"100\n" or done.returncode == 125 and b"env" in done.stderr and len(done.stderr) < 1000, done
+    done = caller.rollbox(
+        "run", "--policy", caller.write(caller.home / "large.json", json.dumps(many)), "--", "sh", "-c", "echo ${#V7999}"
+    )
+    assert (
+        done.returncode == 0
+        and done.stdout == b"100\n"
+        or done.returncode == 125
+        and b"env" in done.stderr
+        and len(done.stderr) < 1000
+    ), done
     done = caller.rollbox("run", "--policy", caller.write(caller.home / "deep.json", "[" * 200000), "--", "true")
     assert done.returncode == 125 and b"nested" in done.stderr and len(done.stderr) < 1000, done
 
 
 # ---- arguments and input ----
+
 
 def test_arguments_of_two_megabytes(caller):
     """2 MB of arguments arrive whole, or are refused in one line: never cut, never a hang."""
@@ -198,7 +312,12 @@ def test_arguments_of_two_megabytes(caller):
     if done.returncode == 0:
         assert done.stdout == b"1900 1000\n", done.stdout
     else:
-        assert done.returncode in (125, 126) and b"rgument" in done.stderr and done.stderr.count(b"\n") == 1 and len(done.stderr) < 2000, done.stderr[:300]
+        assert (
+            done.returncode in (125, 126)
+            and b"rgument" in done.stderr
+            and done.stderr.count(b"\n") == 1
+            and len(done.stderr) < 2000
+        ), done.stderr[:300]
 
 
 def test_input_of_fifty_megabytes(caller):
@@ -238,11 +357,23 @@ def test_full_device_as_output(caller):
 
 def test_batch_onto_a_full_disk(caller):
     """A batch whose results cannot be written says so and ends; it does not run everything for nothing."""
-    source = caller.write(caller.home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["echo", "x" * 5000]}) + "\n" for i in range(100)))
+    source = caller.write(
+        caller.home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["echo", "x" * 5000]}) + "\n" for i in range(100))
+    )
     done = caller.rollbox("batch", source, "-o", "/dev/full")
     assert done.returncode not in (0, 1, 134, 139) and b"No space left" in done.stderr or b"/dev/full" in done.stderr, done
-    program = ["unshare", "--mount", *([] if caller.uid == 0 else ["--user", "--map-root-user"]), "sh", "-c",
-               'mount -t tmpfs -o size=64k none "$1" && exec "$2" batch "$3" -o "$1/rows.jsonl"', "sh", caller.directory(), binaries() / "rollbox", source]
+    program = [
+        "unshare",
+        "--mount",
+        *([] if caller.uid == 0 else ["--user", "--map-root-user"]),
+        "sh",
+        "-c",
+        'mount -t tmpfs -o size=64k none "$1" && exec "$2" batch "$3" -o "$1/rows.jsonl"',
+        "sh",
+        caller.directory(),
+        binaries() / "rollbox",
+        source,
+    ]
     done = caller.call(*program)
     if b"unshare" in done.stderr or b"mount:" in done.stderr:
         skip("no mount namespace here")
@@ -252,23 +383,57 @@ def test_batch_onto_a_full_disk(caller):
 def test_closed_standard_streams(caller):
     """Started with 0, 1 and 2 closed, rollbox neither crashes nor gives the guest a file of its own as a stream."""
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
-        status = caller.call("sh", "-c", f'"$0" run -- {PYTHON[0]} -I -S -c "import os; os._exit(9 if any(os.path.exists(f\'/proc/self/fd/{{n}}\') and \'socket\' in os.readlink(f\'/proc/self/fd/{{n}}\') for n in range(3)) else 4)" {closed}',
-                             binaries() / "rollbox").returncode
+        status = caller.call(
+            "sh",
+            "-c",
+            f'"$0" run -- {PYTHON[0]} -I -S -c "import os; os._exit(9 if any(os.path.exists(f\'/proc/self/fd/{{n}}\') and \'socket\' '
+            f'in os.readlink(f\'/proc/self/fd/{{n}}\') for n in range(3)) else 4)" {closed}',
+            binaries() / "rollbox",
+        ).returncode
         assert status in (4, 125), (closed, status)
 
 
 # ---- files of jobs ----
 
-@pytest.mark.parametrize("line", ['{', '{}', '[]', 'null', '{"id": "a"}', '{"id": "a", "argv": []}', '{"id": "a", "argv": "true"}', '{"id": "a", "argv": [1]}', '{"id": "a", "argv": ["a\\u0000b"]}', '{"id": {}, "argv": ["true"]}',
-                                  '{"id": "a", "argv": ["true"], "code": "x", "language": "python"}', '{"id": "a", "code": "x"}', '{"id": "a", "code": "x", "language": "klingon"}', '{"id": "a", "argv": ["true"], "timeout_s": 0}',
-                                  '{"id": "a", "argv": ["true"], "timeout_s": -1}', '{"id": "a", "argv": ["true"], "timeout_s": "1"}', '{"id": "a", "argv": ["true"], "timeout_s": 1e400}', '{"id": "a", "argv": ["true"], "unknown": 1}',
-                                  '{"id": "a", "argv": ["true"], "policy": {"fs_readible": []}}', '{"id": "a", "argv": ["true"], "files": {"": "x"}}', '{"id": "a", "argv": ["true"], "files": []}',
-                                  '{"id": "a", "argv": ["true"], "env": {"A=B": "x"}}', '{"id": "a", "argv": ["true"], "env": []}', '{"id": "a", "argv": ["true"], "cwd": 3}', '\xff\xfe'], ids=range(25))
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{',
+        '{}',
+        '[]',
+        'null',
+        '{"id": "a"}',
+        '{"id": "a", "argv": []}',
+        '{"id": "a", "argv": "true"}',
+        '{"id": "a", "argv": [1]}',
+        '{"id": "a", "argv": ["a\\u0000b"]}',
+        '{"id": {}, "argv": ["true"]}',
+        '{"id": "a", "argv": ["true"], "code": "x", "language": "python"}',
+        '{"id": "a", "code": "x"}',
+        '{"id": "a", "code": "x", "language": "klingon"}',
+        '{"id": "a", "argv": ["true"], "timeout_s": 0}',
+        '{"id": "a", "argv": ["true"], "timeout_s": -1}',
+        '{"id": "a", "argv": ["true"], "timeout_s": "1"}',
+        '{"id": "a", "argv": ["true"], "timeout_s": 1e400}',
+        '{"id": "a", "argv": ["true"], "unknown": 1}',
+        '{"id": "a", "argv": ["true"], "policy": {"fs_readible": []}}',
+        '{"id": "a", "argv": ["true"], "files": {"": "x"}}',
+        '{"id": "a", "argv": ["true"], "files": []}',
+        '{"id": "a", "argv": ["true"], "env": {"A=B": "x"}}',
+        '{"id": "a", "argv": ["true"], "env": []}',
+        '{"id": "a", "argv": ["true"], "cwd": 3}',
+        '\xff\xfe',
+    ],
+    ids=range(25),
+)
 def test_bad_job(caller, line):
-    """A bad job is an error, its line named, and no job is lost for it: the good ones beside it have their results, or nothing was run at all."""
+    """A bad job is an error, its line named, and no job is lost for it: those beside it have results, or nothing was run at all."""
     home = caller.directory()
     source = home / "jobs.jsonl"
-    source.write_bytes(b'{"id": "first", "argv": ["echo", "1"]}\n' + line.encode("latin-1") + b'\n{"id": "last", "argv": ["echo", "2"]}\n')
+    source.write_bytes(
+        b'{"id": "first", "argv": ["echo", "1"]}\n' + line.encode("latin-1") + b'\n{"id": "last", "argv": ["echo", "2"]}\n'
+    )
     caller.own(source)
     done = caller.rollbox("batch", source, "-o", home / "rows.jsonl")
     assert done.returncode in (1, 125), done
@@ -300,18 +465,27 @@ def test_empty_batch(caller):
 
 # ---- engines and clients that die ----
 
+
 def marker(name):
     return f"rollbox-marker-{os.getpid()}-{name}"
 
 
 def engine_of(run):
     """The engine's pid among a running command's descendants."""
-    found = [pid for pid in descendants(run.process.pid) if Path(f"/proc/{pid}/comm").read_text().strip() == "rollbox-engine" and b"janitor" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    found = [
+        pid
+        for pid in descendants(run.process.pid)
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "rollbox-engine"
+        and b"janitor" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
     assert found, "the engine is not there"
     return found[0]
 
 
-TREE_OF_PROCESSES = "import os, signal, sys\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        while True: signal.pause()\nprint('up', flush=True)\nwhile True: signal.pause()"
+TREE_OF_PROCESSES = (
+    "import os, signal, sys\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        while True: "
+    "signal.pause()\nprint('up', flush=True)\nwhile True: signal.pause()"
+)
 
 
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
@@ -387,8 +561,20 @@ def test_killed_batch_resumes(caller):
     grant = caller.directory(0o777)
     os.mkfifo(grant / "fifo")
     os.chmod(grant / "fifo", 0o666)
-    jobs = [{"id": str(i), "argv": ["sh", "-c", f"echo {i} >> {grant}/log; echo {marker('batch')} >/dev/null; " + (f"[ -e {grant}/go ] || {{ echo up > {grant}/fifo; sleep 1000; }}; " if i == 20 else "") + f"echo {i}"],
-             "policy": {"fs_shared": [str(grant)]}} for i in range(40)]
+    jobs = [
+        {
+            "id": str(i),
+            "argv": [
+                "sh",
+                "-c",
+                f"echo {i} >> {grant}/log; echo {marker('batch')} >/dev/null; "
+                + (f"[ -e {grant}/go ] || {{ echo up > {grant}/fifo; sleep 1000; }}; " if i == 20 else "")
+                + f"echo {i}",
+            ],
+            "policy": {"fs_shared": [str(grant)]},
+        }
+        for i in range(40)
+    ]
     source = caller.write(home / "jobs.jsonl", "".join(json.dumps(job) + "\n" for job in jobs))
     command = [binaries() / "rollbox", "batch", source, "-o", home / "rows.jsonl", "-j", "1"]
     with Started(caller.popen(command, stderr=subprocess.PIPE)) as run:
@@ -409,7 +595,9 @@ def test_killed_batch_resumes(caller):
 def test_torn_result_row(caller):
     """A batch whose last row was torn by a crash is resumed: the torn row is done again, valid rows are kept."""
     home = caller.directory()
-    source = caller.write(home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["echo", str(i)]}) + "\n" for i in range(4)))
+    source = caller.write(
+        home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["echo", str(i)]}) + "\n" for i in range(4))
+    )
     assert caller.rollbox("batch", source, "-o", home / "rows.jsonl", "-j", "1").returncode == 0
     text = (home / "rows.jsonl").read_text()
     (home / "rows.jsonl").write_text(text[:-30])
@@ -419,6 +607,7 @@ def test_torn_result_row(caller):
 
 
 # ---- shared engines ----
+
 
 class SharedEngine:
     def __init__(self, who, path):
@@ -472,7 +661,15 @@ def test_shared_socket_is_private_to_its_user(caller):
     with SharedEngine(caller, home / "engine"):
         assert oct((home / "engine").stat().st_mode & 0o777) == "0o600"
         if os.geteuid() == 0:
-            done = subprocess.run([binaries() / "rollbox", "run", "--engine", home / "engine", "--", "echo", "x"], user=4321, group=4321, extra_groups=[], capture_output=True, cwd="/", env={})
+            done = subprocess.run(
+                [binaries() / "rollbox", "run", "--engine", home / "engine", "--", "echo", "x"],
+                user=4321,
+                group=4321,
+                extra_groups=[],
+                capture_output=True,
+                cwd="/",
+                env={},
+            )
             assert done.returncode == 125 and done.stdout == b"", done
 
 
@@ -480,7 +677,10 @@ def test_shared_engine_survives_its_clients(caller):
     """A client of a shared engine that is killed loses its sandbox at once; the engine and the others go on."""
     path = caller.directory() / "engine"
     with SharedEngine(caller, path):
-        with caller.start("--engine", path, "--", *PYTHON, TREE_OF_PROCESSES, marker("one")) as one, caller.start("--engine", path, "--", "sh", "-c", "echo up; read line; echo $line") as two:
+        with (
+            caller.start("--engine", path, "--", *PYTHON, TREE_OF_PROCESSES, marker("one")) as one,
+            caller.start("--engine", path, "--", "sh", "-c", "echo up; read line; echo $line") as two,
+        ):
             assert one.line() == "up" and two.line() == "up"
             one.process.kill()
             wait_unmarked(marker("one"))
@@ -502,7 +702,10 @@ def test_garbage_on_the_socket(caller):
                 except OSError:
                     pass
         # One that sends descriptors, and one that connects and says nothing.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as idle, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as giver:
+        with (
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as idle,
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as giver,
+        ):
             idle.connect(str(path))
             giver.connect(str(path))
             try:
@@ -539,9 +742,11 @@ def test_engine_program_missing(caller):
 
 # ---- hosts that run out ----
 
+
 def limited(who, number, value, *arguments):
     def set_limit():
         resource.setrlimit(number, (value, value))
+
     return who.rollbox(*arguments, preexec_fn=set_limit)
 
 
@@ -564,7 +769,7 @@ def test_little_address_space(caller, mib):
     """With too little memory for client or engine: one error, or the right result."""
     done = limited(caller, resource.RLIMIT_AS, mib << 20, "run", "--", "echo", "ran")
     if done.returncode < 0 or done.returncode in (126, 127):
-        return      # the kernel could not even load the command, or the guest
+        return  # the kernel could not even load the command, or the guest
     fails_cleanly(done)
 
 
@@ -589,21 +794,31 @@ def test_no_file_size(caller):
     """RLIMIT_FSIZE of the caller: no SIGXFSZ takes the engine, and output of any size is kept."""
     done = limited(caller, resource.RLIMIT_FSIZE, 4096, "run", "--json", "--", "head", "-c", "1000000", "/dev/zero")
     result = json.loads(done.stdout)
-    assert result["outcome"] == "exit" and len(result["stdout"]) == 1000000 or result["outcome"] == "error" and result["error"]["code"] in ("io", "resource_exhausted", "setup_failed"), result["error"]
+    assert (
+        result["outcome"] == "exit"
+        and len(result["stdout"]) == 1000000
+        or result["outcome"] == "error"
+        and result["error"]["code"] in ("io", "resource_exhausted", "setup_failed")
+    ), result["error"]
 
 
 def test_batch_with_few_descriptors(caller):
     """-j 100 under 60 descriptors gives every job its result: what is short is waited for, and never the job's fault."""
     home = caller.directory()
-    source = caller.write(home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["echo", str(i)]}) + "\n" for i in range(100)))
+    source = caller.write(
+        home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["echo", str(i)]}) + "\n" for i in range(100))
+    )
 
     def set_limit():
         resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+
     done = caller.rollbox("batch", source, "-o", home / "rows.jsonl", "-j", "100", preexec_fn=set_limit)
     assert done.returncode in (0, 1, 125), done
     if done.returncode != 125:
         rows = [json.loads(line) for line in (home / "rows.jsonl").read_text().splitlines()]
-        assert len(rows) == 100 and all(row["stdout"] == row["id"] + "\n" or row["error"]["code"] in ("resource_exhausted", "setup_failed") for row in rows), rows[:3]
+        assert len(rows) == 100 and all(
+            row["stdout"] == row["id"] + "\n" or row["error"]["code"] in ("resource_exhausted", "setup_failed") for row in rows
+        ), rows[:3]
 
 
 @pytest.mark.parametrize("mask", ["-userns", "-landlock", "-seccomp"])
@@ -614,10 +829,15 @@ def test_missing_isolation_is_an_error(caller, mask):
         assert result.error["code"] == "feature_missing" and result.error["message"], result.told
     else:
         assert (result.outcome, result.exit_code) == ("exit", 0) and mask != "-seccomp", result.told
-        assert mask[1:] not in json.dumps(result.isolation) or "landlock" not in result.isolation or not result.isolation.get("landlock"), result.isolation
+        assert (
+            mask[1:] not in json.dumps(result.isolation)
+            or "landlock" not in result.isolation
+            or not result.isolation.get("landlock")
+        ), result.isolation
 
 
 # ---- the Python package ----
+
 
 @pytest.fixture(scope="session")
 def rollbox():
@@ -634,7 +854,14 @@ def rollbox():
 def test_python_nul_in_argv(rollbox):
     """A NUL in an argument, variable, path or working directory is InvalidArgument, which is a ValueError."""
     box = rollbox.Sandbox(rollbox.Policy())
-    for arguments in ({"argv": ["echo", "a\0b"]}, {"argv": ["a\0"]}, {"argv": ["true"], "env": {"A": "\0"}}, {"argv": ["true"], "env": {"A\0": "x"}}, {"argv": ["true"], "cwd": "/\0"}, {"argv": ["true"], "files": {"a\0": "x"}}):
+    for arguments in (
+        {"argv": ["echo", "a\0b"]},
+        {"argv": ["a\0"]},
+        {"argv": ["true"], "env": {"A": "\0"}},
+        {"argv": ["true"], "env": {"A\0": "x"}},
+        {"argv": ["true"], "cwd": "/\0"},
+        {"argv": ["true"], "files": {"a\0": "x"}},
+    ):
         with pytest.raises(rollbox.InvalidArgument):
             box.run(**arguments)
     with pytest.raises(ValueError):
@@ -655,7 +882,11 @@ def test_python_bad_arguments(rollbox):
 def test_python_errors_are_raised(rollbox):
     """What rollbox cannot do is raised as its own exception, never returned as a program's failure."""
     box = rollbox.Sandbox(rollbox.Policy())
-    for kind, arguments in ((rollbox.CommandNotFound, {"argv": ["no-such-program"]}), (rollbox.NotExecutable, {"argv": ["/etc/passwd"]}), (rollbox.BadCwd, {"argv": ["true"], "cwd": "/no/such"})):
+    for kind, arguments in (
+        (rollbox.CommandNotFound, {"argv": ["no-such-program"]}),
+        (rollbox.NotExecutable, {"argv": ["/etc/passwd"]}),
+        (rollbox.BadCwd, {"argv": ["true"], "cwd": "/no/such"}),
+    ):
         with pytest.raises(kind):
             box.run(**arguments)
     with pytest.raises(rollbox.PathNotFound):
@@ -698,6 +929,7 @@ def test_python_killed_engine(rollbox):
             box.run(["sleep", "1000"])
         except rollbox.RollboxError as problem:
             problems.append(problem)
+
     thread = threading.Thread(target=run)
     thread.start()
     step = threading.Event()

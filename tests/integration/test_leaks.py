@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nothing is left: of a run, of many runs, of an engine or a client that was killed. Nothing grows while an engine lives."""
+
 import json
 import os
 import re
@@ -45,7 +46,13 @@ def files_of(who):
     left = [str(path) for path in (who.home / "tmp").rglob("*")]
     for place in ("/tmp", "/dev/shm", "/run", "/var/tmp", f"/run/user/{who.uid}"):
         if os.path.isdir(place):
-            left += [f"{place}/{name}" for name in os.listdir(place) if name.startswith("rollbox") and not name.startswith("rollbox-test") and os.lstat(f"{place}/{name}").st_uid == who.uid]
+            left += [
+                f"{place}/{name}"
+                for name in os.listdir(place)
+                if name.startswith("rollbox")
+                and not name.startswith("rollbox-test")
+                and os.lstat(f"{place}/{name}").st_uid == who.uid
+            ]
     return set(left)
 
 
@@ -66,9 +73,18 @@ def test_runs_do_not_grow_the_engine(caller):
     path = caller.directory() / "engine"
     grant = caller.directory(0o755)
     home = caller.directory()
-    kinds = [{"argv": ["true"]}, {"argv": ["no-such-program"]}, {"argv": ["sh", "-c", "kill -9 $$"]}, {"argv": ["sh", "-c", "setsid sleep 1000 & exit 3"]}, {"argv": ["yes"], "policy": {"max_output": 1000}},
-             {"argv": ["sleep", "1000"], "timeout_s": 0.01}, {"argv": ["cat"], "stdin": "x" * 100000}, {"argv": ["sh", "-c", f"echo x > {grant}/x; echo y > /dev/shm/y"], "policy": {"fs_writable": [str(grant)]}},
-             {"argv": ["true"], "files": {"a/b": "c"}}, {"argv": ["true"], "cwd": "/no/such"}]
+    kinds = [
+        {"argv": ["true"]},
+        {"argv": ["no-such-program"]},
+        {"argv": ["sh", "-c", "kill -9 $$"]},
+        {"argv": ["sh", "-c", "setsid sleep 1000 & exit 3"]},
+        {"argv": ["yes"], "policy": {"max_output": 1000}},
+        {"argv": ["sleep", "1000"], "timeout_s": 0.01},
+        {"argv": ["cat"], "stdin": "x" * 100000},
+        {"argv": ["sh", "-c", f"echo x > {grant}/x; echo y > /dev/shm/y"], "policy": {"fs_writable": [str(grant)]}},
+        {"argv": ["true"], "files": {"a/b": "c"}},
+        {"argv": ["true"], "cwd": "/no/such"},
+    ]
 
     def run(name, n):
         jobs = [dict(kinds[i % len(kinds)], id=f"{name}{i}") for i in range(n)]
@@ -83,7 +99,12 @@ def test_runs_do_not_grow_the_engine(caller):
         for _ in range(400):
             status = json.loads(caller.rollbox("engine", "status", "--socket", path).stdout)
             pid = status["pid"]
-            now = (open_files(pid), len(descendants(pid)), sum(len(os.listdir(g)) for g in groups_of(pid)), status.get("sandboxes"))
+            now = (
+                open_files(pid),
+                len(descendants(pid)),
+                sum(len(os.listdir(g)) for g in groups_of(pid)),
+                status.get("sandboxes"),
+            )
             if now == last and status.get("queued", 0) == 0:
                 break
             last = now
@@ -98,9 +119,17 @@ def test_runs_do_not_grow_the_engine(caller):
         run("second", 200)
         (files2, processes2, groups2, boxes2), resident2 = state()
         # Results are kept for a retry of their operation, large ones as memory files: that store is bounded by itself.
-        grown = {kind: (files.get(kind, 0), n) for kind, n in files2.items() if n > files.get(kind, 0) + 4 and "rollbox-output" not in kind}
+        grown = {
+            kind: (files.get(kind, 0), n)
+            for kind, n in files2.items()
+            if n > files.get(kind, 0) + 4 and "rollbox-output" not in kind
+        }
         assert not grown, grown
-        assert processes2 <= processes + 4 and groups2 <= groups + 16 and boxes2 <= boxes + 4, ((processes, processes2), (groups, groups2), (boxes, boxes2))
+        assert processes2 <= processes + 4 and groups2 <= groups + 16 and boxes2 <= boxes + 4, (
+            (processes, processes2),
+            (groups, groups2),
+            (boxes, boxes2),
+        )
         assert resident2 <= resident + 4096, (resident, resident2)
         assert mounts() <= mounted
         family = pidfds(descendants(engine.process.pid))
@@ -127,8 +156,15 @@ def test_stopped_engine_leaves_nothing(caller):
 def test_killed_engine_leaves_nothing(caller):
     """After kill -9 of the engine: no process, and the groups are gone as soon as the next engine is up, if not before."""
     before, mounted = files_of(caller), mounts()
-    with caller.start("--writable", caller.directory(0o755), "--", *PYTHON, "import os, signal\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        while True: signal.pause()\nprint('up', flush=True)\nsignal.pause()",
-                      f"rollbox-marker-{os.getpid()}-leak") as run:
+    with caller.start(
+        "--writable",
+        caller.directory(0o755),
+        "--",
+        *PYTHON,
+        "import os, signal\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        while True: signal.pause()\n"
+        "print('up', flush=True)\nsignal.pause()",
+        f"rollbox-marker-{os.getpid()}-leak",
+    ) as run:
         assert run.line() == "up"
         family, engine = run.family(), engine_of(run)
         os.kill(engine, signal.SIGKILL)
@@ -187,7 +223,14 @@ def test_failed_setups_leave_nothing(caller):
     """Runs that fail in set-up, at every stage that a caller can reach, leave no process and no file."""
     before = files_of(caller)
     plain = caller.write(caller.directory(0o755) / "plain", "x")
-    for arguments in (["--readable", "/no/such", "--", "true"], ["--cwd", "/no/such", "--", "true"], ["--", "no-such"], ["--readable", plain.parent, "--", plain], ["--memory", "4M", "--", "true"], ["--readable", plain, "--", plain]):
+    for arguments in (
+        ["--readable", "/no/such", "--", "true"],
+        ["--cwd", "/no/such", "--", "true"],
+        ["--", "no-such"],
+        ["--readable", plain.parent, "--", plain],
+        ["--memory", "4M", "--", "true"],
+        ["--readable", plain, "--", plain],
+    ):
         caller.run(*arguments)
     assert files_of(caller) <= before
     wait_unmarked(str(plain))
@@ -197,7 +240,9 @@ def test_programs_of_a_batch_are_gone(caller):
     """When a batch has ended, its engine has ended."""
     home = caller.directory()
     source = caller.write(home / "jobs.jsonl", "".join(json.dumps({"id": str(i), "argv": ["true"]}) + "\n" for i in range(50)))
-    process = caller.popen([binaries() / "rollbox", "batch", source, "-o", home / "rows.jsonl", "-j", "4"], stdout=subprocess.PIPE)
+    process = caller.popen(
+        [binaries() / "rollbox", "batch", source, "-o", home / "rows.jsonl", "-j", "4"], stdout=subprocess.PIPE
+    )
     family = {}
     while process.poll() is None and len(family) < 3:
         family = pidfds(descendants(process.pid))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits hold for the whole sandbox, each ends a run with its own outcome or errno, and what the guest reads of the machine is its own."""
+
 import os
 import re
 import shutil
@@ -26,9 +27,10 @@ def got(result):
 
 # ---- memory ----
 
+
 @pytest.mark.parametrize("kind", ["private", "mapshared", "hidden", "locked", "memfd", "children", "sysv"])
 def test_memory(caller, kind):
-    """Eight times the limit is never had at once, whatever kind of memory it is: private, shared, out of sight, locked, memfd, of many processes, of none."""
+    """Eight times the limit is never had at once: private, shared, out of sight, locked, memfd, of many processes, of none."""
     result = caller.guest("burden", kind, 512, flags=["--memory", "64M"])
     assert "SURVIVED" not in result.stdout, result.told
     assert result.outcome in ("out_of_memory", "exit", "signal"), result.told
@@ -91,6 +93,7 @@ def test_memory_is_given_back(caller):
 
 # ---- processes ----
 
+
 def test_process_limit(caller):
     """The limit counts every process, and one more is EAGAIN."""
     count, number = got(caller.guest("burden", "forks", 200, flags=["--processes", "20"]))
@@ -111,8 +114,12 @@ def test_zombies_are_counted(caller):
 
 def test_orphans_are_reaped(caller):
     """Orphans are: a program may leave any number of them, one after the other."""
-    result = caller.python("import os\nfor i in range(300):\n    pid = os.fork()\n    if pid == 0:\n        r, w = os.pipe()\n        if os.fork() == 0: os._exit(0)\n        os._exit(0)\n    os.waitpid(pid, 0)\nprint('done')",
-                           "--processes", "40")
+    result = caller.python(
+        "import os\nfor i in range(300):\n    pid = os.fork()\n    if pid == 0:\n        r, w = os.pipe()\n        if os.fork() == "
+        "0: os._exit(0)\n        os._exit(0)\n    os.waitpid(pid, 0)\nprint('done')",
+        "--processes",
+        "40",
+    )
     # Init may be behind for a moment, so fork is allowed to fail once in a while; it must not be for good.
     assert result.outcome == "exit" and (result.stdout == "done\n" or "BlockingIOError" in result.stderr), result.told
 
@@ -120,7 +127,9 @@ def test_orphans_are_reaped(caller):
 def test_process_limits_are_apart(caller):
     """Each sandbox has its own count, though all are of one user."""
     program = guest("burden")
-    with caller.start("--processes", "20", "--readable", program.parent, "--", "sh", "-c", f"{program} forks 200; read line") as first:
+    with caller.start(
+        "--processes", "20", "--readable", program.parent, "--", "sh", "-c", f"{program} forks 200; read line"
+    ) as first:
         assert first.line().startswith("got")
         count, _ = got(caller.guest("burden", "forks", 200, flags=["--processes", "20"]))
         assert count >= 15
@@ -130,14 +139,18 @@ def test_process_limits_are_apart(caller):
 
 def test_process_limit_cannot_be_raised(caller):
     """A guest cannot raise its own limits."""
-    result = caller.python("import resource\nfor r in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK):\n"
-                           "    soft, hard = resource.getrlimit(r)\n"
-                           "    if hard == resource.RLIM_INFINITY: continue\n"
-                           "    try: resource.setrlimit(r, (hard + 1, hard + 1)); print(r, hard)\n    except (ValueError, OSError): pass\n")
+    result = caller.python(
+        "import resource\nfor r in (resource.RLIMIT_NPROC, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_FSIZE, "
+        "resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK):\n"
+        "    soft, hard = resource.getrlimit(r)\n"
+        "    if hard == resource.RLIM_INFINITY: continue\n"
+        "    try: resource.setrlimit(r, (hard + 1, hard + 1)); print(r, hard)\n    except (ValueError, OSError): pass\n"
+    )
     assert result.stdout == "", result.told
 
 
 # ---- descriptors, disk, output ----
+
 
 def test_open_files_limit(caller):
     """Descriptors end with EMFILE at the limit; the engine has its own."""
@@ -159,7 +172,9 @@ def test_disk_limit(caller, path):
 def test_disk_limit_of_a_writable_grant(caller):
     """So does what it writes into a private copy of a grant; the host's disk is not used."""
     grant = caller.directory(0o755)
-    result = caller.guest("burden", "file", 64, f"{grant}/large", flags=["--disk", "16M", "--memory", "256M", "--writable", grant])
+    result = caller.guest(
+        "burden", "file", 64, f"{grant}/large", flags=["--disk", "16M", "--memory", "256M", "--writable", grant]
+    )
     assert result.stdout.startswith("got ") and "errno 28" in result.stdout, result.told
     assert os.listdir(grant) == []
 
@@ -167,15 +182,26 @@ def test_disk_limit_of_a_writable_grant(caller):
 def test_disk_limit_is_one_for_all_places(caller):
     """The limit is the sandbox's: /tmp, /dev/shm and a copy-on-write grant together do not hold three times it."""
     grant = caller.directory(0o755)
-    result = caller.python(f"import os\ntotal = 0\nfor p in ('/tmp/a', '/dev/shm/a', '{grant}/a', '/var/tmp/a', '/run/a'):\n    try:\n        with open(p, 'wb', 0) as f:\n"
-                           "            while True: total += f.write(bytes(1 << 20))\n    except OSError: pass\nprint(total >> 20)", "--disk", "16M", "--memory", "256M", "--writable", grant)
+    result = caller.python(
+        f"import os\ntotal = 0\nfor p in ('/tmp/a', '/dev/shm/a', '{grant}/a', '/var/tmp/a', '/run/a'):\n    try:\n        with "
+        f"open(p, 'wb', 0) as f:\n"
+        "            while True: total += f.write(bytes(1 << 20))\n    except OSError: pass\nprint(total >> 20)",
+        "--disk",
+        "16M",
+        "--memory",
+        "256M",
+        "--writable",
+        grant,
+    )
     assert int(result.stdout) <= 24, result.told
 
 
 def test_inode_bomb(caller):
     """Empty files are bounded as well."""
     program = guest("burden")
-    result = caller.run("--disk", "4M", "--readable", program.parent, "--timeout", "30", "--", program, "inodes", "400000", "/tmp")
+    result = caller.run(
+        "--disk", "4M", "--readable", program.parent, "--timeout", "30", "--", program, "inodes", "400000", "/tmp"
+    )
     count, number = got(result)
     assert count < 400000 and number in (28, 12), result.told
 
@@ -206,7 +232,12 @@ def test_output_of_ten_gigabytes(caller):
 def test_output_exactly_at_the_limit(caller):
     """The limit itself is still a normal run."""
     result = caller.run("--output-limit", "1000", "--", "head", "-c", "1000", "/dev/zero")
-    assert (result.outcome, result.exit_code, len(result.stdout), result.stdout_truncated) == ("exit", 0, 1000, False), result.told
+    assert (result.outcome, result.exit_code, len(result.stdout), result.stdout_truncated) == (
+        "exit",
+        0,
+        1000,
+        False,
+    ), result.told
     result = caller.run("--output-limit", "1000", "--", "head", "-c", "1001", "/dev/zero")
     assert (result.outcome, len(result.stdout), result.stdout_truncated) == ("output_limit", 1000, True), result.told
 
@@ -220,14 +251,22 @@ def test_output_limit_cuts_a_character(caller):
 
 def test_output_limit_in_a_batch(caller):
     """The same for a job, whose output goes by the engine."""
-    rows = caller.batch([{"id": "a", "argv": ["yes"], "policy": {"max_output": 5000}}, {"id": "b", "argv": ["sh", "-c", "yes >&2"], "policy": {"max_output": 0}},
-                         {"id": "c", "argv": ["true"], "policy": {"max_output": 0}}])
-    assert rows["a"]["outcome"] == "output_limit" and len(rows["a"]["stdout"]) == 5000 and rows["a"]["stdout_truncated"], str(rows["a"]["error"])
+    rows = caller.batch(
+        [
+            {"id": "a", "argv": ["yes"], "policy": {"max_output": 5000}},
+            {"id": "b", "argv": ["sh", "-c", "yes >&2"], "policy": {"max_output": 0}},
+            {"id": "c", "argv": ["true"], "policy": {"max_output": 0}},
+        ]
+    )
+    assert rows["a"]["outcome"] == "output_limit" and len(rows["a"]["stdout"]) == 5000 and rows["a"]["stdout_truncated"], str(
+        rows["a"]["error"]
+    )
     assert rows["b"]["outcome"] == "output_limit" and rows["b"]["stderr"] == "", str(rows["b"])
     assert rows["c"]["outcome"] == "exit", rows["c"]
 
 
 # ---- time and CPUs ----
+
 
 def test_timeout(caller):
     """A busy loop ends as timeout, with the wall clock told."""
@@ -243,7 +282,14 @@ def test_timeout_status(caller):
 
 def test_timeout_leaves_others_alone(caller):
     """A time-out of one run does not end another of the same engine."""
-    rows = caller.batch([{"id": "slow", "argv": ["sh", "-c", "while :; do :; done"], "timeout_s": 0.5}, {"id": "fine", "argv": ["sh", "-c", "sleep 1; echo fine"], "timeout_s": 30}], "-j", "2")
+    rows = caller.batch(
+        [
+            {"id": "slow", "argv": ["sh", "-c", "while :; do :; done"], "timeout_s": 0.5},
+            {"id": "fine", "argv": ["sh", "-c", "sleep 1; echo fine"], "timeout_s": 30},
+        ],
+        "-j",
+        "2",
+    )
     assert (rows["slow"]["outcome"], rows["fine"]["outcome"], rows["fine"]["stdout"]) == ("timeout", "exit", "fine\n"), rows
 
 
@@ -259,31 +305,52 @@ def test_cpu_limit_cannot_be_widened(caller):
     """A guest under one CPU that sets its own affinity wider gets no more."""
     if (os.cpu_count() or 1) < 2:
         skip("needs two CPUs")
-    result = caller.python("import os\ntry: os.sched_setaffinity(0, range(os.cpu_count() + 64))\nexcept OSError: pass\nfor _ in range(3): os.fork()\nwhile True: pass", "--cpus", "1", "--timeout", "1")
+    result = caller.python(
+        "import os\ntry: os.sched_setaffinity(0, range(os.cpu_count() + 64))\nexcept OSError: pass\nfor _ in range(3): os.fork()\n"
+        "while True: pass",
+        "--cpus",
+        "1",
+        "--timeout",
+        "1",
+    )
     assert result.outcome == "timeout" and result.cpu_ms <= 1.3 * result.wall_ms + 100, result.told
 
 
 def test_priority_cannot_be_raised(caller):
     """Nice values, real-time classes and I/O priority cannot be raised over other sandboxes'."""
-    result = caller.python("import os\nfor what in (lambda: os.nice(-5), lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)), lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))):\n"
-                           "    try: what(); print('raised')\n    except OSError: pass")
+    result = caller.python(
+        "import os\nfor what in (lambda: os.nice(-5), lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)), lambda: "
+        "os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))):\n"
+        "    try: what(); print('raised')\n    except OSError: pass"
+    )
     assert result.stdout == "", result.told
 
 
 def test_usage_of_the_whole_tree(caller):
     """CPU time is that of all processes, also of those that nobody waited for."""
-    result = caller.python("import os, time\n"
-                           "def burn():\n    while time.process_time() < 0.3: pass\n"
-                           "r, w = os.pipe()\nfor _ in range(2):\n    if os.fork() == 0:\n        os.close(r)\n        if os.fork() == 0: burn(); os._exit(0)\n        os._exit(0)\n"
-                           "os.close(w)\nos.read(r, 1)\n")
+    result = caller.python(
+        "import os, time\n"
+        "def burn():\n    while time.process_time() < 0.3: pass\n"
+        "r, w = os.pipe()\nfor _ in range(2):\n    if os.fork() == 0:\n        os.close(r)\n        if os.fork() == 0: burn(); "
+        "os._exit(0)\n        os._exit(0)\n"
+        "os.close(w)\nos.read(r, 1)\n"
+    )
     assert result.outcome == "exit" and result.cpu_ms >= 550, result.told
 
 
 # ---- what the guest sees of its machine ----
 
+
 def test_cpus_seen(caller):
     """nproc, cpuinfo, /proc/stat and Python's count tell the sandbox's CPUs."""
-    result = caller.run("--cpus", "1", "--", "sh", "-c", "nproc; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat; python3 -c 'import os; print(os.cpu_count())'")
+    result = caller.run(
+        "--cpus",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "nproc; grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat; python3 -c 'import os; print(os.cpu_count())'",
+    )
     assert result.stdout.split()[:2] == ["1", "1"], result.told
     assert result.stdout.split() == ["1"] * 4, result.told
 
@@ -292,7 +359,11 @@ def test_memory_seen(caller):
     """meminfo and free tell the limit, not the host's memory."""
     result = caller.run("--memory", "256M", "--", "cat", "/proc/meminfo")
     fields = {line.split(":")[0]: int(line.split()[1]) for line in result.stdout.splitlines()}
-    assert fields["MemTotal"] == 256 * 1024 and fields["MemFree"] <= fields["MemTotal"] and fields["MemAvailable"] <= fields["MemTotal"], result.stdout
+    assert (
+        fields["MemTotal"] == 256 * 1024
+        and fields["MemFree"] <= fields["MemTotal"]
+        and fields["MemAvailable"] <= fields["MemTotal"]
+    ), result.stdout
     assert fields.get("SwapTotal", 0) == 0, result.stdout
 
 
@@ -313,6 +384,7 @@ def test_load_and_disk_seen(caller):
 
 # ---- the limits are those of the policy ----
 
+
 def test_defaults(caller):
     """The documented defaults: 512 MiB, 64 processes, 4,096 open files."""
     result = caller.run("--", "sh", "-c", "grep MemTotal /proc/meminfo; ulimit -n")
@@ -327,15 +399,21 @@ def test_grant_below_tmp(caller):
     try:
         caller.own(grant)
         caller.write(grant / "file", "original")
-        result = caller.run("--writable", grant, "--", "sh", "-c", f"cat {grant}/file; echo x > {grant}/file; echo y > /tmp/own; ls /tmp | wc -l")
+        result = caller.run(
+            "--writable", grant, "--", "sh", "-c", f"cat {grant}/file; echo x > {grant}/file; echo y > /tmp/own; ls /tmp | wc -l"
+        )
         assert result.stdout == "original2\n" and (grant / "file").read_text() == "original", result.told
     finally:
         shutil.rmtree(grant)
 
 
 def test_honest_programs_work(caller):
-    """What ordinary programs need is there: terminals, semaphores, threads, sub-processes, descriptors by name, temporary files, sockets of their own, a locale, an account."""
-    result = caller.run("--", "bash", "-c", """python3 - <<'END'
+    """What ordinary programs need is there: terminals, semaphores, threads, sub-processes, descriptors by name, sockets, an account."""
+    result = caller.run(
+        "--",
+        "bash",
+        "-c",
+        """python3 - <<'END'
 import asyncio, getpass, multiprocessing, os, pty, socket, subprocess, tempfile, threading
 if __name__ == "__main__":
     master, slave = pty.openpty(); os.write(slave, b"x"); assert os.read(master, 1) == b"x" and os.ttyname(slave).startswith("/dev/pts/")
@@ -354,8 +432,13 @@ if __name__ == "__main__":
     for name in ("/dev/stdin", "/dev/fd/1", "/dev/stderr"): os.stat(name)
     print("über")
 END
-cat <(echo substituted); mkfifo f; (echo fifo > f &) ; cat f; ln -s f l; echo $HOME $PWD $(id -un)""")
-    assert (result.outcome, result.exit_code, result.stdout) == ("exit", 0, "thread\nüber\nsubstituted\nfifo\n/tmp /tmp box\n"), result.told
+cat <(echo substituted); mkfifo f; (echo fifo > f &) ; cat f; ln -s f l; echo $HOME $PWD $(id -un)""",
+    )
+    assert (result.outcome, result.exit_code, result.stdout) == (
+        "exit",
+        0,
+        "thread\nüber\nsubstituted\nfifo\n/tmp /tmp box\n",
+    ), result.told
 
 
 def test_many_waits_at_once(caller):
@@ -363,7 +446,12 @@ def test_many_waits_at_once(caller):
     outcomes = [None] * 8
 
     def one(i):
-        outcomes[i] = caller.run("--timeout", "0.5", "--", "sh", "-c", "sleep 1000").outcome if i % 2 else caller.run("--", "sh", "-c", "exit 3").exit_code
+        outcomes[i] = (
+            caller.run("--timeout", "0.5", "--", "sh", "-c", "sleep 1000").outcome
+            if i % 2
+            else caller.run("--", "sh", "-c", "exit 3").exit_code
+        )
+
     threads = [threading.Thread(target=one, args=(i,)) for i in range(8)]
     for thread in threads:
         thread.start()
@@ -375,7 +463,16 @@ def test_many_waits_at_once(caller):
 def test_output_limit_kills_the_rest(caller):
     """An output limit kills every descendant as a time-out does."""
     with fifo_in_grant(caller) as (grant, path, fd):
-        result = caller.run("--shared", grant, "--output-limit", "1000", "--", "sh", "-c", f"(exec 9>{path}; setsid sleep 1000) & exec 9>{path}; exec yes")
+        result = caller.run(
+            "--shared",
+            grant,
+            "--output-limit",
+            "1000",
+            "--",
+            "sh",
+            "-c",
+            f"(exec 9>{path}; setsid sleep 1000) & exec 9>{path}; exec yes",
+        )
         assert result.outcome == "output_limit"
         wait_writers_gone(fd)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example: right answers score 1, all others 0, hostile ones harm nothing, and an infrastructure error is not a zero."""
+
 import gzip
 import importlib.util
 import json
@@ -50,12 +51,24 @@ def test_problems_are_sound():
 
 def test_all_answers_score_as_they_should(caller, example):
     """The whole demonstration: every right answer 1, every other 0, the bait unharmed, by the command."""
-    done = caller.call(sys.executable if caller.uid == os.geteuid() else "/usr/bin/python3", "-S", example / "reward.py", "--json", "-j", "4", "--timeout", "2", timeout=300)
+    done = caller.call(
+        sys.executable if caller.uid == os.geteuid() else "/usr/bin/python3",
+        "-S",
+        example / "reward.py",
+        "--json",
+        "-j",
+        "4",
+        "--timeout",
+        "2",
+        timeout=300,
+    )
     summary = json.loads(done.stdout)
     assert summary["surprises"] == [] and summary["harm"] == [], (summary["surprises"][:5], summary["harm"])
     assert done.returncode == 0 and summary["programs"] >= 200
     assert all(row["unscored"] == 0 for row in summary["kinds"].values())
-    assert set(summary["kinds"]["looping"]["outcomes"]) == {"timeout"} and "output_limit" in summary["kinds"]["flood"]["outcomes"], summary["kinds"]
+    assert (
+        set(summary["kinds"]["looping"]["outcomes"]) == {"timeout"} and "output_limit" in summary["kinds"]["flood"]["outcomes"]
+    ), summary["kinds"]
 
 
 def test_a_wrong_expectation_is_told(caller, example):
@@ -80,7 +93,9 @@ def test_canonical_answers_of_a_gz_file(caller, example):
     caller.own(path)
     done = caller.call("/usr/bin/python3", "-S", example / "reward.py", "--problems", path, "--json")
     summary = json.loads(done.stdout)
-    assert done.returncode == 0 and summary["kinds"] == {"right": {"programs": 10, "reward_1": 10, "reward_0": 0, "unscored": 0, "outcomes": {"exit": 10}}}, summary
+    assert done.returncode == 0 and summary["kinds"] == {
+        "right": {"programs": 10, "reward_1": 10, "reward_0": 0, "unscored": 0, "outcomes": {"exit": 10}}
+    }, summary
 
 
 def test_humaneval(caller, example):
@@ -91,7 +106,9 @@ def test_humaneval(caller, example):
     copy = caller.directory() / Path(path).name
     shutil.copy(path, copy)
     caller.own(copy)
-    done = caller.call("/usr/bin/python3", "-S", example / "reward.py", "--problems", copy, "--json", "--timeout", "20", timeout=300)
+    done = caller.call(
+        "/usr/bin/python3", "-S", example / "reward.py", "--problems", copy, "--json", "--timeout", "20", timeout=300
+    )
     summary = json.loads(done.stdout)
     assert done.returncode == 0 and summary["kinds"]["right"]["reward_1"] == 164, summary["surprises"]
 
@@ -107,8 +124,17 @@ def test_only_the_token_scores(reward):
     answer = reward.Answer({"task_id": "x"}, "right", "x", "", "secret")
     passed = 'secret {"passed": true, "why": ""}\n'
     assert reward.reward_of(answer, row(reward, stdout=passed)) == 1
-    for changes in ({}, {"stdout": '{"passed": true}\n'}, {"stdout": "x " + passed}, {"stdout": passed.replace("secret", "secreT")}, {"stdout": passed, "exit_code": 1}, {"stdout": passed, "outcome": "timeout", "exit_code": None},
-                    {"stdout": passed, "outcome": "output_limit", "exit_code": None}, {"stdout": 'secret {"passed": 1, "why": ""}\n'}, {"stdout": 'sécret {"passed": true}'}):
+    for changes in (
+        {},
+        {"stdout": '{"passed": true}\n'},
+        {"stdout": "x " + passed},
+        {"stdout": passed.replace("secret", "secreT")},
+        {"stdout": passed, "exit_code": 1},
+        {"stdout": passed, "outcome": "timeout", "exit_code": None},
+        {"stdout": passed, "outcome": "output_limit", "exit_code": None},
+        {"stdout": 'secret {"passed": 1, "why": ""}\n'},
+        {"stdout": 'sécret {"passed": true}'},
+    ):
         assert reward.reward_of(answer, row(reward, **changes)) == 0, changes
 
 
@@ -122,9 +148,19 @@ def test_checker_refuses_values_that_are_not_data(caller):
     """The checker by itself, with answers that need no sandbox: forged equality, patched exits and raised verdicts are 0."""
     problem = json.loads((EXAMPLES / "problems.jsonl").read_text().splitlines()[0])
     name = problem["entry_point"]
-    for code in ("class E(list):\n    def __eq__(self, o): return True\n", "import os; os._exit(0)\n", "raise SystemExit(0)\n", "import sys; sys.modules['__main__'].judge = lambda *a: None\n"):
+    for code in (
+        "class E(list):\n    def __eq__(self, o): return True\n",
+        "import os; os._exit(0)\n",
+        "raise SystemExit(0)\n",
+        "import sys; sys.modules['__main__'].judge = lambda *a: None\n",
+    ):
         code += f"def {name}(x):\n    return E([1]) if 'E' in globals() else None\n"
         task = {"token": "secret", "answer": code, **{key: problem[key] for key in ("prompt", "entry_point", "test")}}
         done = caller.call("/usr/bin/python3", "-I", "-c", (EXAMPLES / "checker.py").read_text(), input=json.dumps(task).encode())
         assert done.stdout.startswith(b"secret ") and json.loads(done.stdout[7:])["passed"] is False, (code, done)
-    assert subprocess.run(["/usr/bin/python3", "-I", "-c", (EXAMPLES / "checker.py").read_text()], input=b"", capture_output=True).returncode != 0
+    assert (
+        subprocess.run(
+            ["/usr/bin/python3", "-I", "-c", (EXAMPLES / "checker.py").read_text()], input=b"", capture_output=True
+        ).returncode
+        != 0
+    )

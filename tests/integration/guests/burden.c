@@ -2,8 +2,8 @@
 /*
  * What a greedy program takes: `burden KIND [AMOUNT]` takes as much of one thing as it gets inside a sandbox.
  *
- * Memory kinds want AMOUNT MiB and print SURVIVED only if they had all of it at once. Counting kinds print how many they got, and the errno that
- * ended it, as "got N errno E".
+ * Memory kinds want AMOUNT MiB and print SURVIVED only if they had all of it at once. Counting kinds print how many they got, and
+ * the errno that ended it, as "got N errno E".
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -2,8 +2,8 @@
 /*
  * What a hostile program tries by system call: `probe NAME` makes one group of attempts inside a sandbox.
  *
- * Exit status 0: every attempt was refused; 1: one was not, and standard output says which. Death by SIGSYS counts as refused. Constants are spelled out
- * where Debian 12's headers lack them. Everything is raw: no library may quietly fall back to a harmless call.
+ * Exit status 0: every attempt was refused; 1: one was not, and standard output says which. Death by SIGSYS counts as refused.
+ * Constants are spelled out where Debian 12's headers lack them. Everything is raw: no library may quietly fall back to a harmless call.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -82,7 +82,8 @@ static void breach(const char *what) {
 /* ---- namespaces ---- */
 
 static void probe_unshare(void) {
-    static const unsigned long flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS, CLONE_NEWCGROUP, 0x80 /* NEWTIME */ };
+    static const unsigned long flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS,
+                                           CLONE_NEWCGROUP, 0x80 /* NEWTIME */ };
 
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         REFUSED(syscall(SYS_unshare, flags[i]));
@@ -91,8 +92,8 @@ static void probe_unshare(void) {
 }
 
 static void probe_clone(void) {
-    static const unsigned long flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS, CLONE_NEWCGROUP,
-                                           CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID };
+    static const unsigned long flags[] = { CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWUTS,
+                                           CLONE_NEWCGROUP, CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID };
 
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         for (int high = 0; high < 2; high++) {
@@ -534,12 +535,15 @@ static void probe_whoami(void) {
 }
 
 static const struct { const char *name; void (*run)(void); } probes[] = {
-    { "unshare", probe_unshare }, { "clone", probe_clone }, { "clone3", probe_clone3 }, { "setns", probe_setns }, { "mount", probe_mount },
-    { "chroot", probe_chroot }, { "handles", probe_handles }, { "mknod", probe_mknod }, { "io_uring", probe_io_uring }, { "bpf", probe_bpf },
-    { "keys", probe_keys }, { "machine", probe_machine }, { "int80", probe_int80 }, { "x32", probe_x32 }, { "init", probe_init },
-    { "signal_init", probe_signal_init }, { "rights", probe_rights }, { "odd_sockets", probe_odd_sockets }, { "raw_sockets", probe_raw_sockets },
-    { "netconnect", probe_netconnect }, { "tiocsti", probe_tiocsti }, { "descriptors", probe_descriptors }, { "memfd_secret", probe_memfd_secret },
-    { "setuid_file", probe_setuid_file }, { "whoami", probe_whoami },
+    { "unshare", probe_unshare }, { "clone", probe_clone }, { "clone3", probe_clone3 },
+    { "setns", probe_setns }, { "mount", probe_mount }, { "chroot", probe_chroot },
+    { "handles", probe_handles }, { "mknod", probe_mknod }, { "io_uring", probe_io_uring },
+    { "bpf", probe_bpf }, { "keys", probe_keys }, { "machine", probe_machine },
+    { "int80", probe_int80 }, { "x32", probe_x32 }, { "init", probe_init },
+    { "signal_init", probe_signal_init }, { "rights", probe_rights }, { "odd_sockets", probe_odd_sockets },
+    { "raw_sockets", probe_raw_sockets }, { "netconnect", probe_netconnect }, { "tiocsti", probe_tiocsti },
+    { "descriptors", probe_descriptors }, { "memfd_secret", probe_memfd_secret }, { "setuid_file", probe_setuid_file },
+    { "whoami", probe_whoami },
 };
 
 int main(int argc, char **argv) {
