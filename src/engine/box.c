@@ -26,9 +26,11 @@
 
 #define SETUP_SECONDS 60        /* far more than set-up takes on a host that is not broken */
 #define SPARE_SECONDS 30
+#define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */
 
 static void box_free(struct box *box) {
     struct engine *engine = box->engine;
+    bool has_lived = box->pidfd >= 0;   /* and so held what others may be waiting for */
 
     loop_remove(engine->loop, &box->death);
     loop_remove(engine->loop, &box->answers);
@@ -42,6 +44,10 @@ static void box_free(struct box *box) {
     close_fd(&box->netns);
     if (box->slot)
         slot_put(box->program, box->slot);
+    if (box->home) {
+        box->home = home_free(box->home);
+        process_end_strays(engine);
+    }
     list_remove(&box->node);
     list_remove(&box->in_program);
     list_remove(&box->in_launcher);
@@ -49,6 +55,8 @@ static void box_free(struct box *box) {
     free(box);
     if (engine->stopping && !engine->n_boxes)
         loop_stop(engine->loop);
+    else if (has_lived)
+        run_pump_soon(engine);
 }
 
 static void leave_spares(struct box *box) {
@@ -125,6 +133,8 @@ static void on_deadline(struct loop_timer *timer) {
 
     if (box->run && box->state == BOX_SETUP)
         box_failed(box, &record);
+    else if (box->home && box->state == BOX_DYING)
+        sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);   /* it had its time; what it leaves is for us to end */
     else
         box_kill(box);
 }
@@ -166,6 +176,8 @@ int box_new(struct program *program, struct box **ret_box, struct rollbox_error 
         r = loop_add(engine->loop, &box->answers, box->socket, EPOLLIN, on_answer);
     if (r == 0)
         r = loop_timer_set(engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
+    if (r == 0 && program->plan->flags & PLAN_PROCESS)
+        r = home_new(program, launcher->id_base, &box->home);
     if (r == 0)
         r = launcher_create(launcher, box, pair[1]);
     close_fd(&pair[1]);
@@ -209,6 +221,9 @@ void box_kill(struct box *box) {
     leave_spares(box);
     loop_remove(box->engine->loop, &box->answers);
     close_fd(&box->socket);
+    /* Without a pid namespace it is init that ends the others, as soon as it sees its socket closed. */
+    if (box->pidfd >= 0 && box->home && loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + END_SECONDS * 1000000000ll, on_deadline) == 0)
+        return;
     if (box->pidfd >= 0)
         sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
     else if (list_empty(&box->in_launcher))

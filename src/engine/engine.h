@@ -36,7 +36,7 @@ struct engine {
     struct loop_source listen;
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;
-    int fd_reserve;             /* descriptors from this number on are for what runs already, and for telling failures */
+    unsigned max_boxes;         /* that our limit of open files can bear, each with all that it may come to need */
     char *socket_path;
     struct list clients, programs, boxes, queue;
     uint64_t next_program;
@@ -51,8 +51,9 @@ struct engine {
     size_t finished_bytes;
     unsigned n_finished;
     struct loop_timer tidy;     /* armed while there are boxes */
-    struct loop_timer janitor_due;
+    struct loop_timer janitor_due, pump_due;
     int64_t oom_kills;
+    struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
 };
 
@@ -123,6 +124,7 @@ struct box {
     struct loop_source death, answers;
     struct loop_timer deadline; /* of set-up, or of a spare's idleness */
     struct slot *slot;
+    struct home *home;          /* of isolation process: its private files; NULL: of isolation namespace */
     struct run *run;            /* NULL: spare, or its run is over */
     bool oom;
 };
@@ -175,6 +177,7 @@ struct program *program_find(struct engine *engine, uint64_t number);
 int program_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
 struct program *program_free(struct program *program);
 int program_keep_spares(struct program *program);
+void program_drop_spares(struct engine *engine);        /* of all programs: something has run out */
 
 /* host.c: what plan_compile must know. */
 struct host;
@@ -212,7 +215,7 @@ void run_box_dead(struct run *run);
 void run_abandon(struct run *run);      /* its client is gone */
 void run_forget_client(struct client *client);  /* as somebody who waits for another's run */
 void run_pump(struct engine *engine);   /* starts what may start */
-bool engine_descriptors_short(const struct engine *engine);
+void run_pump_soon(struct engine *engine);
 
 /* output.c */
 int output_open(struct output *output, struct run *run, int *ret_write_end);
@@ -239,6 +242,17 @@ void server_status(struct engine *engine, struct buf *to);
 /* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started with the first slot, as soon as the loop has nothing better to do. */
 void janitor_start_soon(struct engine *engine);
 int janitor_main(char *const *paths);
+
+/* process.c: isolation process: private files, ids, processes. */
+struct home;
+int home_new(struct program *program, uint32_t id_base, struct home **ret_home);
+void home_fields(const struct home *home, struct buf *message);        /* of CREATE */
+bool home_is_over(struct home *home, uint64_t limit_bytes);            /* now and then looks, so that looking costs little */
+struct home *home_free(struct home *home);                              /* the sandbox is dead */
+uint64_t process_limit(struct program *program);                        /* RLIMIT_NPROC of a command; 0: the plan's */
+void process_end_strays(struct engine *engine);                         /* kills what a killed init left */
+void process_finish(struct engine *engine);
+int process_janitor_main(const char *path);
 
 /* words.c: a failure of the guest side, worded. */
 void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error);

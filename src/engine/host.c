@@ -2,8 +2,10 @@
 /*
  * Looking at the host on behalf of plan_compile, which does no I/O: where granted paths lead, what the faked files of /proc are to say.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,6 +89,8 @@ static int look_up(const char *path, bool mere_name, struct plan_host_path *foun
     if (!found->real)
         return -ENOMEM;
     found->type = S_ISDIR(st.st_mode) ? PLAN_PATH_DIRECTORY : PLAN_PATH_OTHER;
+    mode_t wanted = S_ISDIR(st.st_mode) ? S_IROTH | S_IWOTH | S_IXOTH : S_IROTH | S_IWOTH;
+    found->others_write = (st.st_mode & wanted) == wanted;
     /* Merely naming a file takes no right to it; a sandbox can have no more than its owner. */
     if (!mere_name && faccessat(AT_FDCWD, link, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK, AT_EACCESS) < 0 && errno == EACCES)
         found->error = errno;
@@ -181,12 +185,51 @@ static int find_masked(struct host *host) {
     return 0;
 }
 
+/* For isolation process: what lies beside something denied. */
+static int list_directory(void *data, const char *path, struct expand_entries *to) {
+    DIR *directory = opendir(path);
+    struct dirent *entry;
+    int r = directory ? 0 : -errno;
+
+    (void)data;
+    while (r == 0 && (entry = readdir(directory))) {
+        struct stat st;
+
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || fstatat(dirfd(directory), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || S_ISLNK(st.st_mode))
+            continue;
+        r = expand_entries_add(to, entry->d_name, S_ISDIR(st.st_mode));
+    }
+    if (directory)
+        closedir(directory);
+    return r;
+}
+
+static const struct expand_lister lister = { list_directory, NULL };
+
+/* Where something denied will be once it exists, with the links on the way resolved. NULL: nowhere, or out of memory, and the policy's own path counts. */
+static char *where_missing(const char *path) {
+    char parent[4096], real[PATH_MAX], *whole = NULL;
+    size_t length = strlen(path);
+
+    while (length && length < sizeof parent) {
+        memcpy(parent, path, length);
+        parent[length] = '\0';
+        if (realpath(parent, real))
+            return asprintf(&whole, "%s%s", strcmp(real, "/") ? real : "", path + length) < 0 ? NULL : whole;
+        while (length && path[--length] != '/')
+            ;
+    }
+    return NULL;
+}
+
 static int look(struct host *host, struct engine *engine, const struct policy *policy) {
     struct plan_host *h = &host->plan;
     struct rlimit limit;
     int r;
 
     h->is_root = engine->features.is_root;
+    h->own_ids = engine->features.own_ids;
+    h->lister = &lister;
     h->landlock_abi = engine->features.landlock ? engine->features.landlock_abi : 0;
     h->seccomp = engine->features.seccomp;
     h->timens = engine->features.timens;
@@ -202,6 +245,9 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     if ((r = look_up_all(&policy->fs_readable, false, host, &h->readable)) < 0 || (r = look_up_all(&policy->fs_writable, false, host, &h->writable)) < 0 ||
         (r = look_up_all(&policy->fs_shared, false, host, &h->shared)) < 0 || (r = look_up_all(&policy->fs_denied, true, host, &h->denied)) < 0)
         return r;
+    for (size_t i = 0; policy->isolation == POLICY_ISOLATION_PROCESS && i < policy->fs_denied.n; i++)
+        if (!h->denied[i].real)
+            h->denied[i].real = where_missing(policy->fs_denied.items[i].path);
     find_root_links(host);
     unsigned cpus = h->cpus;
     if (policy->max_cpu_milli)

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "engine/engine.h"
 
 #define MAX_PATHS 8
@@ -78,5 +79,5 @@ static void start(struct loop_timer *timer) {
 
 void janitor_start_soon(struct engine *engine) {
     if (engine->janitor < 0 && !engine->janitor_due.position)
-        (void)loop_timer_set(engine->loop, &engine->janitor_due, 0, start);
+        (void)loop_timer_set(engine->loop, &engine->janitor_due, clock_now_ns(), start);
 }

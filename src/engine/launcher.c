@@ -154,7 +154,7 @@ static int start_process(struct engine *engine, struct launcher **ret_launcher) 
         list_init(&launcher->creating);
         launcher->socket = pair[0];
         launcher->number = ++engine->next_launcher;
-        if (engine->features.is_root)
+        if (engine->features.is_root || engine->features.own_ids)
             launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
         r = fcntl(launcher->socket, F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_init(engine, launcher->id_base, high, &launcher->pid);
     }
@@ -224,7 +224,9 @@ int launcher_create(struct launcher *launcher, struct box *box, int box_socket) 
 
     box->serial = ++launcher->next_serial;
     wire_begin(&message, GUEST_CREATE, box->serial);
-    if (launcher->program->plan->flags & PLAN_OWN_ID) {
+    if (box->home) {
+        home_fields(box->home, &message);
+    } else if (launcher->program->plan->flags & PLAN_OWN_ID) {
         engine->next_guest_id = engine->next_guest_id % (GUEST_ID_OTHERS - 3) + 1;
         wire_add_u64(&message, GUEST_ID, engine->next_guest_id + 1);
     }

@@ -5,6 +5,7 @@
  *   rollbox-engine --fd N            private: serves the one client on descriptor N and ends with it
  *   rollbox-engine --socket PATH     shared: serves all clients of the same user that connect; ends on SIGTERM or SIGINT
  *   rollbox-engine --janitor DIR...  see janitor.c
+ *   rollbox-engine --janitor-files DIR  see process.c
  *
  * Stopping means killing every box and waiting for the kernel to say that they are dead; then the cgroups go, then the engine.
  */
@@ -31,6 +32,9 @@
 #include "sys/proc.h"
 
 #define TIDY_SECONDS 1
+#define FILES_OF_ENGINE 32      /* its own, of a few clients and launchers, and for telling failures */
+#define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
+#define FILES_OF_SLOT 14
 
 static int complain(const char *what, const char *why) {
     fprintf(stderr, "rollbox-engine: %s: %s\n", what, why);
@@ -143,8 +147,8 @@ static char *find_init(void) {
     return strdup(path);
 }
 
-/* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. Returns where the reserve begins. */
-static int raise_limits(void) {
+/* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. Returns how many. */
+static unsigned raise_limits(void) {
     static const int resources[] = { RLIMIT_NOFILE, RLIMIT_FSIZE };
     struct rlimit limit;
 
@@ -153,10 +157,7 @@ static int raise_limits(void) {
             limit.rlim_cur = limit.rlim_max;
             setrlimit(resources[i], &limit);
         }
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return 512;
-    int most = (int)MIN(limit.rlim_cur, (rlim_t)1 << 30);
-    return most - MIN(most / 4, 64);
+    return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : (unsigned)MIN(limit.rlim_cur, (rlim_t)1 << 30);
 }
 
 static int open_signals(struct engine *engine) {
@@ -188,7 +189,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         list_init(&engine->finished_by[i]);
     engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
-    engine->fd_reserve = raise_limits();
+    unsigned open_files = raise_limits();
     features_quick(&engine->features);
     if (engine->features.mask_problem[0])
         return complain("ROLLBOX_KFEAT", engine->features.mask_problem);
@@ -206,6 +207,8 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         r = cgroup_root_open(&engine->features, &engine->cgroups);
     if (r < 0)
         return complain("starting", strerror(-r));
+    unsigned each = FILES_OF_BOX + (cgroup_root_backend(engine->cgroups) != CGROUP_NONE ? FILES_OF_SLOT : 0);
+    engine->max_boxes = open_files > FILES_OF_ENGINE + each ? (open_files - FILES_OF_ENGINE) / each : 1;
     uint64_t available = engine->features.memory_available_bytes;
     engine->memory_budget = have_budget ? memory_budget : available / 10 * 8;
     return 0;
@@ -224,6 +227,7 @@ static void finish(struct engine *engine) {
         (void)unlink(engine->socket_path);
         free(engine->socket_path);
     }
+    process_finish(engine);
     close_fd(&engine->listen_fd);
     close_fd(&engine->signal_fd);
     close_fd(&engine->lock_fd);
@@ -243,6 +247,8 @@ int main(int argc, char **argv) {
 
     if (argc > 2 && !strcmp(argv[1], "--janitor"))
         return janitor_main(argv + 2);
+    if (argc == 3 && !strcmp(argv[1], "--janitor-files"))
+        return process_janitor_main(argv[2]);
     for (int i = 1; i < argc; i++) {
         char *end;
 

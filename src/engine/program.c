@@ -18,9 +18,18 @@
 #define MAX_WARM 64
 #define MAX_PROGRAMS 8192
 
-static void cool_down(struct program *program) {
+static void drop_spares(struct program *program) {
     list_for_each(node, &program->spares)
         box_kill(container_of(node, struct box, in_program));
+}
+
+void program_drop_spares(struct engine *engine) {
+    list_for_each(node, &engine->programs)
+        drop_spares(container_of(node, struct program, node));
+}
+
+static void cool_down(struct program *program) {
+    drop_spares(program);
     if (program->launcher)
         launcher_stop(program->launcher);
     list_for_each(node, &program->slots)
@@ -67,18 +76,28 @@ static int parse(const char *text, size_t length, struct policy **ret_policy, st
 static int check_features(const struct features *features, const struct policy *policy, struct rollbox_error *error) {
     static const enum feature always[] = { FEATURE_USERNS, FEATURE_PIDNS, FEATURE_MOUNTNS, FEATURE_IPCNS, FEATURE_UTSNS, FEATURE_SECCOMP, FEATURE_CLONE3, FEATURE_OPENAT2,
                                            FEATURE_CLOSE_RANGE, FEATURE_PIDFD, FEATURE_MOUNT_API };
+    static const enum feature process[] = { FEATURE_LANDLOCK, FEATURE_SECCOMP, FEATURE_CLONE3, FEATURE_OPENAT2, FEATURE_CLOSE_RANGE, FEATURE_PIDFD };
+    bool is_process = policy->isolation == POLICY_ISOLATION_PROCESS;
     enum feature missing = FEATURE_COUNT;
 
-    for (size_t i = 0; i < ARRAY_SIZE(always) && missing == FEATURE_COUNT; i++)
+    if (is_process && !features->uid && !features->own_ids)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+                         "isolation process: root without CAP_SETUID, CAP_SETGID and CAP_CHOWN cannot give sandboxes ids of their own, and they are never root; grant these, or run rollbox as an ordinary user");
+    for (size_t i = 0; is_process && i < ARRAY_SIZE(process) && missing == FEATURE_COUNT; i++)
+        if (!feature_get(features, process[i]))
+            missing = process[i];
+    if (missing == FEATURE_COUNT && is_process && features->uid && !features->landlock_scope)
+        missing = FEATURE_LANDLOCK_SCOPE;
+    for (size_t i = 0; !is_process && i < ARRAY_SIZE(always) && missing == FEATURE_COUNT; i++)
         if (!feature_get(features, always[i]))
             missing = always[i];
-    if (missing == FEATURE_COUNT && policy->net != POLICY_NET_HOST && !features->netns)
+    if (missing == FEATURE_COUNT && !is_process && policy->net != POLICY_NET_HOST && !features->netns)
         missing = FEATURE_NETNS;
-    if (missing == FEATURE_COUNT && policy->fs_writable.n && !features->overlayfs)
+    if (missing == FEATURE_COUNT && !is_process && policy->fs_writable.n && !features->overlayfs)
         missing = FEATURE_OVERLAYFS;
-    if (missing == FEATURE_COUNT && policy->fs_writable.n && !features->is_root && !features->overlay_userxattr)
+    if (missing == FEATURE_COUNT && !is_process && policy->fs_writable.n && !features->is_root && !features->overlay_userxattr)
         missing = FEATURE_OVERLAY_USERXATTR;
-    if (missing == FEATURE_COUNT && (policy->fs_writable.n || policy->fs_shared.n) && features->is_root && !features->idmapped_mounts)
+    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->fs_shared.n) && features->is_root && !features->idmapped_mounts)
         missing = FEATURE_IDMAPPED_MOUNTS;
     if (missing == FEATURE_COUNT && !features->cgroup_v1 && !features->cgroup_v2 && !features->proc_children)
         missing = FEATURE_PROC_CHILDREN;
@@ -215,7 +234,7 @@ int program_keep_spares(struct program *program) {
     unsigned wanted = program->n_runs < 2 ? 0 : MIN(MAX(program->n_running, 1u), program->engine->features.cpus);
     struct rollbox_error error;
 
-    while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued && !engine_descriptors_short(program->engine)) {
+    while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued && program->engine->n_boxes < program->engine->max_boxes) {
         struct box *box;
         int r = box_new(program, &box, &error);
 

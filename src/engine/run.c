@@ -27,6 +27,8 @@
 #define MAX_ENVIRONMENT 8192
 /* How fast a guest can use memory, a CPU: page faults bring in less than this. Without a memory cgroup it says when the limit can be reached at the earliest. */
 #define BYTES_A_SECOND (4ull << 30)
+/* How far the watcher lets a sandbox of isolation process be over max_processes: by what the count of the user's other processes may have changed. */
+#define PROCESSES_SLACK 8
 #define WATCH_LEAST_NS 2000000ll
 #define WATCH_MOST_NS 200000000ll
 
@@ -181,7 +183,7 @@ static int parse(struct run *run, struct wire_message *message, bool *ret_stdin,
     if (!n_args)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument");
     if (!have_cwd)
-        wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : "/tmp");
+        wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : run->program->plan->flags & PLAN_PROCESS ? "" : "/tmp");
     add_environment(&run->request, run->program, env, n_env);
     run->timeout_ms = have_timeout ? (int64_t)timeout : run->program->policy->timeout_ms;
     run->output_limit = output == UINT64_MAX ? run->program->policy->max_output_bytes : output;
@@ -370,6 +372,17 @@ static void on_watch(struct loop_timer *timer) {
             run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
             return;
         }
+        /* Without a namespace of its own a sandbox' processes are counted with others', so the kernel's limit may leave it more than its due. */
+        if (run->box->home && !run->box->slot && processes > run->program->policy->max_processes + PROCESSES_SLACK) {
+            run->status = SIGKILL;
+            run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
+            return;
+        }
+    }
+    if (run->box && run->box->home && home_is_over(run->box->home, run->program->policy->max_disk_bytes)) {
+        run->status = SIGXFSZ;  /* what a single file past the limit ends with */
+        run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
+        return;
     }
     uint64_t left = run->box && run->box->slot ? limit : limit - MIN(run->peak_memory, limit);
     int64_t pause = (int64_t)(left / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1));
@@ -515,20 +528,9 @@ static void close_streams_again(struct run *run) {
     }
 }
 
-/* The kernel gives the lowest free number: one from the reserve means that all below are taken. */
-bool engine_descriptors_short(const struct engine *engine) {
-    int fd = fcntl(engine->null_fd, F_DUPFD_CLOEXEC, 0);
-
-    if (fd >= 0)
-        close(fd);
-    return fd < 0 || fd >= engine->fd_reserve;
-}
-
 static int start(struct run *run, struct rollbox_error *error) {
-    if (engine_descriptors_short(run->engine) && run->engine->n_running)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "the engine has no descriptors left; raise its limit of open files (ulimit -n)");
-
     struct box *box = box_take_spare(run->program);
+    uint64_t processes;
     int r = open_streams(run);
 
     if (r < 0) {
@@ -548,6 +550,8 @@ static int start(struct run *run, struct rollbox_error *error) {
     if (box->state == BOX_READY)
         loop_timer_clear(run->engine->loop, &box->deadline);
     ((struct wire_header *)(void *)run->request.data)->flags = GUEST_EXEC_FINAL;
+    if (box->home && (processes = process_limit(run->program)))
+        wire_add_u64(&run->request, GUEST_PROCESSES, processes);
     r = wire_send(box->socket, &run->request, run->stdio, 3);
     if (r < 0) {
         box->run = NULL;
@@ -561,8 +565,8 @@ static int start(struct run *run, struct rollbox_error *error) {
     return 0;
 }
 
-/* Starts queued runs in order, as far as memory allows: the sum of their limits stays within the budget, or one runs alone. When the host is out of something, what runs already
- * is waited for; only a run that fails alone fails. */
+/* Starts queued runs in order, as far as memory allows: the sum of their limits stays within the budget, or one runs alone. When the host is out of something, spares go
+ * and what runs already is waited for; only a run that fails alone fails. */
 void run_pump(struct engine *engine) {
     while (!list_empty(&engine->queue) && !engine->stopping) {
         struct run *run = container_of(engine->queue.next, struct run, in_queue);
@@ -571,9 +575,17 @@ void run_pump(struct engine *engine) {
 
         if (engine->n_running && engine->memory_budget && engine->memory_reserved + memory > engine->memory_budget)
             return;
+        if (engine->n_boxes >= engine->max_boxes && !run->program->n_spares) {
+            program_drop_spares(engine);
+            return;
+        }
         if (start(run, &error) < 0) {
-            if (error.code == ROLLBOX_ERR_RESOURCE_EXHAUSTED && engine->n_running)
-                return;
+            if (error.code == ROLLBOX_ERR_RESOURCE_EXHAUSTED && engine->n_boxes) {
+                program_drop_spares(engine);
+                if (engine->n_boxes)
+                    return;     /* the next box to be freed pumps again */
+                continue;
+            }
             run_fail(run, error.code, error.error_number, error.stage, error.message);
             return;             /* which has pumped on */
         }
@@ -584,4 +596,14 @@ void run_pump(struct engine *engine) {
         run->reserved = true;
         (void)program_keep_spares(run->program);
     }
+}
+
+static void on_pump_due(struct loop_timer *timer) {
+    run_pump(container_of(timer, struct engine, pump_due));
+}
+
+/* From the loop, not from within whatever is going on now. */
+void run_pump_soon(struct engine *engine) {
+    if (!list_empty(&engine->queue) && !engine->pump_due.position)
+        (void)loop_timer_set(engine->loop, &engine->pump_due, clock_now_ns(), on_pump_due);
 }

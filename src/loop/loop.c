@@ -138,8 +138,9 @@ static int milliseconds_to_wait(const struct loop *loop) {
     return left <= 0 ? 0 : (int)MIN((left + 999999) / 1000000, (int64_t)1 << 30);
 }
 
+/* Those that are due now. One that is set meanwhile comes after the descriptors have had their turn. */
 static void fire_timers(struct loop *loop) {
-    int64_t now = clock_now_ns();
+    int64_t now = clock_now_ns() - 1;
 
     while (loop->n && loop->heap[1]->at_ns <= now) {
         struct loop_timer *timer = loop->heap[1];
