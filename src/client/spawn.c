@@ -91,7 +91,7 @@ static int find_engine(const char *engine_path, char **ret_path, struct rollbox_
     return 0;
 }
 
-/* The ROLLBOX_* variables; pointers into environ, the array is the caller's to free. */
+/* The ROLLBOX_* variables, and TMPDIR, where isolation process has its private files; pointers into environ, the array is the caller's to free. */
 static char **engine_environment(void) {
     size_t n = 0, kept = 0;
 
@@ -102,7 +102,7 @@ static char **engine_environment(void) {
         return NULL;
     if (!getauxval(AT_SECURE))
         for (size_t i = 0; i < n; i++)
-            if (!strncmp(environ[i], "ROLLBOX_", strlen("ROLLBOX_")))
+            if (!strncmp(environ[i], "ROLLBOX_", strlen("ROLLBOX_")) || !strncmp(environ[i], "TMPDIR=", strlen("TMPDIR=")))
                 kept_variables[kept++] = environ[i];
     return kept_variables;
 }

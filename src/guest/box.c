@@ -92,12 +92,12 @@ static int build_ruleset(struct box *box, struct guest_fault *fault) {
     for (uint32_t i = 0; i < plan->rules.n; i++) {
         struct landlock_path_beneath_attr rule = { .allowed_access = rules[i].access, .parent_fd = box->static_rules[i] };
 
-        if (!rules[i].is_static)
+        if (rules[i].kind != PLAN_RULE_STATIC)
             rule.parent_fd = open(plan_text(plan, rules[i].path), O_PATH | O_CLOEXEC);
         if (rule.parent_fd < 0)
             return guest_fault(fault, GUEST_STAGE_LANDLOCK, i, -errno);
         int r = sys_landlock_add_rule(box->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
-        if (!rules[i].is_static)
+        if (rules[i].kind != PLAN_RULE_STATIC)
             close(rule.parent_fd);
         if (r < 0)
             return guest_fault(fault, GUEST_STAGE_LANDLOCK, i, r);
@@ -130,7 +130,7 @@ static int drop_privileges(void) {
     return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ? -errno : 0;
 }
 
-static int install_filter(const struct plan *plan) {
+int box_install_filter(const struct plan *plan) {
     struct sock_fprog program = { .len = (unsigned short)plan->filter.n, .filter = (void *)(uintptr_t)((const char *)plan + plan->filter.offset) };
 
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
@@ -189,7 +189,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     r = drop_privileges();
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
-    if (plan->flags & PLAN_SECCOMP && (r = install_filter(plan)) < 0)
+    if (plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     umask(022);
     return 0;

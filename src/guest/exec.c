@@ -83,7 +83,7 @@ static int set_streams(const int stdio[3]) {
     return sys_close_range(3, ~0u, 0);
 }
 
-static int set_limits(const struct plan *plan) {
+static int set_limits(const struct plan *plan, uint64_t processes) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
 
     for (uint32_t i = 0; i < plan->rlimits.n; i++) {
@@ -91,6 +91,8 @@ static int set_limits(const struct plan *plan) {
         if (setrlimit((int)limits[i].resource, &limit) < 0)
             return -errno;
     }
+    if (processes && setrlimit(RLIMIT_NPROC, &(struct rlimit){ processes, processes }) < 0)
+        return -errno;
     return 0;
 }
 
@@ -102,9 +104,11 @@ static int prepare(struct child *child) {
 
     if (setsid() < 0)
         return guest_fault(fault, GUEST_STAGE_SESSION, 0, -errno);
-    if (chdir(child->request->cwd) < 0)
+    if (box->plan->flags & PLAN_PROCESS && (r = process_become_guest(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_USER, 0, r);
+    if ((*child->request->cwd ? chdir(child->request->cwd) : fchdir(box->home)) < 0)
         return guest_fault(fault, GUEST_STAGE_CWD, 0, -errno);
-    if ((r = set_limits(box->plan)) < 0)
+    if ((r = set_limits(box->plan, child->request->processes)) < 0)
         return guest_fault(fault, GUEST_STAGE_LIMITS, 0, r);
     if (box->plan->flags & PLAN_LANDLOCK && (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
@@ -112,6 +116,8 @@ static int prepare(struct child *child) {
         return guest_fault(fault, GUEST_STAGE_STREAMS, 0, r);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    if (box->plan->flags & PLAN_PROCESS && (r = box_install_filter(box->plan)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     return 0;
 }
 

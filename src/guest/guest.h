@@ -5,7 +5,8 @@
  * One static program, rollbox-init. The engine starts it as a *launcher* and sends it a plan; the launcher carries out the template operations and
  * then clones, on request, sandboxes from itself. A clone becomes the sandbox' *init* (pid 1): it carries out the box operations, gives up every
  * right it has, and executes commands on request. Nothing here allocates, formats or takes a lock; what fails is reported as one fixed record
- * {what, stage, operation, errno}, which the engine puts in words.
+ * {what, stage, operation, errno}, which the engine puts in words. Under isolation process
+ * there is no template and a clone is no pid 1, but all else is the same: see process.c.
  *
  * Requests to the launcher and to init are messages of base/wire.h; their answers are records. When the other end of its socket
  * closes, a launcher ends, and an init ends and with it the whole sandbox.
@@ -25,8 +26,8 @@
 /* Requests. */
 enum guest_request {
     GUEST_PLAN = 1,             /* to the launcher, once, first. fd: the plan */
-    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
-    GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD {GUEST_FILE_*}*; fds: stdin, stdout, stderr */
+    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
+    GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? {GUEST_FILE_*}*; fds: stdin, stdout, stderr */
 };
 
 enum guest_create_flag {
@@ -45,8 +46,10 @@ enum guest_tag {
     GUEST_FILE_PATH,            /* text */
     GUEST_FILE_MODE,            /* u64 */
     GUEST_FILE_DATA,            /* bytes */
-    GUEST_ID,                   /* u64: the guest's id in U0, for this sandbox alone */
+    GUEST_ID,                   /* u64: the guest's id in U0, for this sandbox alone; under isolation process the host's, and the next is its init's */
     GUEST_AFFINITY,             /* bytes: a cpu_set_t for sched_setaffinity */
+    GUEST_HOME,                 /* text: isolation process: the directory of the sandbox' private files */
+    GUEST_PROCESSES,            /* u64: isolation process: RLIMIT_NPROC of the command */
 };
 
 /* Answers. */

@@ -52,6 +52,13 @@ static void report_exit(const struct box *box, const struct command *command, in
     record_send(box->socket, &record, NULL, 0);
 }
 
+/* The sandbox' end. In a pid namespace the kernel kills what is left. */
+_Noreturn static void leave(const struct box *box, int status) {
+    if (box->plan->flags & PLAN_PROCESS)
+        process_end(box);
+    _exit(status);
+}
+
 /* Kills whatever the command left running and waits for it, so that its end, as told, is the end of all, and its usage complete. The kernel signals every process of the
  * namespace but init in one go, which no fork can slip through. */
 static void end_all(void) {
@@ -71,7 +78,7 @@ static void reap(const struct box *box, struct command *command) {
             end_all();
         report_exit(box, command, status);
         if (command->final)
-            _exit(0);
+            leave(box, 0);
         command->pid = 0;
     }
 }
@@ -100,8 +107,20 @@ static int put_file(const char *path, mode_t mode, const void *data, size_t leng
     return r;
 }
 
-/* Fills the pointer arrays of a request from its message. `texts` has room for every field and two NULLs. */
-static int parse_exec(const struct wire_message *message, char **texts, size_t n_fields, struct exec_request *request) {
+/* Adds an entry to the environment, unless it has one of that name. How many were added. */
+static size_t add_default(char **env, size_t n, const char *entry) {
+    size_t length = strcspn(entry, "=") + 1;
+
+    for (size_t i = 0; i < n; i++)
+        if (!strncmp(env[i], entry, length))
+            return 0;
+    env[n] = (char *)entry;
+    env[n + 1] = NULL;
+    return 1;
+}
+
+/* Fills the pointer arrays of a request from its message. `texts` has room for every field, two defaults and two NULLs. */
+static int parse_exec(const struct box *box, const struct wire_message *message, char **texts, size_t n_fields, struct exec_request *request) {
     struct wire_field field;
     size_t position = 0, n_args = 0, n_env = 0;
     char **args = texts, **env = texts + n_fields + 1;
@@ -116,10 +135,14 @@ static int parse_exec(const struct wire_message *message, char **texts, size_t n
             env[n_env++] = (char *)text;
         else if (field.tag == GUEST_CWD && text)
             request->cwd = text;
+        else if (field.tag == GUEST_PROCESSES && wire_u64(&field, &request->processes) == 0)
+            continue;
         else if (field.tag != GUEST_FILE_PATH && field.tag != GUEST_FILE_MODE && field.tag != GUEST_FILE_DATA)
             return -EBADMSG;
     }
     args[n_args] = env[n_env] = NULL;
+    for (size_t i = 0; box->plan->flags & PLAN_PROCESS && process_environment(i); i++)
+        n_env += add_default(env, n_env, process_environment(i));
     request->argv = args;
     request->envp = env;
     return r < 0 ? r : n_args && request->cwd && message->n_fds >= 3 ? 0 : -EBADMSG;
@@ -159,12 +182,12 @@ static int start(const struct box *box, struct wire_message *message, struct com
         n_fields++;
     if (r < 0)
         return r;
-    size_t size = (2 * n_fields + 2) * sizeof(char *);
+    size_t size = (2 * n_fields + 4) * sizeof(char *);
     char **texts = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (texts == MAP_FAILED)
         return -errno;
-    r = parse_exec(message, texts, n_fields, &request);
-    if (r == 0 && chdir(request.cwd) < 0)
+    r = parse_exec(box, message, texts, n_fields, &request);
+    if (r == 0 && (*request.cwd ? chdir(request.cwd) : fchdir(box->home)) < 0)
         r = guest_fault(fault, GUEST_STAGE_CWD, 0, -errno);
     if (r == 0)
         r = put_files(message, fault);
@@ -176,7 +199,7 @@ static int start(const struct box *box, struct wire_message *message, struct com
             command->pid = r;
     }
     if (chdir("/") < 0)         /* a command's directory must not be held by init */
-        _exit(1);
+        leave(box, 1);
     munmap(texts, size);
     return r;
 }
@@ -197,7 +220,7 @@ static void handle_request(const struct box *box, struct wire_message *message, 
     }
     record_fault(box->socket, GUEST_EXEC_FAILED, command->serial, &fault, r);
     if (command->final)
-        _exit(0);
+        leave(box, 0);
 }
 
 _Noreturn void init_run(struct box *box) {
@@ -209,13 +232,13 @@ _Noreturn void init_run(struct box *box) {
     sigprocmask(SIG_SETMASK, &all, NULL);
     int signals = signalfd(-1, &all, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals < 0)
-        _exit(1);
+        leave(box, 1);
     for (;;) {
         struct pollfd events[2] = { { box->socket, POLLIN, 0 }, { signals, POLLIN, 0 } };
         struct signalfd_siginfo info;
 
         if (poll(events, 2, -1) < 0 && errno != EINTR)
-            _exit(1);
+            leave(box, 1);
         if (events[1].revents) {
             while (read(signals, &info, sizeof info) == sizeof info)
                 ;
@@ -226,7 +249,7 @@ _Noreturn void init_run(struct box *box) {
             if (r == 1)
                 handle_request(box, &message, &command);
             else if (r != -EAGAIN && r != -EINTR)
-                _exit(0);
+                leave(box, 0);
         }
     }
 }

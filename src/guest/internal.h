@@ -34,6 +34,7 @@ struct box {
     uint32_t outer_id;          /* the guest's uid and gid in U0 */
     int disk;                   /* the private tmpfs, for the engine; -1 */
     int ruleset;                /* Landlock; -1 */
+    int home;                   /* isolation process: the directory of its private files; -1 */
 };
 
 /* ops.c: carries out plan operations. `root` is "/"; `host` is the host's root, -1 once the template is built. */
@@ -48,6 +49,19 @@ extern uint32_t idmap_base;     /* the first id of the launcher's range */
 /* box.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */
 int box_setup(struct box *box, struct guest_fault *fault);
 
+/* Puts the plan's filter on the calling process. */
+int box_install_filter(const struct plan *plan);
+
+/* process.c: the same under isolation process, once the path of the directory for private files is told. */
+int process_set_home(const char *path);
+int process_setup(struct box *box, struct guest_fault *fault);
+/* In a command's process: from init's ids to the guest's. */
+int process_become_guest(const struct box *box);
+/* What init adds to the environment of commands that have it not: "HOME=..." and "TMPDIR=..."; NULL after the last. */
+const char *process_environment(size_t i);
+/* Kills every process of the sandbox but its init, waits for them, removes the private files. */
+void process_end(const struct box *box);
+
 /* init.c: never returns. */
 _Noreturn void init_run(struct box *box);
 
@@ -55,7 +69,8 @@ _Noreturn void init_run(struct box *box);
 struct exec_request {
     char *const *argv;
     char *const *envp;
-    const char *cwd;
+    const char *cwd;            /* "": the directory of the private files, under isolation process */
+    uint64_t processes;         /* RLIMIT_NPROC instead of the plan's; 0: the plan's */
     int stdio[3];
 };
 

@@ -54,7 +54,7 @@ static int receive_plan(const struct plan **ret_plan) {
     if (plan == MAP_FAILED)
         return -errno;
     close(fd);
-    if (plan->magic != PLAN_MAGIC || plan->length != (uint64_t)st.st_size || plan->rules.n > GUEST_MAX_RULES)
+    if (plan->magic != PLAN_MAGIC || plan->length != (uint64_t)st.st_size || (plan->rules.n > GUEST_MAX_RULES && !(plan->flags & PLAN_PROCESS)))
         return -EINVAL;
     *ret_plan = plan;
     return 0;
@@ -130,7 +130,7 @@ static int open_rules(const struct plan *plan, struct guest_fault *fault) {
 
     for (uint32_t i = 0; i < plan->rules.n; i++) {
         static_rules[i] = -1;
-        if (!rules[i].is_static)
+        if (rules[i].kind != PLAN_RULE_STATIC)
             continue;
         static_rules[i] = open(plan_text(plan, rules[i].path), O_PATH | O_CLOEXEC);
         if (static_rules[i] < 0)
@@ -140,6 +140,9 @@ static int open_rules(const struct plan *plan, struct guest_fault *fault) {
 }
 
 static int build(const struct plan *plan, struct guest_fault *fault) {
+    if (plan->flags & PLAN_PROCESS)
+        return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ? guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, -errno) : 0;
+
     int r = enter_namespaces(plan, fault);
 
     if (r == 0)
@@ -167,6 +170,8 @@ static int take_fields(const struct wire_message *message, struct box *box) {
     while (wire_next(message->data, message->length, &position, &field) > 0) {
         if (field.tag == GUEST_ID && wire_u64(&field, &id) == 0)
             box->outer_id = (uint32_t)id;
+        if (field.tag == GUEST_HOME && process_set_home(wire_text(&field)) < 0)
+            return -EBADMSG;
         if (field.tag == GUEST_AFFINITY && sched_setaffinity(0, field.length, field.data) < 0)
             return -errno;
     }
@@ -174,7 +179,7 @@ static int take_fields(const struct wire_message *message, struct box *box) {
 }
 
 _Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
-    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .ruleset = -1 };
+    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .ruleset = -1, .home = -1 };
     struct guest_fault fault = { 0 };
     size_t next = 1;
 
@@ -189,6 +194,8 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     wire_message_done(message);
     if (r < 0)
         guest_fault(&fault, GUEST_STAGE_CGROUP, 0, r);
+    else if (plan->flags & PLAN_PROCESS)
+        r = process_setup(&box, &fault);
     else
         r = box_setup(&box, &fault);
     if (box.netns >= 0)
@@ -197,7 +204,7 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
         record_fault(box.socket, GUEST_FAILED, 0, &fault, r);
         _exit(1);
     }
-    for (uint32_t i = 0; i < plan->rules.n; i++)
+    for (uint32_t i = 0; i < plan->rules.n && !(plan->flags & PLAN_PROCESS); i++)
         if (static_rules[i] >= 0)
             close(static_rules[i]);
     init_run(&box);
@@ -208,10 +215,12 @@ static void create(const struct plan *plan, struct wire_message *message) {
     struct guest_fault fault = { .stage = GUEST_STAGE_CLONE };
     int pidfd = -1;
     struct clone_args args = {
-        .flags = CLONE_PARENT | CLONE_PIDFD | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | (plan->flags & PLAN_CGROUPNS ? CLONE_NEWCGROUP : 0),
+        .flags = CLONE_PARENT | CLONE_PIDFD,
         .pidfd = (uint64_t)(uintptr_t)&pidfd,
     };
 
+    if (!(plan->flags & PLAN_PROCESS))
+        args.flags |= CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | (plan->flags & PLAN_CGROUPNS ? CLONE_NEWCGROUP : 0);
     if (message->header.flags & GUEST_CREATE_CGROUP) {
         size_t index = message->header.flags & GUEST_CREATE_NETNS ? 2 : 1;
         if (index >= message->n_fds) {

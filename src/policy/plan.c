@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "policy/compiler.h"
 #include "policy/filter.h"
 #include "sys/uapi.h"
 
@@ -38,15 +39,6 @@ const char *const plan_proc_masked[] = {
     "scsi/", "softirqs", "timer_stats", "vmstat", "zoneinfo", NULL,
 };
 
-struct compiler {
-    const struct policy *policy;
-    const struct plan_host *host;
-    struct plan plan;           /* the head being filled */
-    struct buf texts, template_ops, box_ops, rules, rlimits;
-    unsigned n_hidden;
-    uint64_t access_read, access_write, access_file;
-};
-
 /* ---- pieces --------------------------------------------------------------------------------------------------------- */
 
 static uint32_t text_bytes(struct compiler *c, const char *text, size_t length) {
@@ -57,12 +49,12 @@ static uint32_t text_bytes(struct compiler *c, const char *text, size_t length) 
     return (uint32_t)at;
 }
 
-static uint32_t text(struct compiler *c, const char *value) {
+uint32_t compiler_text(struct compiler *c, const char *value) {
     return value ? text_bytes(c, value, strlen(value)) : 0;
 }
 
 static void op_add(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode, uint16_t grant) {
-    struct plan_op op = { .kind = (uint16_t)kind, .grant = grant, .mode = (uint32_t)mode, .path = text(c, path), .source = text(c, source) };
+    struct plan_op op = { .kind = (uint16_t)kind, .grant = grant, .mode = (uint32_t)mode, .path = compiler_text(c, path), .source = compiler_text(c, source) };
 
     buf_add(to, &op, sizeof op);
 }
@@ -76,19 +68,19 @@ static void box(struct compiler *c, enum plan_op_kind kind, const char *path, co
 }
 
 static void file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
-    struct plan_op op = { .kind = PLAN_OP_FILE, .mode = mode, .path = text(c, path), .source = text(c, content), .value = strlen(content) };
+    struct plan_op op = { .kind = PLAN_OP_FILE, .mode = mode, .path = compiler_text(c, path), .source = compiler_text(c, content), .value = strlen(content) };
 
     buf_add(&c->template_ops, &op, sizeof op);
 }
 
-static void rule(struct compiler *c, const char *path, uint64_t access, bool is_static) {
-    struct plan_rule r = { .access = access & c->plan.landlock_fs, .path = text(c, path), .is_static = is_static };
+void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32_t kind) {
+    struct plan_rule r = { .access = access & c->plan.landlock_fs, .path = compiler_text(c, path), .kind = kind };
 
     if (r.access)
         buf_add(&c->rules, &r, sizeof r);
 }
 
-static void limit(struct compiler *c, unsigned resource, uint64_t value) {
+void compiler_limit(struct compiler *c, unsigned resource, uint64_t value) {
     struct plan_rlimit l = { .resource = resource, .value = value };
 
     buf_add(&c->rlimits, &l, sizeof l);
@@ -180,11 +172,11 @@ static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) 
         at = hidden;
     }
     struct plan_op op = {
-        .kind = PLAN_OP_BIND, .grant = tag, .mode = (uint32_t)attributes, .path = text(c, at), .source = text(c, g->real),
+        .kind = PLAN_OP_BIND, .grant = tag, .mode = (uint32_t)attributes, .path = compiler_text(c, at), .source = compiler_text(c, g->real),
         .value = g->kind == PLAN_GRANT_SHARED && !device ? PLAN_BIND_IDMAP : 0,
     };
     buf_add(&c->template_ops, &op, sizeof op);
-    rule(c, at, access, true);
+    compiler_rule(c, at, access, PLAN_RULE_STATIC);
     if (g->late) {
         if (in_private_place(g->real))
             op_add(c, &c->box_ops, g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
@@ -199,7 +191,7 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
     unsigned number = c->n_hidden;
 
     hidden_name(c, lower, sizeof lower);
-    struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .grant = tag, .mode = READ_ONLY, .path = text(c, lower), .source = text(c, g->real), .value = PLAN_BIND_IDMAP };
+    struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .grant = tag, .mode = READ_ONLY, .path = compiler_text(c, lower), .source = compiler_text(c, g->real), .value = PLAN_BIND_IDMAP };
     buf_add(&c->template_ops, &op, sizeof op);
     if (!g->late || in_private_place(g->real))
         op_add(c, where, directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, directory ? NULL : "", 0755, tag);
@@ -214,7 +206,7 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
         op_add(c, &c->box_ops, PLAN_OP_COPY, upper, lower, 0, tag);
         op_add(c, &c->box_ops, PLAN_OP_COVER, g->real, upper, 0, tag);
     }
-    rule(c, g->real, directory ? c->access_write : c->access_write & c->access_file, false);
+    compiler_rule(c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
 }
 
 static void deny(struct compiler *c, const struct grant *g, uint16_t tag) {
@@ -285,9 +277,9 @@ static void add_skeleton(struct compiler *c) {
         template(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
     /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only where there is one. Each sandbox' own lies over it. */
     template(c, PLAN_OP_BIND, "/proc", "/proc", 0);
-    rule(c, "/", LANDLOCK_ACCESS_FS_READ_DIR, true);
-    rule(c, "/dev", c->access_file | LANDLOCK_ACCESS_FS_READ_DIR, true);
-    rule(c, "/sys", c->access_read, true);
+    compiler_rule(c, "/", LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_STATIC);
+    compiler_rule(c, "/dev", c->access_file | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_STATIC);
+    compiler_rule(c, "/sys", c->access_read, PLAN_RULE_STATIC);
     for (size_t i = 0; i < ARRAY_SIZE(links) - 2; i += 2)
         template(c, PLAN_OP_SYMLINK, links[i], links[i + 1], 0);
 }
@@ -333,7 +325,7 @@ static void add_etc(struct compiler *c) {
         buf_done(contents[i]);
     }
     if (!over)
-        rule(c, "/etc", c->access_read, true);
+        compiler_rule(c, "/etc", c->access_read, PLAN_RULE_STATIC);
 }
 
 static void add_cpus(struct compiler *c) {
@@ -364,7 +356,7 @@ static void add_proc(struct compiler *c) {
     char path[128];
 
     box(c, PLAN_OP_PROC, "/proc", NULL, 0);
-    rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR, false);
+    compiler_rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_OWN);
     for (size_t i = 0; i < ARRAY_SIZE(fakes); i += 2) {
         snprintf(path, sizeof path, PLAN_HIDDEN "/proc/%s", fakes[i]);
         file(c, path, fakes[i + 1], 0444);
@@ -400,10 +392,10 @@ static void add_private(struct compiler *c) {
     box(c, PLAN_OP_COVER, "/tmp", PLAN_PRIVATE "/t", 0);
     box(c, PLAN_OP_COVER, "/var/tmp", PLAN_PRIVATE "/v", 0);
     box(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", 0);
-    rule(c, "/tmp", c->access_write, false);
-    rule(c, "/var/tmp", c->access_write, false);
-    rule(c, "/dev/shm", c->access_write, false);
-    rule(c, "/dev/pts", c->access_file, false);
+    compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
+    compiler_rule(c, "/var/tmp", c->access_write, PLAN_RULE_OWN);
+    compiler_rule(c, "/dev/shm", c->access_write, PLAN_RULE_OWN);
+    compiler_rule(c, "/dev/pts", c->access_file, PLAN_RULE_OWN);
 }
 
 /* ---- rights and limits ---------------------------------------------------------------------------------------------- */
@@ -431,11 +423,14 @@ static void landlock_rights(struct compiler *c) {
         all |= LANDLOCK_ACCESS_FS_IOCTL_DEV;
     c->plan.flags |= PLAN_LANDLOCK;
     c->plan.landlock_fs = all;
+    bool process = c->policy->isolation == POLICY_ISOLATION_PROCESS;
     if (abi >= 4 && c->policy->net == POLICY_NET_NONE)
         c->plan.landlock_net = LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP;
     /* The host's abstract sockets are out of reach in a network namespace of one's own; on the host's, only by this. */
     if (abi >= 6 && c->policy->net == POLICY_NET_HOST)
         c->plan.landlock_scoped = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET;
+    if (abi >= 6 && process)
+        c->plan.landlock_scoped = LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL;
     c->access_read = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR;
     c->access_write = all & ~(uint64_t)(LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK);
     c->access_file = all & (LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_TRUNCATE | LANDLOCK_ACCESS_FS_IOCTL_DEV);
@@ -445,14 +440,15 @@ static int limits(struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
     const struct plan_host *h = c->host;
 
-    limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max));      /* init counts */
-    limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
-    limit(c, RLIMIT_CORE, 0);
-    limit(c, RLIMIT_MEMLOCK, MIN(p->max_memory_bytes / 8, 8ull << 20));
-    limit(c, RLIMIT_MSGQUEUE, 819200);
-    limit(c, RLIMIT_SIGPENDING, 4096);
-    limit(c, RLIMIT_RTPRIO, 0);
-    limit(c, RLIMIT_NICE, 0);
+    if (p->isolation == POLICY_ISOLATION_NAMESPACE)
+        compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max));  /* init counts */
+    compiler_limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
+    compiler_limit(c, RLIMIT_CORE, 0);
+    compiler_limit(c, RLIMIT_MEMLOCK, MIN(p->max_memory_bytes / 8, 8ull << 20));
+    compiler_limit(c, RLIMIT_MSGQUEUE, 819200);
+    compiler_limit(c, RLIMIT_SIGPENDING, 4096);
+    compiler_limit(c, RLIMIT_RTPRIO, 0);
+    compiler_limit(c, RLIMIT_NICE, 0);
     if (!p->max_cpu_milli)
         return 0;
     uint64_t cpus = (p->max_cpu_milli + 999) / 1000;
@@ -468,6 +464,7 @@ static int filter(struct compiler *c, struct sock_filter *program, struct rollbo
     struct filter_options options = {
         .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST, .deny_memfd = !c->host->memory_cgroup,
         .deny_affinity = c->plan.affinity && !c->host->cpu_cgroup, .deny_setid_bits = c->policy->fs_shared.n > 0,
+        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids,
     };
     int n = filter_build(&options, program, FILTER_MAX_INSTRUCTIONS);
 
@@ -485,8 +482,6 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
 
     if (missing)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: not available in this version of rollbox; take it out of the policy", missing);
-    if (p->isolation == POLICY_ISOLATION_PROCESS)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: not available in this version of rollbox; use namespace");
     if (!c->host->seccomp)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "seccomp: the kernel has no system call filters, and nothing runs without them; use a kernel with CONFIG_SECCOMP_FILTER");
     return 0;
@@ -536,11 +531,13 @@ static int compile(struct compiler *c, struct sock_filter *program, struct rollb
                     (c->host->timens ? PLAN_TIMENS : 0) | (c->host->memory_cgroup ? PLAN_CGROUPNS : PLAN_REPORT_DISK);
     if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n)
         c->plan.flags |= PLAN_OWN_ID;
-    c->plan.hostname = text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
+    c->plan.hostname = compiler_text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
     landlock_rights(c);
     user_ids(c);
     if ((r = limits(c, error)) < 0)
         return r;
+    if (c->policy->isolation == POLICY_ISOLATION_PROCESS)
+        return (r = plan_process(c, error)) < 0 ? r : filter(c, program, error);
     add_skeleton(c);
     add_cpus(c);
     add_private(c);
@@ -572,10 +569,13 @@ int plan_compile(const struct policy *policy, const struct plan_host *host, stru
 void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to) {
     static const char *const base[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "USER=box", "LOGNAME=box", "SHELL=/bin/sh", "TERM=dumb", NULL };
 
-    if (policy->clean_env || !caller)
+    bool is_base = policy->clean_env || !caller;
+    if (is_base)
         caller = base;
     for (; *caller; caller++)
-        buf_add(to, *caller, strlen(*caller) + 1);
+        /* Under isolation process each sandbox' home is a directory of its own, whose name only its init knows. */
+        if (!is_base || policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, "HOME=/tmp"))
+            buf_add(to, *caller, strlen(*caller) + 1);
     for (size_t i = 0; i < policy->env.n; i++)
         buf_add(to, policy->env.items[i], strlen(policy->env.items[i]) + 1);
 }

@@ -20,6 +20,7 @@
 #include <rollbox/rollbox.h>
 
 #include "base/buf.h"
+#include "policy/expand.h"
 #include "policy/policy.h"
 
 #define PLAN_MAGIC 0x6e6c7072u          /* "rpln" */
@@ -64,11 +65,20 @@ struct plan_op {
     uint64_t value;
 };
 
-/* A Landlock rule: `access` is allowed at and below `path`. A static one's path is in the template, the others' are the sandbox' own. */
+/* Where the path of a Landlock rule is. */
+enum plan_rule_kind {
+    PLAN_RULE_OWN,              /* the sandbox' own: opened for each */
+    PLAN_RULE_STATIC,           /* in the template: opened once */
+    PLAN_RULE_HOST,             /* isolation process: on the host, opened for each sandbox: files are replaced there; no link is followed */
+    PLAN_RULE_HOST_OPTIONAL,    /* the same, and skipped when it is gone: one of many that a grant was expanded to */
+    PLAN_RULE_PRIVATE,          /* isolation process: the directory of the sandbox' own files, whatever its name */
+};
+
+/* A Landlock rule: `access` is allowed at and below `path`. */
 struct plan_rule {
     uint64_t access;
     uint32_t path;
-    uint32_t is_static;
+    uint32_t kind;              /* enum plan_rule_kind */
 };
 
 /* A resource limit, soft and hard. */
@@ -126,10 +136,13 @@ struct plan_host_path {
     const char *real;           /* with every symbolic link resolved */
     enum plan_path_type type;
     int error;                  /* errno of looking it up; ENOENT goes with MISSING */
+    bool others_write;          /* its mode lets everybody write (and, for a directory, enter and list) */
 };
 
 struct plan_host {
     bool is_root;
+    bool own_ids;               /* isolation process: each sandbox gets user ids of its own; else it runs as the caller */
+    const struct expand_lister *lister;     /* isolation process: looks into directories that contain something denied */
     int landlock_abi;           /* 0: none */
     bool seccomp;
     bool timens;
@@ -157,6 +170,10 @@ void plan_environment(const struct policy *policy, const char *const *caller, st
 
 /* The plan as text: operations, rules, limits, the filter disassembled. */
 void plan_explain(const struct plan *plan, struct buf *to);
+
+/* In two texts: plan_process.c. */
+void plan_process_explain(const struct plan *plan, struct buf *to);
+void plan_process_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to);
 
 /* What the plan applies, as JSON: {"level": "namespace", "user": ..., "landlock_abi": 7, ...} */
 void plan_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to);

@@ -79,6 +79,7 @@ static const char *rlimit_name(uint32_t resource) {
     case RLIMIT_SIGPENDING: return "pending signals";
     case RLIMIT_RTPRIO: return "real-time priority";
     case RLIMIT_NICE: return "nice";
+    case RLIMIT_FSIZE: return "file size";
     default: return "?";
     }
 }
@@ -86,12 +87,16 @@ static const char *rlimit_name(uint32_t resource) {
 void plan_explain(const struct plan *plan, struct buf *to) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
 
-    buf_printf(to, "# template: once for all sandboxes of the policy%s\n", plan->flags & PLAN_AS_ROOT ? ", as root; then in a user namespace of unprivileged ids" : ", in a user namespace");
-    explain_ops(plan, plan->template_ops, to);
-    buf_printf(to, "\n# sandbox: cloned from the template into new pid, mount, ipc and uts namespaces%s%s%s\n", plan->flags & PLAN_CGROUPNS ? ", cgroup" : "",
-               plan->flags & PLAN_NET_OWN ? ", net (from a pool)" : "", plan->flags & PLAN_TIMENS ? ", time" : "");
-    explain_ops(plan, plan->box_ops, to);
-    buf_printf(to, "\n# then: user namespace of its own (uid %u, gid %u), all capabilities dropped, no_new_privs\n", plan->inner_uid, plan->inner_gid);
+    if (plan->flags & PLAN_PROCESS) {
+        plan_process_explain(plan, to);
+    } else {
+        buf_printf(to, "# template: once for all sandboxes of the policy%s\n", plan->flags & PLAN_AS_ROOT ? ", as root; then in a user namespace of unprivileged ids" : ", in a user namespace");
+        explain_ops(plan, plan->template_ops, to);
+        buf_printf(to, "\n# sandbox: cloned from the template into new pid, mount, ipc and uts namespaces%s%s%s\n", plan->flags & PLAN_CGROUPNS ? ", cgroup" : "",
+                   plan->flags & PLAN_NET_OWN ? ", net (from a pool)" : "", plan->flags & PLAN_TIMENS ? ", time" : "");
+        explain_ops(plan, plan->box_ops, to);
+        buf_printf(to, "\n# then: user namespace of its own (uid %u, gid %u), all capabilities dropped, no_new_privs\n", plan->inner_uid, plan->inner_gid);
+    }
     buf_add_text(to, "\n# limits of every process\n");
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
         buf_printf(to, "     %s %llu\n", rlimit_name(limits[i].resource), (unsigned long long)limits[i].value);
@@ -102,7 +107,7 @@ void plan_explain(const struct plan *plan, struct buf *to) {
     if (plan->landlock_net)
         buf_add_text(to, "     no TCP bind or connect\n");
     if (plan->landlock_scoped)
-        buf_add_text(to, "     no abstract Unix sockets of others\n");
+        buf_printf(to, "     no abstract Unix sockets%s of others\n", plan->landlock_scoped & LANDLOCK_SCOPE_SIGNAL ? " and no signals to processes" : "");
     buf_add_text(to, "\n# seccomp\n");
     if (filter_disassemble(plan_items(plan, filter, struct sock_filter), plan->filter.n, to) < 0)
         buf_add_text(to, "# (cannot be shown)\n");
@@ -111,6 +116,10 @@ void plan_explain(const struct plan *plan, struct buf *to) {
 void plan_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to) {
     static const char *const nets[] = { "none", "loopback", "host" };
 
+    if (plan->flags & PLAN_PROCESS) {
+        plan_process_isolation(plan, host, policy, cgroup, to);
+        return;
+    }
     buf_printf(to, "{\"level\": \"namespace\", \"namespaces\": [\"user\", \"pid\", \"mount\", \"ipc\", \"uts\"%s%s%s], ", plan->flags & PLAN_NET_OWN ? ", \"net\"" : "",
                plan->flags & PLAN_TIMENS ? ", \"time\"" : "", plan->flags & PLAN_CGROUPNS ? ", \"cgroup\"" : "");
     buf_printf(to, "\"landlock_abi\": %d, \"seccomp\": %s, \"no_new_privs\": true, \"capabilities\": [], ", plan->flags & PLAN_LANDLOCK ? host->landlock_abi : 0, plan->flags & PLAN_SECCOMP ? "true" : "false");

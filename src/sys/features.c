@@ -63,7 +63,10 @@ bool features_namespace_ok(const struct features *f) {
 }
 
 bool features_process_ok(const struct features *f) {
-    return f->landlock && f->seccomp && f->close_range && f->pidfd;
+    bool counted = f->cgroup_v1 || f->cgroup_v2 || f->proc_children;
+
+    /* uid 0 that cannot become another would leave guests as root; an ordinary user's are kept apart by Landlock alone. */
+    return f->landlock && f->seccomp && f->clone3 && f->openat2 && f->close_range && f->pidfd && counted && (f->uid == 0 ? f->own_ids : f->landlock_scope);
 }
 
 /* ---- masking ------------------------------------------------------------------------------------------------------- */
@@ -139,11 +142,11 @@ static bool exists(const char *path) {
     return access(path, F_OK) == 0;
 }
 
-static bool has_admin_capability(void) {
+static bool has_capabilities(uint32_t wanted) {
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };
 
-    return sys_capget(&header, data) == 0 && (data[0].effective & (1U << CAP_SYS_ADMIN)) != 0;
+    return sys_capget(&header, data) == 0 && (data[0].effective & wanted) == wanted;
 }
 
 static void find_facts(struct features *f) {
@@ -152,7 +155,8 @@ static void find_facts(struct features *f) {
     char *dot;
 
     f->uid = geteuid();
-    f->is_root = f->uid == 0 && has_admin_capability();
+    f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN);
+    f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN);
     f->cpus =
         sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : (unsigned)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
     if (proc_memory_available(&f->memory_available_bytes, &f->memory_total_bytes) < 0)

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files that compile a plan share. */
+#ifndef ROLLBOX_POLICY_COMPILER_H
+#define ROLLBOX_POLICY_COMPILER_H
+
+#include "policy/plan.h"
+
+struct compiler {
+    const struct policy *policy;
+    const struct plan_host *host;
+    struct plan plan;           /* the head being filled */
+    struct buf texts, template_ops, box_ops, rules, rlimits;
+    unsigned n_hidden;
+    uint64_t access_read, access_write, access_file;
+};
+
+/* A text of the plan: its offset, 0 for NULL. */
+uint32_t compiler_text(struct compiler *c, const char *value);
+
+/* `kind` is an enum plan_rule_kind. Rights that the kernel does not know are left out. */
+void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32_t kind);
+
+void compiler_limit(struct compiler *c, unsigned resource, uint64_t value);
+
+/* plan_process.c: the whole of a plan of isolation process but what both levels have (rights, limits, the filter). */
+int plan_process(struct compiler *c, struct rollbox_error *error);
+
+#endif
