@@ -107,7 +107,7 @@ static int listen_on(struct engine *engine, const char *path) {
 
     if (strlen(path) >= sizeof address.sun_path)
         return complain(path, "the path of the socket is too long for the kernel (107 bytes)");
-    strcpy(address.sun_path, path);
+    memcpy(address.sun_path, path, strlen(path) + 1);
     snprintf(lock, sizeof lock, "%s.lock", path);
     engine->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (engine->lock_fd < 0)
@@ -134,17 +134,15 @@ static int listen_on(struct engine *engine, const char *path) {
 
 static char *find_init(void) {
     const char *named = secure_getenv("ROLLBOX_INIT");
-    char path[4096];
+    char *path = NULL;
 
     if (named)
         return strdup(named);
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 16);
-    if (n <= 0)
+    auto_free char *self = realpath("/proc/self/exe", NULL);
+    if (!self)
         return NULL;
-    path[n] = '\0';
-    char *slash = strrchr(path, '/');
-    strcpy(slash ? slash + 1 : path, "rollbox-init");
-    return strdup(path);
+    *strrchr(self, '/') = '\0';
+    return asprintf(&path, "%s/rollbox-init", self) < 0 ? NULL : path;
 }
 
 /* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. Returns how many. */
