@@ -42,7 +42,7 @@ demo: all
 	@$(PYTHON) examples/reward.py examples/problems.jsonl
 
 bench: all
-	@tools/setup bench
+	@bench/setup
 	@$(PYTHON) bench/run.py
 
 soak: all
@@ -63,4 +63,4 @@ format:
 	clang-format-14 -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	rm -rf build build-asan build-fuzz build-python .venv
+	rm -rf build build-asan build-fuzz build-python .venv .venv-bench

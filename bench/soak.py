@@ -40,9 +40,9 @@ def mounts(pid: int) -> int:
     return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
 
 
-def cgroup_directories() -> int:
-    """All that name rollbox; other engines of the machine have theirs too, so nothing else should be running."""
-    found = subprocess.run(["find", str(CGROUPS), "-type", "d", "-path", "*rollbox*"], capture_output=True, text=True)
+def cgroup_directories(engine: int) -> int:
+    """Those of one engine: their top has its process id in its name."""
+    found = subprocess.run(["find", str(CGROUPS), "-type", "d", "-path", f"*/rollbox-*-{engine}-*"], capture_output=True, text=True)
     return len(found.stdout.splitlines())
 
 
@@ -103,7 +103,7 @@ class Soak:
             "launcher: descriptors": lambda: sum(descriptors(pid) for pid in launchers),
             "launcher: resident memory, KiB": lambda: sum(resident_kib(pid) for pid in launchers),
             "launcher: mounts in its namespace": lambda: sum(mounts(pid) for pid in launchers),
-            "cgroup directories": cgroup_directories,
+            "cgroup directories": lambda: cgroup_directories(engine),
             "kernel: unreclaimable slab, KiB": slab_kib,
         }
         return {name: value() for name, value in values.items() if os.geteuid() == 0 or not name.startswith("kernel")}
