@@ -248,7 +248,7 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
         if (r < 0)
             return r;
         *ret_memory = group.memory_peak;
-        *ret_cpu_ns = group.cpu_ns;
+        *ret_cpu_ns = group.cpu_ns ? group.cpu_ns : box->pid > 0 && proc_scan(box->pid, &usage) == 0 ? usage.cpu_ns : 0;
         *ret_processes = group.processes_now > 1 ? group.processes_now - 1 : 0;
         return 0;
     }

@@ -25,7 +25,7 @@ static void sweep(void) {
     struct cgroup_root *root = NULL;
 
     features_quick(&features);
-    if (cgroup_root_open(&features, &root) < 0)
+    if (cgroup_root_open(&features, CGROUP_LIMITS, &root) < 0)
         return;
     (void)cgroup_sweep(root);
     cgroup_root_free(root);

@@ -114,12 +114,12 @@ void launcher_stop(struct launcher *launcher) {
 }
 
 /* posix_spawn with the descriptors of guest.h and nothing else of ours. */
-static int spawn_init(struct engine *engine, uint32_t id_base, int socket, pid_t *ret_pid) {
+static int spawn_init(struct engine *engine, uint32_t id_base, bool early, int socket, pid_t *ret_pid) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     sigset_t none;
     char base[16];
-    char *argv[] = { "rollbox-init", base, NULL }, *envp[] = { NULL };
+    char *argv[] = { "rollbox-init", base, early ? "early" : NULL, NULL }, *envp[] = { NULL };
 
     snprintf(base, sizeof base, "%u", id_base);
     sigemptyset(&none);
@@ -138,8 +138,8 @@ static int spawn_init(struct engine *engine, uint32_t id_base, int socket, pid_t
     return r;
 }
 
-/* A launcher without a plan yet. 0 or -errno. */
-static int start_process(struct engine *engine, struct launcher **ret_launcher) {
+/* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. 0 or -errno. */
+static int start_process(struct engine *engine, bool early, struct launcher **ret_launcher) {
     struct launcher *launcher = calloc(1, sizeof *launcher);
     int pair[2] = { -EBADF, -EBADF };
     auto_close int high = -EBADF;
@@ -156,7 +156,7 @@ static int start_process(struct engine *engine, struct launcher **ret_launcher) 
         launcher->number = ++engine->next_launcher;
         if (engine->features.is_root || engine->features.own_ids)
             launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
-        r = fcntl(launcher->socket, F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_init(engine, launcher->id_base, high, &launcher->pid);
+        r = fcntl(launcher->socket, F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_init(engine, launcher->id_base, early, high, &launcher->pid);
     }
     close_fd(&pair[1]);
     if (r < 0) {
@@ -169,18 +169,20 @@ static int start_process(struct engine *engine, struct launcher **ret_launcher) 
 }
 
 void launcher_prestart(struct engine *engine) {
-    (void)start_process(engine, &engine->idle_launcher);       /* what goes wrong is told when one is needed */
+    /* What goes wrong is told when one is needed. */
+    (void)start_process(engine, !engine->features.is_root, &engine->idle_launcher);
 }
 
 int launcher_start(struct program *program, struct rollbox_error *error) {
     struct engine *engine = program->engine;
     auto_buf struct buf message = BUF_INIT;
-    struct launcher *launcher = TAKE_PTR(engine->idle_launcher);
+    bool process = program->plan->flags & PLAN_PROCESS;
+    struct launcher *launcher = process ? NULL : TAKE_PTR(engine->idle_launcher);
     auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
     int r = MIN(plan, 0);
 
     if (r == 0 && !launcher)
-        r = start_process(engine, &launcher);
+        r = start_process(engine, false, &launcher);
     wire_begin(&message, GUEST_PLAN, 0);
     if (r == 0)
         r = wire_send(launcher->socket, &message, &plan, 1);

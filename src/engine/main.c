@@ -202,7 +202,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         r = open_signals(engine);
     launcher_prestart(engine);
     if (r == 0)
-        r = cgroup_root_open(&engine->features, &engine->cgroups);
+        r = cgroup_root_open(&engine->features, CGROUP_LIMITS, &engine->cgroups);
     if (r < 0)
         return complain("starting", strerror(-r));
     unsigned each = FILES_OF_BOX + (cgroup_root_backend(engine->cgroups) != CGROUP_NONE ? FILES_OF_SLOT : 0);

@@ -263,13 +263,10 @@ static void finish(struct run *run) {
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
         output_drain(&run->outputs[i]);
     if (box) {
-        uint64_t memory, cpu;
-        uint32_t processes;
+        struct cgroup_usage usage;
 
-        if (box->slot && box_usage(box, &memory, &cpu, &processes) == 0) {
-            run->peak_memory = MAX(run->peak_memory, memory);
-            run->cpu_ns = MAX(run->cpu_ns, cpu);
-        }
+        if (box->slot && cgroup_slot_usage(box->slot->cgroup, &usage) == 0)
+            run->peak_memory = MAX(run->peak_memory, usage.memory_peak);
         box->run = NULL;
         run->box = NULL;
         if (box->state != BOX_DYING)

@@ -140,7 +140,9 @@ static void report_ready(struct box *box) {
     struct guest_record record = { .kind = GUEST_BOX_READY };
     int fds[2], n_fds = 0, netns = -1;
 
-    if (box->plan->flags & PLAN_NET_OWN && box->netns < 0 && !(box->plan->flags & PLAN_NET_LOOPBACK))
+    if (box->netns_is_new)
+        netns = box->netns;
+    else if (box->plan->flags & PLAN_NET_OWN && box->netns < 0 && !(box->plan->flags & PLAN_NET_LOOPBACK))
         netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     if (netns >= 0) {
         record.value |= GUEST_VALUE_NETNS;
@@ -151,7 +153,7 @@ static void report_ready(struct box *box) {
         fds[n_fds++] = box->disk;
     }
     record_send(box->socket, &record, fds, (size_t)n_fds);
-    if (netns >= 0)
+    if (netns >= 0 && netns != box->netns)
         close(netns);
     if (box->disk >= 0)
         close(box->disk);

@@ -31,6 +31,7 @@ struct box {
     const int *static_rules;    /* O_PATH descriptors of the template's Landlock rules, parallel to the plan's; -1 for those that are the sandbox' own */
     int socket;
     int netns;                  /* to enter; -1: make one */
+    bool netns_is_new;          /* the engine has not got it yet */
     uint32_t outer_id;          /* the guest's uid and gid in U0 */
     int disk;                   /* the private tmpfs, for the engine; -1 */
     int ruleset;                /* Landlock; -1 */

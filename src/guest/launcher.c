@@ -19,6 +19,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -79,25 +80,31 @@ static int enter_id_range(struct guest_fault *fault) {
     return 0;
 }
 
-static int enter_namespaces(const struct plan *plan, struct guest_fault *fault) {
-    int flags = CLONE_NEWNS | CLONE_NEWUTS | (plan->flags & PLAN_AS_ROOT ? 0 : CLONE_NEWUSER);
+/* The part that needs no plan: as an ordinary user it is done while the plan is awaited. */
+static int enter_namespaces(bool as_root, struct guest_fault *fault) {
+    int flags = CLONE_NEWNS | CLONE_NEWUTS | (as_root ? 0 : CLONE_NEWUSER);
     uid_t uid = getuid();
     gid_t gid = getgid();
 
     if (unshare(flags) < 0)
         return guest_fault(fault, GUEST_STAGE_UNSHARE, 0, -errno);
-    if (!(plan->flags & PLAN_AS_ROOT)) {
+    if (!as_root) {
         int proc_self = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
         int r = proc_self < 0 ? -errno : guest_map_one(proc_self, 0, uid, 0, gid);
         if (r < 0)
             return guest_fault(fault, GUEST_STAGE_MAP, 0, r);
         close(proc_self);
     }
-    const char *hostname = plan_text(plan, plan->hostname);
-    if (sethostname(hostname, strlen(hostname)) < 0 || setdomainname("", 0) < 0)
-        return guest_fault(fault, GUEST_STAGE_UNSHARE, 1, -errno);
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return guest_fault(fault, GUEST_STAGE_ROOT, 0, -errno);
+    return 0;
+}
+
+static int set_names(const struct plan *plan, struct guest_fault *fault) {
+    const char *hostname = plan_text(plan, plan->hostname);
+
+    if (sethostname(hostname, strlen(hostname)) < 0 || setdomainname("", 0) < 0)
+        return guest_fault(fault, GUEST_STAGE_UNSHARE, 1, -errno);
     return 0;
 }
 
@@ -139,12 +146,31 @@ static int open_rules(const struct plan *plan, struct guest_fault *fault) {
     return 0;
 }
 
-static int build(const struct plan *plan, struct guest_fault *fault) {
+/* A network namespace takes the kernel longer than anything else in a sandbox, so the first one is made while the plan is awaited. The child that enters it shares our descriptors. */
+static int first_netns = -1;
+
+static int open_netns(void *unused) {
+    (void)unused;
+    first_netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    _exit(0);
+}
+
+static void make_first_netns(void) {
+    static _Alignas(16) char stack[8192];
+    pid_t pid = clone(open_netns, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWNET | SIGCHLD, NULL);
+
+    if (pid > 0)
+        waitpid(pid, NULL, __WALL);
+}
+
+static int build(const struct plan *plan, bool in_namespaces, struct guest_fault *fault) {
     if (plan->flags & PLAN_PROCESS)
         return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ? guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, -errno) : 0;
 
-    int r = enter_namespaces(plan, fault);
+    int r = in_namespaces ? 0 : enter_namespaces(plan->flags & PLAN_AS_ROOT, fault);
 
+    if (r == 0)
+        r = set_names(plan, fault);
     if (r == 0)
         r = build_root(plan, fault);
     if (r == 0 && plan->flags & PLAN_AS_ROOT)
@@ -178,6 +204,10 @@ static int take_fields(const struct wire_message *message, struct box *box) {
     return 0;
 }
 
+static bool takes_first_netns(const struct plan *plan) {
+    return first_netns >= 0 && plan->flags & PLAN_NET_OWN && !(plan->flags & PLAN_NET_LOOPBACK);
+}
+
 _Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
     struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .ruleset = -1, .home = -1 };
     struct guest_fault fault = { 0 };
@@ -186,6 +216,10 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     close(GUEST_LAUNCHER_SOCKET);
     if (message->header.flags & GUEST_CREATE_NETNS)
         box.netns = wire_take_fd(message, next++);
+    else if (takes_first_netns(plan)) {
+        box.netns = first_netns;
+        box.netns_is_new = true;
+    }
     if (message->header.flags & GUEST_CREATE_CGROUP)
         next++;
     int r = enter_cgroups(message->fds + next, message->n_fds - next);
@@ -237,6 +271,10 @@ static void create(const struct plan *plan, struct wire_message *message) {
         record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, pid);
         return;
     }
+    if (!(message->header.flags & GUEST_CREATE_NETNS) && takes_first_netns(plan)) {
+        close(first_netns);
+        first_netns = -1;
+    }
     record.value = (uint64_t)pid;
     record_send(GUEST_LAUNCHER_SOCKET, &record, &pidfd, 1);
     close(pidfd);
@@ -273,9 +311,13 @@ int main(int argc, char **argv) {
     prctl(PR_SET_NAME, "rollbox-launch", 0, 0, 0);
     /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
+    bool early = argc > 2;      /* as an ordinary user, for a plan with namespaces */
+    int early_error = early ? enter_namespaces(false, &fault) : 0;
+    if (early && early_error == 0)
+        make_first_netns();
     int r = receive_plan(&plan);
     if (r == 0)
-        r = build(plan, &fault);
+        r = early_error ? early_error : build(plan, early, &fault);
     if (r < 0) {
         record_fault(GUEST_LAUNCHER_SOCKET, GUEST_FAILED, 0, &fault, r);
         return 1;

@@ -83,6 +83,7 @@ struct cgroup_slot {
     struct list node;           /* in root->busy */
     struct cgroup_root *root;
     char name[32];
+    unsigned members;           /* bits: the hierarchies that it is in */
     int dir_fd;                 /* v2 */
     int oom_fd;                 /* v1: eventfd. v2: borrowed from files */
     int files[SLOT_FILES];
@@ -297,8 +298,8 @@ static bool controller_masked(const struct features *features, enum controller c
            (controller == CPU && !features->cgroup_cpu);
 }
 
-static int find_v1(struct cgroup_root *root, const struct features *features, const char *cgroups) {
-    for (enum controller c = 0; c < CONTROLLERS; c++) {
+static int find_v1(struct cgroup_root *root, const struct features *features, const char *cgroups, enum cgroup_use use) {
+    for (enum controller c = 0; c < (use == CGROUP_LIMITS ? CPUACCT : CONTROLLERS); c++) {
         int r = controller_masked(features, c) ? 0 : find_v1_controller(root, cgroups, c);
 
         if (r < 0)
@@ -418,7 +419,7 @@ static int find_v2(struct cgroup_root *root, const struct features *features, co
     return 0;
 }
 
-int cgroup_root_open(const struct features *features, struct cgroup_root **ret_root) {
+int cgroup_root_open(const struct features *features, enum cgroup_use use, struct cgroup_root **ret_root) {
     struct cgroup_root *root = calloc(1, sizeof(*root));
     int64_t start = proc_start_time(getpid());
     char cgroups[8192];
@@ -436,7 +437,7 @@ int cgroup_root_open(const struct features *features, struct cgroup_root **ret_r
         if (features->cgroup_v2)
             r = find_v2(root, features, cgroups);
         if (r == 0 && root->backend == CGROUP_NONE && features->cgroup_v1)
-            r = find_v1(root, features, cgroups);
+            r = find_v1(root, features, cgroups, use);
     }
     if (r < 0) {
         drop_hierarchies(root);
@@ -598,12 +599,20 @@ int cgroup_sweep(struct cgroup_root *root) {
 
 /* ---- slots --------------------------------------------------------------------------------------------------------- */
 
-static int make_engine_dirs(struct cgroup_root *root) {
+/* A group without a limit on CPUs has no use for a hierarchy that holds nothing else. */
+static bool leaves_out(const struct cgroup_root *root, const struct cgroup_limits *limits, size_t hierarchy) {
+    for (enum controller c = 0; c < CONTROLLERS; c++)
+        if (root->where[c] == (int)hierarchy && (c != CPU || (limits != NULL && limits->cpu_milli)))
+            return false;
+    return root->backend == CGROUP_V1;
+}
+
+static int make_engine_dirs(struct cgroup_root *root, const struct cgroup_limits *limits) {
     for (size_t i = 0; i < root->n_hierarchies; i++) {
         struct hierarchy *h = &root->hierarchies[i];
         auto_close int fd = -EBADF;
 
-        if (h->engine_fd >= 0)
+        if (h->engine_fd >= 0 || leaves_out(root, limits, i))
             continue;
         if (mkdirat(h->parent_fd, root->name, 0755) < 0 && errno != EEXIST)
             return -errno;
@@ -670,7 +679,7 @@ static int limit_cpu(struct cgroup_slot *slot, uint32_t milli) {
     char text[64];
     int r;
 
-    if (slot->root->where[CPU] < 0)
+    if (slot->root->where[CPU] < 0 || !(slot->members & 1u << slot->root->where[CPU]))
         return milli == 0 ? 0 : -EOPNOTSUPP;
     if (slot->root->backend == CGROUP_V2) {
         if (milli == 0)
@@ -719,7 +728,7 @@ static int open_files(struct cgroup_slot *slot) {
         char path[96];
         int at;
 
-        if (name == NULL || root->where[row->controller] < 0)
+        if (name == NULL || root->where[row->controller] < 0 || !(slot->members & 1u << root->where[row->controller]))
             continue;
         at = root->hierarchies[root->where[row->controller]].engine_fd;
         snprintf(path, sizeof(path), "%s/%s", slot->name, name);
@@ -746,7 +755,7 @@ int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_l
 
     if (root->backend == CGROUP_NONE)
         return -EOPNOTSUPP;
-    r = make_engine_dirs(root);
+    r = make_engine_dirs(root, limits);
     if (r < 0)
         return r;
     slot = calloc(1, sizeof(*slot));
@@ -759,8 +768,13 @@ int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_l
     for (size_t i = 0; i < SLOT_FILES; i++)
         slot->files[i] = -EBADF;
     snprintf(slot->name, sizeof(slot->name), "%u-%u", id, root->serial++);
-    for (size_t i = 0; i < root->n_hierarchies && r == 0; i++)
+    for (size_t i = 0; i < root->n_hierarchies && r == 0; i++) {
+        if (leaves_out(root, limits, i))
+            continue;
         r = mkdirat(root->hierarchies[i].engine_fd, slot->name, 0755) < 0 ? -errno : 0;
+        if (r == 0)
+            slot->members |= 1u << i;
+    }
     if (r == 0)
         r = open_files(slot);
     if (r == 0 && limits != NULL)
@@ -778,7 +792,7 @@ static bool remove_slot(struct cgroup_slot *slot) {
     bool gone = true;
 
     for (size_t i = 0; i < slot->root->n_hierarchies; i++)
-        if (unlinkat(slot->root->hierarchies[i].engine_fd, slot->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        if (slot->members & 1u << i && unlinkat(slot->root->hierarchies[i].engine_fd, slot->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
             gone = false;
     return gone;
 }
@@ -836,7 +850,7 @@ int cgroup_slot_attach(struct cgroup_slot *slot, pid_t pid) {
     snprintf(path, sizeof(path), "%s/cgroup.procs", slot->name);
     snprintf(text, sizeof(text), "%d", (int)pid);
     for (size_t i = 0; i < root->n_hierarchies; i++) {
-        int r = write_at(root->hierarchies[i].engine_fd, path, text);
+        int r = slot->members & 1u << i ? write_at(root->hierarchies[i].engine_fd, path, text) : 0;
 
         if (r < 0)
             return r;
@@ -853,6 +867,8 @@ int cgroup_slot_open_entries(const struct cgroup_slot *slot, int fds[CGROUP_MAX_
         return 0;
     snprintf(path, sizeof(path), "%s/tasks", slot->name);
     for (size_t i = 0; i < root->n_hierarchies; i++) {
+        if (!(slot->members & 1u << i))
+            continue;
         fds[n] = openat(root->hierarchies[i].engine_fd, path, O_WRONLY | O_CLOEXEC);
         if (fds[n] < 0) {
             int r = -errno;

@@ -37,18 +37,22 @@ struct cgroup_limits {
 struct cgroup_usage {
     uint64_t memory_now;        /* bytes, kernel memory and page cache included; the kernel counts in batches of 64 pages a CPU */
     uint64_t memory_peak;
-    uint64_t cpu_ns;
+    uint64_t cpu_ns;            /* 0 on v1 without CPU time */
     uint32_t processes_now;     /* tasks, attached launcher included */
     uint32_t oom_kills;         /* processes that the OOM killer ended in this group, be it for the group's limit or the host's need: */
     uint32_t memory_limit_hits; /* times that the group's limit was reached; 0 with oom_kills > 0: the host ran out, not the guest */
     uint32_t processes_limit_hits;  /* forks that failed for the limit */
 };
 
+/* Which controllers a root is for. Each hierarchy of v1 costs every group about 0.1 ms, so those that nobody asks are left out; on v2
+ * all come together. */
+enum cgroup_use { CGROUP_LIMITS, CGROUP_LIMITS_CPU_TIME_AND_FREEZER };
+
 /* Finds where groups can be made. Creates none, with one exception: on v2, if this process is alone in a cgroup that is delegated
  * to it, it moves itself into a child, since a group with members can have no children with controllers. With no such place (or
  * cgroup_v1 and cgroup_v2 both masked in `features`) it succeeds with a root of CGROUP_NONE, whose slots fail with -EOPNOTSUPP.
  * -ENOMEM, or what opening failed with. The caller frees *ret_root. */
-int cgroup_root_open(const struct features *features, struct cgroup_root **ret_root);
+int cgroup_root_open(const struct features *features, enum cgroup_use use, struct cgroup_root **ret_root);
 
 /* Removes the engine's directories as far as they are empty (free the slots first) and frees. Takes and returns NULL. */
 struct cgroup_root *cgroup_root_free(struct cgroup_root *root);

@@ -498,7 +498,7 @@ static int probe_cgroup(struct features *f) {
     struct cgroup_root *root = NULL;
     struct cgroup_slot *slot = NULL;
     enum cgroup_backend backend;
-    int r = cgroup_root_open(f, &root);
+    int r = cgroup_root_open(f, CGROUP_LIMITS_CPU_TIME_AND_FREEZER, &root);
 
     if (r < 0)
         return r == -ENOMEM ? r : 0;

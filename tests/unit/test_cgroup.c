@@ -28,7 +28,7 @@ static struct cgroup_root *open_root(void) {
     struct cgroup_root *root;
 
     features_quick(&features);
-    ASSERT_OK(cgroup_root_open(&features, &root));
+    ASSERT_OK(cgroup_root_open(&features, CGROUP_LIMITS_CPU_TIME_AND_FREEZER, &root));
     if (cgroup_root_backend(root) == CGROUP_NONE)
         SKIP("cgroup", "no cgroup of this machine can be written by uid %d", (int)geteuid());
     return root;
@@ -141,7 +141,7 @@ TEST(masked_features_give_no_backend) {
 
     features_quick(&features);
     features.cgroup_v1 = features.cgroup_v2 = false;
-    ASSERT_OK(cgroup_root_open(&features, &root));
+    ASSERT_OK(cgroup_root_open(&features, CGROUP_LIMITS_CPU_TIME_AND_FREEZER, &root));
     ASSERT_EQ(cgroup_root_backend(root), CGROUP_NONE);
     ASSERT_NULL(cgroup_paths(root)[0]);
     ASSERT_ERR(cgroup_slot_new(root, 1, NULL, &slot), -EOPNOTSUPP);
