@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #define CHMOD_AT 452            /* fchmodat2, Linux 6.6: the one that takes a descriptor of O_PATH */
-#define ROUNDS 1000             /* a directory that others fill at the same time is given up in the end */
+#define ROUNDS (1u << 22)       /* each takes away a level at least; a directory that others fill at the same time is given up in the end */
+#define TRIES 1000              /* names */
 
-/* Opens a directory for reading, which its owner may have made unreadable. */
-static int open_directory(int at, const char *name) {
+int tree_open(int at, const char *name) {
     int fd = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd >= 0 || errno != EACCES)
@@ -51,7 +51,7 @@ static bool is_dot(const char *name) {
 static int move_up(int from, const char *name, int top, unsigned *number) {
     char moved[24] = "rollbox-remove-";
 
-    for (unsigned tries = 0; tries < ROUNDS; tries++) {
+    for (unsigned tries = 0; tries < TRIES; tries++) {
         unsigned n = (*number)++;
         for (int i = 22; i >= 15; i--, n >>= 4)
             moved[i] = "0123456789abcdef"[n & 15];
@@ -71,7 +71,7 @@ static int remove_one(int directory, const char *name, int top, unsigned *number
         r = unlinkat(directory, name, AT_REMOVEDIR) == 0 ? 0 : -errno;
     if ((r == -ENOTEMPTY || r == -EEXIST) && directory != top) {
         /* Renaming a directory elsewhere changes its "..": that takes the right to write to it. */
-        int fd = open_directory(directory, name);
+        int fd = tree_open(directory, name);
         if (fd >= 0) {
             make_writable(fd);
             close(fd);
@@ -91,7 +91,7 @@ static int empty_one(int directory, int top, unsigned *number, bool *ret_progres
     make_writable(directory);
     if (lseek(directory, 0, SEEK_SET) < 0)
         return -errno;
-    while ((n = getdents64(directory, entries, sizeof entries)) > 0) {
+    while ((n = getdents64(directory, (void *)entries, sizeof entries)) > 0) {
         for (ssize_t i = 0; i < n;) {
             const struct dirent64 *entry = (const void *)(entries + i);
 
@@ -100,7 +100,7 @@ static int empty_one(int directory, int top, unsigned *number, bool *ret_progres
                 continue;
             int r = remove_one(directory, entry->d_name, top, number, ret_progress);
             if (directory == top && (r == -ENOTEMPTY || r == -EEXIST)) {
-                int inner = open_directory(top, entry->d_name);
+                int inner = tree_open(top, entry->d_name);
                 r = inner < 0 ? inner : empty_one(inner, top, number, ret_progress);
                 if (inner >= 0)
                     close(inner);

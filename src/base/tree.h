@@ -7,4 +7,7 @@
  * depth. Allocates nothing. Tolerates others who remove, or add, meanwhile. 0 once it is empty, or -errno of the first thing that would not go. */
 int tree_empty(int directory);
 
+/* Opens a directory, no link, for reading; made readable first if its owner, who is the caller, has made it unreadable. A descriptor or -errno. */
+int tree_open(int at, const char *name);
+
 #endif
