@@ -35,6 +35,7 @@
 #define STRAY_ROUNDS 64
 #define STRAY_PAUSE_NS 20000000ll
 #define MEASURE_REST 20         /* looking at the disk may take one part in so many of the time */
+#define MEASURE_DEPTH 500       /* a deeper tree counts as too much: a descriptor is held for each level, and nothing honest is that deep */
 #define MEASURE_LEAST_NS 20000000ll
 #define PATIENCE_MS 2000        /* for the inits of an engine that was killed to clean up themselves */
 
@@ -389,30 +390,30 @@ struct measure {
     uint64_t bytes, entries, most_bytes, most_entries;
 };
 
-/* Adds up a directory and what is below, while it is being changed. False once there is too much. Deeper than paths are long counts as too much: nothing honest is. */
-static bool add_up(int directory, unsigned depth, struct measure *m) {
-    int copy = depth > 200 ? -EMFILE : openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = copy < 0 ? NULL : fdopendir(copy);
+/* Adds up a directory (consumed) and what is below, while it is being changed. False once there is too much. */
+static bool add_up(int take_directory, unsigned depth, struct measure *m) {
+    DIR *list = fdopendir(take_directory);
     struct dirent *entry;
-    bool fits = depth <= 200;
+    bool fits = depth < MEASURE_DEPTH;
 
-    if (!list && copy >= 0)
-        close(copy);
-    while (list && fits && (entry = readdir(list))) {
+    if (!list) {
+        close(take_directory);
+        return true;
+    }
+    while (fits && (entry = readdir(list))) {
         struct stat st;
 
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || fstatat(dirfd(list), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
             continue;
-        m->bytes += (uint64_t)st.st_blocks * 512 / (st.st_nlink > 1 && !S_ISDIR(st.st_mode) ? st.st_nlink : 1);
+        m->bytes += (uint64_t)st.st_blocks * 512 / (S_ISDIR(st.st_mode) ? 1 : MAX(st.st_nlink, (nlink_t)1));
         m->entries++;
         fits = m->bytes <= m->most_bytes && m->entries <= m->most_entries;
         if (fits && S_ISDIR(st.st_mode)) {
-            auto_close int inner = openat(dirfd(list), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+            int inner = tree_open(dirfd(list), entry->d_name);
             fits = inner < 0 || add_up(inner, depth + 1, m);
         }
     }
-    if (list)
-        closedir(list);
+    closedir(list);
     return fits;
 }
 
@@ -423,7 +424,8 @@ bool home_is_over(struct home *home, uint64_t limit_bytes) {
 
     if (now < home->next_look_ns)
         return false;
-    bool fits = add_up(home->fd, 0, &m);
+    int fd = openat(home->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool fits = fd < 0 || add_up(fd, 0, &m);
     int64_t took = clock_now_ns() - now;
     home->next_look_ns = now + MAX(took * MEASURE_REST, MEASURE_LEAST_NS);
     return !fits;

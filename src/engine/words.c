@@ -93,6 +93,15 @@ void words_of(const struct program *program, const struct guest_record *record, 
             return;
         }
         break;
+    case GUEST_STAGE_LANDLOCK:
+        if (program && program->plan->flags & PLAN_PROCESS && record->operation < program->plan->rules.n) {
+            const struct plan_rule *rule = &plan_items(program->plan, rules, struct plan_rule)[record->operation];
+
+            error_set(error, e == ENOENT || e == ENOTDIR || e == ELOOP ? ROLLBOX_ERR_PATH_NOT_FOUND : error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "setup",
+                      "%s: %s; it has changed since the policy was prepared", plan_text(program->plan, rule->path), strerror(e));
+            return;
+        }
+        break;
     case GUEST_STAGE_UNSHARE:
         if (e == EPERM || e == ENOSPC || e == EINVAL || e == ENOSYS) {
             error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup", "isolation namespace: this user may not make user namespaces here (%s); `rollbox doctor` tells how to allow it", strerror(e));
@@ -124,7 +133,6 @@ void words_of(const struct program *program, const struct guest_record *record, 
     case GUEST_STAGE_CGROUP:
     case GUEST_STAGE_NETWORK:
     case GUEST_STAGE_TIME:
-    case GUEST_STAGE_LANDLOCK:
     case GUEST_STAGE_USER:
     case GUEST_STAGE_PRIVILEGE:
     case GUEST_STAGE_SECCOMP:
