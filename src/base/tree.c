@@ -8,15 +8,24 @@
  */
 #include "base/tree.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* What getdents64(2) fills in; C libraries disagree on its name. */
+struct entry {
+    uint64_t inode;
+    int64_t offset;
+    unsigned short length;
+    unsigned char type;
+    char name[];
+};
 
 #define CHMOD_AT 452            /* fchmodat2, Linux 6.6: the one that takes a descriptor of O_PATH */
 #define ROUNDS (1u << 22)       /* each takes away a level at least; a directory that others fill at the same time is given up in the end */
@@ -84,27 +93,27 @@ static int remove_one(int directory, const char *name, int top, unsigned *number
 
 /* Empties one directory into nothing and the top. */
 static int empty_one(int directory, int top, unsigned *number, bool *ret_progress) {
-    _Alignas(struct dirent64) char entries[8192];
+    _Alignas(struct entry) char entries[8192];
     int worst = 0;
-    ssize_t n;
+    long n;
 
     make_writable(directory);
     if (lseek(directory, 0, SEEK_SET) < 0)
         return -errno;
-    while ((n = getdents64(directory, (void *)entries, sizeof entries)) > 0) {
-        for (ssize_t i = 0; i < n;) {
-            const struct dirent64 *entry = (const void *)(entries + i);
+    while ((n = syscall(SYS_getdents64, directory, entries, sizeof entries)) > 0) {
+        for (long i = 0; i < n;) {
+            const struct entry *entry = (const void *)(entries + i);
 
-            i += entry->d_reclen;
-            if (is_dot(entry->d_name))
+            i += entry->length;
+            if (is_dot(entry->name))
                 continue;
-            int r = remove_one(directory, entry->d_name, top, number, ret_progress);
+            int r = remove_one(directory, entry->name, top, number, ret_progress);
             if (directory == top && (r == -ENOTEMPTY || r == -EEXIST)) {
-                int inner = tree_open(top, entry->d_name);
+                int inner = tree_open(top, entry->name);
                 r = inner < 0 ? inner : empty_one(inner, top, number, ret_progress);
                 if (inner >= 0)
                     close(inner);
-                if (r == 0 && unlinkat(top, entry->d_name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+                if (r == 0 && unlinkat(top, entry->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
                     r = -errno;
             }
             if (r < 0 && !worst)

@@ -82,7 +82,8 @@ static int check_features(const struct features *features, const struct policy *
 
     if (is_process && !features->uid && !features->own_ids)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
-                         "isolation process: root without CAP_SETUID, CAP_SETGID and CAP_CHOWN cannot give sandboxes ids of their own, and they are never root; grant these, or run rollbox as an ordinary user");
+                         "isolation process: own_ids is missing: root without CAP_SETUID, CAP_SETGID and CAP_CHOWN, or in a user namespace that maps few ids, cannot give sandboxes ids of their own, and they are never root; "
+                         "grant these, or run rollbox as an ordinary user");
     for (size_t i = 0; is_process && i < ARRAY_SIZE(process) && missing == FEATURE_COUNT; i++)
         if (!feature_get(features, process[i]))
             missing = process[i];

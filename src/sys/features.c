@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
 #include <sched.h>
@@ -149,6 +150,20 @@ static bool has_capabilities(uint32_t wanted) {
     return sys_capget(&header, data) == 0 && (data[0].effective & wanted) == wanted;
 }
 
+/* Are there users beside root here? A user namespace may have mapped it alone. */
+static bool has_ids(const char *map) {
+    auto_close int fd = open(map, O_RDONLY | O_CLOEXEC);
+    char text[4096], *at = text;
+    uint64_t n = 0, count;
+    int length;
+    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+
+    text[MAX(size, (ssize_t)0)] = '\0';
+    for (; sscanf(at, "%*u %*u %" SCNu64 "%n", &count, &length) == 1; at += length)
+        n += count;
+    return n >= 64;
+}
+
 static void find_facts(struct features *f) {
     struct utsname name;
     cpu_set_t cpus;
@@ -156,7 +171,7 @@ static void find_facts(struct features *f) {
 
     f->uid = geteuid();
     f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN);
-    f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN);
+    f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN) && has_ids("/proc/self/uid_map") && has_ids("/proc/self/gid_map");
     f->cpus =
         sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : (unsigned)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
     if (proc_memory_available(&f->memory_available_bytes, &f->memory_total_bytes) < 0)
