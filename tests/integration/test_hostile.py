@@ -127,7 +127,7 @@ def test_host_directories_absent(caller):
         caller.python(
             TRY
             + f"import os\nfor name in {names}:\n    got = attempt(lambda: open(name).read(1)) or attempt(os.listdir, name)\n    if "
-              f"got: print(name, got)"
+            f"got: print(name, got)"
         )
     )
 
@@ -633,61 +633,51 @@ def test_system_call_as_sandbox_root(caller, probe):
     holds(caller.guest("probe", probe, flags=["--user", "root"]))
 
 
-@pytest.mark.parametrize(
-    "probe",
-    [
-        "unshare",
-        "clone",
-        "clone3",
-        "mount",
-        "chroot",
-        "io_uring",
-        "bpf",
-        "keys",
-        "int80",
-        "x32",
-        "odd_sockets",
-        "raw_sockets",
-        "descriptors",
-        "rights",
-    ],
-)
-def test_system_call_under_process_isolation(caller, probe):
-    """The `process` isolation has the same filter."""
-    holds(caller.guest("probe", probe, flags=process_isolation()))
+REACH_FOR_A_PROCESS = """
+import fcntl, os, resource, signal, socket
+victim = @PID@
+def attempt(name, what):
+    try: got = what()
+    except (OSError, ValueError): return
+    print(name, got)
+for name in ("environ", "mem", "maps", "fd", "fd/0", "cwd/.", "root/etc/shadow", "syscall", "stack", "io", "auxv"):
+    path = f"/proc/{victim}/{name}"
+    attempt("read " + name, lambda: os.read(os.open(path, os.O_RDONLY), 1) if name != "fd" else os.listdir(path))
+attempt("pidfd", lambda: signal.pidfd_send_signal(os.pidfd_open(victim), signal.SIGKILL))
+attempt("prlimit", lambda: resource.prlimit(victim, resource.RLIMIT_NOFILE, (0, 0)))
+attempt("priority", lambda: os.setpriority(os.PRIO_PROCESS, victim, 19))
+attempt("affinity", lambda: os.sched_setaffinity(victim, [0]))
+attempt("scheduler", lambda: os.sched_setscheduler(victim, os.SCHED_IDLE, os.sched_param(0)))
+attempt("killpg", lambda: os.killpg(os.getpgid(victim), signal.SIGKILL))
+def by_descriptor():
+    a, b = socket.socketpair()
+    fcntl.fcntl(a, fcntl.F_SETOWN, victim)
+    fcntl.fcntl(a, 10, int(signal.SIGKILL))     # F_SETSIG
+    fcntl.fcntl(a, fcntl.F_SETFL, fcntl.fcntl(a, fcntl.F_GETFL) | os.O_ASYNC)
+    b.send(b"x")
+try: by_descriptor()
+except OSError: pass
+"""
 
 
-def test_process_isolation_files(caller):
-    """Without namespaces Landlock alone holds the files: secrets, homes and writes outside grants."""
-    secret = caller.write(caller.home / "secret5", "secret")
-    grant = caller.directory(0o777)
-    caller.write(grant / "file", "original", 0o666)
-    refused(
-        caller.python(
-            TRY + f"for name in ('/etc/shadow', '{secret}', '/proc/1/environ', '/root/.bashrc', '/var/log/dpkg.log'):\n"
-            "    if attempt(lambda: open(name).read(1)): print(name)\n"
-            f"for name in ('{grant}/file', '{grant}/new', '/etc/x', '/usr/bin/x', '{caller.home}/x'):\n"
-            "    try: open(name, 'w'); print('written', name)\n    except OSError: pass\n",
-            *process_isolation(),
-            "--readable",
-            grant,
-        )
-    )
-    assert (grant / "file").read_text() == "original"
-
-
-def test_process_isolation_signals(caller):
-    """Without a pid namespace the host's processes of the same user cannot be signalled all the same."""
-    with caller.popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as victim:
-        result = caller.python(
-            f"import os\nfor pid in ({victim.pid}, os.getppid()):\n    try: os.kill(pid, 9); print('killed', pid)\n    except "
-            f"OSError: pass",
-            *process_isolation(),
-        )
+@pytest.mark.parametrize("level", ["namespace", "process"])
+def test_a_process_of_the_host_is_out_of_reach(caller, level):
+    """No file of /proc, pidfd, limit, priority, scheduler or descriptor's owner lets a process of the same user be read or changed."""
+    with caller.popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=caller.environment(SECRET="x")) as victim:
+        settings = [
+            Path(f"/proc/{victim.pid}/limits").read_text(),
+            os.sched_getaffinity(victim.pid),
+            os.getpriority(os.PRIO_PROCESS, victim.pid),
+        ]
+        refused(caller.python(REACH_FOR_A_PROCESS.replace("@PID@", str(victim.pid)), *isolation_flags(level)))
+        assert settings == [
+            Path(f"/proc/{victim.pid}/limits").read_text(),
+            os.sched_getaffinity(victim.pid),
+            os.getpriority(os.PRIO_PROCESS, victim.pid),
+        ]
         victim.stdin.write(b"alive")
         victim.stdin.close()
         assert victim.stdout.read() == b"alive" and victim.wait() == 0
-        assert "killed" not in result.stdout, result.told
 
 
 def test_init_binary_overwrite(caller):
