@@ -20,6 +20,9 @@
 #include <stdint.h>
 #include <sys/mount.h>          /* glibc's has the mount API's constants; <linux/mount.h> cannot be included beside it */
 #include <sys/syscall.h>
+#ifndef __GLIBC__
+#include <linux/mount.h>        /* musl's has not */
+#endif
 
 /* clone3 (clone(2)) */
 #ifndef CLONE_INTO_CGROUP
