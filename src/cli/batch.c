@@ -427,7 +427,7 @@ static int prepare(struct batch *batch, int *ret_jobs_fd) {
         return cli_fail(batch->options, "--jobs %" PRIu64 ": must be from 1 to %d", batch->jobs, MAX_JOBS);
     int status = open_jobs(batch, ret_jobs_fd);
     if (!status)
-        status = cli_policy_make(batch->options, options_text(batch->options, OPTION_POLICY), &batch->policy);
+        status = cli_policy_make(batch->options, options_text(batch->options, OPTION_POLICY), &batch->policy, NULL);
     if (status)
         return status;
     batch->policy_json = json_loadb(batch->policy.text, batch->policy.length, 0, NULL);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -140,12 +141,23 @@ static int open_standard_streams(void) {
     return 0;
 }
 
+/* Descriptors that anybody of this user has on their way in sockets, guests included, count against the soft limit of whoever sends some. */
+static void raise_open_files(void) {
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 int main(int argc, char **argv) {
     struct options options;
     int used;
 
     if (open_standard_streams() < 0)
         return CLI_EXIT_ERROR;
+    raise_open_files();
     if (argc < 2) {
         cli_fail(NULL, "a command is missing; see rollbox --help");
         return CLI_EXIT_ERROR;

@@ -176,7 +176,16 @@ static int read_policy(const struct options *options, const char *file, struct b
     return r < 0 ? cli_fail(options, "%s: cannot read the policy: %s", file, strerror(-r)) : 0;
 }
 
-int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy) {
+/* To the caller, if he is to put it into a result; else every problem on a line of its own. */
+static int tell_invalid(const struct options *options, const char *file, const char *problems, const struct rollbox_error *error, struct rollbox_error *ret_invalid) {
+    if (ret_invalid && options_has(options, OPTION_JSON))
+        *ret_invalid = *error;
+    else
+        print_problems(options, stderr, file, problems);
+    return CLI_EXIT_ERROR;
+}
+
+int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy, struct rollbox_error *ret_invalid) {
     struct cli_policy made = { .max_output_bytes = DEFAULT_MAX_OUTPUT };
     auto_buf struct buf text = BUF_INIT;
     auto_free char *problems = NULL;
@@ -202,8 +211,7 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
         if (rollbox_policy_check(text.data ? text.data : "", text.length, &problems, &error) < 0) {
             if (error.code != ROLLBOX_ERR_POLICY_INVALID)
                 return cli_fail_error(options, &error);
-            print_problems(options, stderr, file, problems);
-            return CLI_EXIT_ERROR;
+            return tell_invalid(options, file, problems, &error, ret_invalid);
         }
         free(TAKE_PTR(problems));
     }
@@ -229,8 +237,7 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
         cli_policy_done(&made);
         if (error.code != ROLLBOX_ERR_POLICY_INVALID)
             return cli_fail_error(options, &error);
-        print_problems(options, stderr, NULL, problems);
-        return CLI_EXIT_ERROR;
+        return tell_invalid(options, NULL, problems, &error, ret_invalid);
     }
     const json_t *limit = json_object_get(policy, "max_output");
     if (json_is_integer(limit))
@@ -275,7 +282,7 @@ int cmd_policy_plan(const struct options *options) {
     struct cli_policy policy;
     auto_free char *text = NULL;
 
-    int status = cli_policy_make(options, options->n_rest ? options->rest[0] : NULL, &policy);
+    int status = cli_policy_make(options, options->n_rest ? options->rest[0] : NULL, &policy, NULL);
     if (status)
         return status;
     if (cli_engine_open(options, &engine, &error) < 0) {

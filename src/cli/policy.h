@@ -12,14 +12,17 @@
 
 #include "cli/options.h"
 
+struct rollbox_error;
+
 struct cli_policy {
     char *text;                 /* JSON for rollbox_prepare */
     size_t length;
     uint64_t max_output_bytes;  /* what the policy says, or its default */
 };
 
-/* 0; or an exit status after telling what is wrong. `file` may be NULL. */
-int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy);
+/* 0; or an exit status after telling what is wrong. `file` may be NULL. With --json and ret_invalid, what is wrong with the policy is put there
+ * instead of being told. */
+int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy, struct rollbox_error *ret_invalid);
 void cli_policy_done(struct cli_policy *policy);
 
 /* The canonical text (sorted keys, no spaces): equal policies have equal texts. NULL when out of memory; the caller frees it. */

@@ -201,9 +201,9 @@ int cmd_run(const struct options *options) {
     struct rollbox_error error = { 0 };
     struct cli_policy policy;
 
-    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy);
+    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
     if (status)
-        return status;
+        return error.code ? fail(options, &error) : status;
     if (cli_engine_open(options, &engine, &error) < 0) {
         status = fail(options, &error);
     } else {

@@ -237,7 +237,9 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     bool cgroups = cgroup_root_backend(engine->cgroups) != CGROUP_NONE;
     h->memory_cgroup = h->processes_cgroup = cgroups;
     h->cpu_cgroup = cgroups && cgroup_root_has_cpu(engine->cgroups);
+    /* Descriptors on their way in sockets are counted for a user as a whole, and refused to whoever has a smaller limit than that count: the engine's must be larger than its guests'. */
     h->open_files_max = getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : limit.rlim_max;
+    h->open_files_max -= MIN(h->open_files_max / 2, 512u);
     h->processes_max = getrlimit(RLIMIT_NPROC, &limit) < 0 ? RLIM_INFINITY : limit.rlim_max;
     host->paths = calloc(policy->fs_readable.n + policy->fs_writable.n + policy->fs_shared.n + policy->fs_denied.n + 1, sizeof *host->paths);
     if (!host->paths)

@@ -312,6 +312,11 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
     finish(run);
 }
 
+/* Past the limit a figure says only that it was passed: shared memory is taken for used as far as it is mapped. */
+static void note_memory(struct run *run, uint64_t memory) {
+    run->peak_memory = MAX(run->peak_memory, MIN(memory, run->program->policy->max_memory_bytes));
+}
+
 /* Before a kill: what the dead cannot be asked any more. */
 static void note_usage(struct run *run) {
     uint64_t memory, cpu;
@@ -319,7 +324,7 @@ static void note_usage(struct run *run) {
 
     if (!run->box || box_usage(run->box, &memory, &cpu, &processes) < 0)
         return;
-    run->peak_memory = MAX(run->peak_memory, memory);
+    note_memory(run, memory);
     run->cpu_ns = MAX(run->cpu_ns, cpu);
     run->processes_peak = MAX(run->processes_peak, processes);
 }
@@ -362,7 +367,7 @@ static void on_watch(struct loop_timer *timer) {
     uint32_t processes;
 
     if (run->box && box_usage(run->box, &memory, &cpu, &processes) == 0) {
-        run->peak_memory = MAX(run->peak_memory, memory);
+        note_memory(run, memory);
         run->cpu_ns = MAX(run->cpu_ns, cpu);
         run->processes_peak = MAX(run->processes_peak, processes);
         if (!run->box->slot && memory > limit) {

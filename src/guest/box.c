@@ -105,13 +105,23 @@ static int build_ruleset(struct box *box, struct guest_fault *fault) {
     return 0;
 }
 
-static int enter_user_namespace(const struct plan *plan, uint32_t outer_id, int proc_self) {
+/* What the kernel counts for a user over all his namespaces, so that one sandbox could use up all others' and the caller's. A namespace may set itself less. */
+static int limit_user_counts(int proc_sys) {
+    int r = guest_write(proc_sys, "user/max_inotify_instances", "16");
+
+    if (r == 0)
+        r = guest_write(proc_sys, "user/max_inotify_watches", "8192");
+    return r == -ENOENT ? 0 : r;
+}
+
+static int enter_user_namespace(const struct plan *plan, uint32_t outer_id, int proc_self, int proc_sys) {
     /* Leaving U0's root for another of its ids drops our rights there, and makes us undumpable, which would make /proc/self another's. */
     if (outer_id && (setresgid(outer_id, outer_id, outer_id) < 0 || setresuid(outer_id, outer_id, outer_id) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0))
         return -errno;
     if (unshare(CLONE_NEWUSER) < 0)
         return -errno;
-    return guest_map_one(proc_self, plan->inner_uid, outer_id, plan->inner_gid, outer_id);
+    int r = guest_map_one(proc_self, plan->inner_uid, outer_id, plan->inner_gid, outer_id);
+    return r < 0 ? r : limit_user_counts(proc_sys);
 }
 
 static int drop_privileges(void) {
@@ -163,8 +173,10 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     int r, proc_self = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
+    int proc_sys = open("/proc/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
     umask(0);
-    if (proc_self < 0)
+    if (proc_self < 0 || proc_sys < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, -errno);
     r = enter_network(box);
     if (r < 0)
@@ -183,8 +195,9 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return -errno;
     if (plan->flags & PLAN_LANDLOCK && (r = build_ruleset(box, fault)) < 0)
         return r;
-    r = enter_user_namespace(plan, box->outer_id, proc_self);
+    r = enter_user_namespace(plan, box->outer_id, proc_self, proc_sys);
     close(proc_self);
+    close(proc_sys);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);

@@ -97,10 +97,16 @@ static int put_file(const char *path, mode_t mode, const void *data, size_t leng
             if (mkdir(prefix, 0755) < 0 && errno != EEXIST)
                 return -errno;
         }
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, mode & 0777);
+    /* What an earlier guest left in a shared grant may be a FIFO, to hold us up. */
+    int fd = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, mode & 0777);
+    struct stat st;
     if (fd < 0)
         return -errno;
-    int r = fd_write_all(fd, data, length);
+    int r = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
+    if (r == 0 && ftruncate(fd, 0) < 0)
+        r = -errno;
+    if (r == 0)
+        r = fd_write_all(fd, data, length);
     if (r == 0 && fchmod(fd, mode & 0777) < 0)
         r = -errno;
     close(fd);

@@ -10,11 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 
 #define MAX_MEMORY_FILES 65536
+#define HIDING_PLACE (16u << 20)        /* address space from which on a process' mappings are looked through */
 
 /* ---- small reads --------------------------------------------------------------------------------------------------- */
 
@@ -203,6 +205,48 @@ struct scan {
     size_t n_files, files_capacity;
 };
 
+static int add_memory_file(struct scan *scan, uint64_t device, uint64_t inode, uint64_t bytes) {
+    if (scan->n_files == MAX_MEMORY_FILES)
+        return 0;
+    if (scan->n_files == scan->files_capacity) {
+        size_t capacity = MAX(scan->files_capacity * 2, (size_t)64);
+        struct memory_file *files = reallocarray(scan->files, capacity, sizeof(*files));
+
+        if (files == NULL)
+            return -ENOMEM;
+        scan->files = files;
+        scan->files_capacity = capacity;
+    }
+    scan->files[scan->n_files++] = (struct memory_file){ device, inode, bytes };
+    return 0;
+}
+
+/* Shared anonymous memory keeps its pages when a process drops them from its tables (MADV_DONTNEED), where no counter shows them: what
+ * is mapped is taken for used, as far as it reaches into the file behind it. */
+static int add_shared_mappings(struct scan *scan, int process_fd) {
+    int fd = openat(process_fd, "maps", O_RDONLY | O_CLOEXEC), r = 0;
+    char line[512];
+    FILE *file;
+
+    if (fd < 0)
+        return 0;
+    file = fdopen(fd, "r");
+    if (file == NULL) {
+        close(fd);
+        return -ENOMEM;
+    }
+    while (r == 0 && fgets(line, sizeof(line), file) != NULL) {
+        uint64_t start, end, offset, inode;
+        unsigned major, minor;
+
+        if (strstr(line, " /dev/zero (deleted)") != NULL &&
+            sscanf(line, "%" SCNx64 "-%" SCNx64 " %*4c %" SCNx64 " %x:%x %" SCNu64, &start, &end, &offset, &major, &minor, &inode) == 6)
+            r = add_memory_file(scan, makedev(major, minor), inode, offset + (end - start));
+    }
+    fclose(file);
+    return r;
+}
+
 static int add_memory_files(struct scan *scan, int process_fd) {
     int fd = openat(process_fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct dirent *entry;
@@ -223,18 +267,7 @@ static int add_memory_files(struct scan *scan, int process_fd) {
         if (readlinkat(fd, entry->d_name, link, sizeof(link)) < 7 || memcmp(link, "/memfd:", 7) != 0 ||
             fstatat(fd, entry->d_name, &st, 0) < 0)
             continue;
-        if (scan->n_files == scan->files_capacity) {
-            size_t capacity = MAX(scan->files_capacity * 2, (size_t)64);
-            struct memory_file *files = reallocarray(scan->files, capacity, sizeof(*files));
-
-            if (files == NULL) {
-                r = -ENOMEM;
-                break;
-            }
-            scan->files = files;
-            scan->files_capacity = capacity;
-        }
-        scan->files[scan->n_files++] = (struct memory_file){ st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512 };
+        r = add_memory_file(scan, st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512);
     }
     closedir(dir);
     return r;
@@ -248,29 +281,39 @@ static int compare_files(const void *a, const void *b) {
     return x->inode < y->inode ? -1 : x->inode > y->inode;
 }
 
-/* The same file may be open many times. */
+static int compare_files_and_sizes(const void *a, const void *b) {
+    const struct memory_file *x = a, *y = b;
+    int order = compare_files(a, b);
+
+    return order ? order : x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+/* The same file may be open, or mapped in pieces, many times: the largest figure counts. */
 static uint64_t sum_memory_files(struct scan *scan) {
     uint64_t bytes = 0;
 
     if (scan->n_files == 0)
         return 0;
-    qsort(scan->files, scan->n_files, sizeof(*scan->files), compare_files);
+    qsort(scan->files, scan->n_files, sizeof(*scan->files), compare_files_and_sizes);
     for (size_t i = 0; i < scan->n_files; i++)
-        if (i == 0 || compare_files(&scan->files[i - 1], &scan->files[i]) != 0)
+        if (i + 1 == scan->n_files || compare_files(&scan->files[i], &scan->files[i + 1]) != 0)
             bytes += scan->files[i].bytes;
     return bytes;
 }
 
-static void add_memory(struct scan *scan, int process_fd) {
-    char text[4096];
+static int add_memory(struct scan *scan, int process_fd) {
+    char text[4096], status[4096] = "";
 
+    if (read_text(process_fd, "status", status, sizeof(status)) > 0)
+        scan->usage.anon_bytes += line_value(status, "VmPTE:") * 1024;
     if (scan->exact && read_text(process_fd, "smaps_rollup", text, sizeof(text)) > 0) {
         scan->usage.anon_bytes += (line_value(text, "Pss_Anon:") + line_value(text, "SwapPss:")) * 1024;
         scan->shared_bytes += line_value(text, "Pss_Shmem:") * 1024;
-    } else if (read_text(process_fd, "status", text, sizeof(text)) > 0) {
-        scan->usage.anon_bytes += (line_value(text, "RssAnon:") + line_value(text, "VmSwap:")) * 1024;
-        scan->shared_bytes += line_value(text, "RssShmem:") * 1024;
+    } else {
+        scan->usage.anon_bytes += (line_value(status, "RssAnon:") + line_value(status, "VmSwap:")) * 1024;
+        scan->shared_bytes += line_value(status, "RssShmem:") * 1024;
     }
+    return scan->exact || line_value(status, "VmSize:") * 1024 > HIDING_PLACE ? add_shared_mappings(scan, process_fd) : 0;
 }
 
 /* 0 also if the process is gone by now. */
@@ -295,8 +338,8 @@ static int scan_process(struct scan *scan, pid_t pid) {
     }
     /* A zombie leader may have living threads, whose memory is still there; with none the files are empty. */
     if (r == 0 && (line.state != 'Z' || line.threads > 1)) {
-        add_memory(scan, fd);
-        if (scan->exact)
+        r = add_memory(scan, fd);
+        if (r == 0 && scan->exact)
             r = add_memory_files(scan, fd);
     }
     return r;

@@ -22,7 +22,7 @@
 struct proc_usage {
     uint32_t processes;         /* zombies included: they hold a pid. init is counted */
     uint32_t threads;
-    uint64_t anon_bytes;        /* private and shared memory without a file */
+    uint64_t anon_bytes;        /* private and shared memory without a file, page tables */
     uint64_t cpu_ns;            /* user + system of the living and of the children they waited for, in clock ticks (10 ms) */
     bool truncated;             /* there are more than PROC_SCAN_MAX */
 };
