@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,11 +42,15 @@ static char *put(char *at, uint32_t value, char after) {
 static int new_namespace(int host, const char *uid_map, const char *gid_map) {
     char path[32] = "proc/";
     struct clone_args args = { .flags = CLONE_NEWUSER, .exit_signal = SIGCHLD };
-    pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
+    pid_t launcher = getpid(), pid = (pid_t)sys_clone3(&args, sizeof args);
 
-    if (pid == 0)
-        for (;;)
-            pause();
+    if (pid == 0) {
+        /* Ends with the launcher, also if that was killed before this line. */
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == launcher)
+            for (;;)
+                pause();
+        _exit(1);
+    }
     if (pid < 0)
         return pid;
     put(path + 5, (uint32_t)pid, '\0');

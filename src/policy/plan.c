@@ -443,7 +443,7 @@ static int limits(struct compiler *c, struct rollbox_error *error) {
     if (p->isolation == POLICY_ISOLATION_NAMESPACE)
         compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max));  /* init counts */
     compiler_limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
-    compiler_limit(c, RLIMIT_CORE, 0);
+    compiler_limit(c, RLIMIT_CORE, 1);              /* not 0: where core_pattern is a pipe, only 1 keeps the kernel from starting the host's handler, as root */
     compiler_limit(c, RLIMIT_MEMLOCK, MIN(p->max_memory_bytes / 8, 8ull << 20));
     compiler_limit(c, RLIMIT_MSGQUEUE, 819200);
     compiler_limit(c, RLIMIT_SIGPENDING, 4096);
@@ -545,8 +545,10 @@ static int compile(struct compiler *c, struct sock_filter *program, struct rollb
         return r;
     add_etc(c);
     add_proc(c);
-    /* Last: from here on nothing can be reached in the tmpfs' root any more. */
+    /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants where they were kept, which nothing denied covers there. */
     box(c, PLAN_OP_COVER, "/dev/shm", PLAN_PRIVATE "/s", 0);
+    if (c->n_hidden)
+        box(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
     return filter(c, program, error);
 }
 
