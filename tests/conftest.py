@@ -20,6 +20,7 @@ os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
+    config.addinivalue_line("markers", "masked: runs again with kernel features masked")
 
 
 def pytest_report_header():
