@@ -20,7 +20,8 @@ CONTESTANTS = {
     "rollbox CLI": "`rollbox run -- PROGRAM`: a process, an engine and a compiled policy for each run",
     "bwrap": "--unshare-all, its own session, ro-binds of the same host directories, --proc, --dev, a tmpfs on /tmp, an empty environment, no capabilities. It has no Landlock "
              "rules, no seccomp filter, no limits, no masks in /proc, and, run by root, its guest is the host's root with another name",
-    "crun": "an OCI bundle over the same directories, no capabilities, no_new_privs; its cgroup manager is off: no limits, no seccomp filter, no Landlock. By root with a range of ids of its own, else with one id",
+    "crun": "an OCI bundle over the same directories, no capabilities, no_new_privs; its cgroup manager is off: no limits, no seccomp filter, no Landlock. By root with a range of ids of its own, else with one id. "
+            "Where it refuses the host's mixture of cgroups v1 and v2, its processes live in a mount namespace without the v2 mount",
     "runc": "the same bundle; its cgroups cannot be switched off, so by root it makes one without limits",
     "sandlock": "its Python library, a Sandbox for each run: Landlock and seccomp, the same directories, 512 MiB, 64 processes, a clean environment. It has no namespaces: no /tmp, /proc or process ids of its own",
 }
@@ -111,6 +112,8 @@ def page(results: Dict[str, Any], soak: Optional[Dict[str, Any]]) -> str:
              + (f"; others used {noise['median']:.0%} of the CPUs between the rounds (worst {noise['worst']:.0%})." if noise else "."),
              "Versions: " + ", ".join(f"{name} {text.removeprefix(name).strip()}" for name, text in results["versions"].items() if text) + ".", "",
              "All contestants take turns in each of the rounds. p50 and p99 are over all runs; `x bare` and `x bwrap` are medians over the rounds of the ratio of medians in a round; `no sandbox` is the faster of subprocess and xargs in a round.", ""]
+    if noise and noise["median"] > 0.1:
+        lines += ["**The machine was not quiet during this run**: latencies and rates tell of its other load too, and of nothing reliably. Run `make bench` again when it is.", ""]
     rows = [[target["identity"], target["what"], f"{target['value']:.2f}", f"{'at most' if target['at_most'] else 'at least'} {target['limit']:.2f}", "reached" if target["reached"] else "**missed**"]
             for target in results["targets"]]
     lines += ["## Targets", ""] + _table(["by", "what", "measured", "target", ""], rows)
