@@ -10,7 +10,7 @@ PYTHON := .venv/bin/python
 VENV_PACKAGES := meson-python pytest pytest-xdist uvloop
 
 MESON_FLAGS := $(if $(CI),-Dwerror=true)
-ASAN_FLAGS := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1
+ASAN_FLAGS := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dinit_libc=glibc
 
 all: build python
 
@@ -28,7 +28,7 @@ python: build
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall --config-settings=build-dir=build-python .
 	@touch $@
 
-# With the address and undefined-behaviour sanitizers; for the unit tests and the corpora.
+# With the address and undefined-behaviour sanitizers; for the unit tests and the corpora. Its init is linked with the other C library.
 build-asan: build
 	@test -f build-asan/build.ninja || meson setup $(MESON_FLAGS) $(ASAN_FLAGS) build-asan >/dev/null
 	ninja -j$(JOBS) -C build-asan
