@@ -46,7 +46,7 @@ struct engine {
     unsigned next_slot;
     uint64_t next_launcher;
     struct launcher *idle_launcher;     /* started, without a plan; or NULL */
-    struct list finished_by[256];       /* the same, found by the last byte of the id */
+    struct list finished_by[256];       /* the same, found by a hash of the id */
     struct list finished;       /* operations whose result is kept for a retry, oldest first */
     size_t finished_bytes;
     unsigned n_finished;

@@ -31,6 +31,15 @@ struct finished {
     size_t bytes;
 };
 
+/* FNV-1a: ids are often text, whose last byte alone tells little. */
+static struct list *bucket_of(struct engine *engine, const unsigned char *operation, size_t length) {
+    uint32_t hash = 2166136261u;
+
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ operation[i]) * 16777619u;
+    return &engine->finished_by[(hash ^ hash >> 16) % ARRAY_SIZE(engine->finished_by)];
+}
+
 static void finished_free(struct engine *engine, struct finished *finished) {
     list_remove(&finished->node);
     list_remove(&finished->in_bucket);
@@ -73,7 +82,7 @@ static void keep(struct engine *engine, const struct run *run, const struct buf 
     }
     finished->bytes = bytes;
     list_add_tail(&engine->finished, &finished->node);
-    list_add_tail(&engine->finished_by[finished->operation[finished->operation_length - 1]], &finished->in_bucket);
+    list_add_tail(bucket_of(engine, finished->operation, finished->operation_length), &finished->in_bucket);
     engine->finished_bytes += bytes;
     engine->n_finished++;
     while (engine->n_finished > MAX_FINISHED || engine->finished_bytes > MAX_FINISHED_BYTES)
@@ -81,11 +90,9 @@ static void keep(struct engine *engine, const struct run *run, const struct buf 
 }
 
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length) {
-    const unsigned char *bytes = operation;
-
     if (!length)
         return false;
-    list_for_each(node, &client->engine->finished_by[bytes[length - 1]]) {
+    list_for_each(node, bucket_of(client->engine, operation, length)) {
         struct finished *finished = container_of(node, struct finished, in_bucket);
 
         if (finished->operation_length != length || memcmp(finished->operation, operation, length))
