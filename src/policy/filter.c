@@ -47,6 +47,7 @@ enum filter_rule {
     FILTER_UNSHARE,
     FILTER_PERSONALITY,
     FILTER_IOCTL,
+    FILTER_FCNTL,
     FILTER_SOCKET,
     FILTER_SOCKETPAIR,
     FILTER_SECCOMP,
@@ -209,6 +210,14 @@ static unsigned check_ioctl(struct program *p, const struct filter_options *opti
     return load(p, ARGUMENT(1), one_of(p, terminal, sizeof(terminal) / sizeof(terminal[0]), verdict(p, FILTER_EPERM), rest));
 }
 
+/* No leases: with one on a file that it may only read, the owner's sandbox would hold up whoever on the host opens that file for writing, for 45 seconds. EINVAL is what a
+ * file system without leases says. */
+static unsigned check_fcntl(struct program *p) {
+    static const uint32_t leases[] = { 1024 /* F_SETLEASE */, 1040 /* F_SETDELEG */ };
+
+    return load(p, ARGUMENT(1), one_of(p, leases, sizeof(leases) / sizeof(leases[0]), verdict(p, FILTER_EINVAL), verdict(p, FILTER_ALLOW)));
+}
+
 /* TCP, UDP and ping sockets only, by name: protocol 0 of another type would be SCTP or DCCP, 262 is TCP past a rule for TCP. SOCK_PACKET (10) of AF_INET would be AF_PACKET. */
 static unsigned check_inet(struct program *p) {
     static const uint32_t stream[] = { 0, 6 /* TCP */ };
@@ -289,6 +298,8 @@ static unsigned check(struct program *p, const struct filter_options *options, e
         return check_personality(p);
     case FILTER_IOCTL:
         return check_ioctl(p, options);
+    case FILTER_FCNTL:
+        return check_fcntl(p);
     case FILTER_SOCKET:
         return check_socket(p, options);
     case FILTER_SOCKETPAIR:

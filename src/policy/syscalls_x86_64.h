@@ -79,7 +79,7 @@
     X(69, msgsnd, SYSVIPC) \
     X(70, msgrcv, SYSVIPC) \
     X(71, msgctl, SYSVIPC) \
-    X(72, fcntl, ALLOW) \
+    X(72, fcntl, FCNTL) \
     X(73, flock, ALLOW) \
     X(74, fsync, ALLOW) \
     X(75, fdatasync, ALLOW) \

@@ -22,3 +22,15 @@ def test_denied_is_not_readable_where_late_grants_are_kept(caller, grant):
     )  # fmt: skip
     assert "secret" not in result.stdout.replace(str(top / "secret"), ""), result.told
     assert "private/file" not in result.stdout, result.told
+
+
+def test_no_lease_on_a_granted_file(caller):
+    """A guest with its owner's id could take a lease on a file that it may only read, and hold up whoever opens that file for writing."""
+    top = caller.directory(0o755)
+    caller.write(top / "file", "text")
+    result = caller.python(
+        f"import fcntl\nwith open('{top}/file') as f:\n    try: print(fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_RDLCK))\n    except OSError: pass",
+        "--readable",
+        top,
+    )
+    assert (result.outcome, result.exit_code, result.stdout) == ("exit", 0, ""), result.told
