@@ -177,8 +177,10 @@ static int add_children_of_threads(struct queue *queue, int process_fd) {
         return 0;
     dir = fdopendir(fd);
     if (dir == NULL) {
+        int gone = errno == ENOMEM ? -ENOMEM : 0;    /* or the process is gone */
+
         close(fd);
-        return -ENOMEM;
+        return gone;
     }
     while (r == 0 && (entry = readdir(dir)) != NULL) {
         char path[300];
@@ -257,8 +259,10 @@ static int add_memory_files(struct scan *scan, int process_fd) {
         return 0;
     dir = fdopendir(fd);
     if (dir == NULL) {
+        int gone = errno == ENOMEM ? -ENOMEM : 0;    /* or the process is gone */
+
         close(fd);
-        return -ENOMEM;
+        return gone;
     }
     while (r == 0 && (entry = readdir(dir)) != NULL && scan->n_files < MAX_MEMORY_FILES) {
         char link[16];
