@@ -139,6 +139,13 @@ struct output {
     bool truncated;
 };
 
+/* A retry of an operation that is under way: it gets the same result. */
+struct waiter {
+    struct list node;
+    struct client *client;
+    uint64_t serial;
+};
+
 enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_ENDED };
 
 struct run {
@@ -214,6 +221,7 @@ void run_answer(struct run *run, const struct guest_record *record);
 void run_box_dead(struct run *run);
 void run_abandon(struct run *run);      /* its client is gone */
 void run_forget_client(struct client *client);  /* as somebody who waits for another's run */
+void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
 void run_pump(struct engine *engine);   /* starts what may start */
 void run_pump_soon(struct engine *engine);
 
@@ -223,7 +231,8 @@ void output_drain(struct output *output);
 void output_done(struct output *output);
 
 /* result.c */
-void result_send(struct run *run);
+void result_send(struct run *run);      /* to its client and all who wait for it */
+void result_send_cancelled(struct client *client, uint64_t serial);
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
 void result_forget_all(struct engine *engine);
 

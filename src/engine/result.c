@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "engine/engine.h"
 #include "engine/protocol.h"
 
@@ -60,7 +61,7 @@ static void keep(struct engine *engine, const struct run *run, const struct buf 
     size_t bytes = message->length + run->outputs[0].total + run->outputs[1].total;
 
     /* Infrastructure failures are not kept: a retry of one is meant to try again. */
-    if (!run->operation_length || run->outcome == ROLLBOX_OUTCOME_ERROR || bytes > MAX_FINISHED_BYTES)
+    if (buf_failed(message) || !run->operation_length || run->outcome == ROLLBOX_OUTCOME_ERROR || bytes > MAX_FINISHED_BYTES)
         return;
     struct finished *finished = calloc(1, sizeof *finished);
     if (!finished)
@@ -89,6 +90,18 @@ static void keep(struct engine *engine, const struct run *run, const struct buf 
         finished_free(engine, container_of(engine->finished.next, struct finished, node));
 }
 
+static void send_copy(struct client *client, uint64_t serial, const struct buf *message, const int *fds, size_t n_fds) {
+    auto_buf struct buf copy = BUF_INIT;
+
+    if (message->failed)
+        copy.failed = true;
+    else
+        buf_add(&copy, message->data, message->length);
+    if (!buf_failed(&copy))
+        ((struct wire_header *)(void *)copy.data)->serial = serial;
+    client_send(client, &copy, fds, n_fds);
+}
+
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length) {
     if (!length)
         return false;
@@ -97,11 +110,7 @@ bool result_replay(struct client *client, uint64_t serial, const void *operation
 
         if (finished->operation_length != length || memcmp(finished->operation, operation, length))
             continue;
-        auto_buf struct buf message = BUF_INIT;
-        buf_add(&message, finished->message.data, finished->message.length);
-        if (!buf_failed(&message))
-            ((struct wire_header *)(void *)message.data)->serial = serial;
-        client_send(client, &message, finished->fds, finished->n_fds);
+        send_copy(client, serial, &finished->message, finished->fds, finished->n_fds);
         return true;
     }
     return false;
@@ -151,6 +160,22 @@ void result_send(struct run *run) {
     if (run->outcome == ROLLBOX_OUTCOME_ERROR)
         add_error(&message, &run->error);
     keep(run->engine, run, &message, fds, n_fds);
+    list_for_each(node, &run->waiters) {
+        struct waiter *waiter = container_of(node, struct waiter, node);
+
+        send_copy(waiter->client, waiter->serial, &message, fds, n_fds);
+    }
     if (run->client)
         client_send(run->client, &message, fds, n_fds);
+}
+
+void result_send_cancelled(struct client *client, uint64_t serial) {
+    auto_buf struct buf message = BUF_INIT;
+    struct rollbox_error error;
+
+    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled");
+    wire_begin(&message, PROTOCOL_RESULT, serial);
+    wire_add_u64(&message, TAG_OUTCOME, ROLLBOX_OUTCOME_ERROR);
+    add_error(&message, &error);
+    client_send(client, &message, NULL, 0);
 }

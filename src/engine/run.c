@@ -32,12 +32,6 @@
 #define WATCH_LEAST_NS 2000000ll
 #define WATCH_MOST_NS 200000000ll
 
-struct waiter {
-    struct list node;
-    struct client *client;
-    uint64_t serial;
-};
-
 /* ---- the request ---------------------------------------------------------------------------------------------------- */
 
 static struct run *run_new(struct client *client, uint64_t serial) {
@@ -198,30 +192,37 @@ static int take_streams(struct run *run, struct wire_message *message, bool has_
     return 0;
 }
 
-/* A retry gets the first one's answer: at once if it is there, else when it is. */
-static bool is_retry(struct client *client, const struct run *run) {
-    struct run *first = NULL;
+/* The run under way of that operation. One that has failed is none: a retry of it is meant to try again. */
+static struct run *find_operation(struct engine *engine, const struct run *run) {
+    list_for_each(client_node, &engine->clients) {
+        struct client *client = container_of(client_node, struct client, node);
 
-    if (result_replay(client, run->serial, run->operation, run->operation_length))
-        return true;
-    list_for_each(client_node, &client->engine->clients) {
-        struct client *other = container_of(client_node, struct client, node);
-
-        list_for_each(node, &other->runs) {
+        list_for_each(node, &client->runs) {
             struct run *candidate = container_of(node, struct run, of_client);
-            if (candidate != run && candidate->operation_length == run->operation_length && !memcmp(candidate->operation, run->operation, run->operation_length))
-                first = candidate;
+
+            if (candidate != run && candidate->outcome != ROLLBOX_OUTCOME_ERROR && candidate->operation_length == run->operation_length &&
+                !memcmp(candidate->operation, run->operation, run->operation_length))
+                return candidate;
         }
     }
+    return NULL;
+}
+
+/* A retry gets the first one's answer: at once if it is there, else when it is. 1, 0 if it is none, or -ENOMEM. */
+static int take_retry(struct client *client, const struct run *run) {
+
+    if (result_replay(client, run->serial, run->operation, run->operation_length))
+        return 1;
+    struct run *first = find_operation(client->engine, run);
     if (!first)
-        return false;
+        return 0;
     struct waiter *waiter = calloc(1, sizeof *waiter);
-    if (waiter) {
-        waiter->client = client;
-        waiter->serial = run->serial;
-        list_add_tail(&first->waiters, &waiter->node);
-    }
-    return waiter;
+    if (!waiter)
+        return -ENOMEM;
+    waiter->client = client;
+    waiter->serial = run->serial;
+    list_add_tail(&first->waiters, &waiter->node);
+    return 1;
 }
 
 void run_request(struct client *client, struct wire_message *message) {
@@ -239,7 +240,13 @@ void run_request(struct client *client, struct wire_message *message) {
         run_fail(run, error.code, error.error_number, error.stage, error.message);
         return;
     }
-    if (run->operation_length && is_retry(client, run)) {
+    int retry = run->operation_length ? take_retry(client, run) : 0;
+    if (retry < 0) {
+        run->program = NULL;
+        run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+        return;
+    }
+    if (retry) {
         run_free(run);
         return;
     }
@@ -277,12 +284,6 @@ static void finish(struct run *run) {
         engine->n_running--;
     }
     result_send(run);
-    list_for_each(node, &run->waiters) {
-        struct waiter *waiter = container_of(node, struct waiter, node);
-
-        if (waiter->client)
-            result_replay(waiter->client, waiter->serial, run->operation, run->operation_length);
-    }
     run_free(run);
     if (program)
         program->n_running--;
@@ -466,22 +467,30 @@ void run_box_dead(struct run *run) {
     finish(run);
 }
 
-void run_abandon(struct run *run) {
-    struct waiter *heir = NULL;
+static void waiter_free(struct waiter *waiter) {
+    list_remove(&waiter->node);
+    free(waiter);
+}
 
+static void forget_waiter(struct run *run, const struct client *client) {
     list_for_each(node, &run->waiters) {
-        heir = container_of(node, struct waiter, node);
-        if (heir->client != run->client)
-            break;
-        heir = NULL;
+        struct waiter *waiter = container_of(node, struct waiter, node);
+
+        if (waiter->client == client)
+            waiter_free(waiter);
     }
+}
+
+void run_abandon(struct run *run) {
+    /* From here on nobody may find the run by its client, so no pointer to that may stay in it. */
+    forget_waiter(run, run->client);
+    struct waiter *heir = list_empty(&run->waiters) ? NULL : container_of(run->waiters.next, struct waiter, node);
     list_remove(&run->of_client);
     if (heir) {                 /* somebody else waits for the same operation: it is theirs now */
         run->client = heir->client;
         run->serial = heir->serial;
         list_add_tail(&heir->client->runs, &run->of_client);
-        list_remove(&heir->node);
-        free(heir);
+        waiter_free(heir);
         return;
     }
     run->client = NULL;
@@ -492,17 +501,40 @@ void run_forget_client(struct client *client) {
     list_for_each(client_node, &client->engine->clients) {
         struct client *other = container_of(client_node, struct client, node);
 
-        list_for_each(node, &other->runs) {
-            struct run *run = container_of(node, struct run, of_client);
+        list_for_each(node, &other->runs)
+            forget_waiter(container_of(node, struct run, of_client), client);
+    }
+}
 
-            list_for_each(waiter_node, &run->waiters) {
-                struct waiter *waiter = container_of(waiter_node, struct waiter, node);
-                if (waiter->client == client) {
-                    list_remove(&waiter->node);
-                    free(waiter);
-                }
-            }
+/* Whoever waits for another's run gives up waiting and leaves the run alone. False if it is nobody who waits. */
+static bool cancel_waiter(struct run *run, const struct client *client, uint64_t serial) {
+    list_for_each(node, &run->waiters) {
+        struct waiter *waiter = container_of(node, struct waiter, node);
+
+        if (waiter->client == client && waiter->serial == serial) {
+            result_send_cancelled(waiter->client, serial);
+            waiter_free(waiter);
+            return true;
         }
+    }
+    return false;
+}
+
+void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome) {
+    list_for_each(node, &client->runs) {
+        struct run *run = container_of(node, struct run, of_client);
+
+        if (run->serial == serial) {
+            run_kill(run, outcome);
+            return;
+        }
+    }
+    list_for_each(client_node, &client->engine->clients) {
+        struct client *other = container_of(client_node, struct client, node);
+
+        list_for_each(node, &other->runs)
+            if (cancel_waiter(container_of(node, struct run, of_client), client, serial))
+                return;
     }
 }
 

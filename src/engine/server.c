@@ -49,11 +49,14 @@ void client_free(struct client *client) {
         engine_stop(engine);
 }
 
+/* An answer that cannot be given ends the connection: the client must not wait for it for ever. */
 static void queue_message(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
     struct outgoing *outgoing = calloc(1, sizeof *outgoing);
 
-    if (!outgoing)
+    if (!outgoing) {
+        shutdown(client->fd, SHUT_RDWR);
         return;
+    }
     list_init(&outgoing->node);
     outgoing->message = *message;
     *message = BUF_INIT;
@@ -61,7 +64,6 @@ static void queue_message(struct client *client, struct buf *message, const int 
         outgoing->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
         outgoing->n_fds++;
         if (outgoing->fds[i] < 0) {
-            /* An answer that cannot be given: the client must not wait for it for ever. */
             outgoing_free(outgoing);
             shutdown(client->fd, SHUT_RDWR);
             return;
@@ -92,6 +94,8 @@ static void flush(struct client *client) {
 
         if (r == -EAGAIN || r == -ENOBUFS)
             return;
+        if (r < 0)
+            shutdown(client->fd, SHUT_RDWR);
         outgoing_free(outgoing);
     }
     loop_modify(client->engine->loop, &client->source, EPOLLIN);
@@ -230,14 +234,7 @@ static void handle_kill(struct client *client, struct wire_message *message) {
             (void)wire_u64(&field, &outcome);
     if (outcome != ROLLBOX_OUTCOME_TIMEOUT && outcome != ROLLBOX_OUTCOME_OUTPUT_LIMIT)
         outcome = ROLLBOX_OUTCOME_ERROR;
-    list_for_each(node, &client->runs) {
-        struct run *run = container_of(node, struct run, of_client);
-
-        if (run->serial == target) {
-            run_kill(run, (enum rollbox_outcome)outcome);
-            return;
-        }
-    }
+    run_cancel(client, target, (enum rollbox_outcome)outcome);
 }
 
 static int handle(struct client *client, struct wire_message *message) {

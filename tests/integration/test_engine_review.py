@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine under clients and events that are not as they should be: retries of what fails, processes killed from outside, too few descriptors."""
+
+import contextlib
+import threading
+
+import protocol
+import pytest
+from harness import caller  # noqa: F401
+from test_bad_input import SharedEngine
+
+
+@pytest.fixture
+def engine(caller):
+    path = caller.directory() / "engine"
+    with SharedEngine(caller, path) as shared:
+        yield shared
+
+
+def wait_until(condition, tries=1500):
+    """Asks until it holds: for states that the engine has no way to announce."""
+    pause = threading.Event()
+    for _ in range(tries):
+        if condition():
+            return
+        pause.wait(0.02)
+    pytest.fail("it never came to pass")
+
+
+def running(client, n):
+    wait_until(lambda: client.status()["running"] == n)
+
+
+def test_retry_of_a_run_that_fails(engine):
+    """Whoever waits for another's run hears of its failure, too."""
+    with protocol.Client(engine.path) as first, protocol.Client(engine.path) as second:
+        plan = first.prepare()
+        started = first.run(plan, "sleep", "1000", operation=b"one")
+        running(first, 1)
+        waiting = second.run(plan, "sleep", "1000", operation=b"one")
+        assert second.status()["running"] == 1
+        first.kill(started)
+        answers = [first.wait(started), second.wait(waiting)]
+        assert [a["OUTCOME"] for a in answers] == [protocol.ERROR] * 2, answers
+
+
+def test_retry_of_a_client_that_leaves(engine):
+    """A client that waits for its own run and goes leaves nothing of itself in the run."""
+    with protocol.Client(engine.path) as watcher:
+        plan = watcher.prepare()
+        with protocol.Client(engine.path) as leaver:
+            leaver.run(plan, "sleep", "1000", operation=b"one")
+            running(watcher, 1)
+            leaver.run(plan, "sleep", "1000", operation=b"one")
+            assert leaver.status()["running"] == 1
+        running(watcher, 0)
+
+
+def test_retry_outlives_the_first_client(engine):
+    """The run of a client that goes belongs to whoever waits for it."""
+    with protocol.Client(engine.path) as second, contextlib.ExitStack() as stack:
+        first = stack.enter_context(protocol.Client(engine.path))
+        plan = second.prepare()
+        first.run(plan, "sh", "-c", "sleep 1; echo done", operation=b"one")
+        running(second, 1)
+        waiting = second.run(plan, "sh", "-c", "echo again", operation=b"one")
+        assert second.status()["running"] == 1
+        stack.close()
+        assert second.wait(waiting)["STDOUT"] == b"done\n"
+
+
+def test_cancelled_retry(engine):
+    """A retry that is cancelled is answered; the run goes on for the one who began it."""
+    with protocol.Client(engine.path) as first, protocol.Client(engine.path) as second:
+        plan = first.prepare()
+        started = first.run(plan, "sh", "-c", "sleep 1; echo done", operation=b"one")
+        running(first, 1)
+        waiting = second.run(plan, "true", operation=b"one")
+        second.kill(waiting)
+        assert second.wait(waiting)["OUTCOME"] == protocol.ERROR
+        assert first.wait(started)["STDOUT"] == b"done\n"
