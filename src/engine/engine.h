@@ -218,6 +218,8 @@ void run_request(struct client *client, struct wire_message *message);
 void run_kill(struct run *run, enum rollbox_outcome outcome);
 void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage, const char *message);
 void run_answer(struct run *run, const struct guest_record *record);
+void run_overflow(struct run *run);     /* a stream is past its limit */
+void run_output_lost(struct run *run, int error_number);        /* a stream cannot be kept */
 void run_box_dead(struct run *run);
 void run_abandon(struct run *run);      /* its client is gone */
 void run_forget_client(struct client *client);  /* as somebody who waits for another's run */

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -38,41 +39,36 @@ static int keep(struct output *output, const char *data, size_t length) {
     return fd_write_all(output->spool, data, length);
 }
 
-/* Reads once. Returns false at the end of the stream or when nothing is there. */
-static bool read_some(struct output *output) {
+/* Reads once: how much, 0 at the end of the stream or when nothing is there. May end the run, which is then gone unless it was over already. */
+static size_t read_some(struct output *output) {
     static char chunk[CHUNK];
     struct run *run = output->run;
     ssize_t n = read(output->fd, chunk, sizeof chunk);
 
     if (n < 0)
-        return errno == EINTR;
+        return 0;
     if (n == 0) {
         loop_remove(run->engine->loop, &output->source);
         close_fd(&output->fd);
-        return false;
+        if (run->state == RUN_RUNNING)
+            run_answer(run, NULL);
+        return 0;
     }
     size_t room = (size_t)MIN((uint64_t)n, run->output_limit - output->total);
     int r = room ? keep(output, chunk, room) : 0;
     if (r < 0) {
         output->truncated = true;
-        run_fail(run, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "result", "the host has no memory left for the output of the command");
-        return false;
-    }
-    if (room < (size_t)n) {
+        run_output_lost(run, -r);
+    } else if (room < (size_t)n) {
         output->truncated = true;
-        run_kill(run, ROLLBOX_OUTCOME_OUTPUT_LIMIT);
+        run_overflow(run);
     }
-    return true;
+    return (size_t)n;
 }
 
 static void on_readable(struct loop_source *source, uint32_t events) {
-    struct output *output = container_of(source, struct output, source);
-    struct run *run = output->run;
-
     (void)events;
-    read_some(output);
-    if (output->fd < 0 && run->state == RUN_RUNNING)
-        run_answer(run, NULL);
+    (void)read_some(container_of(source, struct output, source));
 }
 
 int output_open(struct output *output, struct run *run, int *ret_write_end) {
@@ -92,9 +88,14 @@ int output_open(struct output *output, struct run *run, int *ret_write_end) {
     return 0;
 }
 
-/* After every writer is dead: at most a pipe full is left. */
+/* After every process of the run is dead. It may have handed its end of the pipe to another sandbox, or whoever it could reach, who writes on: what is in the pipe now is all that counts. */
 void output_drain(struct output *output) {
-    while (output->fd >= 0 && read_some(output))
+    int left = 0;
+    size_t n;
+
+    if (output->fd >= 0 && ioctl(output->fd, FIONREAD, &left) < 0)
+        left = 0;
+    for (; left > 0 && output->fd >= 0 && (n = read_some(output)); left -= (int)n)
         ;
     if (output->fd >= 0) {
         loop_remove(output->run->engine->loop, &output->source);

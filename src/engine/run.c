@@ -330,7 +330,7 @@ static void note_usage(struct run *run) {
     run->processes_peak = MAX(run->processes_peak, processes);
 }
 
-static void started(struct run *run);
+static int started(struct run *run);
 
 void run_kill(struct run *run, enum rollbox_outcome outcome) {
     if (run->killed || run->exited || run->state == RUN_ENDED)
@@ -339,8 +339,6 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled");
         return;
     }
-    if (run->state == RUN_STARTING && outcome == ROLLBOX_OUTCOME_OUTPUT_LIMIT)
-        started(run);           /* output is word enough; init's is on its way */
     if (run->state != RUN_RUNNING) {
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled before the command ran");
         return;
@@ -355,6 +353,30 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
         box_kill(run->box);
     else
         run->box->state = BOX_DYING;    /* box_created does it */
+}
+
+/* The same whether the end of the command, its output, or init's word of its start is seen first. */
+void run_overflow(struct run *run) {
+    if (!run->killed && (run->exited || run->state == RUN_ENDED)) {
+        if (run->outcome == ROLLBOX_OUTCOME_EXIT || run->outcome == ROLLBOX_OUTCOME_SIGNAL)
+            run->outcome = ROLLBOX_OUTCOME_OUTPUT_LIMIT;
+        return;
+    }
+    if (run->state == RUN_STARTING && started(run) < 0)
+        return;
+    run_kill(run, ROLLBOX_OUTCOME_OUTPUT_LIMIT);
+}
+
+void run_output_lost(struct run *run, int error_number) {
+    static const char message[] = "the host has no memory left for the output of the command";
+    enum rollbox_error_code code = error_code_of(error_number, ROLLBOX_ERR_RESOURCE_EXHAUSTED);
+
+    if (run->state != RUN_ENDED) {
+        run_fail(run, code, error_number, "result", message);
+    } else if (run->outcome != ROLLBOX_OUTCOME_ERROR) {
+        run->outcome = ROLLBOX_OUTCOME_ERROR;
+        error_set(&run->error, code, error_number, "result", "%s", message);
+    }
 }
 
 static void on_timeout(struct loop_timer *timer) {
@@ -392,7 +414,8 @@ static void on_watch(struct loop_timer *timer) {
     loop_timer_set(run->engine->loop, &run->watch, clock_now_ns() + MAX(WATCH_LEAST_NS, MIN(pause, WATCH_MOST_NS)), on_watch);
 }
 
-static void started(struct run *run) {
+/* 0, or -ENOMEM: it has failed, and may be gone. */
+static int started(struct run *run) {
     struct loop *loop = run->engine->loop;
     int64_t now = clock_now_ns();
 
@@ -405,6 +428,7 @@ static void started(struct run *run) {
         r = loop_timer_set(loop, &run->watch, now + MAX(WATCH_LEAST_NS, MIN((int64_t)first, WATCH_MOST_NS)), on_watch);
     if (r < 0)
         run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the engine is out of memory");
+    return r;
 }
 
 static void exited(struct run *run, const struct guest_record *record) {
@@ -442,7 +466,8 @@ void run_answer(struct run *run, const struct guest_record *record) {
     struct rollbox_error error;
 
     if (record && record->kind == GUEST_STARTED && run->state == RUN_STARTING) {
-        started(run);
+        (void)started(run);
+        return;                 /* its streams may be at their ends, but it is not */
     } else if (record && record->kind == GUEST_EXEC_FAILED) {
         words_of(run->program, record, first_text(run, GUEST_ARG), first_text(run, GUEST_CWD), &error);
         run_fail(run, error.code, error.error_number, error.stage, error.message);
@@ -524,10 +549,13 @@ void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome out
     list_for_each(node, &client->runs) {
         struct run *run = container_of(node, struct run, of_client);
 
-        if (run->serial == serial) {
+        if (run->serial != serial)
+            continue;
+        if (outcome == ROLLBOX_OUTCOME_OUTPUT_LIMIT)
+            run_overflow(run);  /* of streams that the client reads itself */
+        else
             run_kill(run, outcome);
-            return;
-        }
+        return;
     }
     list_for_each(client_node, &client->engine->clients) {
         struct client *other = container_of(client_node, struct client, node);

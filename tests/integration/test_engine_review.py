@@ -2,11 +2,13 @@
 """The engine under clients and events that are not as they should be: retries of what fails, processes killed from outside, too few descriptors."""
 
 import contextlib
+import os
+import resource
 import threading
 
 import protocol
 import pytest
-from harness import caller  # noqa: F401
+from harness import caller, skip  # noqa: F401
 from test_bad_input import SharedEngine
 
 
@@ -79,3 +81,33 @@ def test_cancelled_retry(engine):
         second.kill(waiting)
         assert second.wait(waiting)["OUTCOME"] == protocol.ERROR
         assert first.wait(started)["STDOUT"] == b"done\n"
+
+
+def test_output_limit_and_exit_at_once(engine):
+    """More output than is kept is output_limit, also when the command ends in the same moment; just as much as is kept is none."""
+    with protocol.Client(engine.path) as client:
+        plan = client.prepare(max_output="16K")
+        over = [client.run(plan, "head", "-c", "16385", "/dev/zero") for _ in range(30)]
+        just = [client.run(plan, "head", "-c", "16384", "/dev/zero") for _ in range(10)]
+        assert {client.wait(serial)["OUTCOME"] for serial in over} == {protocol.OUTPUT_LIMIT}
+        assert {client.wait(serial)["OUTCOME"] for serial in just} == {protocol.EXIT}
+
+
+def test_output_that_cannot_be_kept(caller):
+    """Without a descriptor for it, output that comes before init's word of the start ends the run, not the engine."""
+    if caller.uid != os.geteuid():
+        skip("the limits of another user's engine are not ours to change")
+    path = caller.directory() / "engine"
+    with SharedEngine(caller, path) as engine, protocol.Client(path) as client:
+        plan = client.prepare()
+        pid = client.status()["pid"]
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        assert client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT
+        for room in range(1, 24):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + room, hard))
+            for serial in [client.run(plan, "head", "-c", "60000", "/dev/zero") for _ in range(4)]:
+                answer = client.wait(serial)
+                assert answer["OUTCOME"] in (protocol.EXIT, protocol.ERROR), answer
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT
+        assert engine.process.poll() is None
