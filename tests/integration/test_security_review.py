@@ -34,3 +34,24 @@ def test_no_lease_on_a_granted_file(caller):
         top,
     )
     assert (result.outcome, result.exit_code, result.stdout) == ("exit", 0, ""), result.told
+
+
+NOTE = (
+    "import socket\n"
+    "print(open('/proc/net/snmp').read(), open('/proc/net/snmp6').read(), open('/proc/net/ip6_flowlabel').read())\n"
+    "for family, to in ((socket.AF_INET, '192.0.2.1'), (socket.AF_INET6, '2001:db8::1')):\n"
+    "    with socket.socket(family, socket.SOCK_DGRAM) as s:\n"
+    "        if family == socket.AF_INET6:\n"
+    "            try: s.setsockopt(socket.IPPROTO_IPV6, 32, socket.inet_pton(family, to) + bytes.fromhex('00012345 00 ff 0100 0600 0600 00000000'))\n"
+    "            except OSError: pass\n"
+    "        for i in range(42):\n"
+    "            try: s.sendto(b'x', (to, 9))\n"
+    "            except OSError: pass\n"
+)
+
+
+def test_network_namespace_carries_no_note(caller):
+    """A network namespace that is used again had counters of failed packets and flow labels of the guest before: a message to the next one."""
+    rows = caller.batch([{"id": str(i), "argv": [*PYTHON, NOTE]} for i in range(12)], "-j", "1")
+    assert rows["0"]["exit_code"] == 0, rows["0"]
+    assert {row["stdout"] for row in rows.values()} == {rows["0"]["stdout"]}
