@@ -79,9 +79,7 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
     if (box->state != BOX_SETUP)
         return;
     box->state = BOX_READY;
-    if (list_empty(&box->in_program))
-        loop_timer_clear(box->engine->loop, &box->deadline);
-    else
+    if (!list_empty(&box->in_program))
         loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + SPARE_SECONDS * 1000000000ll, box->deadline.callback);
 }
 
@@ -96,7 +94,9 @@ static bool handle_answer(struct box *box) {
     ssize_t n = fd_receive(box->socket, &record, sizeof record, fds, &n_fds);
     if (n == -EAGAIN)
         return false;
-    if (n != sizeof record)
+    if (n == -EMSGSIZE)
+        box_failed(box, &(struct guest_record){ .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = EMFILE });   /* what came with it found no room */
+    else if (n != sizeof record)
         loop_remove(box->engine->loop, &box->answers);  /* init is ending; its pidfd tells when it has */
     else if (record.kind == GUEST_BOX_READY)
         take_ready(box, &record, fds, n_fds);
@@ -129,9 +129,11 @@ static void on_death(struct loop_source *source, uint32_t events) {
 
 static void on_deadline(struct loop_timer *timer) {
     struct box *box = container_of(timer, struct box, deadline);
-    struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_BOX, .error = ETIMEDOUT };
+    struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_SPAWN, .error = ETIMEDOUT };
 
-    if (box->run && box->state == BOX_SETUP)
+    if (!list_empty(&box->in_launcher))
+        launcher_kill(box->program->launcher);  /* and with it all that wait for it */
+    else if (box->run && box->run->state == RUN_STARTING)
         box_failed(box, &record);
     else if (box->home && box->state == BOX_DYING)
         sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);   /* it had its time; what it leaves is for us to end */
@@ -197,6 +199,7 @@ void box_created(struct box *box, pid_t pid, int take_pidfd) {
 
         sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
         box_failed(box, &record);
+        box_free(box);          /* nobody will tell of its death */
         return;
     }
     if (box->state == BOX_DYING)
@@ -213,6 +216,7 @@ void box_failed(struct box *box, const struct guest_record *record) {
         words_of(box->program, record, NULL, NULL, &error);
         run_fail(run, error.code, error.error_number, error.stage, error.message);
     }
+    run_pump_soon(box->engine);         /* it made others wait, perhaps, and has not lived */
     box_kill(box);
 }
 
@@ -266,6 +270,11 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
     *ret_cpu_ns = usage.cpu_ns;
     *ret_processes = usage.threads > 1 ? usage.threads - 1 : 0;
     return 0;
+}
+
+/* Until init tells of the start, the time limit of the command does not run. What stands still on the way to it (a path on a file system that does not answer) ends here. */
+void box_expect_start(struct box *box) {
+    loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
 }
 
 void box_make_spare(struct box *box) {

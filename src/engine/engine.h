@@ -49,12 +49,13 @@ struct engine {
     struct list finished_by[256];       /* the same, found by a hash of the id */
     struct list finished;       /* operations whose result is kept for a retry, oldest first */
     size_t finished_bytes;
-    unsigned n_finished;
+    unsigned n_finished, n_finished_fds, max_finished_fds;
     struct loop_timer tidy;     /* armed while there are boxes */
     struct loop_timer janitor_due, pump_due;
     int64_t oom_kills;
     struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
+    bool pumping;               /* in run_pump */
 };
 
 struct client {
@@ -185,6 +186,7 @@ int program_explain(struct engine *engine, const char *text, size_t length, stru
 struct program *program_free(struct program *program);
 int program_keep_spares(struct program *program);
 void program_drop_spares(struct engine *engine);        /* of all programs: something has run out */
+void program_tidy(struct engine *engine);               /* free slots of a peak that is over */
 
 /* host.c: what plan_compile must know. */
 struct host;
@@ -197,6 +199,7 @@ void launcher_prestart(struct engine *engine); /* one that waits for the first p
 int launcher_start(struct program *program, struct rollbox_error *error);
 int launcher_create(struct launcher *launcher, struct box *box, int box_socket);
 void launcher_stop(struct launcher *launcher);
+void launcher_kill(struct launcher *launcher);          /* it does not answer */
 
 /* box.c */
 int box_new(struct program *program, struct box **ret_box, struct rollbox_error *error);
@@ -205,6 +208,7 @@ void box_failed(struct box *box, const struct guest_record *record);
 void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
 void box_orphan(struct box *box);       /* the same, of a program that is going */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
+void box_expect_start(struct box *box); /* of a command, within some time */
 void box_make_spare(struct box *box);
 struct box *box_take_spare(struct program *program);
 
@@ -248,6 +252,7 @@ int client_new(struct engine *engine, int take_fd);
 void client_free(struct client *client);    /* and ends its runs */
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds);
 void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error);
+int server_handle(struct client *client, struct wire_message *message);        /* < 0: the connection is to end */
 void server_status(struct engine *engine, struct buf *to);
 
 /* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started with the first slot, as soon as the loop has nothing better to do. */

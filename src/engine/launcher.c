@@ -62,6 +62,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
         if (box && n_fds == 1) {
             box_created(box, (pid_t)record.value, fds[0]);
             n_fds = 0;
+            run_pump_soon(launcher->program->engine);   /* its socket may have been full */
         }
         break;
     case GUEST_CREATE_FAILED:
@@ -88,6 +89,7 @@ static void lost(struct launcher *launcher, const struct guest_record *why) {
     list_for_each(node, &launcher->creating) {
         list_remove(node);
         list_add_tail(&waiting, node);
+        container_of(node, struct box, in_launcher)->state = BOX_DYING;        /* no spare for a run that starts as another one fails */
     }
     launcher->program->launcher = NULL;
     launcher_stop(launcher);
@@ -95,6 +97,13 @@ static void lost(struct launcher *launcher, const struct guest_record *why) {
         list_remove(node);
         box_failed(container_of(node, struct box, in_launcher), why ? why : &unknown);
     }
+}
+
+void launcher_kill(struct launcher *launcher) {
+    struct guest_record late = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ETIMEDOUT };
+
+    (void)kill(launcher->pid, SIGKILL);
+    lost(launcher, &late);
 }
 
 void launcher_stop(struct launcher *launcher) {
@@ -179,6 +188,7 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     bool process = program->plan->flags & PLAN_PROCESS;
     struct launcher *launcher = process ? NULL : TAKE_PTR(engine->idle_launcher);
     auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
+    bool was_idle = launcher;
     int r = MIN(plan, 0);
 
     if (r == 0 && !launcher)
@@ -186,6 +196,13 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     wire_begin(&message, GUEST_PLAN, 0);
     if (r == 0)
         r = wire_send(launcher->socket, &message, &plan, 1);
+    if (r == -EPIPE && was_idle) {      /* it was killed while it waited, which nobody looked for */
+        close(launcher->socket);
+        free(TAKE_PTR(launcher));
+        r = start_process(engine, false, &launcher);
+        if (r == 0)
+            r = wire_send(launcher->socket, &message, &plan, 1);
+    }
     if (r == 0)
         r = loop_add(engine->loop, &launcher->source, launcher->socket, EPOLLIN, on_message);
     if (r < 0) {

@@ -90,11 +90,15 @@ int64_t engine_oom_kills(struct engine *engine, bool now) {
 }
 
 static void on_tidy(struct loop_timer *timer) {
-    engine_tidy(container_of(timer, struct engine, tidy));
+    struct engine *engine = container_of(timer, struct engine, tidy);
+
+    run_pump(engine);           /* should a wake-up have found no memory */
+    engine_tidy(engine);
 }
 
 void engine_tidy(struct engine *engine) {
     (void)engine_oom_kills(engine, true);
+    program_tidy(engine);
     (void)cgroup_root_tidy(engine->cgroups);
     if (engine->n_boxes && !engine->stopping)
         loop_timer_set(engine->loop, &engine->tidy, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
@@ -206,6 +210,8 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
     if (r < 0)
         return complain("starting", strerror(-r));
     unsigned each = FILES_OF_BOX + (cgroup_root_backend(engine->cgroups) != CGROUP_NONE ? FILES_OF_SLOT : 0);
+    engine->max_finished_fds = MIN(open_files / 8, 2048u);
+    open_files -= engine->max_finished_fds;
     engine->max_boxes = open_files > FILES_OF_ENGINE + each ? (open_files - FILES_OF_ENGINE) / each : 1;
     uint64_t available = engine->features.memory_available_bytes;
     engine->memory_budget = have_budget ? memory_budget : available / 10 * 8;

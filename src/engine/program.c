@@ -23,20 +23,39 @@ static void drop_spares(struct program *program) {
         box_kill(container_of(node, struct box, in_program));
 }
 
+static void trim_slots(struct program *program, unsigned keep) {
+    list_for_each(node, &program->slots)
+        if (keep)
+            keep--;
+        else
+            slot_free(container_of(node, struct slot, node));
+}
+
 void program_drop_spares(struct engine *engine) {
-    list_for_each(node, &engine->programs)
-        drop_spares(container_of(node, struct program, node));
+    list_for_each(node, &engine->programs) {
+        struct program *program = container_of(node, struct program, node);
+
+        drop_spares(program);
+        trim_slots(program, 0);
+    }
+}
+
+void program_tidy(struct engine *engine) {
+    list_for_each(node, &engine->programs) {
+        struct program *program = container_of(node, struct program, node);
+
+        trim_slots(program, MAX(program->n_running, engine->features.cpus));
+    }
 }
 
 static void cool_down(struct program *program) {
     drop_spares(program);
     if (program->launcher)
         launcher_stop(program->launcher);
-    list_for_each(node, &program->slots)
-        slot_free(container_of(node, struct slot, node));
+    trim_slots(program, 0);
 }
 
-static void forget_idle(struct engine *engine) {
+static void forget_idle(struct engine *engine, const struct program *newest) {
     struct program *oldest = NULL, *oldest_warm = NULL;
     unsigned n = 0, n_warm = 0;
 
@@ -44,7 +63,7 @@ static void forget_idle(struct engine *engine) {
         struct program *program = container_of(node, struct program, node);
 
         n++;
-        if (program->n_running)
+        if (program->n_running || program == newest)
             continue;
         if (!oldest || program->used_ns < oldest->used_ns)
             oldest = program;
@@ -181,7 +200,7 @@ int program_get(struct engine *engine, const char *text, size_t length, const ch
     program->number = ++engine->next_program;
     program->used_ns = clock_now_ns();
     list_add_tail(&engine->programs, &program->node);
-    forget_idle(engine);
+    forget_idle(engine, program);
     *ret_program = program;
     return 0;
 }

@@ -17,7 +17,7 @@
 #include "engine/engine.h"
 #include "engine/protocol.h"
 
-#define MAX_FINISHED 1024
+#define MAX_FINISHED 1024       /* and engine->max_finished_fds descriptors */
 #define MAX_FINISHED_BYTES (64u << 20)
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
@@ -46,6 +46,7 @@ static void finished_free(struct engine *engine, struct finished *finished) {
     list_remove(&finished->in_bucket);
     engine->finished_bytes -= finished->bytes;
     engine->n_finished--;
+    engine->n_finished_fds -= (unsigned)finished->n_fds;
     for (size_t i = 0; i < finished->n_fds; i++)
         close(finished->fds[i]);
     buf_done(&finished->message);
@@ -61,7 +62,7 @@ static void keep(struct engine *engine, const struct run *run, const struct buf 
     size_t bytes = message->length + run->outputs[0].total + run->outputs[1].total;
 
     /* Infrastructure failures are not kept: a retry of one is meant to try again. */
-    if (buf_failed(message) || !run->operation_length || run->outcome == ROLLBOX_OUTCOME_ERROR || bytes > MAX_FINISHED_BYTES)
+    if (buf_failed(message) || !run->operation_length || run->outcome == ROLLBOX_OUTCOME_ERROR || bytes > MAX_FINISHED_BYTES || n_fds > engine->max_finished_fds)
         return;
     struct finished *finished = calloc(1, sizeof *finished);
     if (!finished)
@@ -86,7 +87,8 @@ static void keep(struct engine *engine, const struct run *run, const struct buf 
     list_add_tail(bucket_of(engine, finished->operation, finished->operation_length), &finished->in_bucket);
     engine->finished_bytes += bytes;
     engine->n_finished++;
-    while (engine->n_finished > MAX_FINISHED || engine->finished_bytes > MAX_FINISHED_BYTES)
+    engine->n_finished_fds += (unsigned)n_fds;
+    while (engine->n_finished > MAX_FINISHED || engine->n_finished_fds > engine->max_finished_fds || engine->finished_bytes > MAX_FINISHED_BYTES)
         finished_free(engine, container_of(engine->finished.next, struct finished, node));
 }
 

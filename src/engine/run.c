@@ -147,7 +147,7 @@ static int parse(struct run *run, struct wire_message *message, bool *ret_stdin,
             break;
         case TAG_TIMEOUT:
             have_timeout = wire_u64(&field, &timeout) == 0;
-            if (!have_timeout || timeout == 0 || timeout > INT64_MAX / 1000000)
+            if (!have_timeout || timeout == 0 || timeout > INT64_MAX / 2 / 1000000)
                 return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "timeout: must be more than 0");
             break;
         case TAG_OUTPUT_LIMIT:
@@ -421,6 +421,7 @@ static int started(struct run *run) {
 
     run->state = RUN_RUNNING;
     run->started_ns = now;
+    loop_timer_clear(loop, &run->box->deadline);
     run->processes_peak = 1;
     int r = run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     uint64_t first = run->program->policy->max_memory_bytes / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1);
@@ -429,6 +430,13 @@ static int started(struct run *run) {
     if (r < 0)
         run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the engine is out of memory");
     return r;
+}
+
+/* The word of an OOM kill may come after that of the end it has caused. */
+static bool met_its_limit(const struct run *run) {
+    struct cgroup_usage usage;
+
+    return run->box && (run->box->oom || (run->box->slot && cgroup_slot_usage(run->box->slot->cgroup, &usage) == 0 && usage.oom_kills && usage.memory_limit_hits));
 }
 
 static void exited(struct run *run, const struct guest_record *record) {
@@ -440,9 +448,10 @@ static void exited(struct run *run, const struct guest_record *record) {
     if (run->killed)
         return;
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
-    if (run->box && run->box->oom)
+    bool by_sigkill = run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL;
+    if (by_sigkill ? met_its_limit(run) : run->box && run->box->oom)
         run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
-    else if (run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL && !run->box->slot && engine_oom_kills(run->engine, true) > run->oom_kills_before) {
+    else if (by_sigkill && !run->box->slot && engine_oom_kills(run->engine, true) > run->oom_kills_before) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
         error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the host ran out of memory and its OOM killer ended the command; run fewer sandboxes at once");
     }
@@ -481,12 +490,14 @@ void run_answer(struct run *run, const struct guest_record *record) {
 
 void run_box_dead(struct run *run) {
     if (!run->exited && !run->killed && run->outcome != ROLLBOX_OUTCOME_ERROR) {
+        bool met = met_its_limit(run);
+
         run->outcome = ROLLBOX_OUTCOME_ERROR;
-        if (run->box->oom || engine_oom_kills(run->engine, true) > run->oom_kills_before)
+        if (met || engine_oom_kills(run->engine, true) > run->oom_kills_before)
             error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the sandbox' init was killed for want of memory; run fewer sandboxes at once");
         else
             error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside");
-        if (run->box->oom && run->state == RUN_RUNNING)
+        if (met && run->state == RUN_RUNNING)
             run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
     }
     finish(run);
@@ -592,6 +603,7 @@ static void close_streams_again(struct run *run) {
 
 static int start(struct run *run, struct rollbox_error *error) {
     struct box *box = box_take_spare(run->program);
+    bool is_spare = box;
     uint64_t processes;
     int r = open_streams(run);
 
@@ -609,8 +621,7 @@ static int start(struct run *run, struct rollbox_error *error) {
     run->oom_kills_before = engine_oom_kills(run->engine, false);
     run->box = box;
     box->run = run;
-    if (box->state == BOX_READY)
-        loop_timer_clear(run->engine->loop, &box->deadline);
+    box_expect_start(box);
     ((struct wire_header *)(void *)run->request.data)->flags = GUEST_EXEC_FINAL;
     if (box->home && (processes = process_limit(run->program)))
         wire_add_u64(&run->request, GUEST_PROCESSES, processes);
@@ -620,6 +631,8 @@ static int start(struct run *run, struct rollbox_error *error) {
         run->box = NULL;
         box_kill(box);
         close_streams_again(run);
+        if (is_spare && (r == -EPIPE || r == -ECONNRESET))
+            return start(run, error);   /* it has died and we have not heard yet; there are not many */
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the command cannot be handed to the sandbox: %s", strerror(-r));
     }
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
@@ -629,7 +642,7 @@ static int start(struct run *run, struct rollbox_error *error) {
 
 /* Starts queued runs in order, as far as memory allows: the sum of their limits stays within the budget, or one runs alone. When the host is out of something, spares go
  * and what runs already is waited for; only a run that fails alone fails. */
-void run_pump(struct engine *engine) {
+static void pump(struct engine *engine) {
     while (!list_empty(&engine->queue) && !engine->stopping) {
         struct run *run = container_of(engine->queue.next, struct run, in_queue);
         uint64_t memory = run->program->policy->max_memory_bytes;
@@ -649,7 +662,7 @@ void run_pump(struct engine *engine) {
                 continue;
             }
             run_fail(run, error.code, error.error_number, error.stage, error.message);
-            return;             /* which has pumped on */
+            continue;
         }
         list_remove(&run->in_queue);
         engine->n_queued--;
@@ -658,6 +671,15 @@ void run_pump(struct engine *engine) {
         run->reserved = true;
         (void)program_keep_spares(run->program);
     }
+}
+
+/* A run that fails at its start ends here and pumps again: as many of them as wait must not lie on the stack. */
+void run_pump(struct engine *engine) {
+    if (engine->pumping)
+        return;
+    engine->pumping = true;
+    pump(engine);
+    engine->pumping = false;
 }
 
 static void on_pump_due(struct loop_timer *timer) {

@@ -237,11 +237,19 @@ static void handle_kill(struct client *client, struct wire_message *message) {
     run_cancel(client, target, (enum rollbox_outcome)outcome);
 }
 
-static int handle(struct client *client, struct wire_message *message) {
+int server_handle(struct client *client, struct wire_message *message) {
     auto_buf struct buf text = BUF_INIT;
+
+    struct wire_field field;
+    size_t position = 0;
+    int r;
 
     if (!client->greeted && message->header.type != PROTOCOL_HELLO)
         return -EPROTO;
+    while ((r = wire_next(message->data, message->length, &position, &field)) > 0)
+        ;
+    if (r < 0)
+        return r;
     switch (message->header.type) {
     case PROTOCOL_HELLO:
         return handle_hello(client, message);
@@ -278,7 +286,7 @@ static void on_client(struct loop_source *source, uint32_t events) {
     if (r == -EAGAIN)
         return;
     if (r == 1) {
-        r = handle(client, &message) < 0 ? -EPROTO : 1;
+        r = server_handle(client, &message) < 0 ? -EPROTO : 1;
         wire_message_done(&message);
     }
     /* Out of descriptors, the kernel drops those of a message: the client must not wait for what cannot come. */

@@ -18,7 +18,9 @@ static void on_oom(struct loop_source *source, uint32_t events) {
     if (cgroup_slot_oom_events(slot->cgroup) & EPOLLIN && read(source->fd, &count, sizeof count) < 0)
         return;
     struct box *box = slot->box;
-    if (!box || cgroup_slot_usage(slot->cgroup, &usage) < 0 || (!usage.oom_kills && !usage.memory_limit_hits))
+    /* v1 tells of the limit before it kills; v2 tells of more than that, of a limit for which file pages made room, say. */
+    bool early = cgroup_slot_oom_events(slot->cgroup) & EPOLLIN;
+    if (!box || cgroup_slot_usage(slot->cgroup, &usage) < 0 || (!usage.oom_kills && !(early && usage.memory_limit_hits)))
         return;
     /* The kernel kills one process for its limit; a rollout that lost one at random is no result, so all go. */
     box->oom = true;

@@ -4,11 +4,14 @@
 import contextlib
 import os
 import resource
+import signal
+import struct
 import threading
+from pathlib import Path
 
 import protocol
 import pytest
-from harness import caller, skip  # noqa: F401
+from harness import binaries, caller, skip  # noqa: F401
 from test_bad_input import SharedEngine
 
 
@@ -111,3 +114,65 @@ def test_output_that_cannot_be_kept(caller):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         assert client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT
         assert engine.process.poll() is None
+
+
+def children(pid, name):
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{child}/comm").read_text().strip() == name:
+                found.append(int(child))
+    return found
+
+
+def test_killed_launchers(engine):
+    """After launchers and sandboxes are killed from outside, whatever they were at, every run is answered and the next one finds another launcher."""
+    with protocol.Client(engine.path) as client:
+        pid = client.status()["pid"]
+        plan = None
+        for _ in range(3):
+            wait_until(lambda: children(pid, "rollbox-launch"))
+            started = [client.run(plan, "sleep", "1000") for _ in range(4)] if plan else []
+            for victim in children(pid, "rollbox-launch"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+            for serial in started:
+                client.kill(serial)
+            assert {client.wait(serial)["OUTCOME"] for serial in started} <= {protocol.ERROR}
+            plan = client.prepare()
+            wait_until(lambda: client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT, 2)
+
+
+def test_longest_timeout(engine):
+    """The longest time limit that can be said is long."""
+    with protocol.Client(engine.path) as client:
+        plan = client.prepare()
+        for timeout in (2**62 // 10**6, 2**63 // 10**6, 2**63 // 10**6 + 1, 2**63, 2**64 - 1):
+            answer = client.wait(client.run(plan, "true", TIMEOUT=timeout))
+            assert answer["OUTCOME"] == protocol.EXIT or answer["ERROR_CODE"] == 1, (timeout, answer)
+
+
+def test_results_leave_descriptors(caller):
+    """Results kept for a retry hold memory files: fewer of them where few files may be open."""
+    path = caller.directory() / "engine"
+    argv = ["sh", "-c", 'ulimit -n 160; exec "$0" "$@"', binaries() / "rollbox-engine", "--socket", path]
+    with caller.popen(argv) as process:
+        try:
+            wait_until(path.exists)
+            with protocol.Client(path) as client:
+                plan = client.prepare()
+                for _ in range(150):
+                    answer = client.wait(client.run(plan, "head", "-c", "20000", "/dev/zero"))
+                    assert answer["OUTCOME"] == protocol.EXIT and answer["STDOUT_FD"], answer
+        finally:
+            process.terminate()
+    assert process.returncode == 0
+
+
+def test_malformed_field_ends_the_connection(engine):
+    """A field longer than its message ends the connection that it came on, and no other."""
+    with protocol.Client(engine.path) as client, protocol.Client(engine.path) as other:
+        client.socket.send(struct.pack("IIQII", protocol.PREPARE, 0, 2, protocol.TAGS["POLICY"], 100))
+        with pytest.raises(EOFError):
+            client.wait(2)
+        assert other.status()["clients"] == 1
