@@ -182,7 +182,8 @@ static int run_one(const struct plan *plan, uint32_t outer_id, const struct plan
     case PLAN_OP_MKDIR:
         return make_directories(root, path, op->mode);
     case PLAN_OP_FILE:
-        return make_file(root, path, source, op->value, op->mode);
+        r = make_file(root, path, source, op->value, op->mode);
+        return r == -EEXIST && !op->value ? 0 : r;     /* a place to mount on, which the grant around it may have already */
     case PLAN_OP_SYMLINK:
         if (symlinkat(source, root, below(path)) == 0 || errno == EEXIST)
             return 0;

@@ -213,6 +213,30 @@ static void deny(struct compiler *c, const struct grant *g, uint16_t tag) {
     op_add(c, g->late ? &c->box_ops : &c->template_ops, PLAN_OP_COVER, g->real, g->type == PLAN_PATH_DIRECTORY ? PLAN_HIDDEN "/void" : PLAN_HIDDEN "/none", MASK, tag);
 }
 
+/* The directories between a shared grant and what lies in it become mounts of their own, which cannot be renamed: else a guest would move one aside, with what is denied or read-only in it, and
+ * find that open by another name in the next run, or put something else where the caller looks for it. */
+static void pin_parents(struct compiler *c, const struct grant *grants, size_t i, uint16_t tag) {
+    const struct grant *g = &grants[i], *shared = grants;
+    char parent[4096];
+
+    while (shared < g && (shared->kind != PLAN_GRANT_SHARED || !is_below(g->real, shared->real)))
+        shared++;
+    if (shared == g || strlen(g->real) >= sizeof parent)
+        return;
+    for (size_t length = strlen(shared->real) + 1; g->real[length]; length++) {
+        bool pinned = false;
+
+        if (g->real[length] != '/')
+            continue;
+        memcpy(parent, g->real, length);
+        parent[length] = '\0';
+        for (const struct grant *other = shared; other < g; other++)
+            pinned |= is_below(other->real, parent);
+        if (!pinned)
+            op_add(c, g->late ? &c->box_ops : &c->template_ops, PLAN_OP_COVER, parent, parent, 0, tag);
+    }
+}
+
 /* All grants, parents before what lies in them. */
 static int add_grants(struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
@@ -242,6 +266,7 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
         }
         g->late = below_late || in_private_place(g->real);
         uint16_t tag = plan_grant(g->kind, g->index);
+        pin_parents(c, grants, i, tag);
         if (g->kind == PLAN_GRANT_DENIED) {
             if (inside)         /* what is not granted needs no denying */
                 deny(c, g, tag);

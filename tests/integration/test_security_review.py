@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holes that a review of the finished isolation `namespace` found, each named after what it let a guest do."""
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
-from harness import PYTHON, caller, guest  # noqa: F401
+from harness import PYTHON, caller, skip  # noqa: F401
 
 # Also run with kernel features masked (ROLLBOX_KFEAT): where a promise has two layers, either must hold it.
 pytestmark = pytest.mark.masked
@@ -55,3 +59,28 @@ def test_network_namespace_carries_no_note(caller):
     rows = caller.batch([{"id": str(i), "argv": [*PYTHON, NOTE]} for i in range(12)], "-j", "1")
     assert rows["0"]["exit_code"] == 0, rows["0"]
     assert {row["stdout"] for row in rows.values()} == {rows["0"]["stdout"]}
+
+
+@pytest.mark.parametrize("kind", ["--denied", "--readable"])
+@pytest.mark.parametrize("place", ["/var/tmp", "/opt"])
+def test_parents_inside_a_shared_grant_cannot_be_moved(caller, kind, place):
+    """A directory of a shared grant that holds something denied or read-only could be renamed: open under its new name in the next run, and replaced under its old one."""
+    if place == "/opt" and not os.access("/opt", os.W_OK):
+        skip("/opt cannot be written to")
+    with tempfile.TemporaryDirectory(dir=place, prefix="rollbox-test-") as name:
+        top = Path(name)
+        (top / "a/b/c").mkdir(parents=True)
+        caller.own(top, top / "a", top / "a/b", top / "a/b/c")
+        caller.write(top / "a/b/c/file", "original")
+        caller.write(top / "a/b/d", "also")
+        flags = ["--shared", top, kind, top / "a/b/c/file", kind, top / "a/b/d"]
+        moved = caller.python(
+            f"import os\nos.chdir('{top}')\n"
+            "for old, new in (('a', 'z'), ('a/b', 'z'), ('a/b', 'a/z'), ('a/b/c', 'a/b/z'), ('a/b/c/file', 'z'), ('a/b/d', 'a/b/z'), ('z', 'a/b/d')):\n"
+            "    try: os.rename(old, new)\n    except OSError: pass\n"
+            "for new in ('new', 'a/b/c/new'): open(new, 'w').write('fine')\n",
+            *flags,
+        )
+        assert moved.exit_code == 0, moved.told
+        assert sorted(str(p.relative_to(top)) for p in top.rglob("*")) == ["a", "a/b", "a/b/c", "a/b/c/file", "a/b/c/new", "a/b/d", "new"], moved.told
+        assert (top / "a/b/c/file").read_text() == "original" and (top / "a/b/c/new").read_text() == "fine"
