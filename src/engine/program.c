@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -37,6 +38,8 @@ void program_drop_spares(struct engine *engine) {
 
         drop_spares(program);
         trim_slots(program, 0);
+        while (program->launcher && program->launcher->n_free_netns)
+            close(program->launcher->free_netns[--program->launcher->n_free_netns]);
     }
 }
 
@@ -44,7 +47,7 @@ void program_tidy(struct engine *engine) {
     list_for_each(node, &engine->programs) {
         struct program *program = container_of(node, struct program, node);
 
-        trim_slots(program, MAX(program->n_running, engine->features.cpus));
+        trim_slots(program, program->n_running || program->n_spares ? MAX(program->n_running, engine->features.cpus) : 0);
     }
 }
 

@@ -439,6 +439,15 @@ static bool met_its_limit(const struct run *run) {
     return run->box && (run->box->oom || (run->box->slot && cgroup_slot_usage(run->box->slot->cgroup, &usage) == 0 && usage.oom_kills && usage.memory_limit_hits));
 }
 
+/* By the group's own count where there is one: the host's counts every group's kills. */
+static bool host_killed_it(const struct run *run) {
+    struct cgroup_usage usage;
+
+    if (run->box && run->box->slot)
+        return cgroup_slot_usage(run->box->slot->cgroup, &usage) == 0 && usage.oom_kills && !usage.memory_limit_hits;
+    return engine_oom_kills(run->engine, true) > run->oom_kills_before;
+}
+
 static void exited(struct run *run, const struct guest_record *record) {
     run->exited = true;
     run->wall_ns = record->wall_ns;
@@ -451,7 +460,7 @@ static void exited(struct run *run, const struct guest_record *record) {
     bool by_sigkill = run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL;
     if (by_sigkill ? met_its_limit(run) : run->box && run->box->oom)
         run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
-    else if (by_sigkill && !run->box->slot && engine_oom_kills(run->engine, true) > run->oom_kills_before) {
+    else if (by_sigkill && host_killed_it(run)) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
         error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the host ran out of memory and its OOM killer ended the command; run fewer sandboxes at once");
     }
@@ -493,7 +502,7 @@ void run_box_dead(struct run *run) {
         bool met = met_its_limit(run);
 
         run->outcome = ROLLBOX_OUTCOME_ERROR;
-        if (met || engine_oom_kills(run->engine, true) > run->oom_kills_before)
+        if (met || host_killed_it(run))
             error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the sandbox' init was killed for want of memory; run fewer sandboxes at once");
         else
             error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside");
