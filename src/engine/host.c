@@ -233,6 +233,7 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     h->landlock_abi = engine->features.landlock ? engine->features.landlock_abi : 0;
     h->seccomp = engine->features.seccomp;
     h->timens = engine->features.timens;
+    h->cgroupns = engine->features.cgroupns;
     h->cpus = engine->features.cpus;
     bool cgroups = cgroup_root_backend(engine->cgroups) != CGROUP_NONE;
     h->memory_cgroup = h->processes_cgroup = cgroups;

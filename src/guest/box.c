@@ -228,6 +228,9 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     umask(0);
     if (proc_self < 0 || proc_sys < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, -errno);
+    /* Only now, in the cgroups of the sandbox: paths count from where the one who makes the namespace is, and those above name the engine, or the caller's session. */
+    if (plan->flags & PLAN_CGROUPNS && unshare(CLONE_NEWCGROUP) < 0)
+        return guest_fault(fault, GUEST_STAGE_CGROUP, 0, -errno);
     r = enter_network(box, proc_self);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);

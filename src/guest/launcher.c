@@ -254,7 +254,7 @@ static void create(const struct plan *plan, struct wire_message *message) {
     };
 
     if (!(plan->flags & PLAN_PROCESS))
-        args.flags |= CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | (plan->flags & PLAN_CGROUPNS ? CLONE_NEWCGROUP : 0);
+        args.flags |= CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
     if (message->header.flags & GUEST_CREATE_CGROUP) {
         size_t index = message->header.flags & GUEST_CREATE_NETNS ? 2 : 1;
         if (index >= message->n_fds) {

@@ -553,7 +553,7 @@ static int compile(struct compiler *c, struct sock_filter *program, struct rollb
     if (r < 0)
         return r;
     c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) | (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) | (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
-                    (c->host->timens ? PLAN_TIMENS : 0) | (c->host->memory_cgroup ? PLAN_CGROUPNS : PLAN_REPORT_DISK);
+                    (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) | (c->host->memory_cgroup ? 0 : PLAN_REPORT_DISK);
     if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n)
         c->plan.flags |= PLAN_OWN_ID;
     c->plan.hostname = compiler_text(c, c->policy->hostname ? c->policy->hostname : "rollbox");

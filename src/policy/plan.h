@@ -145,7 +145,7 @@ struct plan_host {
     const struct expand_lister *lister;     /* isolation process: looks into directories that contain something denied */
     int landlock_abi;           /* 0: none */
     bool seccomp;
-    bool timens;
+    bool timens, cgroupns;
     bool memory_cgroup, processes_cgroup, cpu_cgroup;
     unsigned cpus;              /* usable by us */
     uint64_t open_files_max, processes_max; /* our hard limits */

@@ -40,6 +40,14 @@ def test_no_lease_on_a_granted_file(caller):
     assert (result.outcome, result.exit_code, result.stdout) == ("exit", 0, ""), result.told
 
 
+def test_cgroup_paths_tell_nothing(caller):
+    """The paths of the host's cgroups (a session's, a container's, the engine's with its process id) could be read from /proc/self/cgroup."""
+    if not os.path.exists("/proc/self/ns/cgroup"):
+        skip("needs cgroup namespaces")
+    result = caller.run("--", "cat", "/proc/self/cgroup")
+    assert result.exit_code == 0 and {line.split(":", 2)[2] for line in result.stdout.splitlines()} <= {"/"}, result.told
+
+
 NOTE = (
     "import socket\n"
     "print(open('/proc/net/snmp').read(), open('/proc/net/snmp6').read(), open('/proc/net/ip6_flowlabel').read())\n"
