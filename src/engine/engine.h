@@ -238,7 +238,7 @@ void output_done(struct output *output);
 
 /* result.c */
 void result_send(struct run *run);      /* to its client and all who wait for it */
-void result_send_cancelled(struct client *client, uint64_t serial);
+void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error);      /* without a run */
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
 void result_forget_all(struct engine *engine);
 

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/error.h"
 #include "engine/engine.h"
 #include "engine/protocol.h"
 
@@ -171,13 +170,11 @@ void result_send(struct run *run) {
         client_send(run->client, &message, fds, n_fds);
 }
 
-void result_send_cancelled(struct client *client, uint64_t serial) {
+void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
-    struct rollbox_error error;
 
-    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled");
     wire_begin(&message, PROTOCOL_RESULT, serial);
     wire_add_u64(&message, TAG_OUTCOME, ROLLBOX_OUTCOME_ERROR);
-    add_error(&message, &error);
+    add_error(&message, error);
     client_send(client, &message, NULL, 0);
 }

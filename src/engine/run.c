@@ -232,7 +232,7 @@ void run_request(struct client *client, struct wire_message *message) {
 
     if (!run) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
-        client_fail(client, message->header.serial, &error);
+        result_send_error(client, message->header.serial, &error);
         return;
     }
     if (parse(run, message, &has_stdin, &has_stdio, &error) < 0 || take_streams(run, message, has_stdin, has_stdio, &error) < 0) {
@@ -557,7 +557,10 @@ static bool cancel_waiter(struct run *run, const struct client *client, uint64_t
         struct waiter *waiter = container_of(node, struct waiter, node);
 
         if (waiter->client == client && waiter->serial == serial) {
-            result_send_cancelled(waiter->client, serial);
+            struct rollbox_error error;
+
+            error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled");
+            result_send_error(waiter->client, serial, &error);
             waiter_free(waiter);
             return true;
         }
