@@ -27,11 +27,13 @@ static int list(void *data, const char *directory, struct expand_entries *to) {
     if (!strcmp(directory, "/e/c"))
         return -EACCES;
     for (const char *const *path = paths; *path; path++) {
+        if (strncmp(*path, directory, length) || (*path)[length] != '/')
+            continue;
         const char *name = *path + length + 1;
         size_t n = strcspn(name, "/");
         auto_free char *copy = NULL;
 
-        if (strncmp(*path, directory, length) || (*path)[length] != '/' || !n || (name[n] && name[n + 1]))
+        if (!n || (name[n] && name[n + 1]))
             continue;
         copy = strndup(name, n);
         ASSERT_NOT_NULL(copy);
