@@ -38,48 +38,18 @@ static int loopback_up(void) {
     return r;
 }
 
-/* Numbers at the start of a line of net/snmp that are settings, not counters. `key` has the line's first four characters. */
-static unsigned n_settings(uint32_t key) {
-    return key == ('I' << 24 | 'p' << 16 | ':' << 8 | ' ') ? 2 : key == ('T' << 24 | 'c' << 16 | 'p' << 8 | ':') ? 4 : 0;
-}
-
-/* Whether a file of proc has no number but zeros. One that the kernel does not have tells nothing. */
-static bool is_all_zero(int proc_self, const char *path) {
-    char text[4096], last = '\n';
-    uint32_t key = 0;
-    unsigned column = 0, n_numbers = 0;
-    bool in_number = false, zero = true;
-    ssize_t n = 0;
-    int fd = openat(proc_self, path, O_RDONLY | O_CLOEXEC);
+/* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of the namespace can carry a note to the next guest. A Unix socket that is in flight in itself,
+ * though, outlives its process until the kernel's collector comes. */
+static bool is_unused(int proc_self) {
+    char text[512];
+    ssize_t n;
+    int fd = openat(proc_self, "net/unix", O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
         return errno == ENOENT;
-    while (zero && (n = read(fd, text, sizeof text)) > 0)
-        for (ssize_t i = 0; i < n; last = text[i++]) {
-            char c = text[i];
-
-            if (c == '\n')
-                key = column = n_numbers = 0;
-            else if (column++ < 4)
-                key = key << 8 | (unsigned char)c;
-            if (last == '\n' || last == '\t' || last == ' ')
-                n_numbers += in_number = (c >= '0' && c <= '9') || c == '-';
-            if (in_number && c != '0' && c != '\n' && c != '\t' && c != ' ' && n_numbers > n_settings(key))
-                zero = false;
-        }
+    n = read(fd, text, sizeof text);
     close(fd);
-    return zero && n == 0;
-}
-
-/* A network namespace without an interface moves no packet, but what failed in it is counted, flow labels outlive their sockets, and a socket that is in flight in itself its process:
- * each is a note to the next guest. */
-static bool is_unused(int proc_self) {
-    static const char *const tells[] = { "net/snmp", "net/snmp6", "net/ip6_flowlabel", "net/unix" };
-
-    for (size_t i = 0; i < sizeof tells / sizeof tells[0]; i++)
-        if (!is_all_zero(proc_self, tells[i]))
-            return false;
-    return true;
+    return n > 0 && memchr(text, '\n', (size_t)n) == text + n - 1;     /* nothing but the headings */
 }
 
 static int enter_network(struct box *box, int proc_self) {

@@ -233,7 +233,7 @@ static unsigned check_inet(struct program *p) {
 }
 
 static unsigned check_socket(struct program *p, const struct filter_options *options) {
-    bool net = !options->process_isolation || options->net_host;
+    bool net = options->process_isolation ? options->net_host : !options->no_inet;
     unsigned denied = verdict(p, FILTER_EACCES);
     unsigned route = net ? load(p, ARGUMENT(2), test(p, BPF_JEQ, 0 /* NETLINK_ROUTE */, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EPROTONOSUPPORT))) : denied;
     unsigned inet = net ? check_inet(p) : denied;

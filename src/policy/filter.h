@@ -34,6 +34,7 @@ struct filter_options {
      * does not hold chmod, utime and kin, so it could change any file of that user. chmod and utime do nothing and return 0 (so that git, tar and cp work),
      * chown is EPERM, setxattr EOPNOTSUPP. */
     bool keep_metadata;
+    bool no_inet;               /* no socket but AF_UNIX: with net none, where any other could only fail, and leave traces in counters */
 };
 
 /* Writes the program to program[0..capacity). Returns the number of instructions, or -ENOBUFS (FILTER_MAX_INSTRUCTIONS always suffice) or

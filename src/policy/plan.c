@@ -35,7 +35,7 @@ const char *const plan_sysctl_names[] = {
 /* What the kernel gives to root alone is not here, as no guest is the host's root; nor what tells only of the kernel's build (kallsyms has no addresses for a guest). cpuinfo, loadavg, meminfo
  * and stat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. Each costs every sandbox a mount, about 10 us. */
 const char *const plan_proc_masked[] = {
-    "buddyinfo", "bus/", "cgroups", "cmdline", "diskstats", "fs/", "interrupts", "irq/", "key-users", "keys", "latency_stats", "mdstat", "partitions", "pressure/", "sched_debug", "schedstat",
+    "buddyinfo", "cgroups", "cmdline", "diskstats", "fs/", "interrupts", "irq/", "key-users", "keys", "latency_stats", "mdstat", "pressure/", "sched_debug", "schedstat",
     "scsi/", "softirqs", "timer_stats", "vmstat", "zoneinfo", NULL,
 };
 
@@ -487,7 +487,8 @@ static int limits(struct compiler *c, struct rollbox_error *error) {
 
 static int filter(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
     struct filter_options options = {
-        .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST, .deny_memfd = !c->host->memory_cgroup,
+        .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST,
+        .no_inet = c->policy->net == POLICY_NET_NONE, .deny_memfd = !c->host->memory_cgroup,
         .deny_affinity = c->plan.affinity && !c->host->cpu_cgroup, .deny_setid_bits = c->policy->fs_shared.n > 0,
         .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids,
     };

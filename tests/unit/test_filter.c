@@ -26,7 +26,7 @@
 #include "policy/syscalls_x86_64.h"
 #include "test.h"
 
-#define N_OPTIONS 64u
+#define N_OPTIONS 128u
 #define ALLOW SECCOMP_RET_ALLOW
 #define KILL SECCOMP_RET_KILL_PROCESS
 #define ERRNO(number) (SECCOMP_RET_ERRNO | (number))
@@ -35,7 +35,7 @@ static struct sock_filter program[FILTER_MAX_INSTRUCTIONS];
 static int n_program;
 
 static struct filter_options options_of(unsigned bits) {
-    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1 };
+    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1 };
 }
 
 static void build(struct filter_options options) {
@@ -315,6 +315,20 @@ TEST(arguments_with_process_isolation) {
 
     expect((struct filter_options){ .process_isolation = true }, rows, ARRAY_SIZE(rows));
     expect((struct filter_options){ .process_isolation = true, .net_host = true }, with_net, ARRAY_SIZE(with_net));
+}
+
+/* With net none: nothing but Unix sockets, so nothing that a network namespace would remember. */
+TEST(no_inet) {
+    static const struct expectation without[] = {
+        { SYS_socket, { AF_UNIX, SOCK_STREAM }, ALLOW },
+        { SYS_socket, { AF_INET, SOCK_STREAM }, ERRNO(EACCES) },
+        { SYS_socket, { AF_INET6, SOCK_DGRAM }, ERRNO(EACCES) },
+        { SYS_socket, { AF_NETLINK, SOCK_RAW }, ERRNO(EACCES) },
+        { SYS_socket, { AF_PACKET, SOCK_RAW }, ERRNO(EAFNOSUPPORT) },
+        { SYS_socketpair, { AF_UNIX, SOCK_DGRAM }, ALLOW },
+    };
+
+    expect((struct filter_options){ .no_inet = true }, without, ARRAY_SIZE(without));
 }
 
 TEST(arguments_with_denials) {
