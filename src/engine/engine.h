@@ -258,6 +258,11 @@ void server_status(struct engine *engine, struct buf *to);
 /* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started with the first slot, as soon as the loop has nothing better to do. */
 void janitor_start_soon(struct engine *engine);
 int janitor_main(char *const *paths);
+/* Starts this program again as a janitor of some kind: its standard input ends when *ret_held, the caller's, is closed, or its holder dies. 0 or -errno. */
+int janitor_spawn(char *const *argv, int *ret_held);
+
+/* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1 are fds[] (each its own number, or above all of them). 0 or -errno. */
+int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
 
 /* process.c: isolation process: private files, ids, processes. */
 struct home;

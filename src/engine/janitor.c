@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -43,38 +42,30 @@ int janitor_main(char *const *paths) {
     return cgroup_paths_remove((const char *const *)paths, PATIENCE_MS) < 0;
 }
 
-static void start(struct loop_timer *timer) {
-    struct engine *engine = container_of(timer, struct engine, janitor_due);
-    char *argv[MAX_PATHS + 3] = { "rollbox-janitor", "--janitor" };
-    char *envp[] = { NULL };
-    const char *const *paths = cgroup_paths(engine->cgroups);
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none;
-    int ends[2], n = 2;
+int janitor_spawn(char *const *argv, int *ret_held) {
+    int ends[2];
     pid_t pid;
 
-    while (n < MAX_PATHS + 2 && paths[n - 2]) {
-        argv[n] = (char *)paths[n - 2];
-        n++;
-    }
     if (pipe2(ends, O_CLOEXEC) < 0)
-        return;                 /* the next engine sweeps */
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
-    posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-    int r = -posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, argv, envp);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
+        return -errno;
+    int r = spawn_clean("/proc/self/exe", argv, (int[]){ ends[0], STDOUT_FILENO, STDERR_FILENO }, 3, &pid);
     close(ends[0]);
     if (r < 0)
         close(ends[1]);
     else
-        engine->janitor = ends[1];
+        *ret_held = ends[1];
+    return r;
+}
+
+static void start(struct loop_timer *timer) {
+    struct engine *engine = container_of(timer, struct engine, janitor_due);
+    char *argv[MAX_PATHS + 3] = { "rollbox-janitor", "--janitor" };
+    const char *const *paths = cgroup_paths(engine->cgroups);
+
+    for (int n = 0; n < MAX_PATHS && paths[n]; n++)
+        argv[n + 2] = (char *)paths[n];
+    /* Without one, the next engine sweeps. */
+    (void)janitor_spawn(argv, &engine->janitor);
 }
 
 void janitor_start_soon(struct engine *engine) {

@@ -11,8 +11,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <spawn.h>
-
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
@@ -122,29 +120,13 @@ void launcher_stop(struct launcher *launcher) {
     free(launcher);
 }
 
-/* posix_spawn with the descriptors of guest.h and nothing else of ours. */
 static int spawn_init(struct engine *engine, uint32_t id_base, bool early, int socket, pid_t *ret_pid) {
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none;
+    int fds[] = { engine->null_fd, engine->null_fd, engine->null_fd, [GUEST_LAUNCHER_SOCKET] = socket };
     char base[16];
-    char *argv[] = { "rollbox-init", base, early ? "early" : NULL, NULL }, *envp[] = { NULL };
+    char *argv[] = { "rollbox-init", base, early ? "early" : NULL, NULL };
 
     snprintf(base, sizeof base, "%u", id_base);
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, engine->null_fd, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, engine->null_fd, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, engine->null_fd, STDERR_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, socket, GUEST_LAUNCHER_SOCKET);
-    posix_spawn_file_actions_addclosefrom_np(&actions, GUEST_LAUNCHER_SOCKET + 1);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-    int r = -posix_spawn(ret_pid, engine->init_path, &actions, &attributes, argv, envp);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    return r;
+    return spawn_clean(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
 }
 
 /* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. 0 or -errno. */

@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,31 +189,9 @@ int process_janitor_main(const char *path) {
 }
 
 static int start_janitor(struct process_state *state) {
-    char *argv[] = { "rollbox-janitor", "--janitor-files", state->path, NULL }, *envp[] = { NULL };
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none;
-    int ends[2];
-    pid_t pid;
+    char *argv[] = { "rollbox-janitor", "--janitor-files", state->path, NULL };
 
-    if (pipe2(ends, O_CLOEXEC) < 0)
-        return -errno;
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[0], STDIN_FILENO);
-    posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
-    int r = -posix_spawn(&pid, "/proc/self/exe", &actions, &attributes, argv, envp);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-    close(ends[0]);
-    if (r < 0)
-        close(ends[1]);
-    else
-        state->janitor = ends[1];
-    return r;
+    return janitor_spawn(argv, &state->janitor);
 }
 
 /* ---- the state ------------------------------------------------------------------------------------------------------ */

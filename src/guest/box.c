@@ -69,19 +69,12 @@ static int enter_network(struct box *box, int proc_self) {
 }
 
 static char *put_offset(char *at, const char *clock, time_t seconds) {
-    char digits[20];
-    int n = 0;
-
     for (size_t i = 0; clock[i]; i++)
         *at++ = clock[i];
     *at++ = ' ';
     if (seconds > 0)
         *at++ = '-';
-    do
-        digits[n++] = (char)('0' + seconds % 10);
-    while (seconds /= 10);
-    while (n)
-        *at++ = digits[--n];
+    at = guest_put_number(at, (uint64_t)seconds);
     memcpy(at, " 0\n", 4);
     return at + 3;
 }

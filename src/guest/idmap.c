@@ -26,14 +26,7 @@
 uint32_t idmap_base;
 
 static char *put(char *at, uint32_t value, char after) {
-    char digits[10];
-    int n = 0;
-
-    do
-        digits[n++] = (char)('0' + value % 10);
-    while (value /= 10);
-    while (n)
-        *at++ = digits[--n];
+    at = guest_put_number(at, value);
     *at++ = after;
     return at;
 }

@@ -85,6 +85,9 @@ void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest
 /* Writes a small text to a file below a directory. 0 or -errno. */
 int guest_write(int directory, const char *path, const char *text);
 
+/* Writes a number in decimal, without a NUL. Returns where it ends. */
+char *guest_put_number(char *at, uint64_t value);
+
 /* Maps one id to one: "inner outer 1" into uid_map and gid_map below a /proc/PID directory, with setgroups denied. */
 int guest_map_one(int proc_self, uint32_t inner_uid, uint32_t outer_uid, uint32_t inner_gid, uint32_t outer_gid);
 

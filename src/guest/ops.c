@@ -192,8 +192,6 @@ static int run_one(const struct plan *plan, uint32_t outer_id, const struct plan
     case PLAN_OP_BIND:
     case PLAN_OP_BIND_ONE:
         return bind_from_host(root, host, plan, op);
-    case PLAN_OP_REMOUNT:
-        return sys_mount_setattr(root, below(path), 0, &attributes);
     case PLAN_OP_TMPFS:
         return mount("rollbox", path, "tmpfs", MS_NOSUID | MS_NODEV, source) < 0 ? -errno : 0;
     case PLAN_OP_PRIVATE:

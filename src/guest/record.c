@@ -30,8 +30,8 @@ int guest_write(int directory, const char *path, const char *text) {
     return r;
 }
 
-static char *put_number(char *at, uint32_t value) {
-    char digits[10];
+char *guest_put_number(char *at, uint64_t value) {
+    char digits[20];
     int n = 0;
 
     do
@@ -43,10 +43,10 @@ static char *put_number(char *at, uint32_t value) {
 }
 
 static int map_one(int proc_self, const char *file, uint32_t inner, uint32_t outer) {
-    char line[32], *at = put_number(line, inner);
+    char line[32], *at = guest_put_number(line, inner);
 
     *at++ = ' ';
-    at = put_number(at, outer);
+    at = guest_put_number(at, outer);
     memcpy(at, " 1", 3);
     return guest_write(proc_self, file, line);
 }

@@ -34,7 +34,6 @@
     X(SYMLINK,  "make the symbolic link p to s, unless p exists") \
     X(BIND,     "bind the host's s at p, recursively, attributes m") \
     X(BIND_ONE, "bind the host's s at p without what is mounted below it, attributes m") \
-    X(REMOUNT,  "give the mount at p the attributes m") \
     X(TMPFS,    "mount a tmpfs at p, options s") \
     X(PRIVATE,  "make the directory p of the sandbox' own, mode m") \
     X(COVER,    "bind s of the new root over p, attributes m") \

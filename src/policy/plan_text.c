@@ -39,7 +39,6 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
             break;
         case PLAN_OP_BIND:
         case PLAN_OP_BIND_ONE:
-        case PLAN_OP_REMOUNT:
         case PLAN_OP_COVER:
         case PLAN_OP_COVER_IF:
             buf_printf(to, "%s%s%s%s%s", ops[i].mode & MOUNT_ATTR_RDONLY ? " ro" : "", ops[i].mode & MOUNT_ATTR_NOSUID ? " nosuid" : "", ops[i].mode & MOUNT_ATTR_NODEV ? " nodev" : "",
