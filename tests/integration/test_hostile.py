@@ -949,15 +949,17 @@ def abstract_sockets_can_be_held(net):
         )
 
 
+# Tests run beside each other, and on the host's network there is one such name.
+MEETING = f"rollbox-meeting-{os.getpid()}"
 ABSTRACT_SERVER = (
     "import socket, sys\ns = socket.socket(socket.AF_UNIX)\n"
-    "try: s.bind('\\0rollbox-meeting'); s.listen(); print('bound', flush=True)\nexcept OSError as e: print('refused', flush=True)\n"
+    f"try: s.bind('\\0{MEETING}'); s.listen(); print('bound', flush=True)\nexcept OSError as e: print('refused', flush=True)\n"
     "sys.stdin.readline()"
 )
 ABSTRACT_CLIENT = (
     "import socket\nfor kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):\n"
-    "    try: socket.socket(socket.AF_UNIX, kind).connect('\\0rollbox-meeting'); print('met')\n    except OSError: pass\n"
-    "try:\n    if 'rollbox-meeting' in open('/proc/net/unix').read(): print('seen in /proc/net/unix')\nexcept OSError: pass\n"
+    f"    try: socket.socket(socket.AF_UNIX, kind).connect('\\0{MEETING}'); print('met')\n    except OSError: pass\n"
+    f"try:\n    if '{MEETING}' in open('/proc/net/unix').read(): print('seen in /proc/net/unix')\nexcept OSError: pass\n"
 )
 
 
@@ -980,7 +982,7 @@ def test_abstract_sockets_of_the_host(caller, net):
     """Nor can one of the host's, such as a session bus or X."""
     abstract_sockets_can_be_held(net)
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind("\0rollbox-meeting")
+        server.bind(f"\0{MEETING}")
         server.listen()
         result = caller.python(ABSTRACT_CLIENT, "--net", net)
         assert "met" not in result.stdout, result.told

@@ -105,7 +105,8 @@ def test_network(caller):
     ):
         port = server.getsockname()[1]
         datagrams.bind(("127.0.0.1", port))
-        abstract.bind("\0rollbox-meeting")
+        meeting = f"rollbox-meeting-{os.getpid()}"
+        abstract.bind(f"\0{meeting}")
         path.bind(str(grant / "service"))
         os.chmod(grant / "service", 0o777)
         for listener in (abstract, path):
@@ -113,10 +114,10 @@ def test_network(caller):
         holds(caller.guest("probe", "netconnect", port, flags=flags))
         refused(
             caller.python(
-                f"import socket\nfor name in ('\\0rollbox-meeting', '{grant}/service'):\n    for kind in (1, 2, 5):\n"
+                f"import socket\nfor name in ('\\0{meeting}', '{grant}/service'):\n    for kind in (1, 2, 5):\n"
                 "        try: socket.socket(socket.AF_UNIX, kind).connect(name); print('met', name)\n        except OSError: pass\n"
                 "a, b = socket.socketpair()\n"
-                "try: a.connect('\\0rollbox-meeting'); print('a pair met')\nexcept OSError: pass\n",
+                f"try: a.connect('\\0{meeting}'); print('a pair met')\nexcept OSError: pass\n",
                 *flags,
             )
         )
