@@ -53,6 +53,8 @@ ADVICE = {
     "CANCELLED": "Nothing to mend: the caller asked for it.",
     "IO": "The message names the file and the errno.",
     "INTERNAL": "Report it with the message; run it again meanwhile.",
+    "CONFLICT": "Look at what changed on the host; commit again with force to replace it.",
+    "DAMAGED": "`rollbox store fsck` lists what is damaged; import or make it again.",
 }
 
 PYTHON_HEAD = '''\

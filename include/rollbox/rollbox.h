@@ -53,7 +53,9 @@ extern "C" {
     X(NOT_FOUND,          16, 404, NotFound,         "no such operation, sandbox or file") \
     X(CANCELLED,          17, 499, Cancelled,        "the caller cancelled the operation") \
     X(IO,                 18, 500, IOFailed,         "reading or writing a file of the host failed") \
-    X(INTERNAL,           19, 500, InternalError,    "a bug in rollbox; please report it")
+    X(INTERNAL,           19, 500, InternalError,    "a bug in rollbox; please report it") \
+    X(CONFLICT,           20, 409, Conflict,         "what is to be replaced on the host was changed meanwhile") \
+    X(DAMAGED,            21, 500, Damaged,          "a layer or snapshot of the store is damaged; its name is in the message")
 
 enum rollbox_error_code {
     ROLLBOX_OK = 0,
@@ -208,6 +210,159 @@ ROLLBOX_PUBLIC struct rollbox_run *rollbox_run_free(struct rollbox_run *run);
 /* The result as one line of JSON, fields as in docs/result.md, without trailing newline. `id` (may be NULL) is put first. The caller frees *ret_json with
  * free(). -ENOMEM. */
 ROLLBOX_PUBLIC int rollbox_result_json(const struct rollbox_result *result, const char *id, char **ret_json);
+
+/* ---- sandboxes that live ------------------------------------------------------------------------------------------ */
+
+/* A session: a sandbox that stays until it is closed. Commands (`rollbox_exec`) see what earlier ones left, files and background processes. Its files can be snapshotted, forked
+ * and reset. It belongs to the connection that made it and ends with that, unless it was made `detached` on a shared engine. Calls on a paused sandbox resume it. The handle is a
+ * name: several may exist of one sandbox, in several processes on one shared engine. All calls here block, but for rollbox_exec and rollbox_attach. */
+struct rollbox_sandbox;
+
+struct rollbox_sandbox_options {
+    size_t size;                /* sizeof(struct rollbox_sandbox_options) */
+    const char *name;           /* 1 to 64 of [A-Za-z0-9_.-], unique on the engine; NULL: one is made up */
+    bool detached;              /* it outlives the connection (shared engines only) */
+    int64_t idle_ms;            /* paused after so long without a call or a running command; 0: never */
+    int64_t ttl_ms;             /* closed after so long without a call; 0: never */
+    int64_t lifetime_ms;        /* closed after so long, whatever happens; 0: never */
+    const char *operation_id;   /* as of a run: a retry gets the sandbox that the first call made */
+};
+
+/* Errors: as rollbox_prepare; INVALID_ARGUMENT (name taken), RESOURCE_EXHAUSTED, SETUP_FAILED. The caller owns *ret_sandbox. */
+ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct rollbox_plan *plan, const struct rollbox_sandbox_options *options, struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error);
+
+/* A handle of one that exists, by its name. NOT_FOUND. */
+ROLLBOX_PUBLIC int rollbox_sandbox_open(struct rollbox_engine *engine, const char *name, struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error);
+
+/* Its name; lives as long as the handle. */
+ROLLBOX_PUBLIC const char *rollbox_sandbox_name(const struct rollbox_sandbox *sandbox);
+
+/* Ends the sandbox: its processes are killed, its files dropped; then frees the handle, also on failure. 0 also if it is gone already. */
+ROLLBOX_PUBLIC int rollbox_sandbox_close(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
+
+/* Frees the handle alone. Takes and returns NULL. */
+ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandbox *sandbox);
+
+/* The sandboxes of the engine that this connection may use, as JSON: {"sandboxes": [{"name", "state": "running"|"paused"|..., "execs", "created", ...}]}; free(). */
+ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
+
+enum rollbox_query {
+    ROLLBOX_QUERY_INSPECT = 1,  /* {"name", "state", "policy", "isolation", "snapshot", "execs": [{"id", "argv", "state", ...}], "memory_bytes", "disk_bytes", ...} */
+    ROLLBOX_QUERY_PROCESSES,    /* {"processes": [{"pid", "parent", "state", "command", "cpu_ms", "memory_bytes", "exec"}]} */
+    ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "created", "sandboxes": [...]}]} */
+};
+
+/* JSON text for free(). */
+ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum rollbox_query query, char **ret_json, struct rollbox_error *error);
+
+/* No processor time until resumed; rollbox_resume does nothing to one that is not paused. */
+ROLLBOX_PUBLIC int rollbox_pause(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
+ROLLBOX_PUBLIC int rollbox_resume(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
+
+struct rollbox_terminal {
+    unsigned short rows, columns;
+};
+
+struct rollbox_exec_options {
+    size_t size;                        /* sizeof(struct rollbox_exec_options) */
+    const char *const *argv;            /* as of rollbox_run_options, these and the following */
+    const char *const *env;
+    const char *cwd;
+    const char *user;                   /* NULL: the policy's. Else its name or number; others are FEATURE_MISSING unless the sandbox maps them */
+    const void *stdin_data;
+    size_t stdin_length;
+    const struct rollbox_file *files;
+    size_t n_files;
+    int64_t timeout_ms;                 /* a time-out kills this command's tree of processes and nothing else */
+    int64_t output_limit;               /* past it the command's tree is killed, as by a time-out */
+    const char *operation_id;           /* its id, to attach, signal or retry by */
+    const struct rollbox_terminal *terminal;    /* not NULL: it gets a terminal of its own of that size; its output is all on stdout */
+    int input_fd;                       /* what becomes its standard input, or is typed into the terminal; -1: stdin_data. Borrowed */
+    int stream_fds[2];                  /* where stdout and stderr are written to as they come, besides being collected; -1: nowhere. Borrowed, duplicated, made non-blocking: give
+                                           the write ends of pipes. A stream whose reader is slow waits without holding the command up; one whose reader is gone ends alone */
+    const int *extra_fds;               /* what becomes its descriptors 3 and up; borrowed */
+    size_t n_extra_fds;                 /* at most 8 */
+    bool detached;                      /* it runs on when the connection ends (in a detached sandbox), and its result is kept for rollbox_attach */
+    rollbox_callback callback;          /* may be NULL */
+    void *userdata;
+};
+
+/* Starts a command in the sandbox; its result is waited for as a run's (rollbox_wait, rollbox_kill, rollbox_run_free, callbacks). When its main program ends, its result is there; what it
+ * left running lives on with the sandbox. rollbox_run_free of one under way kills its tree unless `detached`. */
+ROLLBOX_PUBLIC int rollbox_exec(struct rollbox_sandbox *sandbox, const struct rollbox_exec_options *options, struct rollbox_run **ret_run, struct rollbox_error *error);
+
+/* Waits for a command that runs or has run, by its id: its result comes to the new run. What it wrote from its beginning on goes to stream_fds (-1: nowhere). NOT_FOUND in the result. */
+struct rollbox_attach_options {
+    size_t size;                        /* sizeof(struct rollbox_attach_options) */
+    const char *operation_id;
+    int input_fd;                       /* for a command with a terminal; -1 */
+    int stream_fds[2];
+    rollbox_callback callback;
+    void *userdata;
+};
+ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox, const struct rollbox_attach_options *options, struct rollbox_run **ret_run, struct rollbox_error *error);
+
+enum rollbox_scope {
+    ROLLBOX_SCOPE_MAIN = 1,     /* the command's main process */
+    ROLLBOX_SCOPE_TREE,         /* and all that it started */
+    ROLLBOX_SCOPE_CHILDREN,     /* all that it started, not itself */
+    ROLLBOX_SCOPE_GROUP,        /* the foreground process group of its terminal; without one, its process group */
+};
+
+/* Signals a command that runs. NOT_FOUND if it does not any more. */
+ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id, int signal_number, enum rollbox_scope scope, struct rollbox_error *error);
+ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id, const struct rollbox_terminal *terminal, struct rollbox_error *error);
+
+/* The state of the sandbox' private files, kept until the last sandbox of the family is closed or it is dropped. With processes running they stand still meanwhile, and run on; what they are is not
+ * in the snapshot. `name` (may be NULL) is another name for its id in this family. *ret_json: {"id", "name", "parent", "bytes", "files", "live"}; free(). */
+ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, char **ret_json, struct rollbox_error *error);
+
+/* New sandboxes with the files of a snapshot (NULL: of now), of the same policy, with no processes. ret_sandboxes has room for n; the caller owns what is put there; all or none. */
+ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error);
+
+/* Back to a snapshot's files (NULL: to the latest of this sandbox' line, or its beginning: what was changed since is discarded). Its processes are killed; commands under way end as CANCELLED. */
+ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);
+
+/* Gives a snapshot's place in memory back, once nothing stands on it. */
+ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);
+
+/* What differs between two states: snapshot ids; NULL for `from`: the beginning; for `to`: now. {"changes": [{"path", "change": "A"|"M"|"D", "type", "size", "old_size"}], ...}; with `text`, unified
+ * diffs of text files, too. free(). */
+ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error);
+
+/* Publishes what was changed below a granted fs_writable path (NULL: all of them) on the host: after a crash, each of them is old or new. CONFLICT if the host changed meanwhile, unless `force`.
+ * {"committed": [{"path", "changes"}]}; free(). */
+ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *path, bool force, char **ret_json, struct rollbox_error *error);
+
+/* A snapshot (NULL: of now) as one file, and back: a new snapshot in the store by that name, for policies' image "snapshot:NAME". */
+ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error);
+
+/* ---- files of a sandbox ------------------------------------------------------------------------------------------- */
+
+/* Without a guest's program: rollbox-init reads and writes them, with the guest's own rights and inside its root, so that no path leads outside. Paths are absolute. Errors: NOT_FOUND, PATH_DENIED,
+ * INVALID_ARGUMENT (is a directory, ...; error_number says), IO, RESOURCE_EXHAUSTED (ENOSPC, EDQUOT). */
+
+/* Up to `most` bytes (0: 1 GiB) of a regular file, for free(); more is INVALID_ARGUMENT with EFBIG. */
+ROLLBOX_PUBLIC int rollbox_file_read(struct rollbox_sandbox *sandbox, const char *path, uint64_t most, void **ret_data, size_t *ret_length, struct rollbox_error *error);
+
+/* Makes or replaces a file in place of whatever file was there, with missing parents. */
+ROLLBOX_PUBLIC int rollbox_file_write(struct rollbox_sandbox *sandbox, const char *path, const void *data, size_t length, unsigned mode, struct rollbox_error *error);
+
+/* {"entries": [{"name", "name_base64" (if not UTF-8), "type": "file"|"directory"|"symlink"|..., "size", "mode", "mtime_ns", "target"}]}, and one such object; free(). */
+ROLLBOX_PUBLIC int rollbox_file_list(struct rollbox_sandbox *sandbox, const char *path, char **ret_json, struct rollbox_error *error);
+ROLLBOX_PUBLIC int rollbox_file_stat(struct rollbox_sandbox *sandbox, const char *path, bool follow, char **ret_json, struct rollbox_error *error);
+
+/* Makes a directory with its parents; removes a file, or a tree if `recursive`. */
+ROLLBOX_PUBLIC int rollbox_file_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsigned mode, struct rollbox_error *error);
+ROLLBOX_PUBLIC int rollbox_file_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive, struct rollbox_error *error);
+
+/* Called now and then with what was moved so far; non-zero ends the transfer with CANCELLED. */
+typedef int (*rollbox_progress)(uint64_t bytes, uint64_t files, void *userdata);
+
+/* A file or a tree between host and sandbox, streamed; holes stay holes, links stay links, what is neither file, directory nor link is left out. The host's side is used with the caller's rights; what comes from the
+ * sandbox is never followed out of `host_path`. An existing directory as target gets the entries put into it. */
+ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error);
+ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char *path, const char *host_path, rollbox_progress progress, void *userdata, struct rollbox_error *error);
 
 /* ---- features ----------------------------------------------------------------------------------------------------- */
 

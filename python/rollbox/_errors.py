@@ -187,6 +187,22 @@ class InternalError(RollboxError):
     http_status = 500
 
 
+class Conflict(RollboxError):
+    """What is to be replaced on the host was changed meanwhile."""
+
+    code = "conflict"
+    number = 20
+    http_status = 409
+
+
+class Damaged(RollboxError):
+    """A layer or snapshot of the store is damaged; its name is in the message."""
+
+    code = "damaged"
+    number = 21
+    http_status = 500
+
+
 __all__ = [
     "RollboxError",
     "InvalidArgument",
@@ -208,4 +224,6 @@ __all__ = [
     "Cancelled",
     "IOFailed",
     "InternalError",
+    "Conflict",
+    "Damaged",
 ]

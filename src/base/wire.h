@@ -56,7 +56,7 @@ struct wire_message {
     struct wire_header header;
     const void *data;           /* the fields */
     size_t length;
-    int fds[16];                /* the caller's to take (set to -EBADF) or leave; the body's own descriptor is not among them */
+    int fds[40];                /* the caller's to take (set to -EBADF) or leave; the body's own descriptor is not among them */
     size_t n_fds;
     void *mapping;              /* the mapped body, or NULL */
     size_t mapping_length;

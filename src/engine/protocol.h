@@ -12,15 +12,28 @@
  *   STATUS                                                  -> TEXT     TEXT_DATA                                       | FAILED
  *   RUN      PLAN OPERATION ARG+ ENV* CWD? TIMEOUT? OUTPUT_LIMIT? {FILE_PATH FILE_MODE FILE_DATA}* STDIN? STDIO?   -> RESULT
  *   KILL     TARGET OUTCOME                                 (no reply: the run's RESULT says what came of it)
+ *   EXEC     SANDBOX OPERATION ARG+ ENV* CWD? USER? TIMEOUT? OUTPUT_LIMIT? {FILE...}* STDIN? INPUT? TERMINAL? STREAM? EXTRA? DETACHED?   -> RESULT
+ *   ATTACH   SANDBOX EXEC INPUT? STREAM?                    -> RESULT
+ *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) | FAILED
+ *
+ * Sandboxes that live (sessions) are named by SANDBOX. The verbs and their fields:
+ *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME?       {"name"}
+ *   OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of rollbox.h; {} of those that only do
+ *   LIST                                                                   {"sandboxes": [...]}
+ *   SIGNAL   SANDBOX EXEC NUMBER SCOPE;  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
+ *   SNAPSHOT SANDBOX NAME?;  FORK SANDBOX SNAPSHOT? NUMBER  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT?;  DROP SANDBOX SNAPSHOT
+ *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
  *
  * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0, 1 and 2 (STDIN and STDIO exclude each other).
+ * EXEC's: if STDIN is 1, a sealed memory file; else if INPUT is 1, what becomes the standard input or is typed into the terminal; then STREAM (0 to 3) says by bit 0 that there is one to copy stdout to, by bit 1 one for stderr;
+ * then EXTRA more that become 3 and up. ATTACH's: INPUT's, STREAM's.
  * RESULT's descriptors: a memory file for stdout if STDOUT_FD is 1 (instead of STDOUT), then one for stderr if STDERR_FD is 1.
  * FAILED and a RESULT whose OUTCOME is error carry ERROR_CODE, ERROR_NUMBER, ERROR_STAGE, ERROR_MESSAGE.
  */
 #ifndef ROLLBOX_ENGINE_PROTOCOL_H
 #define ROLLBOX_ENGINE_PROTOCOL_H
 
-#define PROTOCOL_VERSION 1
+#define PROTOCOL_VERSION 2
 
 enum protocol_type {
     PROTOCOL_HELLO = 1,
@@ -34,6 +47,14 @@ enum protocol_type {
     PROTOCOL_RESULT,
     PROTOCOL_KILL,
     PROTOCOL_FAILED,
+    PROTOCOL_EXEC,
+    PROTOCOL_ATTACH,
+    PROTOCOL_SANDBOX,
+};
+
+enum protocol_verb {
+    VERB_CREATE = 1, VERB_OPEN, VERB_INSPECT, VERB_PROCESSES, VERB_TREE, VERB_PAUSE, VERB_RESUME, VERB_CLOSE, VERB_LIST, VERB_SIGNAL, VERB_RESIZE, VERB_FILES, VERB_SNAPSHOT, VERB_FORK, VERB_RESET,
+    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT,
 };
 
 enum protocol_tag {
@@ -74,6 +95,26 @@ enum protocol_tag {
     TAG_ERROR_NUMBER,           /* u64: errno or 0 */
     TAG_ERROR_STAGE,            /* text */
     TAG_ERROR_MESSAGE,          /* text */
+    TAG_SANDBOX,                /* text: a name */
+    TAG_VERB,                   /* u64: enum protocol_verb */
+    TAG_USER,                   /* text */
+    TAG_INPUT,                  /* u64 */
+    TAG_TERMINAL,               /* u64: rows << 16 | columns */
+    TAG_STREAM,                 /* u64 */
+    TAG_EXTRA,                  /* u64: how many */
+    TAG_DETACHED,               /* u64 */
+    TAG_IDLE,                   /* u64: milliseconds, these three; 0: never */
+    TAG_TTL,
+    TAG_LIFETIME,
+    TAG_EXEC,                   /* bytes: the operation id of an EXEC */
+    TAG_NUMBER,                 /* u64: a signal; how many */
+    TAG_SCOPE,                  /* u64: enum rollbox_scope */
+    TAG_NAME,                   /* text */
+    TAG_SNAPSHOT,               /* text: an id or name */
+    TAG_TO,                     /* text: likewise */
+    TAG_TEXTUAL,                /* u64 */
+    TAG_PATH,                   /* text */
+    TAG_FORCE,                  /* u64 */
 };
 
 #endif

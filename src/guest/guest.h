@@ -26,14 +26,26 @@
 /* Requests. */
 enum guest_request {
     GUEST_PLAN = 1,             /* to the launcher, once, first. fd: the plan */
-    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then `tasks` files of cgroups v1 to enter */
-    GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? {GUEST_FILE_*}*; fds: stdin, stdout, stderr */
+    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
+    GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? GUEST_TERMINAL? {GUEST_FILE_*}*; fds: stdin, stdout, stderr (not with GUEST_TERMINAL), then those that become 3 and up */
+    GUEST_SESSION,              /* to init, before its first EXEC: it will get several. It enters the Landlock domain itself, so that all its commands share one. No answer unless it fails (GUEST_FAILED) */
+    GUEST_SIGNAL,               /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED */
+    GUEST_FREEZE,               /* to init: every process of the sandbox but itself stands still; answer FROZEN */
+    GUEST_THAW,                 /* to init: and goes on; no answer */
+    GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */
+    GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED */
 };
 
 enum guest_create_flag {
     GUEST_CREATE_NETNS = 1 << 8,        /* a network namespace to enter */
     GUEST_CREATE_CGROUP = 1 << 9,       /* a cgroup v2 directory to be cloned into */
+    GUEST_CREATE_LAYERED = 1 << 10,     /* BOX_READY is to carry the private tmpfs as a layer (GUEST_VALUE_DISK) */
 };
+
+/* How many layers CREATE carries: in header.flags, from bit 16 on. A layer is the root of a tmpfs that was some sandbox' private one, or was made by COPY, as a detached mount owned by U0. It holds for each place of the plan
+ * (PLAN_OP_PLACE) its part "p<index>": a tree in the format of an overlay's upper directory with userxattr, or a file. */
+#define GUEST_CREATE_LAYERS_SHIFT 16
+#define GUEST_MAX_LAYERS 24
 
 enum guest_exec_flag {
     GUEST_EXEC_FINAL = 1 << 8,  /* the sandbox ends with this command */
@@ -50,6 +62,12 @@ enum guest_tag {
     GUEST_AFFINITY,             /* bytes: a cpu_set_t for sched_setaffinity */
     GUEST_HOME,                 /* text: isolation process: the directory of the sandbox' private files */
     GUEST_PROCESSES,            /* u64: isolation process: RLIMIT_NPROC of the command */
+    GUEST_TERMINAL,             /* u64: rows << 16 | columns: a terminal of its own instead of the three streams; STARTED then carries its master */
+    GUEST_TARGET,               /* u64: the serial of an EXEC */
+    GUEST_NUMBER,               /* u64: a signal */
+    GUEST_SCOPE,                /* u64: enum rollbox_scope */
+    GUEST_BYTES,                /* u64: size of the tmpfs to make, these two */
+    GUEST_ENTRIES,
 };
 
 /* Answers. */
@@ -62,6 +80,10 @@ enum guest_record_kind {
     GUEST_STARTED,              /* init: the command is running */
     GUEST_EXEC_FAILED,          /* init: it never ran */
     GUEST_EXITED,               /* init: wait status in `value`, usage in the rest */
+    GUEST_SIGNALLED,            /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how many processes */
+    GUEST_FROZEN,               /* init: `value`: how many processes there are besides init; `error` ETIMEDOUT if some would not stand still (all go on then) */
+    GUEST_FILES_SERVED,         /* init: `error` */
+    GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
 };
 
 enum guest_stage {
