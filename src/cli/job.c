@@ -285,6 +285,8 @@ bool job_error_is_transient(const struct rollbox_error *error) {
     case ROLLBOX_ERR_CANCELLED:
     case ROLLBOX_ERR_IO:
     case ROLLBOX_ERR_INTERNAL:
+    case ROLLBOX_ERR_CONFLICT:
+    case ROLLBOX_ERR_DAMAGED:
         break;
     }
     return false;

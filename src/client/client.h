@@ -114,7 +114,9 @@ struct rollbox_run {
     pthread_t caller;                   /* the thread that is calling the callback */
     rollbox_callback callback;
     void *userdata;
-    const char *isolation;              /* the plan's; lives as long as the engine */
+    bool detached;                      /* freeing it does not end it */
+    const char *isolation;              /* the plan's, which lives as long as the engine, or own_isolation */
+    char *own_isolation;
     struct result result;
 };
 
@@ -168,9 +170,10 @@ int connection_wait(struct rollbox_engine *engine, struct pending *pending, int6
 /* Waits for the engine's answer to HELLO, for so long as a sane engine may take. Takes the lock. */
 int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error *error);
 
-/* One request and its reply. On success request->body holds the fields of a reply of the expected type; the caller frees it with buf_done, also on
+/* One request, with descriptors (borrowed), and its reply. On success request->body holds the fields of a reply of the expected type; the caller frees it with buf_done, also on
  * failure. */
-int connection_call(struct rollbox_engine *engine, struct buf *message, uint32_t expected, struct request *ret_request, struct rollbox_error *error);
+int connection_call(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, uint32_t expected, struct request *ret_request,
+                    struct rollbox_error *error);
 
 /* What has arrived, without blocking; `enough` (may be NULL) ends it early. Needs the lock. */
 void connection_receive(struct rollbox_engine *engine, const bool *enough);
@@ -180,6 +183,50 @@ int connection_call_back(struct rollbox_engine *engine);
 
 /* Makes sure that somebody calls the callbacks of runs that ended, and that a thread in poll() sees that its reply came another way. Needs the lock. */
 void connection_announce(struct rollbox_engine *engine);
+
+/* ---- request.c ---- */
+
+#define REQUEST_MS_MAX (INT64_MAX / 1000000)    /* times go to the engine in milliseconds and are nanoseconds there */
+#define REQUEST_FDS_MAX 16
+
+/* What the options of rollbox_start and rollbox_exec have in common; meanings as there. */
+struct request_command {
+    const char *const *argv;
+    const char *const *env;
+    const char *cwd;
+    const void *stdin_data;
+    size_t stdin_length;
+    const struct rollbox_file *files;
+    size_t n_files;
+    int64_t timeout_ms;
+    int64_t output_limit;
+    const char *operation_id;
+};
+
+int request_invalid(struct rollbox_error *error, const char *message);
+int request_out_of_memory(struct rollbox_error *error);
+int request_malformed(struct rollbox_error *error);
+
+/* INVALID_ARGUMENT if what the caller calls WHAT[i], or with REQUEST_NO_INDEX WHAT, is no open descriptor. */
+#define REQUEST_NO_INDEX SIZE_MAX
+int request_check_fd(int fd, const char *what, size_t i, struct rollbox_error *error);
+
+/* Adds OPERATION: the caller's id, or for NULL a new one. */
+int request_add_operation(struct buf *to, const char *operation_id, struct rollbox_error *error);
+
+/* Checks a command and adds its fields, from OPERATION to STDIN. */
+int request_add_command(struct buf *to, const struct request_command *command, struct rollbox_error *error);
+
+/* A run that is not sent yet, for request_destroy_run; NULL when out of memory. The caller fills in what it has to say of isolation. */
+struct rollbox_run *request_new_run(struct rollbox_engine *engine, rollbox_callback callback, void *userdata);
+void request_destroy_run(struct rollbox_run *run);
+
+/* Sends it with at most REQUEST_FDS_MAX descriptors (borrowed), behind a memory file of stdin_data if there is any. */
+int request_send_run(struct rollbox_run *run, struct buf *message, const void *stdin_data, size_t stdin_length, const int *fds, size_t n_fds,
+                     struct rollbox_error *error);
+
+/* A call whose answer is one TEXT; for free(). */
+int request_text(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, char **ret_text, struct rollbox_error *error);
 
 /* ---- policy_api.c ---- */
 

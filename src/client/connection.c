@@ -448,8 +448,7 @@ int connection_call_back(struct rollbox_engine *engine) {
         pthread_cond_broadcast(&engine->quiet);
         if (--run->references == 0) {
             /* Freed by its own callback, which left the memory to us. */
-            result_done(&run->result);
-            free(run);
+            request_destroy_run(run);
         }
     }
     return n;
@@ -566,14 +565,15 @@ int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error
     return r;
 }
 
-int connection_call(struct rollbox_engine *engine, struct buf *message, uint32_t expected, struct request *ret_request, struct rollbox_error *error) {
+int connection_call(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, uint32_t expected, struct request *ret_request,
+                    struct rollbox_error *error) {
     struct request *request = ret_request;
 
     *request = (struct request){ .body = BUF_INIT };
     int r = connection_enter(engine, &request->pending, error);
     if (r < 0)
         return r;
-    r = connection_send(engine, message, request->pending.serial, NULL, 0, error);
+    r = connection_send(engine, message, request->pending.serial, fds, n_fds, error);
     if (r >= 0)
         r = connection_await_welcome(engine, error);
     pthread_mutex_lock(&engine->lock);
@@ -779,7 +779,8 @@ ROLLBOX_PUBLIC struct rollbox_engine *rollbox_engine_close(struct rollbox_engine
         list_remove(&run->of_engine);
         list_remove(&run->of_ended);
         run->engine = NULL;
-        run->isolation = NULL;
+        if (!run->own_isolation)
+            run->isolation = NULL;
     }
     return free_engine(engine);
 }

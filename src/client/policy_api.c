@@ -193,10 +193,6 @@ static int read_prepared(const struct buf *body, struct rollbox_plan *plan) {
     return r < 0 || !have_id ? -EBADMSG : 0;
 }
 
-static int malformed(struct rollbox_error *error) {
-    return error_set(error, ROLLBOX_ERR_PROTOCOL, EPROTO, "policy", "the engine's answer is malformed; are engine and library of one version?");
-}
-
 static int request_plan(struct rollbox_engine *engine, struct rollbox_plan *plan, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     struct request request;
@@ -205,9 +201,9 @@ static int request_plan(struct rollbox_engine *engine, struct rollbox_plan *plan
     wire_add_text(&message, TAG_POLICY, plan->text);
     for (size_t at = 0; at < plan->environment_length; at += strlen(plan->environment + at) + 1)
         wire_add_text(&message, TAG_ENV, plan->environment + at);
-    int r = connection_call(engine, &message, PROTOCOL_PREPARED, &request, error);
+    int r = connection_call(engine, &message, NULL, 0, PROTOCOL_PREPARED, &request, error);
     if (r >= 0 && read_prepared(&request.body, plan) < 0)
-        r = malformed(error);
+        r = request_malformed(error);
     buf_done(&request.body);
     return r;
 }
@@ -279,32 +275,6 @@ ROLLBOX_PUBLIC int rollbox_prepare(struct rollbox_engine *engine, const char *js
 
 /* ---- texts -------------------------------------------------------------------------------------------------------- */
 
-static int request_text(struct rollbox_engine *engine, struct buf *message, char **ret_text, struct rollbox_error *error) {
-    struct wire_field field;
-    struct request request;
-    char *text = NULL;
-    size_t position = 0;
-
-    int r = connection_call(engine, message, PROTOCOL_TEXT, &request, error);
-    while (r >= 0 && !text) {
-        const char *found;
-
-        if (wire_next(request.body.data, request.body.length, &position, &field) <= 0) {
-            r = malformed(error);
-        } else if (field.tag == TAG_TEXT_DATA) {
-            found = wire_text(&field);
-            text = found ? strdup(found) : NULL;
-            if (!text)
-                r = found ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect", "out of memory") : malformed(error);
-        }
-    }
-    buf_done(&request.body);
-    if (r < 0)
-        return r;
-    *ret_text = text;
-    return 0;
-}
-
 ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char *json, size_t length, char **ret_text, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     bool keeps_environment;
@@ -319,7 +289,7 @@ ROLLBOX_PUBLIC int rollbox_policy_plan(struct rollbox_engine *engine, const char
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
     wire_begin(&message, PROTOCOL_EXPLAIN, 0);
     wire_add_text(&message, TAG_POLICY, text);
-    return request_text(engine, &message, ret_text, error);
+    return request_text(engine, &message, NULL, 0, ret_text, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_engine_status(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
@@ -329,5 +299,5 @@ ROLLBOX_PUBLIC int rollbox_engine_status(struct rollbox_engine *engine, char **r
     if (r < 0)
         return r;
     wire_begin(&message, PROTOCOL_STATUS, 0);
-    return request_text(engine, &message, ret_json, error);
+    return request_text(engine, &message, NULL, 0, ret_json, error);
 }

@@ -11,7 +11,7 @@
  *   EXPLAIN  POLICY                                         -> TEXT     TEXT_DATA                                       | FAILED
  *   STATUS                                                  -> TEXT     TEXT_DATA                                       | FAILED
  *   RUN      PLAN OPERATION ARG+ ENV* CWD? TIMEOUT? OUTPUT_LIMIT? {FILE_PATH FILE_MODE FILE_DATA}* STDIN? STDIO?   -> RESULT
- *   KILL     TARGET OUTCOME                                 (no reply: the run's RESULT says what came of it)
+ *   KILL     TARGET OUTCOME                                 (no reply: the run's RESULT says what came of it; TARGET is a RUN, or an EXEC or ATTACH: the command's tree is killed)
  *   EXEC     SANDBOX OPERATION ARG+ ENV* CWD? USER? TIMEOUT? OUTPUT_LIMIT? {FILE...}* STDIN? INPUT? TERMINAL? STREAM? EXTRA? DETACHED?   -> RESULT
  *   ATTACH   SANDBOX EXEC INPUT? STREAM?                    -> RESULT
  *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) | FAILED
@@ -20,6 +20,7 @@
  *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME?       {"name"}
  *   OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of rollbox.h; {} of those that only do
  *   LIST                                                                   {"sandboxes": [...]}
+ *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
  *   SIGNAL   SANDBOX EXEC NUMBER SCOPE;  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
  *   SNAPSHOT SANDBOX NAME?;  FORK SANDBOX SNAPSHOT? NUMBER  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT?;  DROP SANDBOX SNAPSHOT
  *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
@@ -77,7 +78,7 @@ enum protocol_tag {
     TAG_FILE_DATA,              /* bytes; ends a file */
     TAG_STDIN,                  /* u64 */
     TAG_STDIO,                  /* u64 */
-    TAG_TARGET,                 /* u64: the serial of a RUN on this connection */
+    TAG_TARGET,                 /* u64: the serial of a RUN, EXEC or ATTACH on this connection */
     TAG_OUTCOME,                /* u64: enum rollbox_outcome */
     TAG_EXIT_CODE,              /* u64 */
     TAG_SIGNAL,                 /* u64 */
@@ -110,7 +111,7 @@ enum protocol_tag {
     TAG_NUMBER,                 /* u64: a signal; how many */
     TAG_SCOPE,                  /* u64: enum rollbox_scope */
     TAG_NAME,                   /* text */
-    TAG_SNAPSHOT,               /* text: an id or name */
+    TAG_SNAPSHOT,               /* text: an id or name, of the characters of a sandbox' name */
     TAG_TO,                     /* text: likewise */
     TAG_TEXTUAL,                /* u64 */
     TAG_PATH,                   /* text */

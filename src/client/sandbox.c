@@ -1,0 +1,564 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sandboxes that live: making and naming them, their commands, the state of their files. sandbox.h has the model. */
+#include "client/sandbox.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "client/client.h"
+
+#define EXTRA_FDS_MAX 8
+#define USER_MAX 256
+#define FORKS_MAX 100000
+
+static int check_name(const char *name, const char *what, struct rollbox_error *error) {
+    size_t length = strlen(name);
+
+    if (length < 1 || length > SANDBOX_NAME_MAX || strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") != length)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s must be 1 to %d of the characters A-Z a-z 0-9 _ . -: \"%.100s\"", what,
+                         SANDBOX_NAME_MAX, name);
+    return 0;
+}
+
+static int check_id(const char *id, struct rollbox_error *error) {
+    size_t length = id ? strlen(id) : 0;
+
+    if (length < 1 || length > 64)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "operation_id has %zu bytes; 1 to 64 are allowed", length);
+    return 0;
+}
+
+/* ---- calls -------------------------------------------------------------------------------------------------------- */
+
+void sandbox_begin(struct buf *message, const struct rollbox_sandbox *sandbox, enum protocol_verb verb) {
+    wire_begin(message, PROTOCOL_SANDBOX, 0);
+    wire_add_u64(message, TAG_VERB, verb);
+    wire_add_text(message, TAG_SANDBOX, sandbox->name);
+}
+
+int sandbox_call(struct rollbox_sandbox *sandbox, struct buf *message, const int *fds, size_t n_fds, char **ret_json, struct rollbox_error *error) {
+    auto_free char *json = NULL;
+
+    int r = connection_check_owner(sandbox->owner, error);
+    if (r >= 0)
+        r = request_text(sandbox->engine, message, fds, n_fds, &json, error);
+    if (r >= 0 && ret_json)
+        *ret_json = TAKE_PTR(json);
+    return r;
+}
+
+/* A verb without fields beside the name. */
+static int plain_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, char **ret_json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    sandbox_begin(&message, sandbox, verb);
+    return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+}
+
+/* ---- handles ------------------------------------------------------------------------------------------------------ */
+
+static struct rollbox_sandbox *new_handle(struct rollbox_engine *engine, const char *name, const char *isolation) {
+    struct rollbox_sandbox *sandbox = calloc(1, sizeof *sandbox);
+
+    if (!sandbox)
+        return NULL;
+    sandbox->engine = engine;
+    sandbox->owner = engine->owner;
+    sandbox->isolation = strdup(isolation ? isolation : "{}");
+    memcpy(sandbox->name, name, strlen(name) + 1);
+    return sandbox->isolation ? sandbox : rollbox_sandbox_free(sandbox);
+}
+
+/* A name that the engine says: it becomes part of an array of fixed size. */
+static const char *name_of(const json_t *value) {
+    const char *name = json_string_value(value);
+
+    return name && check_name(name, "", NULL) >= 0 ? name : NULL;
+}
+
+static int check_milliseconds(int64_t ms, const char *what, struct rollbox_error *error) {
+    if (ms >= 0 && ms <= REQUEST_MS_MAX)
+        return 0;
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s is %lld; it must be 0 (never) or more", what, (long long)ms);
+}
+
+static int encode_create(struct buf *to, const struct rollbox_plan *plan, const struct rollbox_sandbox_options *options, struct rollbox_error *error) {
+    const struct { int64_t ms; const char *what; uint32_t tag; } times[] = {
+        { options->idle_ms, "idle_ms", TAG_IDLE }, { options->ttl_ms, "ttl_ms", TAG_TTL }, { options->lifetime_ms, "lifetime_ms", TAG_LIFETIME },
+    };
+
+    wire_begin(to, PROTOCOL_SANDBOX, 0);
+    wire_add_u64(to, TAG_VERB, VERB_CREATE);
+    wire_add_u64(to, TAG_PLAN, plan->id);
+    int r = options->operation_id ? request_add_operation(to, options->operation_id, error) : 0;
+    if (r >= 0 && options->name) {
+        r = check_name(options->name, "name", error);
+        wire_add_text(to, TAG_SANDBOX, options->name);
+    }
+    for (size_t i = 0; r >= 0 && i < ARRAY_SIZE(times); i++) {
+        r = check_milliseconds(times[i].ms, times[i].what, error);
+        if (times[i].ms > 0)
+            wire_add_u64(to, times[i].tag, (uint64_t)times[i].ms);
+    }
+    if (options->detached)
+        wire_add_u64(to, TAG_DETACHED, 1);
+    return r;
+}
+
+/* A handle from an answer that has "name"; its isolation is the plan's, or what the answer says. */
+static int take_handle(struct rollbox_engine *engine, const char *json, const char *isolation, struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
+    json_t *answer = json_loads(json, 0, NULL);
+    const char *name = name_of(json_object_get(answer, "name"));
+    auto_free char *told = NULL;
+    int r = 0;
+
+    if (!name) {
+        r = request_malformed(error);
+    } else {
+        if (!isolation && json_is_object(json_object_get(answer, "isolation")))
+            isolation = told = json_dumps(json_object_get(answer, "isolation"), JSON_COMPACT);
+        *ret_sandbox = new_handle(engine, name, isolation);
+        if (!*ret_sandbox)
+            r = request_out_of_memory(error);
+    }
+    json_decref(answer);
+    return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_create(struct rollbox_engine *engine, struct rollbox_plan *plan, const struct rollbox_sandbox_options *options,
+                                          struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
+    const struct rollbox_sandbox_options plain = { .size = sizeof plain };
+    auto_buf struct buf message = BUF_INIT;
+    auto_free char *json = NULL;
+
+    if (!engine || !plan || !ret_sandbox || (options && options->size != sizeof *options))
+        return request_invalid(error, "engine and plan must be given, and options.size be sizeof(struct rollbox_sandbox_options)");
+    if (!options)
+        options = &plain;
+    int r = connection_check_owner(engine->owner, error);
+    if (r < 0)
+        return r;
+    if (plan->engine != engine)
+        return request_invalid(error, "the plan was prepared by another engine");
+    if (options->detached && engine->private_engine)
+        return request_invalid(error, "a detached sandbox needs a shared engine: a private one ends with its connection");
+    r = encode_create(&message, plan, options, error);
+    if (r >= 0)
+        r = request_text(engine, &message, NULL, 0, &json, error);
+    if (r >= 0)
+        r = take_handle(engine, json, plan->isolation, ret_sandbox, error);
+    if (r >= 0)
+        (*ret_sandbox)->lives_with_connection = !options->detached;
+    return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_open(struct rollbox_engine *engine, const char *name, struct rollbox_sandbox **ret_sandbox, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    auto_free char *json = NULL;
+
+    if (!engine || !name || !ret_sandbox)
+        return request_invalid(error, "engine and name must be given");
+    int r = connection_check_owner(engine->owner, error);
+    if (r >= 0)
+        r = check_name(name, "name", error);
+    if (r < 0)
+        return r;
+    wire_begin(&message, PROTOCOL_SANDBOX, 0);
+    wire_add_u64(&message, TAG_VERB, VERB_OPEN);
+    wire_add_text(&message, TAG_SANDBOX, name);
+    r = request_text(engine, &message, NULL, 0, &json, error);
+    return r < 0 ? r : take_handle(engine, json, NULL, ret_sandbox, error);
+}
+
+ROLLBOX_PUBLIC const char *rollbox_sandbox_name(const struct rollbox_sandbox *sandbox) {
+    return sandbox->name;
+}
+
+ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandbox *sandbox) {
+    if (sandbox) {
+        free(sandbox->isolation);
+        free(sandbox);
+    }
+    return NULL;
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_close(struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    struct rollbox_error own = { .code = ROLLBOX_OK };
+
+    if (!sandbox)
+        return 0;
+    int r = plain_call(sandbox, VERB_CLOSE, NULL, &own);
+    if (r < 0 && (own.code == ROLLBOX_ERR_NOT_FOUND || (own.code == ROLLBOX_ERR_ENGINE_LOST && sandbox->lives_with_connection)))
+        r = 0;
+    if (r < 0 && error)
+        *error = own;
+    rollbox_sandbox_free(sandbox);
+    return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!engine || !ret_json)
+        return request_invalid(error, "engine and ret_json must be given");
+    int r = connection_check_owner(engine->owner, error);
+    if (r < 0)
+        return r;
+    wire_begin(&message, PROTOCOL_SANDBOX, 0);
+    wire_add_u64(&message, TAG_VERB, VERB_LIST);
+    return request_text(engine, &message, NULL, 0, ret_json, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum rollbox_query query, char **ret_json, struct rollbox_error *error) {
+    switch (query) {
+    case ROLLBOX_QUERY_INSPECT:
+        return plain_call(sandbox, VERB_INSPECT, ret_json, error);
+    case ROLLBOX_QUERY_PROCESSES:
+        return plain_call(sandbox, VERB_PROCESSES, ret_json, error);
+    case ROLLBOX_QUERY_TREE:
+        return plain_call(sandbox, VERB_TREE, ret_json, error);
+    }
+    return request_invalid(error, "query is none of enum rollbox_query");
+}
+
+ROLLBOX_PUBLIC int rollbox_pause(struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    return plain_call(sandbox, VERB_PAUSE, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_resume(struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    return plain_call(sandbox, VERB_RESUME, NULL, error);
+}
+
+/* ---- commands ----------------------------------------------------------------------------------------------------- */
+
+/* The descriptors of a command, in the order of the protocol. */
+struct descriptors {
+    int fds[REQUEST_FDS_MAX];
+    size_t n;
+};
+
+static uint64_t terminal_value(const struct rollbox_terminal *terminal) {
+    return (uint64_t)terminal->rows << 16 | terminal->columns;
+}
+
+/* INPUT and STREAM with their descriptors. */
+static int add_streams(struct buf *to, struct descriptors *descriptors, int input_fd, const int stream_fds[2], struct rollbox_error *error) {
+    uint64_t streams = 0;
+    int r = 0;
+
+    if (input_fd >= 0) {
+        r = request_check_fd(input_fd, "input_fd", REQUEST_NO_INDEX, error);
+        descriptors->fds[descriptors->n++] = input_fd;
+        wire_add_u64(to, TAG_INPUT, 1);
+    }
+    for (size_t i = 0; r >= 0 && i < 2; i++)
+        if (stream_fds[i] >= 0) {
+            r = request_check_fd(stream_fds[i], "stream_fds", i, error);
+            descriptors->fds[descriptors->n++] = stream_fds[i];
+            streams |= 1u << i;
+        }
+    if (streams)
+        wire_add_u64(to, TAG_STREAM, streams);
+    return r;
+}
+
+static int encode_exec(struct buf *to, struct descriptors *descriptors, const struct rollbox_sandbox *sandbox, const struct rollbox_exec_options *options,
+                       struct rollbox_error *error) {
+    const struct request_command command = {
+        .argv = options->argv,
+        .env = options->env,
+        .cwd = options->cwd,
+        .stdin_data = options->stdin_data,
+        .stdin_length = options->stdin_length,
+        .files = options->files,
+        .n_files = options->n_files,
+        .timeout_ms = options->timeout_ms,
+        .output_limit = options->output_limit,
+        .operation_id = options->operation_id,
+    };
+
+    if (options->stdin_data && options->input_fd >= 0)
+        return request_invalid(error, "stdin_data and input_fd exclude each other: set input_fd to -1 to give data");
+    if (options->stdin_data && options->terminal)
+        return request_invalid(error, "stdin_data cannot be typed into a terminal: give the read end of a pipe as input_fd");
+    if (options->user && (!options->user[0] || strlen(options->user) > USER_MAX))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "user must be a name or number of 1 to %d bytes: \"%.100s\"", USER_MAX,
+                         options->user);
+    if (options->n_extra_fds > EXTRA_FDS_MAX || (options->n_extra_fds && !options->extra_fds))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "n_extra_fds is %zu; extra_fds has room for at most %d descriptors",
+                         options->n_extra_fds, EXTRA_FDS_MAX);
+    wire_begin(to, PROTOCOL_EXEC, 0);
+    wire_add_text(to, TAG_SANDBOX, sandbox->name);
+    int r = request_add_command(to, &command, error);
+    if (r >= 0)
+        r = add_streams(to, descriptors, options->input_fd, options->stream_fds, error);
+    for (size_t i = 0; r >= 0 && i < options->n_extra_fds; i++) {
+        r = request_check_fd(options->extra_fds[i], "extra_fds", i, error);
+        descriptors->fds[descriptors->n++] = options->extra_fds[i];
+    }
+    if (r < 0)
+        return r;
+    if (options->user)
+        wire_add_text(to, TAG_USER, options->user);
+    if (options->terminal)
+        wire_add_u64(to, TAG_TERMINAL, terminal_value(options->terminal));
+    if (options->n_extra_fds)
+        wire_add_u64(to, TAG_EXTRA, options->n_extra_fds);
+    if (options->detached)
+        wire_add_u64(to, TAG_DETACHED, 1);
+    return 0;
+}
+
+/* Sends what makes a run. A handle may be freed while its commands run, so the run has its own copy of what the handle says of isolation. */
+static int start(struct rollbox_sandbox *sandbox, struct buf *message, const void *stdin_data, size_t stdin_length, const struct descriptors *descriptors,
+                 struct rollbox_run *prepared, struct rollbox_run **ret_run, struct rollbox_error *error) {
+    int r = 0;
+
+    if (!prepared)
+        return request_out_of_memory(error);
+    prepared->isolation = prepared->own_isolation = strdup(sandbox->isolation);
+    r = prepared->own_isolation ? request_send_run(prepared, message, stdin_data, stdin_length, descriptors->fds, descriptors->n, error)
+                                : request_out_of_memory(error);
+    if (r < 0)
+        request_destroy_run(prepared);
+    else
+        *ret_run = prepared;
+    return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_exec(struct rollbox_sandbox *sandbox, const struct rollbox_exec_options *options, struct rollbox_run **ret_run,
+                                struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    struct descriptors descriptors = { .n = 0 };
+
+    if (!sandbox || !options || !ret_run || options->size != sizeof *options)
+        return request_invalid(error, "sandbox and options must be given, and options.size be sizeof(struct rollbox_exec_options)");
+    int r = connection_check_owner(sandbox->owner, error);
+    if (r >= 0)
+        r = encode_exec(&message, &descriptors, sandbox, options, error);
+    if (r < 0)
+        return r;
+    struct rollbox_run *run = request_new_run(sandbox->engine, options->callback, options->userdata);
+    if (run)
+        run->detached = options->detached;
+    return start(sandbox, &message, options->stdin_data, options->stdin_length, &descriptors, run, ret_run, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_attach(struct rollbox_sandbox *sandbox, const struct rollbox_attach_options *options, struct rollbox_run **ret_run,
+                                  struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    struct descriptors descriptors = { .n = 0 };
+
+    if (!sandbox || !options || !ret_run || options->size != sizeof *options)
+        return request_invalid(error, "sandbox and options must be given, and options.size be sizeof(struct rollbox_attach_options)");
+    int r = connection_check_owner(sandbox->owner, error);
+    if (r >= 0)
+        r = check_id(options->operation_id, error);
+    if (r < 0)
+        return r;
+    wire_begin(&message, PROTOCOL_ATTACH, 0);
+    wire_add_text(&message, TAG_SANDBOX, sandbox->name);
+    wire_add(&message, TAG_EXEC, options->operation_id, strlen(options->operation_id));
+    r = add_streams(&message, &descriptors, options->input_fd, options->stream_fds, error);
+    if (r < 0)
+        return r;
+    struct rollbox_run *run = request_new_run(sandbox->engine, options->callback, options->userdata);
+    /* Who looks on does not end it by looking away. */
+    if (run)
+        run->detached = true;
+    return start(sandbox, &message, NULL, 0, &descriptors, run, ret_run, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id, int signal_number, enum rollbox_scope scope,
+                                  struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    int r = check_id(operation_id, error);
+    if (r < 0)
+        return r;
+    if (signal_number < 1 || signal_number > SIGRTMAX)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal_number is %d; signals are 1 to %d", signal_number, SIGRTMAX);
+    if (scope < ROLLBOX_SCOPE_MAIN || scope > ROLLBOX_SCOPE_GROUP)
+        return request_invalid(error, "scope is none of enum rollbox_scope");
+    sandbox_begin(&message, sandbox, VERB_SIGNAL);
+    wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));
+    wire_add_u64(&message, TAG_NUMBER, (uint64_t)signal_number);
+    wire_add_u64(&message, TAG_SCOPE, scope);
+    return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id, const struct rollbox_terminal *terminal,
+                                  struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    int r = check_id(operation_id, error);
+    if (r < 0)
+        return r;
+    if (!terminal)
+        return request_invalid(error, "terminal must be given");
+    sandbox_begin(&message, sandbox, VERB_RESIZE);
+    wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));
+    wire_add_u64(&message, TAG_TERMINAL, terminal_value(terminal));
+    return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+/* ---- states of the files ------------------------------------------------------------------------------------------ */
+
+/* A snapshot's id or name; NULL adds nothing. */
+static int add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, const char *what, struct rollbox_error *error) {
+    int r = snapshot ? check_name(snapshot, what, error) : 0;
+
+    if (r >= 0 && snapshot)
+        wire_add_text(to, tag, snapshot);
+    return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, char **ret_json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    sandbox_begin(&message, sandbox, VERB_SNAPSHOT);
+    int r = add_snapshot(&message, TAG_NAME, name, "the snapshot's name", error);
+    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+}
+
+/* Handles of the sandboxes that an answer names. */
+static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size_t n, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error) {
+    size_t made = 0;
+    int r = 0;
+
+    if (json_array_size(names) != n)
+        return request_malformed(error);
+    for (; r >= 0 && made < n; made++) {
+        const char *name = name_of(json_array_get(names, made));
+
+        if (!name) {
+            r = request_malformed(error);
+            break;
+        }
+        ret_sandboxes[made] = new_handle(sandbox->engine, name, sandbox->isolation);
+        if (!ret_sandboxes[made]) {
+            r = request_out_of_memory(error);
+            break;
+        }
+        ret_sandboxes[made]->lives_with_connection = sandbox->lives_with_connection;
+    }
+    while (r < 0 && made > 0)
+        (void)rollbox_sandbox_close(TAKE_PTR(ret_sandboxes[--made]), NULL);
+    return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, struct rollbox_sandbox **ret_sandboxes,
+                                struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    auto_free char *json = NULL;
+
+    if (n < 1 || n > FORKS_MAX || !ret_sandboxes)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "n is %zu; 1 to %d sandboxes can be forked at once", n, FORKS_MAX);
+    sandbox_begin(&message, sandbox, VERB_FORK);
+    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    if (r < 0)
+        return r;
+    wire_add_u64(&message, TAG_NUMBER, n);
+    r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
+    if (r < 0)
+        return r;
+    json_t *answer = json_loads(json, 0, NULL);
+    r = take_forks(sandbox, json_object_get(answer, "sandboxes"), n, ret_sandboxes, error);
+    json_decref(answer);
+    return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    sandbox_begin(&message, sandbox, VERB_RESET);
+    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!snapshot)
+        return request_invalid(error, "snapshot must be given");
+    sandbox_begin(&message, sandbox, VERB_DROP);
+    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    sandbox_begin(&message, sandbox, VERB_DIFF);
+    int r = add_snapshot(&message, TAG_SNAPSHOT, from, "from", error);
+    if (r >= 0)
+        r = add_snapshot(&message, TAG_TO, to, "to", error);
+    if (r < 0)
+        return r;
+    if (text)
+        wire_add_u64(&message, TAG_TEXTUAL, 1);
+    return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *path, bool force, char **ret_json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (path && (path[0] != '/' || strlen(path) > 4095))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "path must be an absolute path of at most 4095 bytes: \"%.200s\"", path);
+    sandbox_begin(&message, sandbox, VERB_COMMIT);
+    if (path)
+        wire_add_text(&message, TAG_PATH, path);
+    if (force)
+        wire_add_u64(&message, TAG_FORCE, 1);
+    return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+}
+
+static int cannot_write(const char *path, int error_number, struct rollbox_error *error) {
+    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, "arguments", "cannot write %.300s: %s", path, strerror(error_number));
+}
+
+/* Has the engine write a snapshot to a descriptor. */
+static int export_to(struct rollbox_sandbox *sandbox, const char *snapshot, int fd, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    sandbox_begin(&message, sandbox, VERB_EXPORT);
+    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    return r < 0 ? r : sandbox_call(sandbox, &message, &fd, 1, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error) {
+    auto_buf struct buf beside = BUF_INIT;
+    struct stat st;
+
+    if (!host_path || !host_path[0])
+        return request_invalid(error, "host_path must be given");
+    int r = connection_check_owner(sandbox->owner, error);
+    if (r < 0)
+        return r;
+    if (stat(host_path, &st) == 0 && !S_ISREG(st.st_mode)) {
+        auto_close int fd = open(host_path, O_WRONLY | O_CLOEXEC);
+
+        return fd < 0 ? cannot_write(host_path, errno, error) : export_to(sandbox, snapshot, fd, error);
+    }
+    /* Written beside it and renamed when it is whole: what bears the name is the old file or a whole snapshot. */
+    buf_printf(&beside, "%s.rollbox-%d-%zx", host_path, (int)getpid(), (size_t)(uintptr_t)&beside);
+    if (buf_failed(&beside))
+        return request_out_of_memory(error);
+    auto_close int fd = open(beside.data, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0)
+        return cannot_write(host_path, errno, error);
+    r = export_to(sandbox, snapshot, fd, error);
+    if (r >= 0 && (fsync(fd) < 0 || rename(beside.data, host_path) < 0))
+        r = cannot_write(host_path, errno, error);
+    if (r < 0)
+        (void)unlink(beside.data);
+    return r;
+}

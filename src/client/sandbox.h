@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Handles of sandboxes that live: a name and the engine's handle it is used on. A handle holds nothing open; all state is the engine's.
+ *
+ * A call is one SANDBOX message with a verb, begun by sandbox_begin, and one JSON object as answer. Calls block; any number of threads may be in
+ * calls on one handle (the connection sorts the answers by serial). The engine's handle must outlive all but sandbox_free.
+ */
+#ifndef ROLLBOX_CLIENT_SANDBOX_H
+#define ROLLBOX_CLIENT_SANDBOX_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "base/buf.h"
+#include "engine/protocol.h"
+
+struct rollbox_engine;
+struct rollbox_error;
+
+#define SANDBOX_NAME_MAX 64
+
+struct rollbox_sandbox {
+    struct rollbox_engine *engine;
+    pid_t owner;                /* the process that made the handle */
+    bool lives_with_connection; /* made here and not detached: a lost connection means that it is gone */
+    char *isolation;            /* JSON object: what results say when the engine's say nothing */
+    char name[SANDBOX_NAME_MAX + 1];
+};
+
+/* Begins a message: verb and name. */
+void sandbox_begin(struct buf *message, const struct rollbox_sandbox *sandbox, enum protocol_verb verb);
+
+/* Sends it with descriptors (borrowed) and waits for the answer, a JSON object for free(); ret_json may be NULL. -ECHILD in a fork of the owner. */
+int sandbox_call(struct rollbox_sandbox *sandbox, struct buf *message, const int *fds, size_t n_fds, char **ret_json, struct rollbox_error *error);
+
+#endif
