@@ -242,7 +242,7 @@ void result_send_error(struct client *client, uint64_t serial, const struct roll
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
 void result_forget_all(struct engine *engine);
 
-/* main.c */
+/* serve.c */
 void engine_stop(struct engine *engine);
 void engine_tidy(struct engine *engine);
 int64_t engine_oom_kills(struct engine *engine, bool now);
@@ -255,11 +255,11 @@ void client_fail(struct client *client, uint64_t serial, const struct rollbox_er
 int server_handle(struct client *client, struct wire_message *message);        /* < 0: the connection is to end */
 void server_status(struct engine *engine, struct buf *to);
 
-/* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started with the first slot, as soon as the loop has nothing better to do. */
+/* janitor.c: a process that outlives the engine by a moment, to remove the cgroups of one that is killed. Started as soon as the loop has nothing better to do. */
 void janitor_start_soon(struct engine *engine);
-int janitor_main(char *const *paths);
-/* Starts this program again as a janitor of some kind: its standard input ends when *ret_held, the caller's, is closed, or its holder dies. 0 or -errno. */
-int janitor_spawn(char *const *argv, int *ret_held);
+/* Forks a janitor of some kind, which runs body(argument) and ends with what it returns. It has no descriptor of the engine's. 0 or -errno. */
+int janitor_fork(int (*body)(void *), void *argument, int *ret_held);
+void janitor_wait(void);        /* in a janitor: until *ret_held, the engine's, is closed, or the engine dead */
 
 /* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1 are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
@@ -273,7 +273,6 @@ struct home *home_free(struct home *home);                              /* the s
 uint64_t process_limit(struct program *program);                        /* RLIMIT_NPROC of a command; 0: the plan's */
 void process_end_strays(struct engine *engine);                         /* kills what a killed init left */
 void process_finish(struct engine *engine);
-int process_janitor_main(const char *path);
 
 /* words.c: a failure of the guest side, worded. */
 void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error);

@@ -1,54 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The janitor.
+ * Janitors.
  *
- * Processes, mounts and network namespaces of sandboxes vanish with the engine by themselves; cgroup directories do not. So an engine that makes some has a janitor: this same
- * program, waiting for the end of a pipe that the engine holds open. However the engine ends, the janitor then removes what is left below the
+ * Processes, mounts and network namespaces of sandboxes vanish with the engine by themselves; cgroup directories do not. So an engine that makes some has a janitor: a fork
+ * of it with nothing but the end of a pipe that the engine holds open. However the engine ends, the janitor then removes what is left below the
  * engine's own directories, and ends. At its start it does the same for engines that are dead already.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "sys/syscalls.h"
 
-#define MAX_PATHS 8
 #define PATIENCE_MS 20000
 
-/* What engines left behind that were killed together with their janitors. Here it keeps no run waiting. */
-static void sweep(void) {
-    struct features features;
-    struct cgroup_root *root = NULL;
-
-    features_quick(&features);
-    if (cgroup_root_open(&features, CGROUP_LIMITS, &root) < 0)
-        return;
-    (void)cgroup_sweep(root);
-    cgroup_root_free(root);
-}
-
-int janitor_main(char *const *paths) {
-    sigset_t all;
-    char byte;
-
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
-    sweep();
-    while (read(STDIN_FILENO, &byte, 1) > 0 || errno == EINTR)
-        ;
-    return cgroup_paths_remove((const char *const *)paths, PATIENCE_MS) < 0;
-}
-
-int janitor_spawn(char *const *argv, int *ret_held) {
+int janitor_fork(int (*body)(void *), void *argument, int *ret_held) {
     int ends[2];
-    pid_t pid;
 
     if (pipe2(ends, O_CLOEXEC) < 0)
         return -errno;
-    int r = spawn_clean("/proc/self/exe", argv, (int[]){ ends[0], STDOUT_FILENO, STDERR_FILENO }, 3, &pid);
+    pid_t pid = fork();
+    if (pid == 0) {
+        sigset_t all;
+
+        sigfillset(&all);
+        sigprocmask(SIG_SETMASK, &all, NULL);
+        /* The engine's descriptors are what keeps sandboxes alive and clients waiting. */
+        if (setsid() < 0 || dup2(ends[0], STDIN_FILENO) < 0 || sys_close_range(STDERR_FILENO + 1, ~0u, 0) < 0)
+            _exit(1);
+        prctl(PR_SET_NAME, "rollbox-janitor", 0, 0, 0);
+        _exit(body(argument));
+    }
+    int r = pid < 0 ? -errno : 0;
     close(ends[0]);
     if (r < 0)
         close(ends[1]);
@@ -57,15 +45,29 @@ int janitor_spawn(char *const *argv, int *ret_held) {
     return r;
 }
 
+void janitor_wait(void) {
+    char byte;
+    ssize_t n;
+
+    do
+        n = read(STDIN_FILENO, &byte, 1);
+    while (n > 0 || (n < 0 && errno == EINTR));
+}
+
+static int look_after(void *argument) {
+    const struct cgroup_root *cgroups = argument;
+
+    /* What engines left behind that were killed together with their janitors. Here it keeps no run waiting. */
+    (void)cgroup_sweep(cgroups);
+    janitor_wait();
+    return cgroup_paths_remove(cgroup_paths(cgroups), PATIENCE_MS) < 0;
+}
+
 static void start(struct loop_timer *timer) {
     struct engine *engine = container_of(timer, struct engine, janitor_due);
-    char *argv[MAX_PATHS + 3] = { "rollbox-janitor", "--janitor" };
-    const char *const *paths = cgroup_paths(engine->cgroups);
 
-    for (int n = 0; n < MAX_PATHS && paths[n]; n++)
-        argv[n + 2] = (char *)paths[n];
     /* Without one, the next engine sweeps. */
-    (void)janitor_spawn(argv, &engine->janitor);
+    (void)janitor_fork(look_after, engine->cgroups, &engine->janitor);
 }
 
 void janitor_start_soon(struct engine *engine) {

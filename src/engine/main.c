@@ -1,292 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rollbox-engine: starting and stopping.
+ * rollbox-engine: its command line.
  *
  *   rollbox-engine --fd N            private: serves the one client on descriptor N and ends with it
  *   rollbox-engine --socket PATH     shared: serves all clients of the same user that connect; ends on SIGTERM or SIGINT
- *   rollbox-engine --janitor DIR...  see janitor.c
- *   rollbox-engine --janitor-files DIR  see process.c
- *
- * Stopping means killing every box and waiting for the kernel to say that they are dead; then the cgroups go, then the engine.
  */
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/file.h>
-#include <sys/resource.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include "base/cleanup.h"
-#include "base/clock.h"
-#include "base/error.h"
-#include "engine/engine.h"
-#include "sys/proc.h"
-
-#define TIDY_SECONDS 1
-#define FILES_OF_ENGINE 32      /* its own, of a few clients and launchers, and for telling failures */
-#define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
-#define FILES_OF_SLOT 14
-
-static int complain(const char *what, const char *why) {
-    fprintf(stderr, "rollbox-engine: %s: %s\n", what, why);
-    return 125;
-}
-
-void engine_stop(struct engine *engine) {
-    if (engine->stopping)
-        return;
-    engine->stopping = true;
-    loop_remove(engine->loop, &engine->listen);
-    while (!list_empty(&engine->clients))
-        client_free(container_of(engine->clients.next, struct client, node));
-    list_for_each(node, &engine->boxes)
-        box_kill(container_of(node, struct box, node));
-    if (!engine->n_boxes)
-        loop_stop(engine->loop);
-}
-
-static void on_signal(struct loop_source *source, uint32_t events) {
-    struct engine *engine = container_of(source, struct engine, signals);
-    struct signalfd_siginfo info;
-
-    (void)events;
-    while (read(source->fd, &info, sizeof info) == sizeof info)
-        if (info.ssi_signo != SIGCHLD)
-            engine_stop(engine);
-    /* Boxes and launchers are known to be dead by other means; here only their remains are taken away. */
-    while (waitpid(-1, NULL, WNOHANG) > 0)
-        ;
-}
-
-static void on_connection(struct loop_source *source, uint32_t events) {
-    struct engine *engine = container_of(source, struct engine, listen);
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC);
-
-    (void)events;
-    if (fd < 0)
-        return;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || (peer.uid != geteuid() && peer.uid != 0))
-        close(fd);
-    else
-        (void)client_new(engine, fd);
-}
-
-/* How often the host's OOM killer has struck: as of now, or as of the last look, at most TIDY_SECONDS ago while anything runs. (A look takes longer than it takes to start a command.) */
-int64_t engine_oom_kills(struct engine *engine, bool now) {
-    if (now || !engine->tidy.position)
-        engine->oom_kills = proc_oom_kill_count();
-    return engine->oom_kills;
-}
-
-static void on_tidy(struct loop_timer *timer) {
-    struct engine *engine = container_of(timer, struct engine, tidy);
-
-    run_pump(engine);           /* should a wake-up have found no memory */
-    engine_tidy(engine);
-}
-
-void engine_tidy(struct engine *engine) {
-    (void)engine_oom_kills(engine, true);
-    program_tidy(engine);
-    (void)cgroup_root_tidy(engine->cgroups);
-    if (engine->n_boxes && !engine->stopping)
-        loop_timer_set(engine->loop, &engine->tidy, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
-}
-
-/* 0, or the exit status. The lock, not the socket, tells whether another engine is alive: a socket stays behind when one is killed. */
-static int listen_on(struct engine *engine, const char *path) {
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    char lock[sizeof address.sun_path + 8];
-
-    if (strlen(path) >= sizeof address.sun_path)
-        return complain(path, "the path of the socket is too long for the kernel (107 bytes)");
-    memcpy(address.sun_path, path, strlen(path) + 1);
-    snprintf(lock, sizeof lock, "%s.lock", path);
-    engine->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (engine->lock_fd < 0)
-        return complain(lock, strerror(errno));
-    if (flock(engine->lock_fd, LOCK_EX | LOCK_NB) < 0)
-        return complain(path, errno == EWOULDBLOCK ? "another engine is serving that socket (engine_busy); stop it, or use another path" : strerror(errno));
-    engine->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (engine->listen_fd < 0)
-        return complain(path, strerror(errno));
-    struct stat st;
-    if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
-        return complain(path, "exists and is no socket; move it away, or use another path");
-    (void)unlink(path);
-    mode_t before = umask(0177);
-    int r = bind(engine->listen_fd, (struct sockaddr *)&address, sizeof address);
-    umask(before);
-    if (r < 0 || listen(engine->listen_fd, 1024) < 0)
-        return complain(path, strerror(errno));
-    if (loop_add(engine->loop, &engine->listen, engine->listen_fd, EPOLLIN, on_connection) < 0)
-        return complain(path, "out of memory");
-    engine->socket_path = strdup(path);
-    return 0;
-}
-
-static char *find_init(void) {
-    const char *named = secure_getenv("ROLLBOX_INIT");
-    char *path = NULL;
-
-    if (named)
-        return strdup(named);
-    auto_free char *self = realpath("/proc/self/exe", NULL);
-    if (!self)
-        return NULL;
-    *strrchr(self, '/') = '\0';
-    return asprintf(&path, "%s/rollbox-init", self) < 0 ? NULL : path;
-}
-
-/* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. Returns how many. */
-static unsigned raise_limits(void) {
-    static const int resources[] = { RLIMIT_NOFILE, RLIMIT_FSIZE };
-    struct rlimit limit;
-
-    for (size_t i = 0; i < ARRAY_SIZE(resources); i++)
-        if (getrlimit(resources[i], &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-            limit.rlim_cur = limit.rlim_max;
-            setrlimit(resources[i], &limit);
-        }
-    return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : (unsigned)MIN(limit.rlim_cur, (rlim_t)1 << 30);
-}
-
-static int open_signals(struct engine *engine) {
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGPIPE);
-    sigaddset(&set, SIGXFSZ);   /* a write past RLIMIT_FSIZE is an error like any other */
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    sigdelset(&set, SIGPIPE);
-    sigdelset(&set, SIGXFSZ);
-    engine->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (engine->signal_fd < 0)
-        return -errno;
-    return loop_add(engine->loop, &engine->signals, engine->signal_fd, EPOLLIN, on_signal);
-}
-
-static int start(struct engine *engine, uint64_t memory_budget, bool have_budget) {
-    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->queue, &engine->finished };
-    int r;
-
-    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
-        list_init(lists[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
-        list_init(&engine->finished_by[i]);
-    engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
-    engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
-    unsigned open_files = raise_limits();
-    features_quick(&engine->features);
-    if (engine->features.mask_problem[0])
-        return complain("ROLLBOX_KFEAT", engine->features.mask_problem);
-    engine->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (engine->null_fd < 0)
-        return complain("/dev/null", strerror(errno));
-    engine->init_path = find_init();
-    if (!engine->init_path)
-        return complain("rollbox-init", "cannot be found beside the engine");
-    r = loop_new(&engine->loop);
-    if (r == 0)
-        r = open_signals(engine);
-    launcher_prestart(engine);
-    if (r == 0)
-        r = cgroup_root_open(&engine->features, CGROUP_LIMITS, &engine->cgroups);
-    if (r < 0)
-        return complain("starting", strerror(-r));
-    unsigned each = FILES_OF_BOX + (cgroup_root_backend(engine->cgroups) != CGROUP_NONE ? FILES_OF_SLOT : 0);
-    engine->max_finished_fds = MIN(open_files / 8, 2048u);
-    open_files -= engine->max_finished_fds;
-    engine->max_boxes = open_files > FILES_OF_ENGINE + each ? (open_files - FILES_OF_ENGINE) / each : 1;
-    uint64_t available = engine->features.memory_available_bytes;
-    engine->memory_budget = have_budget ? memory_budget : available / 10 * 8;
-    return 0;
-}
-
-static void finish(struct engine *engine) {
-    struct cgroup_root *cgroups = engine->cgroups;
-
-    result_forget_all(engine);
-    if (engine->idle_launcher)
-        close(engine->idle_launcher->socket);
-    free(engine->idle_launcher);
-    while (!list_empty(&engine->programs))
-        program_free(container_of(engine->programs.next, struct program, node));
-    if (engine->socket_path) {
-        (void)unlink(engine->socket_path);
-        free(engine->socket_path);
-    }
-    process_finish(engine);
-    close_fd(&engine->listen_fd);
-    close_fd(&engine->signal_fd);
-    close_fd(&engine->lock_fd);
-    close_fd(&engine->null_fd);
-    engine->cgroups = cgroup_root_free(cgroups);
-    close_fd(&engine->janitor);
-    free(engine->init_path);
-    engine->loop = loop_free(engine->loop);
-}
+#include "engine/serve.h"
+#include "policy/policy.h"
 
 int main(int argc, char **argv) {
-    static struct engine engine;
-    const char *socket_path = NULL;
-    uint64_t budget = 0;
-    bool have_budget = false;
-    int fd = -1;
+    struct serve_options options = { .fd = -1 };
 
-    if (argc > 2 && !strcmp(argv[1], "--janitor"))
-        return janitor_main(argv + 2);
-    if (argc == 3 && !strcmp(argv[1], "--janitor-files"))
-        return process_janitor_main(argv[2]);
     for (int i = 1; i < argc; i++) {
         char *end;
 
         if (!strcmp(argv[i], "--fd") && i + 1 < argc) {
             long number = strtol(argv[++i], &end, 10);
             if (*end || number < 0 || number > 1 << 20 || fcntl((int)number, F_SETFD, FD_CLOEXEC) < 0)
-                return complain("--fd", "must be an open descriptor");
-            fd = (int)number;
+                return serve_complain("--fd", "must be an open descriptor");
+            options.fd = (int)number;
         } else if (!strcmp(argv[i], "--socket") && i + 1 < argc) {
-            socket_path = argv[++i];
+            options.socket_path = argv[++i];
         } else if (!strcmp(argv[i], "--memory-budget") && i + 1 < argc) {
-            if (policy_parse_size(argv[++i], &budget) < 0)
-                return complain("--memory-budget", "must be a size such as 16G; 0 for no limit");
-            have_budget = true;
+            if (policy_parse_size(argv[++i], &options.memory_budget) < 0)
+                return serve_complain("--memory-budget", "must be a size such as 16G; 0 for no limit");
+            options.have_budget = true;
         } else if (!strcmp(argv[i], "--version")) {
             puts("rollbox-engine " ROLLBOX_VERSION);
             return 0;
         } else {
-            return complain(argv[i], "unknown; use --socket PATH [--memory-budget SIZE] (see rollbox-engine(1))");
+            return serve_complain(argv[i], "unknown; use --socket PATH [--memory-budget SIZE] (see rollbox-engine(1))");
         }
     }
-    if ((fd < 0) == !socket_path)
-        return complain("arguments", "use --socket PATH (see rollbox-engine(1))");
-    int status = start(&engine, budget, have_budget);
-    if (status)
-        return status;
-    if (socket_path)
-        status = listen_on(&engine, socket_path);
-    else
-        engine.is_private = true;
-    if (!status && fd >= 0 && client_new(&engine, fd) < 0)
-        status = complain("--fd", "is no socket");
-    if (!status && loop_run(engine.loop) < 0)
-        status = complain("waiting for events", strerror(errno));
-    finish(&engine);
-    return status;
+    if ((options.fd < 0) == !options.socket_path)
+        return serve_complain("arguments", "use --socket PATH (see rollbox-engine(1))");
+    return serve(&options);
 }

@@ -161,16 +161,12 @@ static int make_directory(struct process_state *state, bool for_others) {
 
 /* ---- the janitor ---------------------------------------------------------------------------------------------------- */
 
-int process_janitor_main(const char *path) {
+static int look_after(void *argument) {
     const struct timespec pause_time = { 0, 10000000 };
-    sigset_t all;
-    char byte;
+    const char *path = argument;
     int r = -1;
 
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
-    while (read(STDIN_FILENO, &byte, 1) > 0 || errno == EINTR)
-        ;
+    janitor_wait();
     /* The inits know better what is alive; what they leave are empty directories. */
     for (int waited = 0; waited < PATIENCE_MS && r < 0; waited += 10) {
         DIR *directory = opendir(path);
@@ -189,9 +185,7 @@ int process_janitor_main(const char *path) {
 }
 
 static int start_janitor(struct process_state *state) {
-    char *argv[] = { "rollbox-janitor", "--janitor-files", state->path, NULL };
-
-    return janitor_spawn(argv, &state->janitor);
+    return janitor_fork(look_after, state->path, &state->janitor);
 }
 
 /* ---- the state ------------------------------------------------------------------------------------------------------ */

@@ -572,25 +572,21 @@ static bool is_leftover(const struct cgroup_root *root, const char *name) {
     return pid_namespace == root->pid_namespace && proc_start_time(pid) != start;
 }
 
-int cgroup_sweep(struct cgroup_root *root) {
+int cgroup_sweep(const struct cgroup_root *root) {
     int64_t deadline = clock_now_ns() + INT64_C(2000000000);
     int swept = 0;
 
     for (size_t i = 0; i < root->n_hierarchies; i++) {
-        int fd = openat(root->hierarchies[i].parent_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        /* By its path: the caller may be a fork without our descriptors. */
+        auto_free char *path = strndup(root->paths[i], (size_t)(strrchr(root->paths[i], '/') - root->paths[i]));
+        DIR *dir = path != NULL ? opendir(path) : NULL;
         struct dirent *entry;
-        DIR *dir;
 
-        if (fd < 0)
+        if (dir == NULL)
             return -errno;
-        dir = fdopendir(fd);
-        if (dir == NULL) {
-            close_fd(&fd);
-            return -ENOMEM;
-        }
         while ((entry = readdir(dir)) != NULL)
             if (entry->d_type == DT_DIR && strncmp(entry->d_name, "rollbox-", 8) == 0 && is_leftover(root, entry->d_name) &&
-                remove_tree_within(root->hierarchies[i].parent_fd, entry->d_name, deadline) == 0 && i == 0)
+                remove_tree_within(dirfd(dir), entry->d_name, deadline) == 0 && i == 0)
                 swept++;
         closedir(dir);
     }

@@ -74,7 +74,7 @@ const char *const *cgroup_paths(const struct cgroup_root *root);
 int cgroup_paths_remove(const char *const *paths, int timeout_ms);
 
 /* The same for directories of engines that are dead (pid and start time match no process). Returns how many engines were swept away. */
-int cgroup_sweep(struct cgroup_root *root);
+int cgroup_sweep(const struct cgroup_root *root);
 
 /* A new group with limits (NULL: none). `id` is unique among the live slots of this root. -EOPNOTSUPP, -ENOSPC, -EMFILE, -EEXIST,
  * ... The caller frees it before the root. */
