@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/fd.h"
 
 #define WIRE_INLINE 32768               /* the largest datagram, header included */
 #define WIRE_BODY_MAX (1u << 30)        /* the largest body in a memory file */
@@ -56,7 +57,7 @@ struct wire_message {
     struct wire_header header;
     const void *data;           /* the fields */
     size_t length;
-    int fds[40];                /* the caller's to take (set to -EBADF) or leave; the body's own descriptor is not among them */
+    int fds[FD_MESSAGE_MAX_FDS];    /* the caller's to take (set to -EBADF) or leave; the body's own descriptor is not among them */
     size_t n_fds;
     void *mapping;              /* the mapped body, or NULL */
     size_t mapping_length;

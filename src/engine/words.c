@@ -60,13 +60,15 @@ static void of_operation(const struct program *program, const struct guest_recor
     const char *key = grant_keys[op->grant >> 12 & 7], *hint = "";
     enum rollbox_error_code code = error_code_of(e, ROLLBOX_ERR_SETUP_FAILED);
 
-    if (op->kind == PLAN_OP_OVERLAY) {
+    if (op->kind == PLAN_OP_PLACE && !(op->value & PLAN_PLACE_FILE)) {
         source = path;
-        if (e == EINVAL)
+        if (e == EOPNOTSUPP)
+            hint = "; snapshots, forks and resets of files need Linux 6.15";
+        else if (e == EINVAL)
             hint = "; other file systems may be mounted below it: grant a directory that has none";
         else if (e == ENODEV)
             hint = "; the kernel has no overlayfs: load the module overlay";
-        code = e == EINVAL || e == ENODEV || e == EPERM ? ROLLBOX_ERR_FEATURE_MISSING : code;
+        code = e == EINVAL || e == ENODEV || e == EPERM || e == EOPNOTSUPP ? ROLLBOX_ERR_FEATURE_MISSING : code;
     } else if (key[0] && (e == ENOENT || e == ENOTDIR || e == ELOOP)) {
         code = ROLLBOX_ERR_PATH_NOT_FOUND;
         hint = "; it has changed since the policy was prepared";

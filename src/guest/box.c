@@ -203,11 +203,12 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0)
         return -errno;
-    r = ops_run(plan, box->outer_id, plan->box_ops, root, -1, fault);
+    r = ops_run(plan, box, plan->box_ops, root, -1, fault);
     close(root);
     if (r < 0)
         return r;
-    if (plan->flags & PLAN_REPORT_DISK && (box->disk = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+    box->disk = box->layer;
+    if (!box->layered && plan->flags & PLAN_REPORT_DISK && (box->disk = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
         return -errno;
     if (plan->flags & PLAN_LANDLOCK && (r = build_ruleset(box, fault)) < 0)
         return r;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "guest/guest.h"
@@ -34,12 +35,22 @@ struct box {
     bool netns_is_new;          /* the engine has not got it yet */
     uint32_t outer_id;          /* the guest's uid and gid in U0 */
     int disk;                   /* the private tmpfs, for the engine; -1 */
+    bool layered;               /* and that as a layer: a detached mount of its own */
+    int layer;                  /* it; -1 */
+    const int *layers;          /* those that it is created on, bottom first */
+    unsigned n_layers;
+    uint64_t bytes, entries;    /* the size of the private tmpfs; 0: the plan's */
     int ruleset;                /* Landlock; -1 */
     int home;                   /* isolation process: the directory of its private files; -1 */
 };
 
-/* ops.c: carries out plan operations. `root` is "/"; `host` is the host's root, -1 once the template is built. */
-int ops_run(const struct plan *plan, uint32_t outer_id, struct plan_array which, int root, int host, struct guest_fault *fault);
+/* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
+int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault);
+
+/* copy.c: owner, mode and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
+int copy_attributes(int from, int to, const struct stat *st);
+/* A new tmpfs that holds what these layers (roots, bottom first) make together, as a detached mount; or -errno. */
+int copy_layers(const int *layers, size_t n, uint64_t bytes, uint64_t entries, uint64_t *ret_bytes, uint64_t *ret_entries);
 
 /* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
 int idmap_for_owner(int host, uid_t uid, gid_t gid);

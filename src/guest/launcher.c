@@ -121,7 +121,7 @@ static int build_root(const struct plan *plan, struct guest_fault *fault) {
     if (root < 0 || host < 0)
         return guest_fault(fault, GUEST_STAGE_PIVOT, 1, -errno);
     fault->stage = GUEST_STAGE_TEMPLATE;
-    int r = ops_run(plan, 0, plan->template_ops, root, host, fault);
+    int r = ops_run(plan, NULL, plan->template_ops, root, host, fault);
     if (r < 0)
         return r;
     close(root);
@@ -187,7 +187,7 @@ static int enter_cgroups(const int *tasks, size_t n) {
     return 0;
 }
 
-/* What the request says of this sandbox alone: the guest's id in U0, the CPUs that it and all its children keep to. */
+/* What the request says of this sandbox alone: the guest's id in U0, the CPUs that it and all its children keep to, the size of its files. */
 static int take_fields(const struct wire_message *message, struct box *box) {
     struct wire_field field;
     size_t position = 0;
@@ -196,6 +196,10 @@ static int take_fields(const struct wire_message *message, struct box *box) {
     while (wire_next(message->data, message->length, &position, &field) > 0) {
         if (field.tag == GUEST_ID && wire_u64(&field, &id) == 0)
             box->outer_id = (uint32_t)id;
+        if (field.tag == GUEST_BYTES && wire_u64(&field, &box->bytes) < 0)
+            return -EBADMSG;
+        if (field.tag == GUEST_ENTRIES && wire_u64(&field, &box->entries) < 0)
+            return -EBADMSG;
         if (field.tag == GUEST_HOME && process_set_home(wire_text(&field)) < 0)
             return -EBADMSG;
         if (field.tag == GUEST_AFFINITY && sched_setaffinity(0, field.length, field.data) < 0)
@@ -208,30 +212,39 @@ static bool takes_first_netns(const struct plan *plan) {
     return first_netns >= 0 && plan->flags & PLAN_NET_OWN && !(plan->flags & PLAN_NET_LOOPBACK);
 }
 
+/* Where the layers are among the descriptors of a request, and how many; the files of cgroups follow. False if they cannot all be there. */
+static bool find_layers(const struct wire_message *message, size_t *ret_first, size_t *ret_n) {
+    *ret_first = 1 + !!(message->header.flags & GUEST_CREATE_NETNS) + !!(message->header.flags & GUEST_CREATE_CGROUP);
+    *ret_n = message->header.flags >> GUEST_CREATE_LAYERS_SHIFT;
+    return *ret_n <= GUEST_MAX_LAYERS && *ret_first + *ret_n <= message->n_fds;
+}
+
 _Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
-    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .ruleset = -1, .home = -1 };
+    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .ruleset = -1, .home = -1 };
     struct guest_fault fault = { 0 };
-    size_t next = 1;
+    size_t first_layer, n_layers;
 
     close(GUEST_LAUNCHER_SOCKET);
+    find_layers(message, &first_layer, &n_layers);
+    box.layered = message->header.flags & GUEST_CREATE_LAYERED;
+    box.layers = message->fds + first_layer;
+    box.n_layers = (unsigned)n_layers;
     if (message->header.flags & GUEST_CREATE_NETNS)
-        box.netns = wire_take_fd(message, next++);
+        box.netns = wire_take_fd(message, 1);
     else if (takes_first_netns(plan)) {
         box.netns = first_netns;
         box.netns_is_new = true;
     }
-    if (message->header.flags & GUEST_CREATE_CGROUP)
-        next++;
-    int r = enter_cgroups(message->fds + next, message->n_fds - next);
+    int r = enter_cgroups(message->fds + first_layer + n_layers, message->n_fds - first_layer - n_layers);
     if (r == 0)
         r = take_fields(message, &box);
-    wire_message_done(message);
     if (r < 0)
         guest_fault(&fault, GUEST_STAGE_CGROUP, 0, r);
     else if (plan->flags & PLAN_PROCESS)
         r = process_setup(&box, &fault);
     else
         r = box_setup(&box, &fault);
+    wire_message_done(message);
     if (box.netns >= 0)
         close(box.netns);
     if (r < 0) {
@@ -247,6 +260,7 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
 static void create(const struct plan *plan, struct wire_message *message) {
     struct guest_record record = { .kind = GUEST_CREATED, .serial = message->header.serial };
     struct guest_fault fault = { .stage = GUEST_STAGE_CLONE };
+    size_t first_layer, n_layers;
     int pidfd = -1;
     struct clone_args args = {
         .flags = CLONE_PARENT | CLONE_PIDFD,
@@ -255,14 +269,13 @@ static void create(const struct plan *plan, struct wire_message *message) {
 
     if (!(plan->flags & PLAN_PROCESS))
         args.flags |= CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
+    if (!find_layers(message, &first_layer, &n_layers)) {
+        record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, -EBADMSG);
+        return;
+    }
     if (message->header.flags & GUEST_CREATE_CGROUP) {
-        size_t index = message->header.flags & GUEST_CREATE_NETNS ? 2 : 1;
-        if (index >= message->n_fds) {
-            record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, -EBADMSG);
-            return;
-        }
         args.flags |= CLONE_INTO_CGROUP;
-        args.cgroup = (uint64_t)message->fds[index];
+        args.cgroup = (uint64_t)message->fds[first_layer - 1];
     }
     pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
     if (pid == 0)

@@ -4,6 +4,11 @@
  *
  * `root` is "/", of the launcher or of the sandbox; `host` is the host's root while the template is built. The sources of binds are real paths of the
  * host; they are opened without following any symbolic link, so that a link put there after the engine resolved the path leads nowhere.
+ *
+ * A *place* is where a sandbox may write: its part "p<number>" of the private tmpfs, alone or as the upper directory of an overlay. Below that are its base in the template and the layers that
+ * the sandbox is created on: the private file systems of earlier ones, which the engine hands over as detached mounts. The overlay takes them by descriptor, as they are, so nothing of them
+ * is ever attached where a guest looks. What is in layers, and in shared directories, guests have written: a path through those (that of any box operation that a grant has caused) is
+ * walked without following links.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,50 +34,68 @@ static int open_strictly(int directory, const char *path, uint64_t flags) {
     return sys_openat2(directory, path, &how);
 }
 
-/* Makes the parents of an absolute path below root. */
-static int make_parents(int root, const char *path) {
-    char prefix[4096];
-    size_t length = strlen(path);
+/* The directory that the last name of a path is in, made with its parents where they are missing. No link is followed. */
+static int open_parent(int root, const char *path, const char **ret_name) {
+    char parent[4096];
+    size_t length = (size_t)(strrchr(path, '/') - path);
 
-    if (length >= sizeof prefix)
+    *ret_name = path + length + 1;
+    if (length >= sizeof parent)
         return -ENAMETOOLONG;
-    for (size_t i = 1; i < length; i++) {
-        if (path[i] == '/') {
-            prefix[i - 1] = '\0';
-            if (mkdirat(root, prefix, 0755) < 0 && errno != EEXIST && errno != EROFS)
-                return -errno;
-        }
-        prefix[i - 1] = path[i];
+    memcpy(parent, length ? path + 1 : ".", length ? length - 1 : 1);
+    parent[length ? length - 1 : 1] = '\0';
+    int at = open_strictly(root, parent, O_PATH | O_DIRECTORY);
+    if (at != -ENOENT)
+        return at;
+    at = open_strictly(root, ".", O_PATH | O_DIRECTORY);
+    for (char *name = parent, *end = parent; at >= 0 && end; name = end + 1) {
+        end = strchr(name, '/');
+        if (end)
+            *end = '\0';
+        int next = mkdirat(at, name, 0755) < 0 && errno != EEXIST && errno != EROFS ? -errno : open_strictly(at, name, O_PATH | O_DIRECTORY);
+        close(at);
+        at = next;
     }
-    return 0;
+    return at;
 }
 
 /* Makes a directory, with its parents where they are missing; fine if it is there. */
-static int make_directories(int root, const char *path, mode_t mode) {
-    if (mkdirat(root, below(path), mode) == 0 || errno == EEXIST)
+static int make_directories(int root, const char *path, mode_t mode, bool strictly) {
+    const char *name;
+
+    if (!strictly && (mkdirat(root, below(path), mode) == 0 || errno == EEXIST))
         return 0;
-    if (errno != ENOENT)
+    if (!strictly && errno != ENOENT)
         return -errno;
-    int r = make_parents(root, path);
-    return r == 0 && mkdirat(root, below(path), mode) < 0 && errno != EEXIST ? -errno : r;
+    int parent = open_parent(root, path, &name);
+    if (parent < 0)
+        return parent;
+    int r = mkdirat(parent, name, mode) < 0 && errno != EEXIST ? -errno : 0;
+    close(parent);
+    return r;
 }
 
 /* A new file, open for writing. (The umask is 0 while operations run.) */
-static int create_file(int root, const char *path, mode_t mode) {
+static int create_file(int root, const char *path, mode_t mode, bool strictly) {
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    int fd = openat(root, below(path), flags, mode);
+    const char *name;
 
-    if (fd >= 0 || errno != ENOENT)
-        return fd < 0 ? -errno : fd;
-    int r = make_parents(root, path);
-    if (r < 0)
-        return r;
-    fd = openat(root, below(path), flags, mode);
-    return fd < 0 ? -errno : fd;
+    if (!strictly) {
+        int fd = openat(root, below(path), flags, mode);
+        if (fd >= 0 || errno != ENOENT)
+            return fd < 0 ? -errno : fd;
+    }
+    int parent = open_parent(root, path, &name);
+    if (parent < 0)
+        return parent;
+    int fd = openat(parent, name, flags, mode);
+    int r = fd < 0 ? -errno : fd;
+    close(parent);
+    return r;
 }
 
-static int make_file(int root, const char *path, const char *content, size_t length, mode_t mode) {
-    int fd = create_file(root, path, mode);
+static int make_file(int root, const char *path, const char *content, size_t length, mode_t mode, bool strictly) {
+    int fd = create_file(root, path, mode, strictly);
 
     if (fd < 0)
         return fd;
@@ -81,11 +104,26 @@ static int make_file(int root, const char *path, const char *content, size_t len
     return r;
 }
 
+static int make_symlink(int root, const char *path, const char *to, bool strictly) {
+    const char *name;
+
+    if (!strictly && (symlinkat(to, root, below(path)) == 0 || errno == EEXIST))
+        return 0;
+    if (!strictly && errno != ENOENT)
+        return -errno;
+    int parent = open_parent(root, path, &name);
+    if (parent < 0)
+        return parent == -ELOOP || parent == -ENOTDIR ? 0 : parent;    /* a link on the way, or what a guest put there, leads somewhere already */
+    int r = symlinkat(to, parent, name) < 0 && errno != EEXIST ? -errno : 0;
+    close(parent);
+    return r;
+}
+
 /* Whatever is to be covered at path exists afterwards, as directory or file like the source. */
 static int make_target(int root, const char *path, mode_t type) {
     if (S_ISDIR(type))
-        return make_directories(root, path, 0755);
-    int r = make_file(root, path, NULL, 0, 0644);
+        return make_directories(root, path, 0755, false);
+    int r = make_file(root, path, NULL, 0, 0644, false);
     return r == -EEXIST || r == -EROFS ? 0 : r;
 }
 
@@ -125,47 +163,123 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
     return r;
 }
 
-static int give_to_guest(uint32_t outer_id, int fd) {
-    return fchown(fd, outer_id, outer_id) < 0 ? -errno : 0;
+/* A directory or file of the sandbox' own, made already: the guest's, with this mode. */
+static int give_to_guest(int fd, uint32_t outer_id, mode_t mode) {
+    return fchown(fd, outer_id, outer_id) < 0 || fchmod(fd, mode) < 0 ? -errno : 0;
 }
 
-static int make_private(int root, uint32_t outer_id, const struct plan *plan, const struct plan_op *op) {
-    int r = make_directories(root, plan_text(plan, op->path), 0700);
+static int make_private(int root, const struct box *box, const char *path, mode_t mode) {
+    int r = make_directories(root, path, 0700, false);
 
     if (r < 0)
         return r;
-    int fd = open_strictly(root, below(plan_text(plan, op->path)), O_RDONLY | O_DIRECTORY);
+    int fd = open_strictly(root, below(path), O_RDONLY | O_DIRECTORY);
     if (fd < 0)
         return fd;
-    r = give_to_guest(outer_id, fd);
-    if (r == 0 && fchmod(fd, op->mode) < 0)
-        r = -errno;
+    r = give_to_guest(fd, box->outer_id, mode);
     close(fd);
     return r;
 }
 
-/* A private copy of one file, for the guest to write to. */
-static int copy_file(int root, uint32_t outer_id, const struct plan *plan, const struct plan_op *op) {
-    struct stat st;
-    int to = -1, r = 0;
-    int from = open_strictly(root, below(plan_text(plan, op->source)), O_RDONLY);
+static char *put_text(char *at, const char *text) {
+    size_t length = strlen(text);
 
-    if (from < 0)
-        return from;
+    memcpy(at, text, length + 1);
+    return at + length;
+}
+
+static char *put_numbered(char *at, const char *text, uint64_t number) {
+    at = guest_put_number(put_text(at, text), number);
+    *at = '\0';
+    return at;
+}
+
+/* mount(2), where `strictly` to a target that is reached without following links. */
+static int mount_at(int root, const char *source, const char *path, const char *type, unsigned long flags, const char *options, bool strictly) {
+    char descriptor[40];
+
+    if (!strictly)
+        return mount(source, path, type, flags, options) < 0 ? -errno : 0;
+    int target = open_strictly(root, below(path), O_PATH);
+    if (target < 0)
+        return target;
+    put_numbered(descriptor, "/proc/self/fd/", (uint64_t)target);
+    int r = mount(source, descriptor, type, flags, options) < 0 ? -errno : 0;
+    close(target);
+    return r;
+}
+
+/* The sandbox' tmpfs, of the size that the request or else the plan says. */
+static int mount_private(struct box *box, const char *path, const char *options) {
+    char text[96];
+
+    if (box->bytes) {
+        put_numbered(put_numbered(text, "mode=0755,size=", box->bytes), ",nr_inodes=", box->entries);
+        options = text;
+    }
+    if (mount("rollbox", path, "tmpfs", MS_NOSUID | MS_NODEV, options) < 0)
+        return -errno;
+    if (!box->layered)
+        return 0;
+    /* Of the tmpfs alone: places, and what covers it in the end, are mounted on it later. */
+    box->layer = sys_open_tree(AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    return box->layer < 0 ? box->layer : 0;
+}
+
+/* ---- places --------------------------------------------------------------------------------------------------------- */
+
+/* The part of the topmost layer: the latest state of the place' root. */
+static int open_topmost(const struct box *box, const char *part, uint64_t flags) {
+    return open_strictly(box->layers[box->n_layers - 1], part, flags | O_NOFOLLOW);
+}
+
+/* A private copy of one file, for the guest to write to. */
+static int copy_file(int root, const struct box *box, int from, const char *path) {
+    struct stat st;
+
     if (fstat(from, &st) < 0)
-        r = -errno;
-    else if (!S_ISREG(st.st_mode))
-        r = -EINVAL;
-    if (r == 0 && (to = create_file(root, plan_text(plan, op->path), 0600)) < 0)
-        r = to;
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return -EINVAL;
+    int r = 0, to = create_file(root, path, 0600, false);
+    if (to < 0)
+        return to;
     for (ssize_t n = 1; r == 0 && n > 0;) {
         n = sendfile(to, from, NULL, 1 << 30);
         if (n < 0)
             r = -errno;
     }
     if (r == 0)
-        r = give_to_guest(outer_id, to);
-    if (r == 0 && fchmod(to, (st.st_mode & 0777) | 0600) < 0)
+        r = give_to_guest(to, box->outer_id, box->n_layers ? st.st_mode & 07777 : (st.st_mode & 0777) | 0600);
+    close(to);
+    return r;
+}
+
+static int file_place(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, const char *part, const char *part_path) {
+    int from = box->n_layers ? open_topmost(box, part, O_RDONLY) : open_strictly(root, below(plan_text(plan, op->source)), O_RDONLY);
+
+    if (from < 0)
+        return from;
+    int r = copy_file(root, box, from, part_path);
+    close(from);
+    return r < 0 ? r : mount_at(root, part_path, plan_text(plan, op->path), NULL, MS_BIND, NULL, op->grant);
+}
+
+/* The new upper directory, like that of the topmost layer if there is one: an overlay shows the attributes of the uppermost directory. */
+static int make_upper(int root, const struct box *box, const char *part, const char *part_path, mode_t mode) {
+    struct stat st;
+
+    if (!box->n_layers)
+        return make_private(root, box, part_path, mode);
+    int from = open_topmost(box, part, O_RDONLY | O_DIRECTORY);
+    if (from < 0)
+        return from;
+    int to = -EBADF, r = fstat(from, &st) < 0 ? -errno : make_directories(root, part_path, 0700, false);
+    if (r == 0)
+        r = to = open_strictly(root, below(part_path), O_RDONLY | O_DIRECTORY);
+    if (r >= 0)
+        r = copy_attributes(from, to, &st);
+    if (r == 0 && futimens(to, (const struct timespec[]){ st.st_atim, st.st_mtim }) < 0)
         r = -errno;
     if (to >= 0)
         close(to);
@@ -173,38 +287,76 @@ static int copy_file(int root, uint32_t outer_id, const struct plan *plan, const
     return r;
 }
 
-static int run_one(const struct plan *plan, uint32_t outer_id, const struct plan_op *op, int root, int host) {
+static int make_place(int root, const struct box *box, const struct plan *plan, const struct plan_op *op) {
+    const char *path = plan_text(plan, op->path), *base = op->source ? plan_text(plan, op->source) : NULL;
+    char options[64 + GUEST_MAX_LAYERS * 40 + 256], part_path[40], work[40], *at = options;
+    const char *part = part_path + sizeof PLAN_PRIVATE;
+    uint64_t number = plan_place_part(op);
+
+    put_numbered(part_path, PLAN_PRIVATE "/p", number);
+    if (op->value & PLAN_PLACE_FILE)
+        return file_place(root, box, plan, op, part, part_path);
+    int r = make_upper(root, box, part, part_path, op->mode);
+    if (r < 0)
+        return r;
+    if (!box->n_layers && !base)
+        return mount_at(root, part_path, path, NULL, MS_BIND, NULL, op->grant);
+    put_numbered(work, PLAN_PRIVATE "/w/p", number);
+    r = make_directories(root, work, 0700, false);
+    if (r < 0)
+        return r;
+    at = put_text(at, "userxattr,workdir=");
+    at = put_text(at, work);
+    at = put_text(at, ",upperdir=");
+    at = put_text(at, part_path);
+    at = put_text(at, ",lowerdir=");
+    for (unsigned i = box->n_layers; i--;) {
+        at = put_numbered(at, "/proc/self/fd/", (uint64_t)box->layers[i]);
+        *at++ = '/';
+        at = put_text(at, part);
+        *at++ = ':';
+    }
+    if (base && strlen(base) >= 256)
+        return -ENAMETOOLONG;
+    if (base)
+        put_text(at, base);
+    else
+        at[-1] = '\0';
+    r = mount_at(root, "rollbox", path, "overlay", MS_NOSUID | MS_NODEV, options, op->grant);
+    return r == -EINVAL && box->n_layers ? -EOPNOTSUPP : r;    /* before 6.15 the kernel takes no detached mount */
+}
+
+/* ---- all of them ---------------------------------------------------------------------------------------------------- */
+
+static int run_one(const struct plan *plan, struct box *box, const struct plan_op *op, int root, int host) {
     const char *path = plan_text(plan, op->path), *source = plan_text(plan, op->source);
     struct mount_attr attributes = { .attr_set = op->mode };
+    bool strictly = box && op->grant;
     int r;
 
     switch ((enum plan_op_kind)op->kind) {
     case PLAN_OP_MKDIR:
-        return make_directories(root, path, op->mode);
+        return make_directories(root, path, op->mode, strictly);
     case PLAN_OP_FILE:
-        r = make_file(root, path, source, op->value, op->mode);
+        r = make_file(root, path, source, op->value, op->mode, strictly);
         return r == -EEXIST && !op->value ? 0 : r;     /* a place to mount on, which the grant around it may have already */
     case PLAN_OP_SYMLINK:
-        if (symlinkat(source, root, below(path)) == 0 || errno == EEXIST)
-            return 0;
-        r = errno == ENOENT ? make_parents(root, path) : -errno;
-        return r == 0 && symlinkat(source, root, below(path)) < 0 ? -errno : r;
+        return make_symlink(root, path, source, strictly);
     case PLAN_OP_BIND:
     case PLAN_OP_BIND_ONE:
         return bind_from_host(root, host, plan, op);
     case PLAN_OP_TMPFS:
-        return mount("rollbox", path, "tmpfs", MS_NOSUID | MS_NODEV, source) < 0 ? -errno : 0;
+        return mount_private(box, path, source);
     case PLAN_OP_PRIVATE:
-        return make_private(root, outer_id, plan, op);
+        return op->grant && box->n_layers ? 0 : make_private(root, box, path, op->mode);   /* it is in the layers, or the guest has removed it */
+    case PLAN_OP_PLACE:
+        return make_place(root, box, plan, op);
     case PLAN_OP_COVER:
     case PLAN_OP_COVER_IF:
-        if (mount(source, path, NULL, MS_BIND | MS_REC, NULL) < 0)
-            return errno == ENOENT && op->kind == PLAN_OP_COVER_IF ? 0 : -errno;
+        r = mount_at(root, source, path, NULL, MS_BIND | MS_REC, NULL, strictly);
+        if (r < 0)
+            return r == -ENOENT && op->kind == PLAN_OP_COVER_IF ? 0 : r;
         return op->mode ? sys_mount_setattr(AT_FDCWD, path, 0, &attributes) : 0;
-    case PLAN_OP_OVERLAY:
-        return mount("rollbox", path, "overlay", MS_NOSUID | MS_NODEV, source) < 0 ? -errno : 0;
-    case PLAN_OP_COPY:
-        return copy_file(root, outer_id, plan, op);
     case PLAN_OP_PROC:
         return mount("proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL) < 0 ? -errno : 0;
     case PLAN_OP_DEVPTS:
@@ -213,11 +365,11 @@ static int run_one(const struct plan *plan, uint32_t outer_id, const struct plan
     return -EINVAL;
 }
 
-int ops_run(const struct plan *plan, uint32_t outer_id, struct plan_array which, int root, int host, struct guest_fault *fault) {
+int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault) {
     const struct plan_op *ops = (const void *)((const char *)plan + which.offset);
 
     for (uint32_t i = 0; i < which.n; i++) {
-        int r = run_one(plan, outer_id, &ops[i], root, host);
+        int r = run_one(plan, box, &ops[i], root, host);
         if (r < 0) {
             fault->operation = i;
             return r;

@@ -4,8 +4,8 @@
  *
  * Where things go. The template holds what is the same for every sandbox: read-only and shared grants, /dev, /etc's own files, and below PLAN_HIDDEN the
  * sources of what box operations bind: faked files of /proc, lower directories of copy-on-write grants, and grants that lie below a place that is each sandbox'
- * own ("late" ones: they can be put in place only after that). A sandbox adds one tmpfs, whose directories become /tmp, /var/tmp,
- * /dev/shm and the upper layers, so one size holds for all that it writes; its own /proc and /dev/pts; and the late grants.
+ * own ("late" ones: they can be put in place only after that). A sandbox adds one tmpfs, whose parts become its writable places
+ * and /dev/shm, so one size holds for all that it writes; its own /proc and /dev/pts; and the late grants.
  */
 #include "policy/plan.h"
 
@@ -67,6 +67,13 @@ static void box(struct compiler *c, enum plan_op_kind kind, const char *path, co
     op_add(c, &c->box_ops, kind, path, source, mode, 0);
 }
 
+/* Where a sandbox may write. Its number is part of what layers are: the order in which places are added must depend on the policy and the host's files alone. */
+static void writable_place(struct compiler *c, const char *path, const char *base, uint32_t mode, uint32_t flags, uint16_t grant) {
+    struct plan_op op = { .kind = PLAN_OP_PLACE, .grant = grant, .mode = mode, .path = compiler_text(c, path), .source = compiler_text(c, base), .value = c->n_places++ | flags };
+
+    buf_add(&c->box_ops, &op, sizeof op);
+}
+
 static void file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
     struct plan_op op = { .kind = PLAN_OP_FILE, .mode = mode, .path = compiler_text(c, path), .source = compiler_text(c, content), .value = strlen(content) };
 
@@ -125,7 +132,7 @@ static int gather(struct compiler *c, const struct policy_paths *paths, const st
             if (paths->items[i].optional || (kind == PLAN_GRANT_DENIED && (found[i].error == ENOENT || found[i].error == ENOTDIR)))
                 continue;
             if (kind == PLAN_GRANT_WRITABLE && found[i].error == ENOENT && in_private_place(path)) {
-                box(c, PLAN_OP_PRIVATE, path, NULL, 0755);
+                op_add(c, &c->box_ops, PLAN_OP_PRIVATE, path, NULL, 0755, plan_grant(kind, i));
                 continue;
             }
             if (found[i].error == EACCES || found[i].error == EPERM)
@@ -186,26 +193,14 @@ static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) 
 
 static void grant_writable(struct compiler *c, const struct grant *g, uint16_t tag) {
     bool directory = g->type == PLAN_PATH_DIRECTORY;
-    char lower[64], upper[64], work[64], options[256];
-    struct buf *where = g->late ? &c->box_ops : &c->template_ops;
-    unsigned number = c->n_hidden;
+    char lower[64];
 
     hidden_name(c, lower, sizeof lower);
     struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .grant = tag, .mode = READ_ONLY, .path = compiler_text(c, lower), .source = compiler_text(c, g->real), .value = PLAN_BIND_IDMAP };
     buf_add(&c->template_ops, &op, sizeof op);
     if (!g->late || in_private_place(g->real))
-        op_add(c, where, directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, directory ? NULL : "", 0755, tag);
-    snprintf(upper, sizeof upper, PLAN_PRIVATE "/o%u/u", number);
-    if (directory) {
-        snprintf(work, sizeof work, PLAN_PRIVATE "/o%u/w", number);
-        snprintf(options, sizeof options, "lowerdir=%s,upperdir=%s,workdir=%s,userxattr", lower, upper, work);
-        op_add(c, &c->box_ops, PLAN_OP_PRIVATE, upper, NULL, 0755, tag);
-        op_add(c, &c->box_ops, PLAN_OP_PRIVATE, work, NULL, 0700, tag);
-        op_add(c, &c->box_ops, PLAN_OP_OVERLAY, g->real, options, 0, tag);
-    } else {
-        op_add(c, &c->box_ops, PLAN_OP_COPY, upper, lower, 0, tag);
-        op_add(c, &c->box_ops, PLAN_OP_COVER, g->real, upper, 0, tag);
-    }
+        op_add(c, g->late ? &c->box_ops : &c->template_ops, directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, directory ? NULL : "", 0755, tag);
+    writable_place(c, g->real, lower, 0755, directory ? 0 : PLAN_PLACE_FILE, tag);
     compiler_rule(c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
 }
 
@@ -411,11 +406,9 @@ static void add_private(struct compiler *c) {
 
     snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
     box(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
-    box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/t", NULL, 01777);
-    box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/v", NULL, 01777);
     box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/s", NULL, 01777);
-    box(c, PLAN_OP_COVER, "/tmp", PLAN_PRIVATE "/t", 0);
-    box(c, PLAN_OP_COVER, "/var/tmp", PLAN_PRIVATE "/v", 0);
+    writable_place(c, "/tmp", NULL, 01777, 0, 0);
+    writable_place(c, "/var/tmp", NULL, 01777, 0, 0);
     box(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", 0);
     compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
     compiler_rule(c, "/var/tmp", c->access_write, PLAN_RULE_OWN);

@@ -25,7 +25,7 @@
 
 #define PLAN_MAGIC 0x6e6c7072u          /* "rpln" */
 #define PLAN_HIDDEN "/.rollbox"         /* where the template keeps what box operations bind from; not readable by guests (Landlock) */
-#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs is mounted while it is set up */
+#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need, "s" /dev/shm, which no layer passes on */
 
 /* kind, what it does with path (p), source (s), mode (m) and value (v) */
 #define PLAN_OPS(X) \
@@ -36,10 +36,9 @@
     X(BIND_ONE, "bind the host's s at p without what is mounted below it, attributes m") \
     X(TMPFS,    "mount a tmpfs at p, options s") \
     X(PRIVATE,  "make the directory p of the sandbox' own, mode m") \
+    X(PLACE,    "make p writable: the part v of the sandbox' own files over s, if given, and over its layers; mode m where it is new") \
     X(COVER,    "bind s of the new root over p, attributes m") \
     X(COVER_IF, "the same if p exists") \
-    X(OVERLAY,  "mount an overlay at p, options s") \
-    X(COPY,     "copy the file s to p") \
     X(PROC,     "mount proc at p, read-only") \
     X(DEVPTS,   "mount devpts at p, options s")
 
@@ -54,6 +53,10 @@ enum plan_grant { PLAN_GRANT_READABLE = 1, PLAN_GRANT_WRITABLE, PLAN_GRANT_SHARE
 
 /* `value` of BIND and BIND_ONE, under PLAN_AS_ROOT: an idmapped mount, on which what belongs to the owner of s is the guest's. */
 #define PLAN_BIND_IDMAP 1
+
+/* `value` of PLACE: the number of its part "p<number>" of the private tmpfs, which is the same in every sandbox of the plan and in layers; and whether it is a single file, a private copy of s. */
+#define PLAN_PLACE_FILE (1u << 16)
+#define plan_place_part(op) ((unsigned)(op)->value & 0xffff)
 
 struct plan_op {
     uint16_t kind;

@@ -44,10 +44,11 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
             buf_printf(to, "%s%s%s%s%s", ops[i].mode & MOUNT_ATTR_RDONLY ? " ro" : "", ops[i].mode & MOUNT_ATTR_NOSUID ? " nosuid" : "", ops[i].mode & MOUNT_ATTR_NODEV ? " nodev" : "",
                        ops[i].mode & MOUNT_ATTR_NOEXEC ? " noexec" : "", ops[i].value & PLAN_BIND_IDMAP && plan->flags & PLAN_AS_ROOT ? " idmapped" : "");
             break;
+        case PLAN_OP_PLACE:
+            buf_printf(to, " part %u%s", plan_place_part(&ops[i]), ops[i].value & PLAN_PLACE_FILE ? " (a copy of the file)" : "");
+            break;
         case PLAN_OP_SYMLINK:
         case PLAN_OP_TMPFS:
-        case PLAN_OP_OVERLAY:
-        case PLAN_OP_COPY:
         case PLAN_OP_PROC:
         case PLAN_OP_DEVPTS:
             break;
