@@ -1,0 +1,436 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The files agent.
+ *
+ * It is all that a command of the sandbox is before execve, and nothing more: the guest's ids, root, mounts, Landlock domain and filter. So whatever path it is given, and whatever links and races the guest lays in its way, it
+ * reaches what the guest itself could reach and no more, and no path is ever resolved for it by somebody with other rights.
+ *
+ * What could a guest gain by making it open something?
+ * - Its memory has what the client has just sent. Both are the client's own, and it is not dumpable: /proc/PID/mem, environ, fd and the like are root's, even to itself, ptrace and pidfd_getfd are refused, and links of
+ *   /proc that lead past names (fd/N, exe, root, cwd) are not followed where the kernel can be told so. What is left, /proc/PID/maps and the like, is read to the client, not to the guest.
+ * - A FIFO, a device or a leased file could hold it up: O_NONBLOCK, O_NOCTTY, and only regular files are read or written.
+ * - Signals: it blocks all but SIGKILL and SIGSTOP. Killed or stopped it is silent, which the client gives up on after a while; there is nothing to win by it.
+ *
+ * One request at a time; memory is one static struct transfer, whose pages are touched as they are needed.
+ */
+#include "guest/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>              /* renameat */
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/transfer.h"
+#include "base/tree.h"
+#include "sys/syscalls.h"
+
+#define BUSY_NS 1000000000      /* so often a long removal tells that it goes on */
+
+static struct transfer transfer;
+static char path_text[TRANSFER_TEXT_MAX];       /* of the request */
+static char last_text[TRANSFER_NAME_MAX];       /* its last component */
+
+static int64_t now_ns(void) {
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void close_if(int fd) {
+    if (fd >= 0)
+        close(fd);
+}
+
+static int open_path(const char *path, int flags) {
+    struct open_how how = { .flags = (uint64_t)(unsigned)(flags | O_CLOEXEC), .resolve = RESOLVE_NO_MAGICLINKS };
+    int fd = sys_openat2(AT_FDCWD, path, &how);
+
+    if (fd != -ENOSYS)          /* under isolation process the filter has none */
+        return fd;
+    fd = open(path, flags | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+static size_t cut_slashes(char *path) {
+    size_t length = strlen(path);
+
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    path[length] = '\0';
+    return length;
+}
+
+/* Makes a directory with those above it. Links on the way are followed, as the guest would. 0 also if it is there. */
+static int make_directories(char *path, mode_t mode) {
+    struct stat st;
+
+    cut_slashes(path);
+    for (char *p = path + 1; *p; p++)
+        if (*p == '/') {
+            *p = '\0';
+            int r = mkdir(path, 0755) < 0 ? -errno : 0;
+            *p = '/';
+            if (r < 0 && r != -EEXIST)
+                return r;
+        }
+    if (mkdir(path, mode & 01777) == 0)
+        return 0;
+    int error = errno;
+    return error == EEXIST && fstatat(AT_FDCWD, path, &st, 0) == 0 && S_ISDIR(st.st_mode) ? 0 : -error;
+}
+
+/* Cuts path_text into the directory, opened and made if it is missing and `makes`, and last_text. A descriptor (O_PATH) or -errno. */
+static int open_parent(bool makes) {
+    size_t length = cut_slashes(path_text), begin = length;
+
+    while (begin && path_text[begin - 1] != '/')
+        begin--;
+    if (length - begin >= sizeof last_text)
+        return -ENAMETOOLONG;
+    memcpy(last_text, path_text + begin, length - begin + 1);
+    if (!transfer_is_name(last_text))
+        return -EINVAL;         /* "/", or ending in . or .. */
+    while (begin > 1 && path_text[begin - 1] == '/')
+        begin--;
+    path_text[begin ? begin : 1] = '\0';
+    int fd = open_path(path_text, O_PATH | O_DIRECTORY);
+    if (fd != -ENOENT || !makes)
+        return fd;
+    int r = make_directories(path_text, 0755);
+    return r < 0 ? r : open_path(path_text, O_PATH | O_DIRECTORY);
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------------ */
+
+static int serve_read(uint64_t most) {
+    int fd = open_path(path_text, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+
+    if (fd < 0)
+        return fd == -ENXIO ? -EINVAL : fd;
+    int r = transfer_send_file(&transfer, fd, NULL, most);
+    close(fd);
+    return r;
+}
+
+static int serve_get(void) {
+    int fd = open_path(path_text, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+
+    return fd == -ENXIO ? -EINVAL : fd < 0 ? fd : transfer_send_tree(&transfer, fd);
+}
+
+static int send_entry(int directory, const char *path, const char *name, bool follow) {
+    struct transfer_record record = { .type = TRANSFER_ENTRY };
+    struct stat st;
+    ssize_t n = 0;
+
+    if (fstatat(directory, path, &st, follow ? 0 : AT_SYMLINK_NOFOLLOW) < 0)
+        return -errno;
+    record.mode = st.st_mode;
+    record.size = (uint64_t)st.st_size;
+    record.mtime_ns = (int64_t)((uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
+    if (S_ISLNK(st.st_mode)) {
+        n = readlinkat(directory, path, transfer.out, TRANSFER_TEXT_MAX - 1);
+        if (n < 0)
+            return -errno;
+        transfer.out[n++] = '\0';
+    }
+    return transfer_send(&transfer, record, name, transfer.out, (size_t)n);
+}
+
+static int serve_list(void) {
+    _Alignas(8) char entries[8192];
+    int fd = open_path(path_text, O_RDONLY | O_DIRECTORY | O_NONBLOCK), r = 0;
+    long n = 0;
+
+    if (fd < 0)
+        return fd;
+    while (r == 0 && (n = transfer_read_entries(fd, entries, sizeof entries)) > 0) {
+        const char *name;
+        int64_t offset;
+
+        for (long at = 0; r == 0 && (name = transfer_next_entry(entries, n, &at, &offset));) {
+            r = send_entry(fd, name, name, false);
+            if (r == -ENOENT)   /* gone meanwhile */
+                r = 0;
+        }
+    }
+    close(fd);
+    return r < 0 ? r : n < 0 && n != -ENOENT ? (int)n : 0;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------ */
+
+/* Writes what comes until there is as much as was announced. */
+static int take_content(int fd, const struct transfer_message *first) {
+    uint64_t size = first->record.size, have = first->record.data_length;
+    int r = have > size ? -EBADMSG : transfer_write_at(fd, first->data, (size_t)have, 0);
+
+    while (r == 0 && have < size) {
+        struct transfer_message m;
+
+        r = transfer_receive(&transfer, &m);
+        if (r <= 0)
+            return r == 0 ? -EPIPE : r;
+        if (m.record.type != TRANSFER_DATA || m.record.number != have || m.record.data_length > size - have)
+            return -EBADMSG;
+        r = transfer_write_at(fd, m.data, m.record.data_length, (int64_t)have);
+        have += m.record.data_length;
+    }
+    return r;
+}
+
+/* Where nothing can be made or renamed (a file granted by itself, a mount), it is written in place. */
+static int write_in_place(int directory, const struct transfer_message *first) {
+    int fd = openat(directory, last_text, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0)
+        return -errno;
+    int r = fstat(fd, &st) < 0 ? -errno : S_ISREG(st.st_mode) ? 0 : -EINVAL;
+    if (r == 0 && ftruncate(fd, 0) < 0)
+        r = -errno;
+    if (r == 0)
+        r = take_content(fd, first);
+    close(fd);
+    return r;
+}
+
+/* What a rename over it would meet: -EISDIR, or 0 and whether there is anything, and whether that is a mount. */
+static int check_place(int directory, bool *ret_exists, bool *ret_mount) {
+    struct statx st;
+    long r = sys_call5(__NR_statx, directory, last_text, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st);
+
+    *ret_exists = r == 0;
+    *ret_mount = r == 0 && st.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+    return r == 0 && S_ISDIR(st.stx_mode) ? -EISDIR : 0;
+}
+
+static int serve_write(const struct transfer_message *first) {
+    int directory = open_parent(true), fd = -1;
+    bool exists, is_mount;
+
+    if (directory < 0)
+        return directory;
+    int r = check_place(directory, &exists, &is_mount);
+    if (r == 0 && !is_mount)
+        r = fd = transfer_make_temporary(&transfer, directory, first->record.mode);
+    if (is_mount || (exists && (r == -EACCES || r == -EPERM || r == -EROFS))) {
+        r = r == -EISDIR ? r : write_in_place(directory, first);
+    } else if (r >= 0) {
+        r = take_content(fd, first);
+        if (r == 0 && renameat(directory, transfer.temporary, directory, last_text) < 0)
+            r = -errno;
+        if (r < 0)
+            (void)unlinkat(directory, transfer.temporary, 0);
+    }
+    close_if(fd);
+    close(directory);
+    return r;
+}
+
+static int take_tree(const struct transfer_target *target) {
+    int r = 0;
+
+    transfer_take_begin(&transfer, target);
+    while (r == 0) {
+        struct transfer_message m;
+
+        r = transfer_receive(&transfer, &m);
+        if (r <= 0)
+            return r == 0 ? -EPIPE : r;
+        r = transfer_take(&transfer, &m);
+    }
+    return r < 0 ? r : 0;
+}
+
+/* The process ends after it, so the directories are left open: transfer_done takes a temporary file away that is in one of them. */
+static int serve_put(const struct transfer_message *first) {
+    static char inner_name[TRANSFER_NAME_MAX];
+    struct transfer_target target = { .parent = -1, .into = -1, .name = last_text, .inner_name = inner_name, .replaces = true };
+
+    memcpy(inner_name, first->data, first->record.data_length);
+    target.into = open_path(path_text, O_RDONLY | O_DIRECTORY);
+    if (target.into < 0 && target.into != -ENOENT && target.into != -ENOTDIR && target.into != -ELOOP)
+        return target.into;
+    if (target.into < 0) {
+        target.into = -1;
+        target.parent = open_parent(true);
+        if (target.parent < 0)
+            return target.parent;
+    }
+    return take_tree(&target);
+}
+
+/* ---- removing ----------------------------------------------------------------------------------------------------- */
+
+static int remove_name(int directory, const char *name) {
+    if (unlinkat(directory, name, 0) == 0)
+        return 0;
+    if (errno != EISDIR && errno != EPERM)
+        return -errno;
+    return unlinkat(directory, name, AT_REMOVEDIR) < 0 ? -errno : 0;
+}
+
+/* Goes down into a directory to empty it; it is the guest's, so made writable if it is not. */
+static int remove_enter(int directory, const char *name, const char *path_name) {
+    int fd = tree_open(directory, name);
+
+    if (fd < 0)
+        return fd;
+    (void)fchmod(fd, 0700);
+    return transfer_stack_enter(&transfer.stack, fd, path_name);
+}
+
+/* Takes away what is in the directory at the top. 1: went down into one; 0: it is empty. */
+static int remove_entries(int64_t *busy_ns) {
+    _Alignas(8) char entries[4096];
+    struct transfer_level *level = transfer_stack_level(&transfer.stack);
+    int directory = transfer_stack_top(&transfer.stack);
+    long n;
+
+    if (lseek(directory, level->offset, SEEK_SET) < 0)
+        return -errno;
+    while ((n = transfer_read_entries(directory, entries, sizeof entries)) > 0) {
+        const char *name;
+
+        for (long at = 0; (name = transfer_next_entry(entries, n, &at, &level->offset));) {
+            int r = remove_name(directory, name);
+            if (r == -ENOTEMPTY || r == -EEXIST) {
+                level->left_over = true;
+                r = remove_enter(directory, name, name);
+                if (r == 0)
+                    return 1;
+            }
+            if (r < 0 && r != -ENOENT) {
+                memcpy(transfer.name, name, strlen(name) + 1);
+                return r;
+            }
+        }
+        if (now_ns() - *busy_ns > BUSY_NS) {
+            int r = transfer_send(&transfer, (struct transfer_record){ .type = TRANSFER_BUSY }, NULL, NULL, 0);
+            if (r < 0)
+                return r;
+            *busy_ns = now_ns();
+        }
+    }
+    if (n < 0 && n != -ENOENT)
+        return (int)n;
+    /* Where an offset counts entries (a tmpfs before Linux 6.6), some were missed when reading went on at one after others had gone. */
+    if (level->left_over) {
+        level->left_over = false;
+        level->offset = 0;
+        return 1;
+    }
+    return 0;
+}
+
+/* The directory at the top is empty: back to the one above, to take it away there by its name, or, where that was too deep to be kept, when that one is read again. */
+static int remove_leave(void) {
+    struct transfer_stack *stack = &transfer.stack;
+    const struct transfer_level *level = transfer_stack_level(stack);
+    bool named = level->named;
+    size_t above = stack->depth > 1 ? stack->levels[stack->depth - 2].path_length : 0;
+
+    if (named)
+        memcpy(transfer.name, stack->path + above + (above > 0), level->path_length - above - (above > 0) + 1);
+    int r = transfer_stack_leave(stack);
+    if (r < 0 || !stack->depth)
+        return r;
+    return named && unlinkat(transfer_stack_top(stack), transfer.name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
+}
+
+static int serve_remove(bool recursive) {
+    int64_t busy_ns = now_ns();
+    int directory = open_parent(false);
+
+    if (directory < 0)
+        return directory;
+    int r = remove_name(directory, last_text);
+    if (recursive && (r == -ENOTEMPTY || r == -EEXIST)) {
+        r = remove_enter(directory, last_text, "");
+        while (r >= 0 && transfer.stack.depth) {
+            r = remove_entries(&busy_ns);
+            if (r == 0)
+                r = remove_leave();
+        }
+        if (r == 0)
+            r = remove_name(directory, last_text);
+    }
+    close(directory);
+    return r;
+}
+
+/* ---- requests ----------------------------------------------------------------------------------------------------- */
+
+static int serve(const struct transfer_message *m) {
+    memcpy(path_text, m->name, m->record.name_length + 1);
+    switch ((int)m->record.type) {
+    case TRANSFER_READ:
+        return serve_read(m->record.size);
+    case TRANSFER_WRITE:
+        return serve_write(m);
+    case TRANSFER_LIST:
+        return serve_list();
+    case TRANSFER_STAT:
+        return send_entry(AT_FDCWD, path_text, NULL, m->record.number);
+    case TRANSFER_MKDIR:
+        return make_directories(path_text, m->record.mode);
+    case TRANSFER_REMOVE:
+        return serve_remove(m->record.number);
+    case TRANSFER_GET:
+        return serve_get();
+    case TRANSFER_PUT:
+        return serve_put(m);
+    default:
+        return -EBADMSG;
+    }
+}
+
+/* Answers one. False: the connection is of no more use. */
+static bool answer(const struct transfer_message *m) {
+    uint32_t type = m->record.type;     /* the message does not outlive the next one */
+    bool is_tree = type == TRANSFER_GET || type == TRANSFER_PUT;
+
+    transfer.name[0] = '\0';
+    int r = serve(m);
+    if (r == 0)
+        return (type == TRANSFER_GET || transfer_send(&transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL, NULL, 0) == 0) && !is_tree;
+    /* The other end is gone, or does not speak as it should. */
+    if (r == -EPIPE || r == -ECONNRESET || r == -EBADMSG)
+        return false;
+    char *path = transfer.out;
+    path[0] = '\0';
+    if (is_tree || type == TRANSFER_REMOVE)
+        transfer_stack_path(&transfer.stack, transfer.name, path, TRANSFER_TEXT_MAX);
+    struct transfer_message rest;
+    if (transfer_send(&transfer, (struct transfer_record){ .type = TRANSFER_FAILED, .number = (uint64_t)-r }, path, NULL, 0) < 0)
+        return false;
+    if (type != TRANSFER_PUT && type != TRANSFER_WRITE)
+        return !is_tree;
+    /* What is on its way still belongs to what has failed. */
+    transfer_done(&transfer);
+    while (transfer_receive(&transfer, &rest) > 0)
+        ;
+    return false;
+}
+
+_Noreturn void files_serve(int socket) {
+    struct transfer_message m;
+    bool again = true;
+
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    umask(0);
+    while (again) {
+        transfer_init(&transfer, socket, -1);
+        again = transfer_receive(&transfer, &m) > 0 && answer(&m);
+        transfer_done(&transfer);
+    }
+    _exit(0);
+}
