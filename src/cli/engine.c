@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rollbox engine: a shared engine in the foreground, its status, its end. Nothing here daemonises: that is the service manager's work. */
+/*
+ * rollbox engine: a shared engine, its status, its end. In the foreground this process becomes it, for service managers; in the background it gets a session
+ * of its own, and we return once it answers. Nothing else in rollbox starts an engine that outlives its caller.
+ */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,41 +17,30 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "cli/cli.h"
+#include "cli/policy.h"
+#include "cli/session.h"
 
 /* How long `stop` waits for the engine to be gone. */
 #define STOP_MS 10000
 
-static const char *socket_of(const struct options *options) {
-    const char *path = options_text(options, OPTION_SOCKET);
+/* How long `start --background` waits for the engine to answer, and how often it asks. */
+#define START_MS 10000
+#define START_STEP_MS 5
 
-    if (!path)
-        cli_fail(options, "which engine? add --socket PATH");
-    return path;
-}
+/* ---- start -------------------------------------------------------------------------------------------------------- */
 
-static int connect_to(const struct options *options, struct rollbox_engine **ret_engine) {
-    struct rollbox_engine_options engine_options = { .size = sizeof engine_options };
-    struct rollbox_error error = { 0 };
-
-    engine_options.socket_path = socket_of(options);
-    if (!engine_options.socket_path)
-        return CLI_EXIT_ERROR;
-    return rollbox_engine_open(&engine_options, ret_engine, &error) < 0 ? cli_fail_error(options, &error) : 0;
-}
-
-int cmd_engine_start(const struct options *options) {
-    const char *path = socket_of(options), *program = getenv("ROLLBOX_ENGINE");
+/* Executes the engine's program: $ROLLBOX_ENGINE, else beside this one (a build tree, a bundle), where an installation puts it, or in the PATH. Returns only if it cannot. */
+static int execute(const struct options *options, const char *path) {
+    const char *program = getenv("ROLLBOX_ENGINE");
     auto_buf struct buf candidate = BUF_INIT;
     char self[PATH_MAX];
 
-    if (!path)
-        return CLI_EXIT_ERROR;
     if (program && program[0]) {
         execl(program, "rollbox-engine", "--socket", path, (char *)NULL);
         return cli_fail(options, "cannot execute $ROLLBOX_ENGINE (%s): %s", program, strerror(errno));
     }
-    /* Beside this program (a build tree, a bundle), then where an installation puts it, then the PATH. */
     ssize_t n = readlink("/proc/self/exe", self, sizeof self);
     while (n > 0 && (size_t)n < sizeof self && self[n - 1] != '/')
         n--;
@@ -61,12 +55,89 @@ int cmd_engine_start(const struct options *options) {
     return cli_fail(options, "cannot find rollbox-engine: %s; set ROLLBOX_ENGINE to its path", strerror(errno));
 }
 
+/* In the child: of its caller it keeps nothing but the pipe for what it has to say at its start. */
+_Noreturn static void become_engine(const struct options *options, const char *path, int errors) {
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    if (null < 0 || setsid() < 0 || chdir("/") < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(errors, 2) < 0)
+        _exit(CLI_EXIT_ERROR);
+    (void)close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+    _exit(execute(options, path));
+}
+
+/* Passes on what the engine said. */
+static void relay_errors(int errors) {
+    auto_buf struct buf text = BUF_INIT;
+
+    if (fd_read_all(errors, 65536, &text) >= 0 && text.length)
+        (void)fd_write_all(STDERR_FILENO, text.data, text.length);
+}
+
+/* Waits until the engine, a child, serves the path or has ended. */
+static int await_engine(const struct options *options, const char *path, pid_t child, int pidfd, int errors) {
+    struct rollbox_engine_options engine_options = { .size = sizeof engine_options, .socket_path = path };
+    struct pollfd gone = { .fd = pidfd, .events = POLLIN };
+
+    for (int waited = 0; waited < START_MS; waited += START_STEP_MS) {
+        struct rollbox_error error = { .code = ROLLBOX_OK };
+        struct rollbox_engine *engine;
+        bool ours = false;
+
+        if (rollbox_engine_open(&engine_options, &engine, &error) >= 0) {
+            ours = rollbox_engine_pid(engine) == child;
+            rollbox_engine_close(engine);
+        }
+        if (ours) {
+            printf("engine %d serves %s\n", (int)child, path);
+            return cli_flush(options, 0);
+        }
+        /* Nobody tells when a socket begins to listen. */
+        if (poll(&gone, 1, START_STEP_MS) > 0) {
+            relay_errors(errors);
+            return cli_fail(options, "the engine ended at its start");
+        }
+    }
+    (void)syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
+    return cli_fail(options, "the engine does not answer on %s after %d s", path, START_MS / 1000);
+}
+
+static int start_in_background(const struct options *options, const char *path) {
+    auto_free char *absolute = cli_path_absolute(path);
+    int fds[2];
+
+    if (!absolute)
+        return cli_fail(options, "out of memory");
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return cli_fail(options, "cannot make a pipe: %s", strerror(errno));
+    auto_close int errors = fds[0], theirs = fds[1];
+    pid_t child = fork();
+    if (child < 0)
+        return cli_fail(options, "cannot fork: %s", strerror(errno));
+    if (child == 0)
+        become_engine(options, absolute, theirs);
+    close_fd(&theirs);
+    auto_close int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+    if (pidfd < 0)
+        return cli_fail(options, "cannot watch the engine: %s", strerror(errno));
+    return await_engine(options, absolute, child, pidfd, errors);
+}
+
+int cmd_engine_start(const struct options *options) {
+    auto_free char *path = session_socket(options);
+
+    if (!path)
+        return cli_fail(options, "out of memory");
+    return options_has(options, OPTION_BACKGROUND) ? start_in_background(options, path) : execute(options, path);
+}
+
+/* ---- status and end ----------------------------------------------------------------------------------------------- */
+
 int cmd_engine_status(const struct options *options) {
     struct rollbox_engine *engine;
     struct rollbox_error error = { 0 };
     auto_free char *json = NULL;
 
-    int status = connect_to(options, &engine);
+    int status = session_connect(options, &engine);
     if (status)
         return status;
     if (rollbox_engine_status(engine, &json, &error) < 0)
@@ -80,7 +151,7 @@ int cmd_engine_status(const struct options *options) {
 int cmd_engine_stop(const struct options *options) {
     struct rollbox_engine *engine;
 
-    int status = connect_to(options, &engine);
+    int status = session_connect(options, &engine);
     if (status)
         return status;
     int pid = rollbox_engine_pid(engine);

@@ -81,12 +81,13 @@ static const struct command *command_find(int n, char **words, int *ret_used) {
 
 /* The line for a word that names no command. */
 static int command_unknown(int n, char **words) {
-    const char *names[16];
-    char firsts[16][16];
+    enum { MOST = 96, LONGEST = 24 };
+    const char *names[MOST];
+    char firsts[MOST][LONGEST];
     size_t n_firsts = 0, length = strlen(words[0]);
     bool half = false;
 
-    for (size_t i = 0; i < command_count; i++) {
+    for (size_t i = 0; i < command_count && n_firsts < MOST; i++) {
         const char *name = command_table[i].name;
         size_t first = strcspn(name, " ");
 

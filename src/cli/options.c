@@ -3,6 +3,7 @@
 #include "cli/options.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +12,15 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN)
-#define EVERY_COMMAND 0xffffu
-#define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP)
+#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE)
+#define EVERY_COMMAND UINT64_MAX
+#define SESSION_COMMANDS                                                                                                                       \
+    (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | \
+     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT)
+#define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
+#define JSON_COMMANDS                                                                                                                              \
+    (COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK | COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_SNAPSHOT | \
+     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT)
 
 /* In the order of the help. */
 const struct option option_table[] = {
@@ -22,8 +29,27 @@ const struct option option_table[] = {
     { OPTION_ORDERED, 0, "ordered", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "write the rows in the order of the jobs, not as they end" },
     { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how often a job is tried again after an infrastructure error (default 2)" },
     { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "no progress bar on a terminal" },
-    { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK, NULL, "print the result as one JSON object" },
-    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH, NULL, "a policy file (JSON); the options below add to it" },
+    { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL, "start it in the background and return when it answers" },
+    { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL, "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
+    { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "pause it after so long without a call or a running command" },
+    { OPTION_TTL, 0, "ttl", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long without a call" },
+    { OPTION_LIFETIME, 0, "lifetime", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long, whatever happens" },
+    { OPTION_NO_DETACH, 0, "no-detach", NULL, OPTION_FLAG, COMMAND_CREATE, NULL, "stay until a signal or the end of standard input, and remove it then" },
+    { OPTION_INTERACTIVE, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_EXEC | COMMAND_ATTACH, NULL, "pass standard input on (default: it has none)" },
+    { OPTION_TTY, 't', "tty", NULL, OPTION_FLAG, COMMAND_EXEC, NULL, "give it a terminal of its own" },
+    { OPTION_DETACH, 'd', "detach", NULL, OPTION_FLAG, COMMAND_EXEC, NULL, "print its id and leave it running" },
+    { OPTION_SHELL, 'c', "shell", "STRING", OPTION_TEXT, COMMAND_EXEC, NULL, "run STRING by a login shell: bash where the sandbox has it, else sh" },
+    { OPTION_ID, 0, "id", "ID", OPTION_TEXT, COMMAND_EXEC, NULL, "the command's id (default: one is made up); the same id again gives the first one's result" },
+    { OPTION_SIGNAL, 's', "signal", "SIGNAL", OPTION_TEXT, COMMAND_KILL, NULL, "by name or number (default KILL)" },
+    { OPTION_SCOPE, 0, "scope", "main|tree|children|group", OPTION_TEXT, COMMAND_KILL, NULL, "which processes of the command get it (default tree)" },
+    { OPTION_QUIET, 'q', "quiet", NULL, OPTION_FLAG, COMMAND_PS, NULL, "names alone, or the process ids of one sandbox" },
+    { OPTION_AS, 0, "as", "NAME", OPTION_TEXT, COMMAND_SNAPSHOT, NULL, "another name for the snapshot, beside its id" },
+    { OPTION_FORKS, 'n', "count", "N", OPTION_COUNT, COMMAND_FORK | COMMAND_RESTORE, NULL, "how many sandboxes to make (default 1)" },
+    { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL, "a snapshot's files (default: those of now)" },
+    { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL, "unified diffs of text files" },
+    { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL, "even if the host's files were changed meanwhile" },
+    { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, JSON_COMMANDS, NULL, "print the result as one JSON object" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH | COMMAND_CREATE, NULL, "a policy file (JSON); the options below add to it" },
     { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable", "let the sandbox read PATH of the host" },
     { OPTION_WRITABLE, 0, "writable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_writable", "a private copy-on-write view of PATH; the host never changes" },
     { OPTION_SHARED, 0, "shared", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_shared", "write through to PATH of the host" },
@@ -33,12 +59,12 @@ const struct option option_table[] = {
     { OPTION_CPUS, 0, "cpus", "N", OPTION_NUMBER, POLICY_COMMANDS, "max_cpu", "CPUs, fractions allowed (default: no limit)" },
     { OPTION_DISK, 0, "disk", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_disk", "what the sandbox may write (default 1G)" },
     { OPTION_OPEN_FILES, 0, "open-files", "N", OPTION_COUNT, POLICY_COMMANDS, "max_open_files", "open files a process (default 4096)" },
-    { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS, "max_output", "bytes of each output stream; more ends the run (default 10M)" },
-    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_NUMBER, POLICY_COMMANDS, "timeout", "wall-clock limit, fractions allowed (default: none)" },
-    { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS, "env", "set a variable in the sandbox's environment" },
+    { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS | COMMAND_EXEC, "max_output", "bytes of each output stream; more ends the run (default 10M)" },
+    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_NUMBER, POLICY_COMMANDS | COMMAND_EXEC, "timeout", "wall-clock limit, fractions allowed (default: none)" },
+    { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC, "env", "set a variable in the sandbox's environment" },
     { OPTION_NO_CLEAN_ENV, 0, "no-clean-env", NULL, OPTION_FLAG, POLICY_COMMANDS, "clean_env", "keep the caller's environment too" },
-    { OPTION_CWD, 0, "cwd", "PATH", OPTION_PATH, POLICY_COMMANDS, "cwd", "working directory inside the sandbox (default /tmp, private)" },
-    { OPTION_USER, 0, "user", "NAME", OPTION_TEXT, POLICY_COMMANDS, "user", "the user seen inside: box (default), root or a number" },
+    { OPTION_CWD, 0, "cwd", "PATH", OPTION_PATH, POLICY_COMMANDS | COMMAND_EXEC, "cwd", "working directory inside the sandbox (default /tmp, private)" },
+    { OPTION_USER, 0, "user", "NAME", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC, "user", "the user seen inside: box (default), root or a number" },
     { OPTION_HOSTNAME, 0, "hostname", "NAME", OPTION_TEXT, POLICY_COMMANDS, "hostname", "the host name seen inside (default rollbox)" },
     { OPTION_NET, 0, "net", "none|loopback|host", OPTION_TEXT, POLICY_COMMANDS, "net", "network (default none)" },
     { OPTION_ISOLATION, 0, "isolation", "namespace|process", OPTION_TEXT, POLICY_COMMANDS, "isolation", "how the sandbox is isolated (default namespace)" },
@@ -46,8 +72,8 @@ const struct option option_table[] = {
     { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, POLICY_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
     { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, POLICY_COMMANDS, "time_mode", "how the clock goes on from there (default offset)" },
     { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, POLICY_COMMANDS, "serial", "one thread of the sandbox runs at a time, in a repeating order" },
-    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, POLICY_COMMANDS, NULL, "use the shared engine on this socket instead of a private one" },
-    { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS, NULL, "the engine's socket (required)" },
+    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, POLICY_COMMANDS & ~COMMAND_CREATE, NULL, "use the shared engine on this socket instead of a private one" },
+    { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS, NULL, "the shared engine's socket (default: see rollbox engine start --help)" },
     { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },
 };
 const size_t option_count = ARRAY_SIZE(option_table);
@@ -57,22 +83,53 @@ const struct command command_table[] = {
       "Exit status: the command's own; 128+N killed by signal N; 124 timed out; 137 out of memory; 141 too much output;\n"
       "127 not found; 126 not executable; 125 rollbox's own error. With --json: 0 if there is a result, 125 for outcome \"error\".\n"
       "Example: rollbox run --timeout 10 --readable . -- python3 test.py\n",
-      COMMAND_RUN, 1, -1, cmd_run },
+      COMMAND_RUN, 1, -1, cmd_run, 0 },
     { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",
       "A job is one JSON object a line: id, argv (or code + language), stdin, files {path: text}, cwd, env, timeout_s, policy.\n"
       "Exit status: 0 every job has a result; 1 some row is an error; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
-      COMMAND_BATCH, 1, 1, cmd_batch },
+      COMMAND_BATCH, 1, 1, cmd_batch, 0 },
     { "doctor", "", "tell what this kernel and user can isolate, and how to mend what is missing",
-      "Exit status: 0 if namespace isolation works, else 1.\n", COMMAND_DOCTOR, 0, 0, cmd_doctor },
+      "Exit status: 0 if namespace isolation works, else 1.\n", COMMAND_DOCTOR, 0, 0, cmd_doctor, 0 },
     { "policy check", "FILE", "check a policy file (- is standard input) and list all its problems",
-      "Exit status: 0 valid, 1 not valid.\n", COMMAND_POLICY_CHECK, 1, 1, cmd_policy_check },
-    { "policy plan", "[FILE]", "print the operations, rules and system-call filter that a policy becomes", NULL, COMMAND_POLICY_PLAN, 0, 1, cmd_policy_plan },
-    { "engine start", "", "run a shared engine in the foreground", NULL, COMMAND_ENGINE_START, 0, 0, cmd_engine_start },
-    { "engine status", "", "print a shared engine's state as JSON", NULL, COMMAND_ENGINE_STATUS, 0, 0, cmd_engine_status },
-    { "engine stop", "", "end a shared engine and all its sandboxes", NULL, COMMAND_ENGINE_STOP, 0, 0, cmd_engine_stop },
-    { "completion", "bash|zsh|fish", "print the shell's completion script", NULL, COMMAND_COMPLETION, 1, 1, cmd_completion },
-    { "version", "", "print the version", NULL, COMMAND_VERSION, 0, 0, cmd_version },
-    { "help", "[COMMAND]", "print help", NULL, COMMAND_HELP, 0, 2, cmd_help },
+      "Exit status: 0 valid, 1 not valid.\n", COMMAND_POLICY_CHECK, 1, 1, cmd_policy_check, 0 },
+    { "policy plan", "[FILE]", "print the operations, rules and system-call filter that a policy becomes", NULL, COMMAND_POLICY_PLAN, 0, 1, cmd_policy_plan, 0 },
+    { "create", "", "make a sandbox that lives on a shared engine, and print its name",
+      "It lives until rollbox rm, or as --ttl and --lifetime say, or until the engine ends (rollbox engine start --background starts one).\n"
+      "Example: name=$(rollbox create --writable .); rollbox exec $name make test; rollbox rm $name\n",
+      COMMAND_CREATE, 0, 0, cmd_create, 0 },
+    { "exec", "NAME [--] [COMMAND [ARGUMENT...]]", "run a command in a sandbox that lives",
+      "With --tty and no command: a login shell. The command runs on if rollbox is killed or its terminal is closed: rollbox attach finds it by its id;\n"
+      "SIGINT and SIGTERM kill it and what it started, and nothing else. Exit status: as of rollbox run.\n"
+      "Example: rollbox exec -it NAME bash\n",
+      COMMAND_EXEC, 1, -1, cmd_exec, 1 },
+    { "attach", "NAME ID", "see a command's output, from its beginning on, and wait for its end",
+      "Signals end rollbox and not the command. Exit status: as of rollbox run.\n", COMMAND_ATTACH, 2, 2, cmd_attach, 0 },
+    { "ps", "[NAME]", "list the sandboxes, or the processes of one", NULL, COMMAND_PS, 0, 1, cmd_sandbox, 0 },
+    { "inspect", "NAME", "print a sandbox' state as JSON", NULL, COMMAND_INSPECT, 1, 1, cmd_sandbox, 0 },
+    { "kill", "NAME [ID]", "signal a command of a sandbox, or all of them", NULL, COMMAND_KILL, 1, 2, cmd_sandbox, 0 },
+    { "rm", "NAME [NAME...]", "end sandboxes: processes and files", NULL, COMMAND_RM, 1, -1, cmd_rm, INT_MAX },
+    { "pause", "NAME", "stop a sandbox' processes; the next call resumes it", NULL, COMMAND_PAUSE, 1, 1, cmd_sandbox, 0 },
+    { "resume", "NAME", "let them go on", NULL, COMMAND_RESUME, 1, 1, cmd_sandbox, 0 },
+    { "snapshot", "NAME", "keep the state of a sandbox' files, and print its id", NULL, COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
+    { "fork", "NAME", "make new sandboxes with a sandbox' files, and print their names", NULL, COMMAND_FORK, 1, 1, cmd_sandbox, 0 },
+    { "restore", "NAME SNAPSHOT", "make a new sandbox with a snapshot's files: fork --from", NULL, COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },
+    { "reset", "NAME [SNAPSHOT]", "put a sandbox back to a snapshot (default: its latest, or its beginning)", "Its processes are killed.\n", COMMAND_RESET, 1, 2,
+      cmd_sandbox, 0 },
+    { "tree", "NAME", "show the snapshots of a sandbox and its forks, and who stands on which", NULL, COMMAND_TREE, 1, 1, cmd_sandbox, 0 },
+    { "diff", "NAME [FROM [TO]]", "list what differs between two snapshots (default: the beginning, and now)", "A added, M modified, D deleted.\n", COMMAND_DIFF,
+      1, 3, cmd_sandbox, 0 },
+    { "commit", "NAME [PATH]", "publish on the host what was changed below a --writable path (default: all of them)", NULL, COMMAND_COMMIT, 1, 2, cmd_sandbox, 0 },
+    { "discard", "NAME", "drop what was changed since the latest snapshot, or the beginning", "Its processes are killed.\n", COMMAND_DISCARD, 1, 1, cmd_sandbox, 0 },
+    { "export", "NAME FILE", "write a snapshot to one file", NULL, COMMAND_EXPORT, 2, 2, cmd_sandbox, 0 },
+    { "engine start", "", "run a shared engine, in the foreground",
+      "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else /run/rollbox.sock (root) or /run/user/UID/rollbox.sock:\n"
+      "every command that needs a shared engine looks there.\n",
+      COMMAND_ENGINE_START, 0, 0, cmd_engine_start, 0 },
+    { "engine status", "", "print a shared engine's state as JSON", NULL, COMMAND_ENGINE_STATUS, 0, 0, cmd_engine_status, 0 },
+    { "engine stop", "", "end a shared engine and all its sandboxes", NULL, COMMAND_ENGINE_STOP, 0, 0, cmd_engine_stop, 0 },
+    { "completion", "bash|zsh|fish", "print the shell's completion script", NULL, COMMAND_COMPLETION, 1, 1, cmd_completion, 0 },
+    { "version", "", "print the version", NULL, COMMAND_VERSION, 0, 0, cmd_version, 0 },
+    { "help", "[COMMAND]", "print help", NULL, COMMAND_HELP, 0, 2, cmd_help, 0 },
 };
 const size_t command_count = ARRAY_SIZE(command_table);
 
@@ -120,6 +177,13 @@ const char *options_nearest(const char *word, const void *names, size_t n, size_
 static const struct option *find(const struct command *command, const char *name, size_t length) {
     for (size_t i = 0; i < option_count; i++)
         if ((option_table[i].commands & command->bit) && strlen(option_table[i].name) == length && memcmp(option_table[i].name, name, length) == 0)
+            return &option_table[i];
+    return NULL;
+}
+
+static const struct option *find_letter(const struct command *command, char letter) {
+    for (size_t i = 0; i < option_count; i++)
+        if ((option_table[i].commands & command->bit) && option_table[i].letter == letter)
             return &option_table[i];
     return NULL;
 }
@@ -203,12 +267,25 @@ static int check(const struct options *options, struct option_use *use) {
     return 0;
 }
 
+/* What the operand is called that comes after n of them. */
+static const char *missing(const struct command *command, int n, size_t *ret_length) {
+    const char *word = command->bit == COMMAND_RUN ? "the command to run" : command->arguments;
+
+    while (command->bit != COMMAND_RUN && n-- > 0 && strchr(word, ' '))
+        word = strchr(word, ' ') + 1;
+    *ret_length = command->bit == COMMAND_RUN ? strlen(word) : strcspn(word, " ");
+    return word;
+}
+
 int options_parse(const struct command *command, int argc, char **argv, struct options *ret_options) {
     struct options options = { .command = command };
     int i = 0, n_rest = 0, r = -EINVAL;
 
-    /* An option takes at least one word, so there are at most argc of them; operands are gathered at the front of argv. */
-    options.uses = calloc((size_t)argc + 1, sizeof *options.uses);
+    /* An option takes at least one letter of a word; operands are gathered at the front of argv. */
+    size_t most = 1;
+    for (int j = 0; j < argc; j++)
+        most += 1 + (argv[j][0] == '-' && argv[j][1] != '-' ? strlen(argv[j]) : 0);
+    options.uses = calloc(most, sizeof *options.uses);
     if (!options.uses) {
         cli_fail(&options, "out of memory");
         return -ENOMEM;
@@ -223,7 +300,7 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
         }
         if (word[0] != '-' || !word[1]) {
             /* The first word that is no option begins the guest's command: what follows is the guest's own. */
-            if (command->max_rest < 0)
+            if (command->max_rest < 0 && n_rest >= command->leading)
                 break;
             argv[n_rest++] = word;
             continue;
@@ -240,12 +317,17 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
             if (word[2 + length])
                 value = word + 2 + length + 1;
         } else {
-            for (size_t j = 0; j < option_count && !use->option; j++)
-                if (option_table[j].letter == word[1] && (option_table[j].commands & command->bit))
-                    use->option = &option_table[j];
+            use->option = find_letter(command, word[1]);
             if (!use->option) {
                 cli_fail(&options, "unknown option %s; see rollbox %s --help", word, command->name);
                 goto out;
+            }
+            if (word[2] >= 'a' && word[2] <= 'z' && !use->option->argument) {
+                /* Letters in one word, as in -it: this one is done, the next is looked at as a word of its own. */
+                options.n_uses++;
+                word[1] = '-';
+                argv[i--] = word + 1;
+                continue;
             }
             if (word[2])
                 value = word + 2;
@@ -273,8 +355,10 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
     options.n_rest = n_rest;
     if (!options_has(&options, OPTION_HELP)) {
         if (n_rest < command->min_rest) {
-            cli_fail(&options, "%s is missing: rollbox %s [OPTION...] %s", command->bit == COMMAND_RUN ? "the command to run" : command->arguments,
-                     command->name, command->arguments);
+            size_t length;
+            const char *word = missing(command, n_rest, &length);
+
+            cli_fail(&options, "%.*s is missing: rollbox %s [OPTION...] %s", (int)length, word, command->name, command->arguments);
             goto out;
         }
         if (command->max_rest >= 0 && n_rest > command->max_rest) {

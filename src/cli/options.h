@@ -19,6 +19,9 @@ enum option_id {
     OPTION_ENV, OPTION_NO_CLEAN_ENV, OPTION_CWD, OPTION_USER, OPTION_HOSTNAME, OPTION_NET, OPTION_ISOLATION,
     OPTION_SEED, OPTION_TIME_START, OPTION_TIME_MODE, OPTION_SERIAL,
     OPTION_OUTPUT, OPTION_JOBS, OPTION_ORDERED, OPTION_RETRIES, OPTION_NO_PROGRESS,
+    OPTION_BACKGROUND, OPTION_NAME, OPTION_IDLE, OPTION_TTL, OPTION_LIFETIME, OPTION_NO_DETACH,
+    OPTION_INTERACTIVE, OPTION_TTY, OPTION_DETACH, OPTION_SHELL, OPTION_ID, OPTION_SIGNAL, OPTION_SCOPE, OPTION_QUIET,
+    OPTION_AS, OPTION_FROM, OPTION_FORKS, OPTION_TEXTUAL, OPTION_FORCE,
 };
 
 enum option_kind {
@@ -37,16 +40,40 @@ struct option {
     const char *name;           /* without the dashes */
     const char *argument;       /* NULL: none */
     enum option_kind kind;
-    unsigned commands;          /* bits of enum command_bit */
+    uint64_t commands;          /* bits: COMMAND_ */
     const char *policy_key;     /* the key of the policy that it sets or adds to; NULL: none */
     const char *help;
 };
 
-enum command_bit {
-    COMMAND_RUN = 1 << 0, COMMAND_BATCH = 1 << 1, COMMAND_DOCTOR = 1 << 2, COMMAND_POLICY_CHECK = 1 << 3, COMMAND_POLICY_PLAN = 1 << 4,
-    COMMAND_ENGINE_START = 1 << 5, COMMAND_ENGINE_STATUS = 1 << 6, COMMAND_ENGINE_STOP = 1 << 7, COMMAND_VERSION = 1 << 8,
-    COMMAND_COMPLETION = 1 << 9, COMMAND_HELP = 1 << 10,
-};
+#define COMMAND_RUN (UINT64_C(1) << 0)
+#define COMMAND_BATCH (UINT64_C(1) << 1)
+#define COMMAND_DOCTOR (UINT64_C(1) << 2)
+#define COMMAND_POLICY_CHECK (UINT64_C(1) << 3)
+#define COMMAND_POLICY_PLAN (UINT64_C(1) << 4)
+#define COMMAND_ENGINE_START (UINT64_C(1) << 5)
+#define COMMAND_ENGINE_STATUS (UINT64_C(1) << 6)
+#define COMMAND_ENGINE_STOP (UINT64_C(1) << 7)
+#define COMMAND_VERSION (UINT64_C(1) << 8)
+#define COMMAND_COMPLETION (UINT64_C(1) << 9)
+#define COMMAND_HELP (UINT64_C(1) << 10)
+#define COMMAND_CREATE (UINT64_C(1) << 11)
+#define COMMAND_EXEC (UINT64_C(1) << 12)
+#define COMMAND_ATTACH (UINT64_C(1) << 13)
+#define COMMAND_PS (UINT64_C(1) << 14)
+#define COMMAND_INSPECT (UINT64_C(1) << 15)
+#define COMMAND_KILL (UINT64_C(1) << 16)
+#define COMMAND_RM (UINT64_C(1) << 17)
+#define COMMAND_PAUSE (UINT64_C(1) << 18)
+#define COMMAND_RESUME (UINT64_C(1) << 19)
+#define COMMAND_SNAPSHOT (UINT64_C(1) << 20)
+#define COMMAND_FORK (UINT64_C(1) << 21)
+#define COMMAND_RESTORE (UINT64_C(1) << 22)
+#define COMMAND_RESET (UINT64_C(1) << 23)
+#define COMMAND_TREE (UINT64_C(1) << 24)
+#define COMMAND_DIFF (UINT64_C(1) << 25)
+#define COMMAND_COMMIT (UINT64_C(1) << 26)
+#define COMMAND_DISCARD (UINT64_C(1) << 27)
+#define COMMAND_EXPORT (UINT64_C(1) << 28)
 
 struct options;
 
@@ -55,9 +82,10 @@ struct command {
     const char *arguments;      /* what follows the options in the usage line */
     const char *summary;
     const char *notes;          /* printed after the options; may be NULL */
-    enum command_bit bit;
+    uint64_t bit;
     int min_rest, max_rest;     /* how many operands; max -1: any number */
     int (*call)(const struct options *options);
+    int leading;                /* with max_rest -1: operands before those of the guest's command; options may stand between them */
 };
 
 extern const struct option option_table[];

@@ -27,7 +27,7 @@ static inline void cleanup_json(json_t **json) {
 #define auto_json __attribute__((cleanup(cleanup_json)))
 
 /* Absolute against the working directory, without ".", "..", "//" and a trailing "/"; by the letters alone, symbolic links are not looked at. */
-static char *path_absolute(const char *path) {
+char *cli_path_absolute(const char *path) {
     auto_buf struct buf out = BUF_INIT;
     char cwd[PATH_MAX];
     const char *parts[2] = { "", path };
@@ -79,7 +79,7 @@ static json_t *option_value(const struct option_use *use) {
     case OPTION_NUMBER:
         return json_real(use->number);
     case OPTION_PATH: {
-        auto_free char *path = path_absolute(use->value);
+        auto_free char *path = cli_path_absolute(use->value);
 
         return path ? json_string(path) : NULL;
     }

@@ -25,6 +25,9 @@ struct cli_policy {
 int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy, struct rollbox_error *ret_invalid);
 void cli_policy_done(struct cli_policy *policy);
 
+/* The path made absolute against the working directory by its letters alone; for free(), NULL when out of memory. */
+char *cli_path_absolute(const char *path);
+
 /* The canonical text (sorted keys, no spaces): equal policies have equal texts. NULL when out of memory; the caller frees it. */
 char *cli_policy_text(const json_t *policy);
 

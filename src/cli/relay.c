@@ -72,7 +72,9 @@ void relay_poll(const struct relay *relay, struct pollfd *ret_poll) {
 static bool later(struct relay *relay) {
     if (errno == EAGAIN || errno == EINTR)
         return true;
-    if (errno != EPIPE)
+    if (errno == EPIPE)
+        relay->broken = true;
+    else
         relay->error = errno;
     end(relay);
     return false;

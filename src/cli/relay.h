@@ -30,6 +30,7 @@ struct relay {
     struct buf collected;
     char *copy;                 /* read but not yet written: copy[copy_at .. copy_end) */
     size_t copy_at, copy_end;
+    bool broken;                /* the reader of `to` is gone */
     int error;                  /* errno of a failed write other than EPIPE; 0 */
 };
 

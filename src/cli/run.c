@@ -8,15 +8,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/fd.h"
 #include "cli/cli.h"
+#include "cli/outcome.h"
 #include "cli/policy.h"
 #include "cli/relay.h"
 #include "cli/signals.h"
@@ -26,57 +23,6 @@ enum stream { STREAM_IN, STREAM_OUT, STREAM_ERR, N_STREAMS };
 static void run_ended(struct rollbox_run *run, void *userdata) {
     (void)run;
     *(bool *)userdata = true;
-}
-
-/* Prints the result as JSON. */
-static int print_json(const struct options *options, const struct rollbox_result *result) {
-    auto_free char *json = NULL;
-    auto_buf struct buf line = BUF_INIT;
-
-    if (rollbox_result_json(result, NULL, &json) < 0)
-        return cli_fail(options, "out of memory");
-    buf_add_text(&line, json);
-    buf_add(&line, "\n", 1);
-    if (buf_failed(&line))
-        return cli_fail(options, "out of memory");
-    int r = fd_write_all(STDOUT_FILENO, line.data, line.length);
-    if (r < 0)
-        return cli_fail(options, "cannot write to standard output: %s", strerror(-r));
-    return result->outcome == ROLLBOX_OUTCOME_ERROR ? CLI_EXIT_ERROR : 0;
-}
-
-/* The end of a run that never began. */
-static int fail(const struct options *options, const struct rollbox_error *error) {
-    struct rollbox_result result = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = *error };
-
-    return options_has(options, OPTION_JSON) ? print_json(options, &result) : cli_fail_error(options, error);
-}
-
-/* The exit status that a result means, after a line about whatever is not plain from the status. */
-static int status_of(const struct options *options, const struct rollbox_result *result, uint64_t output_limit) {
-    const char *timeout = options_text(options, OPTION_TIMEOUT);
-
-    switch (result->outcome) {
-    case ROLLBOX_OUTCOME_EXIT:
-        return result->exit_code;
-    case ROLLBOX_OUTCOME_SIGNAL:
-        return 128 + result->signal;
-    case ROLLBOX_OUTCOME_TIMEOUT:
-        cli_fail(options, "timed out after %s%s", timeout ? timeout : "the policy's time", timeout ? " s" : "");
-        return CLI_EXIT_TIMEOUT;
-    case ROLLBOX_OUTCOME_OUT_OF_MEMORY:
-        cli_fail(options, "out of memory: the sandbox needed more than its limit (see --memory)");
-        return CLI_EXIT_OUT_OF_MEMORY;
-    case ROLLBOX_OUTCOME_OUTPUT_LIMIT:
-        cli_fail(options, "too much output: more than %" PRIu64 " bytes on one stream (see --output-limit)", output_limit);
-        return CLI_EXIT_OUTPUT_LIMIT;
-    case ROLLBOX_OUTCOME_ERROR:
-        cli_fail_error(options, &result->error);
-        if (result->error.code == ROLLBOX_ERR_COMMAND_NOT_FOUND)
-            return CLI_EXIT_NOT_FOUND;
-        return result->error.code == ROLLBOX_ERR_NOT_EXECUTABLE ? CLI_EXIT_NOT_EXECUTABLE : CLI_EXIT_ERROR;
-    }
-    return CLI_EXIT_ERROR;
 }
 
 /* Moves the streams until the run has ended and nothing is left in its pipes. */
@@ -147,7 +93,7 @@ static int run(const struct options *options, struct rollbox_engine *engine, str
         .userdata = &ended,
     };
     if (rollbox_start(engine, plan, &run_options, &handle, &error) < 0)
-        return fail(options, &error);
+        return outcome_fail(options, &error);
     close_fd(&in_read);
     close_fd(&out_write);
     close_fd(&err_write);
@@ -187,7 +133,7 @@ static int run(const struct options *options, struct rollbox_engine *engine, str
             status = cli_fail(options, "cannot write to standard %s: %s", relays[STREAM_OUT].error ? "output" : "error",
                               strerror(relays[STREAM_OUT].error ? relays[STREAM_OUT].error : relays[STREAM_ERR].error));
         else
-            status = json ? print_json(options, &result) : status_of(options, &result, policy->max_output_bytes);
+            status = json ? outcome_print_json(options, &result, NULL) : outcome_status(options, &result, policy->max_output_bytes);
     }
     for (int i = 0; i < N_STREAMS; i++)
         relay_done(&relays[i]);
@@ -203,12 +149,12 @@ int cmd_run(const struct options *options) {
 
     int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
     if (status)
-        return error.code ? fail(options, &error) : status;
+        return error.code ? outcome_fail(options, &error) : status;
     if (cli_engine_open(options, &engine, &error) < 0) {
-        status = fail(options, &error);
+        status = outcome_fail(options, &error);
     } else {
         if (rollbox_prepare(engine, policy.text, policy.length, &plan, &error) < 0)
-            status = fail(options, &error);
+            status = outcome_fail(options, &error);
         else
             status = run(options, engine, plan, &policy);
         rollbox_engine_close(engine);

@@ -679,7 +679,7 @@ static int join_shared(const char *path, struct rollbox_engine **ret_engine, str
         r = connect(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
     while (r == -EINTR);
     if (r == -ENOENT || r == -ECONNREFUSED)
-        return error_set(error, ROLLBOX_ERR_ENGINE_LOST, -r, "connect", "no engine serves %s; start one with: rollbox-engine --socket %s", path, path);
+        return error_set(error, ROLLBOX_ERR_ENGINE_LOST, -r, "connect", "no engine serves %s; start one with: rollbox engine start --background --socket %s", path, path);
     if (r == -EPROTOTYPE)
         return error_set(error, ROLLBOX_ERR_PROTOCOL, -r, "connect", "what serves %s is no rollbox-engine", path);
     if (r < 0)

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/outcome.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "cli/cli.h"
+
+int outcome_print_json(const struct options *options, const struct rollbox_result *result, const char *id) {
+    auto_free char *json = NULL;
+    auto_buf struct buf line = BUF_INIT;
+
+    if (rollbox_result_json(result, id, &json) < 0)
+        return cli_fail(options, "out of memory");
+    buf_add_text(&line, json);
+    buf_add(&line, "\n", 1);
+    if (buf_failed(&line))
+        return cli_fail(options, "out of memory");
+    int r = fd_write_all(STDOUT_FILENO, line.data, line.length);
+    if (r < 0)
+        return cli_fail(options, "cannot write to standard output: %s", strerror(-r));
+    return result->outcome == ROLLBOX_OUTCOME_ERROR ? CLI_EXIT_ERROR : 0;
+}
+
+int outcome_fail(const struct options *options, const struct rollbox_error *error) {
+    struct rollbox_result result = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = *error };
+
+    return options_has(options, OPTION_JSON) ? outcome_print_json(options, &result, NULL) : cli_fail_error(options, error);
+}
+
+int outcome_status(const struct options *options, const struct rollbox_result *result, uint64_t output_limit) {
+    const char *timeout = options_text(options, OPTION_TIMEOUT);
+
+    switch (result->outcome) {
+    case ROLLBOX_OUTCOME_EXIT:
+        return result->exit_code;
+    case ROLLBOX_OUTCOME_SIGNAL:
+        return 128 + result->signal;
+    case ROLLBOX_OUTCOME_TIMEOUT:
+        cli_fail(options, "timed out after %s%s", timeout ? timeout : "the policy's time", timeout ? " s" : "");
+        return CLI_EXIT_TIMEOUT;
+    case ROLLBOX_OUTCOME_OUT_OF_MEMORY:
+        cli_fail(options, "out of memory: the sandbox needed more than its limit (see --memory)");
+        return CLI_EXIT_OUT_OF_MEMORY;
+    case ROLLBOX_OUTCOME_OUTPUT_LIMIT:
+        if (output_limit < UINT64_MAX)
+            cli_fail(options, "too much output: more than %" PRIu64 " bytes on one stream (see --output-limit)", output_limit);
+        else
+            cli_fail(options, "too much output on one stream: more than the policy allows (see --output-limit)");
+        return CLI_EXIT_OUTPUT_LIMIT;
+    case ROLLBOX_OUTCOME_ERROR:
+        cli_fail_error(options, &result->error);
+        if (result->error.code == ROLLBOX_ERR_COMMAND_NOT_FOUND)
+            return CLI_EXIT_NOT_FOUND;
+        return result->error.code == ROLLBOX_ERR_NOT_EXECUTABLE ? CLI_EXIT_NOT_EXECUTABLE : CLI_EXIT_ERROR;
+    }
+    return CLI_EXIT_ERROR;
+}

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The commands that are one call on one sandbox: a row each in a table says what to call and how to show the answer. With --json the answer is shown as the
+ * library gave it.
+ *
+ * Names of files and commands come from guests: what a terminal would take for more than text is shown escaped.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/utf8.h"
+#include "cli/cli.h"
+#include "cli/session.h"
+#include "cli/shown.h"
+
+#define FORKS_MAX 100000
+
+struct call {
+    const struct options *options;
+    struct rollbox_engine *engine;
+    struct rollbox_sandbox *sandbox;    /* NULL: the command was given no name */
+    char *json;                         /* the answer, or NULL */
+    struct rollbox_error error;
+};
+
+/* The operand, or NULL if it was not given. */
+static const char *operand(const struct call *call, int i) {
+    return i < call->options->n_rest ? call->options->rest[i] : NULL;
+}
+
+/* ---- calls: 0, or negative with call->error filled ---------------------------------------------------------------- */
+
+static int call_ps(struct call *call) {
+    return call->sandbox ? rollbox_sandbox_query(call->sandbox, ROLLBOX_QUERY_PROCESSES, &call->json, &call->error)
+                         : rollbox_sandbox_list(call->engine, &call->json, &call->error);
+}
+
+static int call_inspect(struct call *call) {
+    return rollbox_sandbox_query(call->sandbox, ROLLBOX_QUERY_INSPECT, &call->json, &call->error);
+}
+
+static int call_tree(struct call *call) {
+    return rollbox_sandbox_query(call->sandbox, ROLLBOX_QUERY_TREE, &call->json, &call->error);
+}
+
+static int call_pause(struct call *call) {
+    return rollbox_pause(call->sandbox, &call->error);
+}
+
+static int call_resume(struct call *call) {
+    return rollbox_resume(call->sandbox, &call->error);
+}
+
+static int call_snapshot(struct call *call) {
+    return rollbox_snapshot(call->sandbox, options_text(call->options, OPTION_AS), &call->json, &call->error);
+}
+
+static int call_reset(struct call *call) {
+    return rollbox_reset(call->sandbox, operand(call, 1), &call->error);
+}
+
+static int call_diff(struct call *call) {
+    return rollbox_diff(call->sandbox, operand(call, 1), operand(call, 2), options_has(call->options, OPTION_TEXTUAL), &call->json, &call->error);
+}
+
+static int call_commit(struct call *call) {
+    return rollbox_commit(call->sandbox, operand(call, 1), options_has(call->options, OPTION_FORCE), &call->json, &call->error);
+}
+
+static int call_export(struct call *call) {
+    return rollbox_export(call->sandbox, options_text(call->options, OPTION_FROM), operand(call, 1), &call->error);
+}
+
+static int fail(struct call *call, enum rollbox_error_code code, int error_number, const char *message) {
+    call->error = (struct rollbox_error){ .code = code, .error_number = error_number };
+    (void)snprintf(call->error.message, sizeof call->error.message, "%s", message);
+    return -error_number;
+}
+
+static int fork_from(struct call *call, const char *snapshot) {
+    const struct option_use *count = options_last(call->options, OPTION_FORKS);
+    size_t n = count ? (size_t)MIN(count->count, (uint64_t)FORKS_MAX + 1) : 1;
+    auto_buf struct buf text = BUF_INIT;
+
+    auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
+    if (!made)
+        return fail(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+    int r = rollbox_fork(call->sandbox, snapshot, n, made, &call->error);
+    if (r < 0)
+        return r;
+    buf_add_text(&text, "{\"sandboxes\": [");
+    for (size_t i = 0; i < n; i++) {
+        buf_printf(&text, "%s\"%s\"", i ? ", " : "", rollbox_sandbox_name(made[i]));
+        rollbox_sandbox_free(made[i]);
+    }
+    buf_add_text(&text, "]}");
+    call->json = buf_take(&text);
+    return call->json ? 0 : fail(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+}
+
+static int call_fork(struct call *call) {
+    return fork_from(call, options_text(call->options, OPTION_FROM));
+}
+
+static int call_restore(struct call *call) {
+    return fork_from(call, operand(call, 1));
+}
+
+/* "KILL", "SIGKILL" or "9" as a number; 0 if it is none. */
+static int signal_number(const char *text) {
+    char *end;
+    long number = strtol(text, &end, 10);
+
+    if (end != text && !*end)
+        return number >= 1 && number <= SIGRTMAX ? (int)number : 0;
+    if (strncmp(text, "SIG", 3) == 0)
+        text += 3;
+    for (int i = 1; i < NSIG; i++) {
+        const char *name = sigabbrev_np(i);
+
+        if (name && strcmp(name, text) == 0)
+            return i;
+    }
+    return 0;
+}
+
+static enum rollbox_scope scope_of(const char *text) {
+    static const char *const names[] = { [ROLLBOX_SCOPE_MAIN] = "main", [ROLLBOX_SCOPE_TREE] = "tree", [ROLLBOX_SCOPE_CHILDREN] = "children", [ROLLBOX_SCOPE_GROUP] = "group" };
+
+    for (size_t i = ROLLBOX_SCOPE_MAIN; text && i < ARRAY_SIZE(names); i++)
+        if (strcmp(names[i], text) == 0)
+            return (enum rollbox_scope)i;
+    return ROLLBOX_SCOPE_TREE;
+}
+
+/* All commands that run. One that ends meanwhile has got what it was to get. */
+static int kill_all(struct call *call, int number, enum rollbox_scope scope) {
+    auto_free char *json = NULL;
+    json_t *exec;
+    size_t i;
+
+    int r = rollbox_sandbox_query(call->sandbox, ROLLBOX_QUERY_INSPECT, &json, &call->error);
+    if (r < 0)
+        return r;
+    json_t *answer = json_loads(json, 0, NULL);
+    json_array_foreach(json_object_get(answer, "execs"), i, exec) {
+        const char *id = json_string_value(json_object_get(exec, "id")), *state = json_string_value(json_object_get(exec, "state"));
+
+        if (r < 0 || !id || (state && strcmp(state, "running") != 0))
+            continue;
+        r = rollbox_signal(call->sandbox, id, number, scope, &call->error);
+        if (r < 0 && call->error.code == ROLLBOX_ERR_NOT_FOUND)
+            r = 0;
+    }
+    json_decref(answer);
+    return r;
+}
+
+static int call_kill(struct call *call) {
+    const char *name = options_text(call->options, OPTION_SIGNAL);
+    enum rollbox_scope scope = scope_of(options_text(call->options, OPTION_SCOPE));
+    int number = name ? signal_number(name) : SIGKILL;
+
+    if (!number)
+        return fail(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--signal: no such signal; give a name such as TERM, or a number");
+    return operand(call, 1) ? rollbox_signal(call->sandbox, operand(call, 1), number, scope, &call->error) : kill_all(call, number, scope);
+}
+
+/* ---- what is shown ------------------------------------------------------------------------------------------------ */
+
+static void show_ps(const struct call *call, const json_t *answer) {
+    static const struct shown_column sandboxes[] = {
+        { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "COMMANDS", "execs", SHOWN_COUNT }, { "CREATED", "created", SHOWN_TIME },
+    };
+    static const struct shown_column processes[] = {
+        { "PID", "pid", SHOWN_COUNT }, { "PARENT", "parent", SHOWN_COUNT }, { "STATE", "state", SHOWN_TEXT }, { "CPU", "cpu_ms", SHOWN_MILLISECONDS },
+        { "MEMORY", "memory_bytes", SHOWN_SIZE }, { "ID", "exec", SHOWN_TEXT }, { "COMMAND", "command", SHOWN_TEXT },
+    };
+    const json_t *rows = json_object_get(answer, call->sandbox ? "processes" : "sandboxes");
+    json_t *row;
+    size_t i;
+
+    if (!options_has(call->options, OPTION_QUIET)) {
+        if (call->sandbox)
+            shown_table(rows, processes, ARRAY_SIZE(processes));
+        else
+            shown_table(rows, sandboxes, ARRAY_SIZE(sandboxes));
+        return;
+    }
+    json_array_foreach(rows, i, row) {
+        if (call->sandbox)
+            printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(json_object_get(row, "pid")));
+        else
+            shown_line(json_string_value(json_object_get(row, "name")));
+    }
+}
+
+static void show_inspect(const struct call *call, const json_t *answer) {
+    (void)call;
+    (void)json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+    putchar('\n');
+}
+
+static void show_snapshot(const struct call *call, const json_t *answer) {
+    (void)call;
+    shown_line(json_string_value(json_object_get(answer, "id")));
+}
+
+static void show_names(const struct call *call, const json_t *answer) {
+    json_t *name;
+    size_t i;
+
+    (void)call;
+    json_array_foreach(json_object_get(answer, "sandboxes"), i, name)
+        shown_line(json_string_value(name));
+}
+
+static void show_tree(const struct call *call, const json_t *answer) {
+    (void)call;
+    shown_tree(json_object_get(answer, "snapshots"));
+}
+
+static void show_diff(const struct call *call, const json_t *answer) {
+    shown_diff(answer, options_has(call->options, OPTION_TEXTUAL));
+}
+
+static void show_commit(const struct call *call, const json_t *answer) {
+    json_t *place;
+    size_t i;
+
+    (void)call;
+    json_array_foreach(json_object_get(answer, "committed"), i, place) {
+        json_int_t n = json_integer_value(json_object_get(place, "changes"));
+
+        shown_text(json_string_value(json_object_get(place, "path")));
+        printf(": %" JSON_INTEGER_FORMAT " change%s\n", n, n == 1 ? "" : "s");
+    }
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------------------- */
+
+static const struct action {
+    uint64_t command;
+    int (*call)(struct call *call);
+    void (*show)(const struct call *call, const json_t *answer);    /* NULL: there is nothing to show */
+} actions[] = {
+    { COMMAND_PS, call_ps, show_ps },
+    { COMMAND_INSPECT, call_inspect, show_inspect },
+    { COMMAND_KILL, call_kill, NULL },
+    { COMMAND_PAUSE, call_pause, NULL },
+    { COMMAND_RESUME, call_resume, NULL },
+    { COMMAND_SNAPSHOT, call_snapshot, show_snapshot },
+    { COMMAND_FORK, call_fork, show_names },
+    { COMMAND_RESTORE, call_restore, show_names },
+    { COMMAND_RESET, call_reset, NULL },
+    { COMMAND_TREE, call_tree, show_tree },
+    { COMMAND_DIFF, call_diff, show_diff },
+    { COMMAND_COMMIT, call_commit, show_commit },
+    { COMMAND_DISCARD, call_reset, NULL },
+    { COMMAND_EXPORT, call_export, NULL },
+};
+
+static int show(const struct call *call, const struct action *action) {
+    if (options_has(call->options, OPTION_JSON)) {
+        printf("%s\n", call->json);
+    } else {
+        json_t *answer = json_loads(call->json, 0, NULL);
+
+        if (!answer)
+            return cli_fail(call->options, "the engine's answer is no JSON; are engine and command of one version?");
+        action->show(call, answer);
+        json_decref(answer);
+    }
+    return cli_flush(call->options, 0);
+}
+
+int cmd_sandbox(const struct options *options) {
+    struct call call = { .options = options };
+    const struct action *action = actions;
+
+    while (action->command != options->command->bit)
+        action++;
+    int status = options->n_rest ? session_open(options, &call.engine, &call.sandbox) : session_connect(options, &call.engine);
+    if (status)
+        return status;
+    if (action->call(&call) < 0)
+        status = cli_fail_error(options, &call.error);
+    else if (action->show && call.json)
+        status = show(&call, action);
+    free(call.json);
+    rollbox_sandbox_free(call.sandbox);
+    rollbox_engine_close(call.engine);
+    return status;
+}
+
+int cmd_rm(const struct options *options) {
+    struct rollbox_engine *engine;
+
+    int status = session_connect(options, &engine);
+    if (status)
+        return status;
+    for (int i = 0; i < options->n_rest; i++) {
+        struct rollbox_error error = { .code = ROLLBOX_OK };
+        struct rollbox_sandbox *sandbox;
+
+        if (rollbox_sandbox_open(engine, options->rest[i], &sandbox, &error) < 0 || rollbox_sandbox_close(sandbox, &error) < 0)
+            status = cli_fail_error(options, &error);
+    }
+    rollbox_engine_close(engine);
+    return status;
+}

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finding the shared engine and a sandbox on it; rollbox create. session.h has the model. */
+#include "cli/session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "cli/cli.h"
+#include "cli/outcome.h"
+#include "cli/policy.h"
+#include "cli/signals.h"
+
+char *session_socket(const struct options *options) {
+    const char *given = options_text(options, OPTION_SOCKET), *variable = getenv("ROLLBOX_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+    auto_buf struct buf path = BUF_INIT;
+
+    if (given)
+        buf_add_text(&path, given);
+    else if (variable && variable[0])
+        buf_add_text(&path, variable);
+    else if (runtime && runtime[0] == '/')
+        buf_printf(&path, "%s/rollbox.sock", runtime);
+    else if (geteuid() == 0)
+        buf_add_text(&path, "/run/rollbox.sock");
+    else
+        buf_printf(&path, "/run/user/%u/rollbox.sock", (unsigned)geteuid());
+    return buf_take(&path);
+}
+
+int session_connect(const struct options *options, struct rollbox_engine **ret_engine) {
+    struct rollbox_engine_options engine_options = { .size = sizeof engine_options };
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    auto_free char *path = session_socket(options);
+
+    if (!path)
+        return cli_fail(options, "out of memory");
+    engine_options.socket_path = path;
+    if (rollbox_engine_open(&engine_options, ret_engine, &error) >= 0)
+        return 0;
+    if (error.code != ROLLBOX_ERR_ENGINE_LOST || (error.error_number != ENOENT && error.error_number != ECONNREFUSED))
+        return cli_fail_error(options, &error);
+    /* The hint names the socket only where it is not the one that engine start finds by itself. */
+    const char *given = options_text(options, OPTION_SOCKET);
+    return cli_fail(options, "no engine serves %s; start one with: rollbox engine start --background%s%s, or name another socket by --socket or ROLLBOX_SOCKET", path,
+                    given ? " --socket " : "", given ? given : "");
+}
+
+int session_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_sandbox **ret_sandbox) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    struct rollbox_engine *engine;
+
+    int status = session_connect(options, &engine);
+    if (status)
+        return status;
+    if (rollbox_sandbox_open(engine, options->rest[0], ret_sandbox, &error) < 0) {
+        rollbox_engine_close(engine);
+        return cli_fail_error(options, &error);
+    }
+    *ret_engine = engine;
+    return 0;
+}
+
+/* ---- create ------------------------------------------------------------------------------------------------------- */
+
+static int64_t milliseconds_of(const struct options *options, enum option_id id) {
+    const struct option_use *use = options_last(options, id);
+
+    if (!use)
+        return 0;
+    /* A ten-thousandth of a second is still not "never". */
+    return use->number >= 1e12 ? INT64_C(1000000000000000) / 1000 : MAX((int64_t)(use->number * 1000), (int64_t)1);
+}
+
+/* Waits until somebody ends us: the sandbox is ours and ends with the connection. */
+static int hold(const struct options *options, struct rollbox_engine *engine) {
+    char drop[4096];
+    int signal_fd = signals_catch();
+
+    if (signal_fd < 0)
+        return cli_fail(options, "cannot make a pipe: %s", strerror(-signal_fd));
+    for (;;) {
+        struct pollfd polls[3] = {
+            { .fd = STDIN_FILENO, .events = POLLIN }, { .fd = signal_fd, .events = POLLIN }, { .fd = rollbox_engine_fd(engine), .events = POLLIN },
+        };
+
+        if (poll(polls, ARRAY_SIZE(polls), -1) < 0)
+            continue;
+        if (polls[1].revents)
+            return 0;
+        if (polls[2].revents && rollbox_dispatch(engine) == -ENOTCONN)
+            return cli_fail(options, "the engine ended, and the sandbox with it");
+        if (polls[0].revents) {
+            ssize_t n = read(STDIN_FILENO, drop, sizeof drop);
+
+            if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
+                return 0;
+        }
+    }
+}
+
+static int create(const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy) {
+    struct rollbox_sandbox_options sandbox_options = {
+        .size = sizeof sandbox_options,
+        .name = options_text(options, OPTION_NAME),
+        .detached = !options_has(options, OPTION_NO_DETACH),
+        .idle_ms = milliseconds_of(options, OPTION_IDLE),
+        .ttl_ms = milliseconds_of(options, OPTION_TTL),
+        .lifetime_ms = milliseconds_of(options, OPTION_LIFETIME),
+    };
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    struct rollbox_sandbox *sandbox;
+    struct rollbox_plan *plan;
+
+    if (rollbox_prepare(engine, policy->text, policy->length, &plan, &error) < 0 ||
+        rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0)
+        return outcome_fail(options, &error);
+    /* Names need no escaping. */
+    printf(options_has(options, OPTION_JSON) ? "{\"name\": \"%s\"}\n" : "%s\n", rollbox_sandbox_name(sandbox));
+    int status = cli_flush(options, 0);
+    /* Nobody would know of a sandbox whose name was told to a full disk. */
+    if (status)
+        (void)rollbox_sandbox_close(TAKE_PTR(sandbox), NULL);
+    else if (!sandbox_options.detached)
+        status = hold(options, engine);
+    rollbox_sandbox_free(sandbox);
+    return status;
+}
+
+int cmd_create(const struct options *options) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    struct rollbox_engine *engine;
+    struct cli_policy policy;
+
+    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
+    if (status)
+        return error.code ? outcome_fail(options, &error) : status;
+    status = session_connect(options, &engine);
+    if (!status) {
+        status = create(options, engine, &policy);
+        rollbox_engine_close(engine);
+    }
+    cli_policy_done(&policy);
+    if (signals_caught())
+        signals_die(signals_caught());
+    return status;
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/shown.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "cli/cli.h"
+
+#define RED "\033[31m"
+#define GREEN "\033[32m"
+#define YELLOW "\033[33m"
+#define PLAIN "\033[0m"
+
+/* ---- texts -------------------------------------------------------------------------------------------------------- */
+
+/* What a terminal takes for more than text: C0, DEL, and C1 in UTF-8 (C2 80 to C2 9F). Our texts are JSON strings, so valid UTF-8. */
+static void escape(struct buf *to, const char *text, const char *allowed) {
+    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
+        if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f)
+            buf_printf(to, "\\x%02x", *++p);
+        else if ((*p < 0x20 || *p == 0x7f) && !strchr(allowed, *p))
+            buf_printf(to, "\\x%02x", *p);
+        else
+            buf_add(to, p, 1);
+    }
+}
+
+static void print_escaped(const char *text, const char *allowed) {
+    auto_buf struct buf shown = BUF_INIT;
+
+    if (text)
+        escape(&shown, text, allowed);
+    if (shown.length)
+        fwrite(shown.data, 1, shown.length, stdout);
+}
+
+void shown_text(const char *text) {
+    print_escaped(text, "");
+}
+
+void shown_line(const char *text) {
+    shown_text(text);
+    putchar('\n');
+}
+
+/* "512", "1.2K", "34M": three figures at most. */
+static void add_size(struct buf *to, double bytes) {
+    static const char units[] = "KMGTPE";
+    int unit = -1;
+
+    while (bytes >= 1000 && units[unit + 1]) {
+        bytes /= 1024;
+        unit++;
+    }
+    if (unit < 0)
+        buf_printf(to, "%.0f", bytes);
+    else
+        buf_printf(to, bytes < 9.95 ? "%.1f%c" : "%.0f%c", bytes, units[unit]);
+}
+
+/* "850ms", "12.3s", "2m05s", "3h12m", "4d07h". */
+static void add_duration(struct buf *to, double ms) {
+    uint64_t s = ms > 0 && ms < 1e15 ? (uint64_t)(ms / 1000) : 0;
+
+    if (ms < 1000)
+        buf_printf(to, "%.0fms", MAX(ms, 0.0));
+    else if (s < 60)
+        buf_printf(to, "%.1fs", ms / 1000);
+    else if (s < 3600)
+        buf_printf(to, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
+    else if (s < 86400)
+        buf_printf(to, "%" PRIu64 "h%02" PRIu64 "m", s / 3600, s % 3600 / 60);
+    else
+        buf_printf(to, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s % 86400 / 3600);
+}
+
+/* ---- tables ------------------------------------------------------------------------------------------------------- */
+
+static void add_cell(struct buf *to, const json_t *value, enum shown_kind kind) {
+    if (!value || json_is_null(value)) {
+        buf_add_text(to, "-");
+    } else if (json_is_string(value)) {
+        escape(to, json_string_value(value), "");
+    } else if (json_is_array(value)) {
+        buf_printf(to, "%zu", json_array_size(value));
+    } else if (!json_is_number(value)) {
+        buf_add_text(to, json_is_true(value) ? "yes" : "no");
+    } else {
+        double number = json_number_value(value);
+
+        switch (kind) {
+        case SHOWN_TEXT:
+        case SHOWN_COUNT:
+            buf_printf(to, "%.0f", number);
+            break;
+        case SHOWN_SIZE:
+            add_size(to, number);
+            break;
+        case SHOWN_MILLISECONDS:
+            add_duration(to, number);
+            break;
+        case SHOWN_TIME: {
+            time_t then = (time_t)number;
+            struct tm local;
+            char text[32];
+
+            if (number < 0 || number > 1e11 || !localtime_r(&then, &local) || !strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local))
+                buf_add_text(to, "-");
+            else
+                buf_add_text(to, text);
+            break;
+        }
+        }
+    }
+    buf_add(to, "", 0);
+}
+
+/* How many columns a terminal uses for it, if every character takes one. */
+static size_t width_of(const char *text) {
+    size_t width = 0;
+
+    for (; *text; text++)
+        width += ((unsigned char)*text & 0xc0) != 0x80;
+    return width;
+}
+
+static void print_cells(char *const *cells, const size_t *widths, const struct shown_column *columns, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const char *text = cells[i] ? cells[i] : "";
+        int pad = (int)(widths[i] - MIN(widths[i], width_of(text)));
+        bool right = columns[i].kind != SHOWN_TEXT && columns[i].kind != SHOWN_TIME;
+
+        /* The last column is not padded: no line ends in spaces. */
+        printf("%s%*s%s%*s", i ? "  " : "", right ? pad : 0, "", text, right || i + 1 == n ? 0 : pad, "");
+    }
+    putchar('\n');
+}
+
+void shown_table(const json_t *rows, const struct shown_column *columns, size_t n_columns) {
+    size_t n_rows = json_array_size(rows);
+    auto_free size_t *widths = calloc(n_columns, sizeof *widths);
+    auto_free char **cells = calloc((n_rows + 1) * n_columns, sizeof *cells);
+    json_t *row;
+    size_t i;
+
+    if (!widths || !cells)
+        return;
+    for (size_t j = 0; j < n_columns; j++) {
+        cells[j] = strdup(columns[j].title);
+        widths[j] = strlen(columns[j].title);
+    }
+    json_array_foreach(rows, i, row)
+        for (size_t j = 0; j < n_columns; j++) {
+            struct buf cell = BUF_INIT;
+
+            add_cell(&cell, json_object_get(row, columns[j].key), columns[j].kind);
+            cells[(i + 1) * n_columns + j] = buf_take(&cell);
+            if (cells[(i + 1) * n_columns + j])
+                widths[j] = MAX(widths[j], width_of(cells[(i + 1) * n_columns + j]));
+        }
+    for (i = 0; i <= n_rows; i++)
+        print_cells(cells + i * n_columns, widths, columns, n_columns);
+    for (i = 0; i < (n_rows + 1) * n_columns; i++)
+        free(cells[i]);
+}
+
+/* ---- trees -------------------------------------------------------------------------------------------------------- */
+
+struct forest {
+    const json_t *nodes;
+    size_t *first, *next;       /* of each node: its first child and its next sibling, as index + 1; 0: none */
+    struct buf prefix;
+};
+
+static void print_node(const json_t *node) {
+    const char *name = json_string_value(json_object_get(node, "name"));
+    const json_t *sandboxes = json_object_get(node, "sandboxes");
+    json_int_t files = json_integer_value(json_object_get(node, "files"));
+    auto_buf struct buf size = BUF_INIT;
+    json_t *sandbox;
+    size_t i;
+
+    shown_text(json_string_value(json_object_get(node, "id")));
+    if (name && name[0]) {
+        printf(" \"");
+        shown_text(name);
+        putchar('"');
+    }
+    add_size(&size, json_number_value(json_object_get(node, "bytes")));
+    printf("  %s, %" JSON_INTEGER_FORMAT " file%s", size.data ? size.data : "", files, files == 1 ? "" : "s");
+    json_array_foreach(sandboxes, i, sandbox) {
+        printf(i ? ", " : "  <- ");
+        shown_text(json_string_value(sandbox));
+    }
+    putchar('\n');
+}
+
+static void print_below(struct forest *forest, size_t node) {
+    size_t length = forest->prefix.length;
+
+    for (size_t child = forest->first[node]; child; child = forest->next[child - 1]) {
+        bool last = !forest->next[child - 1];
+
+        printf("%s%s", length ? forest->prefix.data : "", last ? "`-- " : "|-- ");
+        print_node(json_array_get(forest->nodes, child - 1));
+        buf_add_text(&forest->prefix, last ? "    " : "|   ");
+        if (!buf_failed(&forest->prefix)) {
+            print_below(forest, child - 1);
+            forest->prefix.length = length;
+            forest->prefix.data[length] = '\0';
+        }
+    }
+}
+
+/* The index of a node's parent + 1; 0: it has none, or none that is there. */
+static size_t parent_of(const json_t *index, const json_t *node) {
+    const char *parent = json_string_value(json_object_get(node, "parent"));
+
+    return parent ? (size_t)json_integer_value(json_object_get(index, parent)) : 0;
+}
+
+void shown_tree(const json_t *snapshots) {
+    size_t n = json_array_size(snapshots);
+    auto_free size_t *first = calloc(n + 1, sizeof *first), *next = calloc(n + 1, sizeof *next);
+    struct forest forest = { .nodes = snapshots, .first = first, .next = next, .prefix = BUF_INIT };
+    json_t *index = json_object();
+
+    for (size_t i = 0; first && next && i < n; i++) {
+        const char *id = json_string_value(json_object_get(json_array_get(snapshots, i), "id"));
+
+        if (id)
+            (void)json_object_set_new(index, id, json_integer((json_int_t)i + 1));
+    }
+    /* Backwards, so that siblings stand in the order of the answer. A parent comes before its children: what claims otherwise is shown as a root, and there is no circle. */
+    for (size_t i = n; first && next && i-- > 0;) {
+        size_t parent = parent_of(index, json_array_get(snapshots, i));
+
+        if (parent && parent - 1 < i) {
+            next[i] = first[parent - 1];
+            first[parent - 1] = i + 1;
+        }
+    }
+    for (size_t i = 0; first && next && i < n; i++) {
+        size_t parent = parent_of(index, json_array_get(snapshots, i));
+
+        if (parent && parent - 1 < i)
+            continue;
+        print_node(json_array_get(snapshots, i));
+        print_below(&forest, i);
+    }
+    json_decref(index);
+    buf_done(&forest.prefix);
+}
+
+/* ---- differences -------------------------------------------------------------------------------------------------- */
+
+static const char *colour_of(char change) {
+    return change == 'A' ? GREEN : change == 'D' ? RED : YELLOW;
+}
+
+static void print_text(const char *text, bool colours) {
+    while (*text) {
+        size_t length = strcspn(text, "\n");
+        auto_free char *line = strndup(text, length);
+        const char *colour = !colours ? "" : text[0] == '+' ? GREEN : text[0] == '-' ? RED : "";
+
+        if (!line)
+            return;
+        printf("%s", colour);
+        if (isatty(STDOUT_FILENO))
+            print_escaped(line, "\t");
+        else
+            printf("%s", line);
+        printf("%s\n", colour[0] ? PLAIN : "");
+        text += length + (text[length] == '\n');
+    }
+}
+
+void shown_diff(const json_t *answer, bool text) {
+    const bool colours = cli_colours(STDOUT_FILENO);
+    json_t *change;
+    size_t i;
+
+    json_array_foreach(json_object_get(answer, "changes"), i, change) {
+        const char *kind = json_string_value(json_object_get(change, "change")), *type = json_string_value(json_object_get(change, "type"));
+        const json_t *size = json_object_get(change, "size"), *old_size = json_object_get(change, "old_size");
+        const char *diff = json_string_value(json_object_get(change, "diff"));
+        auto_buf struct buf sizes = BUF_INIT;
+
+        if (json_is_number(old_size))
+            add_size(&sizes, json_number_value(old_size));
+        if (json_is_number(old_size) && json_is_number(size))
+            buf_add_text(&sizes, " -> ");
+        if (json_is_number(size))
+            add_size(&sizes, json_number_value(size));
+        printf("%s%c%s ", colours && kind ? colour_of(kind[0]) : "", kind ? kind[0] : '?', colours ? PLAIN : "");
+        shown_text(json_string_value(json_object_get(change, "path")));
+        if (type && strcmp(type, "directory") == 0)
+            putchar('/');
+        else if (type && strcmp(type, "symlink") == 0)
+            putchar('@');
+        else if (sizes.length)
+            printf("  (%s)", sizes.data);
+        putchar('\n');
+        if (text && diff)
+            print_text(diff, colours);
+    }
+}

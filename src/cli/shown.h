@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Answers of the engine as a person reads them: tables, trees, differences. Texts in them may be a guest's, so control characters and what is not UTF-8 are shown
+ * as \xNN, and a name can neither end its line nor speak to the terminal.
+ */
+#ifndef ROLLBOX_CLI_SHOWN_H
+#define ROLLBOX_CLI_SHOWN_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+enum shown_kind { SHOWN_TEXT, SHOWN_COUNT, SHOWN_SIZE, SHOWN_MILLISECONDS, SHOWN_TIME };
+
+struct shown_column {
+    const char *title;
+    const char *key;            /* in each row's object */
+    enum shown_kind kind;
+};
+
+/* A text on standard output; NULL is nothing. shown_line ends the line. */
+void shown_text(const char *text);
+void shown_line(const char *text);
+
+/* An array of objects, a line each below the titles, in columns. Numbers stand on the right. */
+void shown_table(const json_t *rows, const struct shown_column *columns, size_t n_columns);
+
+/* Snapshots by their parents, with sizes, and the sandboxes that stand on each. */
+void shown_tree(const json_t *snapshots);
+
+/* {"changes": [...]}: a line each, coloured on a terminal; with `text` each file's unified diff below its line. */
+void shown_diff(const json_t *answer, bool text);
+
+#endif
