@@ -2,9 +2,12 @@
 /*
  * One command: from init to execve.
  *
- * The child shares init's memory and init sleeps until it has executed or ended (as vfork), so nothing is copied, and the child leaves word of a failure in
+ * The child shares init's memory and init sleeps until it has executed or ended, so nothing is copied, and the child leaves word of a failure in
  * a variable. Whether the program truly runs is known without doubt: only an exec that succeeded wakes init with `executing` set and
  * no error; a child killed on its way there never set it.
+ *
+ * It is not vfork: in a session other commands run, and one of them could stop the child just then, and with it an init that
+ * sleeps in the kernel. The kernel clears a word and wakes who waits for it when the child lets go of init's memory; init waits for that, and looks up now and then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,10 +17,15 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "guest/internal.h"
+#include "base/fd.h"
+#include "guest/command.h"
 #include "sys/syscalls.h"
+
+#define TICK_NS 5000000
+#define MAX_STOPS 200
 
 struct child {
     const struct box *box;
@@ -68,19 +76,19 @@ static int execute(const struct exec_request *request) {
     }
 }
 
-static int set_streams(const int stdio[3]) {
-    int high[3];
+static int set_streams(const int *fds, size_t n) {
+    int high[FD_MESSAGE_MAX_FDS];
 
     /* First out of the way: one of them may be where another belongs. */
-    for (int i = 0; i < 3; i++) {
-        high[i] = fcntl(stdio[i], F_DUPFD_CLOEXEC, 10);
+    for (size_t i = 0; i < n; i++) {
+        high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, FD_MESSAGE_MAX_FDS);
         if (high[i] < 0)
             return -errno;
     }
-    for (int i = 0; i < 3; i++)
-        if (dup2(high[i], i) < 0)
+    for (size_t i = 0; i < n; i++)
+        if (dup2(high[i], (int)i) < 0)
             return -errno;
-    return sys_close_range(3, ~0u, 0);
+    return sys_close_range((unsigned)n, ~0u, 0);
 }
 
 static int set_limits(const struct plan *plan, uint64_t processes) {
@@ -108,12 +116,18 @@ static int prepare(struct child *child) {
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     if ((*child->request->cwd ? chdir(child->request->cwd) : fchdir(box->home)) < 0)
         return guest_fault(fault, GUEST_STAGE_CWD, 0, -errno);
+    /* In a session it is in the domain since its birth. */
+    if (box->ruleset >= 0 && (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
+    if ((r = set_streams(child->request->fds, child->request->n_fds)) < 0)
+        return guest_fault(fault, GUEST_STAGE_STREAMS, 0, r);
+    if (child->request->terminal && (r = terminal_control()) < 0)
+        return guest_fault(fault, GUEST_STAGE_STREAMS, 1, r);
     if ((r = set_limits(box->plan, child->request->processes)) < 0)
         return guest_fault(fault, GUEST_STAGE_LIMITS, 0, r);
-    if (box->plan->flags & PLAN_LANDLOCK && (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0)
-        return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
-    if ((r = set_streams(child->request->stdio)) < 0)
-        return guest_fault(fault, GUEST_STAGE_STREAMS, 0, r);
+    /* Of no use if a command could undo it: the filter refuses that. */
+    if (child->request->keeps_orphans && prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)
+        return guest_fault(fault, GUEST_STAGE_SESSION, 1, -errno);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (box->plan->flags & PLAN_PROCESS && (r = box_install_filter(box->plan)) < 0)
@@ -134,13 +148,29 @@ static int child_main(void *argument) {
     _exit(127);
 }
 
+/* Until the child has let go of our memory. A guest that stops it is undone; one that does so without end gets it killed. What is only slow is waited for: the engine has a time for that. */
+static void await_release(pid_t pid, const volatile int *memory) {
+    struct timespec tick = { .tv_nsec = TICK_NS };
+
+    for (unsigned stops = 0; *memory;) {
+        siginfo_t stopped = { 0 };
+
+        if (sys_call4(__NR_futex, memory, 0 /* FUTEX_WAIT, by address: so the kernel wakes */, 1, &tick) != -ETIMEDOUT)
+            continue;
+        if (sys_call5(__NR_waitid, P_PID, pid, &stopped, WSTOPPED | WNOHANG, NULL) == 0 && stopped.si_pid)
+            (void)sys_call2(__NR_kill, pid, stops++ < MAX_STOPS ? SIGCONT : SIGKILL);
+    }
+}
+
 pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault) {
     static _Alignas(16) char stack[32768];
     struct child child = { .box = box, .request = request };
-    pid_t pid = clone(child_main, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &child);
+    volatile int memory = 1;
+    pid_t pid = clone(child_main, stack + sizeof stack, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, &child, NULL, NULL, &memory);
 
     if (pid < 0)
         return guest_fault(fault, GUEST_STAGE_SPAWN, 0, -errno);
+    await_release(pid, &memory);
     if (child.executing && !child.error)
         return pid;
     waitpid(pid, NULL, __WALL);

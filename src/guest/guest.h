@@ -65,9 +65,14 @@ enum guest_tag {
     GUEST_TERMINAL,             /* u64: rows << 16 | columns: a terminal of its own instead of the three streams; STARTED then carries its master */
     GUEST_TARGET,               /* u64: the serial of an EXEC */
     GUEST_NUMBER,               /* u64: a signal */
-    GUEST_SCOPE,                /* u64: enum rollbox_scope */
+    GUEST_SCOPE,                /* u64: enum guest_scope */
     GUEST_BYTES,                /* u64: size of the tmpfs to make, these two */
     GUEST_ENTRIES,
+};
+
+/* Whom a signal is for: enum rollbox_scope, which has the same numbers. */
+enum guest_scope {
+    GUEST_SCOPE_MAIN = 1, GUEST_SCOPE_TREE, GUEST_SCOPE_CHILDREN, GUEST_SCOPE_GROUP,
 };
 
 /* Answers. */
@@ -77,11 +82,11 @@ enum guest_record_kind {
     GUEST_CREATE_FAILED,        /* launcher */
     GUEST_BOX_READY,            /* init; fds as flagged in `value`: a new network namespace (1), the private tmpfs (2) */
     GUEST_FAILED,               /* launcher or init: set-up failed; it ends */
-    GUEST_STARTED,              /* init: the command is running */
+    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process */
     GUEST_EXEC_FAILED,          /* init: it never ran */
     GUEST_EXITED,               /* init: wait status in `value`, usage in the rest */
     GUEST_SIGNALLED,            /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how many processes */
-    GUEST_FROZEN,               /* init: `value`: how many processes there are besides init; `error` ETIMEDOUT if some would not stand still (all go on then) */
+    GUEST_FROZEN,               /* init: `value`: how many processes there are besides init and its agents (GUEST_FILES), which stand still, too; `error` ETIMEDOUT if some would not stand still (all go on then) */
     GUEST_FILES_SERVED,         /* init: `error` */
     GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
 };

@@ -83,7 +83,10 @@ struct exec_request {
     char *const *envp;
     const char *cwd;            /* "": the directory of the private files, under isolation process */
     uint64_t processes;         /* RLIMIT_NPROC instead of the plan's; 0: the plan's */
-    int stdio[3];
+    const int *fds;             /* what become its descriptors 0, 1, 2, ... */
+    size_t n_fds;
+    bool terminal;              /* the first of them is its controlling terminal */
+    bool keeps_orphans;         /* what its tree orphans stays below it while it lives */
 };
 
 /* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it never will. */

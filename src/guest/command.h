@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What init's own files share: the commands of a sandbox, their trees of processes, their terminals. */
+#ifndef ROLLBOX_GUEST_COMMAND_H
+#define ROLLBOX_GUEST_COMMAND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/wire.h"
+#include "guest/internal.h"
+
+#define COMMAND_MAX 1024        /* that run at once */
+#define COMMAND_MAX_AGENTS 64
+
+/* init.c */
+int64_t init_now_ns(void);
+/* The sandbox' end. In a pid namespace the kernel kills what is left. */
+_Noreturn void init_leave(const struct box *box, int status);
+
+/* command.c: the commands that run. A session has any number, all in init's own Landlock domain; else there is one at a time. */
+void command_start(const struct box *box, struct wire_message *message);
+/* Waits for every process that has ended and reports the ends of commands. */
+void command_reap(const struct box *box);
+/* The main process of the command that an EXEC with this serial started; 0: none runs. */
+pid_t command_main(uint64_t serial);
+size_t command_count(void);
+/* GUEST_FILES: a child of init's that serves the socket. 0 or -errno. */
+int command_serve_files(int socket);
+bool command_is_agent(pid_t pid);
+extern bool command_in_session;
+
+/* tree.c: sends a signal to the processes that `scope` (enum guest_scope) means. Their number, or -errno. */
+int tree_signal(pid_t top, int number, uint64_t scope);
+/* Stops every process but init. How many there are, agents not counted, or -ETIMEDOUT: then all go on. */
+int tree_freeze(void);
+void tree_thaw(void);
+bool tree_is_frozen(void);
+
+/* terminal.c: a new terminal of the sandbox. 0 or -errno. */
+int terminal_open(uint64_t size, int *ret_master, int *ret_slave);
+/* In the process that it is to control, a session's leader with the terminal as its standard input. 0 or -errno. */
+int terminal_control(void);
+
+#endif

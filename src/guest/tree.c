@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Trees of processes: signals to all of one, and a sandbox that stands still.
+ *
+ * All of it is looking into /proc, which is no picture of one moment: while it is read, processes come and go, and whom it concerns may be trying not to be found. What makes an end of that:
+ *
+ * - A process that has a SIGKILL or SIGSTOP pending creates no other one, from the moment that kill() returns. So once everything that is found has been sent one, whatever is
+ *   not found yet is the child of something that was not found either; a census that finds nothing new, after one that found nothing new, is the end.
+ * - A tree does not leave its top while that lives: the main process of a command is a subreaper (exec.c), and the filter keeps it so and refuses CLONE_PARENT. So the top is stopped first and killed last.
+ * - Where that comes to no end (bombs that fork faster than they are found, another command that sends SIGCONT), everything in the sandbox is stopped by one kill(-1), which the kernel
+ *   does under the lock that forks need. It is the last resort as it is felt by those who are not meant.
+ *
+ * Standing still is done by SIGSTOP, parents first, and undone by SIGCONT, children first: a shell with job control that sees a child stop takes it for the terminal's ^Z.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "guest/command.h"
+#include "sys/syscalls.h"
+
+#define MAX_PROCESSES 32768     /* in one census; what is more is found when these are dead */
+#define MAX_ROUNDS 24           /* before everything is stopped at once */
+#define QUIET_ROUNDS 2
+#define TICK_NS 100000
+#define FREEZE_NS 2000000000ll
+#define MAX_THEIRS 1024
+#define MAX_LOOKS 4096          /* beside the census itself */
+
+enum place { UNKNOWN, INSIDE, OUTSIDE };
+
+struct process {
+    uint64_t started;           /* with the pid, a name that is not used again */
+    uint64_t size, resident;    /* of its memory */
+    pid_t pid, parent, group, foreground;
+    uint32_t threads;
+    uint32_t depth;             /* below init; 0: not worked out */
+    char state;
+    uint8_t place;              /* enum place */
+    bool told;                  /* has been sent its signal */
+    bool still;
+};
+
+struct census {
+    struct process *list;       /* by pid, rising, as the kernel lists them */
+    size_t n;
+    int proc;
+    unsigned looks;
+    bool unsure;                /* some could not be placed, or counted */
+};
+
+/* What getdents64(2) fills in; C libraries disagree on its name. */
+struct entry {
+    uint64_t inode;
+    int64_t offset;
+    unsigned short length;
+    unsigned char type;
+    char name[];
+};
+
+static bool frozen;
+static pid_t theirs[MAX_THEIRS];        /* stopped by others when we froze: not ours to continue */
+static size_t n_theirs;
+
+/* ---- looking -------------------------------------------------------------------------------------------------------- */
+
+static const char *skip_fields(const char *at, unsigned n) {
+    while (n--) {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    return at;
+}
+
+static uint64_t number_at(const char *at) {
+    return strtoul(at, NULL, 10);
+}
+
+/* One process or thread, by the path of its stat. False if it is gone. */
+static bool look_at(int proc, const char *path, struct process *ret_process) {
+    char text[1024];
+    int fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return false;
+    text[n] = '\0';
+    /* The name may hold anything; nothing after it holds a bracket. */
+    const char *at = strrchr(text, ')');
+    if (!at || strlen(at) < 4)
+        return false;
+    at += 2;
+    *ret_process = (struct process){ .pid = (pid_t)number_at(text), .state = *at };
+    ret_process->parent = (pid_t)number_at(at = skip_fields(at, 1));
+    ret_process->group = (pid_t)number_at(at = skip_fields(at, 1));
+    at = skip_fields(at, 3);
+    ret_process->foreground = *at == '-' ? -1 : (pid_t)number_at(at);
+    ret_process->threads = (uint32_t)number_at(at = skip_fields(at, 12));
+    ret_process->started = number_at(at = skip_fields(at, 2));
+    ret_process->size = number_at(at = skip_fields(at, 1));
+    ret_process->resident = number_at(skip_fields(at, 1));
+    return true;
+}
+
+static char *put_text(char *at, const char *text) {
+    while (*text)
+        *at++ = *text++;
+    *at = '\0';
+    return at;
+}
+
+static bool look(int proc, pid_t pid, struct process *ret_process) {
+    char path[32];
+
+    put_text(guest_put_number(path, (uint64_t)pid), "/stat");
+    return look_at(proc, path, ret_process);
+}
+
+/* Dead are those of whom nothing runs any more: a process whose first thread has ended looks like a zombie, too. */
+static bool is_dead(const struct process *p) {
+    return p->state == 'X' || (p->state == 'Z' && p->threads <= 1);
+}
+
+/* Calls back for each entry of a directory whose name is a number, until that returns false. */
+static int each_number(int directory, bool (*call)(void *data, pid_t number), void *data) {
+    _Alignas(8) char buffer[8192];
+    long n;
+
+    while ((n = sys_call3(__NR_getdents64, directory, buffer, sizeof buffer)) > 0)
+        for (long at = 0; at < n;) {
+            const struct entry *entry = (const void *)(buffer + at);
+
+            at += entry->length;
+            if (entry->name[0] >= '1' && entry->name[0] <= '9' && !call(data, (pid_t)number_at(entry->name)))
+                return 0;
+        }
+    return (int)n;
+}
+
+static bool count_in(void *data, pid_t pid) {
+    struct census *census = data;
+
+    if (pid == 1)
+        return true;
+    if (census->n == MAX_PROCESSES) {
+        census->unsure = true;
+        return false;
+    }
+    census->n += look(census->proc, pid, &census->list[census->n]);
+    return true;
+}
+
+static int census_take(struct census *census) {
+    census->n = census->looks = 0;
+    census->unsure = false;
+    census->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (census->proc < 0)
+        return -errno;
+    return each_number(census->proc, count_in, census);
+}
+
+static void census_close(struct census *census) {
+    if (census->proc >= 0)
+        close(census->proc);
+    census->proc = -1;
+}
+
+static int census_init(struct census *census) {
+    void *list = mmap(NULL, MAX_PROCESSES * sizeof(struct process), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    *census = (struct census){ .list = list, .proc = -1 };
+    return list == MAP_FAILED ? -errno : 0;
+}
+
+static void census_done(struct census *census) {
+    census_close(census);
+    munmap(census->list, MAX_PROCESSES * sizeof(struct process));
+}
+
+static struct process *census_find(const struct census *census, pid_t pid) {
+    size_t low = 0, high = census->n;
+
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+
+        if (census->list[middle].pid == pid)
+            return &census->list[middle];
+        if (census->list[middle].pid < pid)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+/* The parent as the census saw it; NULL if it did not, or if that is another process that has got the pid. */
+static struct process *census_parent(const struct census *census, const struct process *p) {
+    struct process *parent = census_find(census, p->parent);
+
+    return parent && parent->started <= p->started ? parent : NULL;
+}
+
+/* ---- whose is it? --------------------------------------------------------------------------------------------------- */
+
+/* The census saw a process, but its parent no more (or not yet): asks again, upwards. */
+static enum place trace(struct census *census, const struct process *p, pid_t top) {
+    struct process now;
+
+    for (pid_t pid = p->pid; census->looks < MAX_LOOKS; pid = now.parent) {
+        census->looks++;
+        if (!look(census->proc, pid, &now)) {
+            if (pid == p->pid)
+                return OUTSIDE;         /* it has ended */
+            now.parent = p->pid;        /* one above it has: its child has another parent now */
+            continue;
+        }
+        if (now.parent == top)
+            return INSIDE;
+        if (now.parent <= 1)
+            return OUTSIDE;
+    }
+    census->unsure = true;
+    return UNKNOWN;
+}
+
+static enum place place_of(struct census *census, struct process *p, pid_t top) {
+    enum place place = UNKNOWN;
+    struct process *at = p;
+
+    for (size_t steps = 0; place == UNKNOWN && steps <= census->n; steps++) {
+        struct process *parent;
+
+        if (at->place != UNKNOWN)
+            place = (enum place)at->place;
+        else if (at->parent == top)
+            place = INSIDE;
+        else if (at->parent <= 1)
+            place = OUTSIDE;
+        else if ((parent = census_parent(census, at)))
+            at = parent;
+        else {
+            place = trace(census, at, top);
+            break;
+        }
+    }
+    /* All on the way have the same; so each is passed once. */
+    for (at = p; place != UNKNOWN && at && at->place == UNKNOWN; at = census_parent(census, at))
+        at->place = (uint8_t)place;
+    return place;
+}
+
+/* ---- signals -------------------------------------------------------------------------------------------------------- */
+
+/* Sends the signal to all that is below the top and was not sent it yet. How many. */
+static int tell(struct census *census, const struct census *before, pid_t top, int number) {
+    int n = 0;
+
+    for (size_t i = 0; i < census->n; i++) {
+        struct process *p = &census->list[i];
+        const struct process *known = before ? census_find(before, p->pid) : NULL;
+
+        if (p->pid == top || is_dead(p) || command_is_agent(p->pid) || place_of(census, p, top) != INSIDE)
+            continue;
+        p->told = known && known->told && known->started == p->started;
+        if (p->told)
+            continue;
+        p->told = true;
+        n += kill(p->pid, number) == 0;
+    }
+    return n;
+}
+
+/* SIGKILL or SIGSTOP to all below the top, however they try to be missed. */
+static int insist(pid_t top, int number) {
+    struct census two[2];
+    int total = 0, quiet = 0, r = census_init(&two[0]);
+
+    if (r < 0)
+        return r;
+    r = census_init(&two[1]);
+    if (r < 0) {
+        census_done(&two[0]);
+        return r;
+    }
+    for (int round = 0; r >= 0 && quiet < QUIET_ROUNDS && round < MAX_ROUNDS; round++) {
+        struct census *now = &two[round % 2], *before = round ? &two[1 - round % 2] : NULL;
+
+        (void)kill(top, SIGSTOP);       /* again, each time: another command may have let it go on */
+        r = census_take(now);
+        if (r < 0)
+            break;
+        int n = tell(now, before, top, number);
+        quiet = n || now->unsure ? 0 : quiet + 1;
+        total += n;
+        census_close(now);
+    }
+    census_done(&two[0]);
+    census_done(&two[1]);
+    return r < 0 ? r : quiet < QUIET_ROUNDS ? -EAGAIN : total;
+}
+
+static int tell_once(pid_t top, int number) {
+    struct census census;
+    int r = census_init(&census);
+
+    if (r < 0)
+        return r;
+    r = census_take(&census);
+    if (r >= 0)
+        r = tell(&census, NULL, top, number);
+    census_done(&census);
+    return r;
+}
+
+static int signal_below(pid_t top, int number) {
+    bool was_frozen = frozen;
+    int r = number == SIGKILL || number == SIGSTOP ? insist(top, number) : tell_once(top, number);
+
+    if (r != -EAGAIN || number != SIGKILL)
+        return r == -EAGAIN ? 0 : r;
+    /* Nothing gets away from here on; also if some do not stand still in time. */
+    (void)kill(-1, SIGSTOP);
+    if (!was_frozen)
+        (void)tree_freeze();
+    r = insist(top, number);
+    if (!was_frozen)
+        tree_thaw();
+    return r == -EAGAIN ? 0 : r;
+}
+
+static int signal_group(const struct process *top, int number) {
+    pid_t group = top->foreground > 1 ? top->foreground : top->group;
+
+    /* The group in the foreground may have ended meanwhile. */
+    if (group <= 1)
+        return -ESRCH;
+    if (kill(-group, number) == 0)
+        return 1;
+    return group != top->group && kill(-top->group, number) == 0 ? 1 : -ESRCH;
+}
+
+int tree_signal(pid_t top, int number, uint64_t scope) {
+    struct process main;
+    int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    if (proc < 0)
+        return -errno;
+    bool exists = look(proc, top, &main);
+    close(proc);
+    if (!exists)
+        return -ESRCH;
+    if (frozen && number == SIGCONT)
+        return -EBUSY;
+    if (scope == GUEST_SCOPE_GROUP)
+        return signal_group(&main, number);
+    if (scope == GUEST_SCOPE_MAIN)
+        return kill(top, number) < 0 ? -errno : 1;
+    if (scope != GUEST_SCOPE_TREE && scope != GUEST_SCOPE_CHILDREN)
+        return -EINVAL;
+
+    bool all = scope == GUEST_SCOPE_TREE;
+    /* A shell that is told first does not go on to its next line as the one it waits for ends. */
+    if (all && number != SIGKILL && kill(top, number) < 0)
+        return -errno;
+    int r = signal_below(top, number);
+    if (all && number == SIGKILL)
+        (void)kill(top, SIGKILL);
+    else if (!all && (number == SIGKILL || number == SIGSTOP) && !frozen && main.state != 'T')
+        (void)kill(top, SIGCONT);
+    return r < 0 ? r : r + all;
+}
+
+/* ---- standing still ------------------------------------------------------------------------------------------------- */
+
+struct threads {
+    int directory;
+    bool vfork;                 /* it waits for a child that shares its memory */
+    bool still;
+};
+
+static bool stands(char state) {
+    return state == 'T' || state == 't' || state == 'Z' || state == 'X';
+}
+
+static bool thread_stands(void *data, pid_t thread) {
+    struct threads *threads = data;
+    struct process p;
+    char path[32];
+
+    put_text(guest_put_number(path, (uint64_t)thread), "/stat");
+    if (look_at(threads->directory, path, &p))
+        threads->still = stands(p.state) || (p.state == 'D' && threads->vfork);
+    return threads->still;
+}
+
+/* A process that has called vfork waits in the kernel, where no signal stops it, until the child has executed; with the child stopped it stands as still. It is told by the memory that both share. */
+static bool waits_for_vfork(const struct census *census, const struct process *p) {
+    for (size_t i = 0; i < census->n; i++) {
+        const struct process *child = &census->list[i];
+
+        if (child->parent == p->pid && child->state == 'T' && child->size == p->size && child->resident == p->resident)
+            return true;
+    }
+    return false;
+}
+
+static bool is_still(const struct census *census, const struct process *p) {
+    struct threads threads = { .vfork = (p->state == 'D' || p->threads > 1) && waits_for_vfork(census, p), .still = true };
+    char path[32];
+
+    if (is_dead(p))
+        return true;
+    if (!stands(p->state) && !(p->state == 'D' && threads.vfork))
+        return false;
+    if (p->threads <= 1)
+        return true;
+    put_text(guest_put_number(path, (uint64_t)p->pid), "/task");
+    threads.directory = openat(census->proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (threads.directory < 0)
+        return errno == ENOENT;
+    int r = each_number(threads.directory, thread_stands, &threads);
+    close(threads.directory);
+    return (r >= 0 || r == -ENOENT) && threads.still;
+}
+
+static bool is_theirs(pid_t pid) {
+    for (size_t i = 0; i < n_theirs; i++)
+        if (theirs[i] == pid)
+            return true;
+    return false;
+}
+
+static void stop(const struct process *p) {
+    for (size_t i = 0; i < n_theirs; i++)
+        if (theirs[i] == p->pid)
+            theirs[i] = theirs[--n_theirs];
+    (void)kill(p->pid, SIGSTOP);
+}
+
+/* One look at all, and a SIGSTOP to those who run; with `polite`, whose parents do not. How many ran; ret_n: how many there are. */
+static int stop_some(struct census *census, bool first, bool polite, int *ret_n) {
+    int restless = census->unsure, n = 0;
+
+    for (size_t i = 0; i < census->n; i++) {
+        struct process *p = &census->list[i];
+
+        p->still = is_still(census, p);
+        if (first && p->state == 'T' && p->still && n_theirs < MAX_THEIRS)
+            theirs[n_theirs++] = p->pid;
+        n += !is_dead(p) && !command_is_agent(p->pid);
+        restless += !p->still;
+    }
+    for (size_t i = 0; i < census->n; i++) {
+        struct process *p = &census->list[i];
+        const struct process *parent = census_parent(census, p);
+
+        if (!p->still && (!polite || !parent || parent->still || parent->state == 'D'))
+            stop(p);
+    }
+    *ret_n = n;
+    return restless;
+}
+
+int tree_freeze(void) {
+    struct timespec tick = { .tv_nsec = TICK_NS };
+    int64_t deadline = init_now_ns() + FREEZE_NS;
+    struct census census;
+    int quiet = 0, n = 0, r = census_init(&census);
+
+    if (r < 0)
+        return r;
+    if (!frozen)
+        n_theirs = 0;
+    for (int round = 0; quiet < QUIET_ROUNDS; round++) {
+        r = census_take(&census);
+        if (r < 0)
+            break;
+        quiet = stop_some(&census, round == 0 && !frozen, round < MAX_ROUNDS, &n) ? 0 : quiet + 1;
+        census_close(&census);
+        if (round == MAX_ROUNDS)
+            (void)kill(-1, SIGSTOP);
+        if (quiet)
+            continue;
+        if (init_now_ns() > deadline) {
+            r = -ETIMEDOUT;
+            break;
+        }
+        (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
+    }
+    census_done(&census);
+    bool again = frozen;
+    frozen = true;
+    if (r < 0 && !again)
+        tree_thaw();
+    return r < 0 ? r : n;
+}
+
+static void work_out_depth(const struct census *census, struct process *p) {
+    uint32_t steps = 0, depth = 1;
+    struct process *at = p, *parent;
+
+    while (!at->depth && steps <= census->n && (parent = census_parent(census, at))) {
+        at = parent;
+        steps++;
+    }
+    if (at->depth)
+        depth = at->depth;
+    for (at = p, depth += steps; at && !at->depth && depth; at = census_parent(census, at))
+        at->depth = depth--;
+}
+
+void tree_thaw(void) {
+    struct census census;
+    uint32_t deepest = 0;
+
+    if (!frozen)
+        return;
+    frozen = false;
+    if (census_init(&census) < 0 || census_take(&census) < 0) {
+        (void)kill(-1, SIGCONT);
+        return;
+    }
+    for (size_t i = 0; i < census.n; i++) {
+        work_out_depth(&census, &census.list[i]);
+        if (census.list[i].depth > deepest)
+            deepest = census.list[i].depth;
+    }
+    for (uint32_t depth = deepest; depth; depth--)
+        for (size_t i = 0; i < census.n; i++)
+            if (census.list[i].depth == depth && !is_theirs(census.list[i].pid))
+                (void)kill(census.list[i].pid, SIGCONT);
+    if (census.unsure)
+        (void)kill(-1, SIGCONT);
+    census_done(&census);
+}
+
+bool tree_is_frozen(void) {
+    return frozen;
+}
