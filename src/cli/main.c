@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/private.h"
 
 static void fail_prefix(const struct options *options) {
     fprintf(stderr, "rollbox%s%s: ", options && options->command ? " " : "", options && options->command ? options->command->name : "");
@@ -43,6 +44,8 @@ int cli_fail_error(const struct options *options, const struct rollbox_error *er
 int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     struct rollbox_engine_options engine_options = { .size = sizeof engine_options, .socket_path = options_text(options, OPTION_ENGINE) };
 
+    if (!engine_options.socket_path)
+        return private_open(ret_engine, error);
     return rollbox_engine_open(&engine_options, ret_engine, error);
 }
 
@@ -156,6 +159,7 @@ int main(int argc, char **argv) {
     struct options options;
     int used;
 
+    private_arguments(argc, argv);
     if (open_standard_streams() < 0)
         return CLI_EXIT_ERROR;
     raise_open_files();
@@ -180,6 +184,7 @@ int main(int argc, char **argv) {
         status = cli_flush(&options, 0);
     } else {
         status = command->call(&options);
+        private_drop();
     }
     options_done(&options);
     return status;

@@ -15,6 +15,7 @@
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
+#include "cli/private.h"
 #include "cli/relay.h"
 #include "cli/signals.h"
 
@@ -147,6 +148,7 @@ int cmd_run(const struct options *options) {
     struct rollbox_error error = { 0 };
     struct cli_policy policy;
 
+    private_start(options);
     int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
     if (status)
         return error.code ? outcome_fail(options, &error) : status;

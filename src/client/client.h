@@ -28,11 +28,13 @@
 
 /* ---- spawn.c ---- */
 
+#define SPAWN_SOCKET_BYTES (1 << 20)   /* more requests in flight before a sender must wait; the kernel caps it, and less is only slower */
+
 struct spawned {
     int socket;                 /* non-blocking, close-on-exec */
     int pidfd;
     pid_t pid;
-    char *path;                 /* of the engine that runs */
+    char *path;                 /* of the engine that runs; NULL: of no program of its own */
 };
 
 /* Starts a private engine that serves the other end of a socket pair as its descriptor 3. `engine_path` may be NULL: it is then looked for. */
@@ -150,6 +152,9 @@ struct rollbox_engine {
 /* Makes a handle of a connected SOCK_SEQPACKET socket (consumed also on failure) and sends HELLO. `pid` is the engine's or 0, `take_pidfd` a private
  * engine's, or -EBADF; `path` (borrowed) is for messages. */
 int connection_new(int take_socket, pid_t pid, int take_pidfd, const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+
+/* The same for a private engine that is started already, consumed also on failure, as rollbox_engine_open would return it. */
+int connection_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
 /* Fails with -ECHILD in a process that forked off the owner. */
 int connection_check_owner(pid_t owner, struct rollbox_error *error);

@@ -689,21 +689,32 @@ static int join_shared(const char *path, struct rollbox_engine **ret_engine, str
     return connection_new(TAKE_FD(fd), peer.pid, -EBADF, path, ret_engine, error);
 }
 
-static int start_private(const char *engine_path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    struct spawned spawned;
+/* A handle of a private engine; if it cannot be made, the engine ends. */
+static int hold(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+    auto_free char *path = take->path;
+    int r = connection_new(take->socket, take->pid, take->pidfd, path ? path : "rollbox-engine", ret_engine, error);
 
-    int r = spawn_engine(engine_path, &spawned, error);
-    if (r < 0)
-        return r;
-    pid_t pid = spawned.pid;
-    auto_free char *path = spawned.path;
-    r = connection_new(spawned.socket, pid, spawned.pidfd, path, ret_engine, error);
     if (r < 0) {
-        kill(pid, SIGKILL);
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        kill(take->pid, SIGKILL);
+        while (waitpid(take->pid, NULL, 0) < 0 && errno == EINTR)
             ;
     }
     return r;
+}
+
+static int start_private(const char *engine_path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+    struct spawned spawned;
+    int r = spawn_engine(engine_path, &spawned, error);
+
+    return r < 0 ? r : hold(&spawned, ret_engine, error);
+}
+
+/* So that a fork shares nothing. */
+static int watch_forks(struct rollbox_error *error) {
+    pthread_once(&fork_once, handle_forks);
+    if (fork_error)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, fork_error, "connect", "cannot register fork handlers: %s", strerror(fork_error));
+    return 0;
 }
 
 ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
@@ -713,12 +724,12 @@ ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *opti
     if (!ret_engine || (options && options->size != sizeof *options))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "options.size is %zu, not %zu: set it to sizeof(struct rollbox_engine_options)",
                          options ? options->size : 0, sizeof *options);
-    pthread_once(&fork_once, handle_forks);
-    if (fork_error)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, fork_error, "connect", "cannot register fork handlers: %s", strerror(fork_error));
+    int r = watch_forks(error);
+    if (r < 0)
+        return r;
     /* A fork of the process must not fall between the making of the socket and its entry here: the child would keep the engine alive. */
     pthread_mutex_lock(&registry_lock);
-    int r = socket_path ? join_shared(socket_path, &engine, error) : start_private(options ? options->engine_path : NULL, &engine, error);
+    r = socket_path ? join_shared(socket_path, &engine, error) : start_private(options ? options->engine_path : NULL, &engine, error);
     if (r >= 0)
         list_add_tail(&registry, &engine->of_registry);
     pthread_mutex_unlock(&registry_lock);
@@ -734,6 +745,25 @@ ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *opti
     }
     *ret_engine = engine;
     return 0;
+}
+
+int connection_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
+    struct rollbox_engine *engine = NULL;
+    int r = watch_forks(error);
+
+    if (r < 0) {
+        close_fd(&take->socket);
+        close_fd(&take->pidfd);
+        return r;               /* it ends when it notices */
+    }
+    pthread_mutex_lock(&registry_lock);
+    r = hold(take, &engine, error);
+    if (r >= 0)
+        list_add_tail(&registry, &engine->of_registry);
+    pthread_mutex_unlock(&registry_lock);
+    if (r >= 0)
+        *ret_engine = engine;
+    return r;
 }
 
 static void reap(struct rollbox_engine *engine) {

@@ -26,7 +26,6 @@
 
 #define ENGINE_NAME "rollbox-engine"
 #define ENGINE_FD 3
-#define SOCKET_BUFFER_BYTES (1 << 20)
 
 /* The directory of the file that this code was loaded from, or of the program, for the caller to free. NULL if it cannot be told. */
 static char *own_directory(bool of_library) {
@@ -161,7 +160,7 @@ static int spawn(const char *path, int socket, char **environment, pid_t *ret_pi
 
 int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct rollbox_error *error) {
     auto_free char *path = NULL;
-    int pair[2], size = SOCKET_BUFFER_BYTES;
+    int pair[2], size = SPAWN_SOCKET_BYTES;
     pid_t pid;
 
     int r = find_engine(engine_path, &path, error);
@@ -174,7 +173,6 @@ int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct ro
     auto_free char **environment = engine_environment();
     if (!environment)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect", "out of memory");
-    /* More requests in flight before a sender must wait; the kernel caps it, and less is only slower. */
     (void)setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     (void)setsockopt(theirs, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
     r = above_standard(&theirs);

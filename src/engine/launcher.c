@@ -191,7 +191,8 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
         if (launcher)
             close(launcher->socket);
         free(launcher);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "%s cannot be started: %s", engine->init_path, strerror(-r));
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "%s cannot be started: %s%s", engine->init_path, strerror(-r),
+                         r == -ENOENT ? "; it belongs beside the engine" : "");
     }
     launcher->program = program;
     program->launcher = launcher;
