@@ -51,6 +51,7 @@ enum filter_rule {
     FILTER_SOCKET,
     FILTER_SOCKETPAIR,
     FILTER_SECCOMP,
+    FILTER_PRCTL,
     FILTER_MKNOD,
     FILTER_MKNODAT,
     FILTER_RENAME,
@@ -87,6 +88,7 @@ enum filter_rule {
 
 /* Of the kernel's interface, spelled out where a header is too old or would clash with libc's. */
 #define NAMESPACE_FLAGS 0x7e020000u             /* CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; CLONE_NEWTIME is no flag of clone */
+#define PARENT_FLAG 0x00008000u                 /* CLONE_PARENT: a process that leaves the tree of its command */
 #define UNSHARE_ALLOWED 0x00050f00u             /* CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM: of the process itself */
 #define PERSONALITY_ALLOWED 0x00060008u         /* PER_LINUX32, UNAME26, ADDR_NO_RANDOMIZE: setarch and gdb */
 #define SOCKET_TYPE_MASK 0xfu
@@ -288,10 +290,17 @@ static unsigned check_open(struct program *p, unsigned flags_argument) {
     return load(p, ARGUMENT(flags_argument), test(p, BPF_JSET, OPEN_CREATES, mode, verdict(p, FILTER_ALLOW)));
 }
 
+/* A command is the subreaper of its tree, and stays it: else what it orphans would go to init, and no time-out would find it. */
+static unsigned check_prctl(struct program *p) {
+    unsigned to = load(p, ARGUMENT(1), test(p, BPF_JEQ, 0, verdict(p, FILTER_EPERM), verdict(p, FILTER_ALLOW)));
+
+    return load(p, ARGUMENT(0), test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, verdict(p, FILTER_ALLOW)));
+}
+
 static unsigned check(struct program *p, const struct filter_options *options, enum filter_rule rule) {
     switch ((int)rule) {
     case FILTER_CLONE:
-        return check_bits(p, 0, NAMESPACE_FLAGS, FILTER_EPERM);
+        return check_bits(p, 0, NAMESPACE_FLAGS | PARENT_FLAG, FILTER_EPERM);
     case FILTER_UNSHARE:
         return check_bits(p, 0, ~UNSHARE_ALLOWED, FILTER_EPERM);
     case FILTER_PERSONALITY:
@@ -307,6 +316,8 @@ static unsigned check(struct program *p, const struct filter_options *options, e
     case FILTER_SECCOMP:
         /* A listener holds its own processes in the kernel until it answers, and no snapshot can hold it; EINVAL is what a kernel without listeners says. */
         return check_bits(p, 1, NEW_LISTENER, FILTER_EINVAL);
+    case FILTER_PRCTL:
+        return check_prctl(p);
     case FILTER_MKNOD:
         return check_mknod(p, options, 1);
     case FILTER_MKNODAT:

@@ -164,7 +164,7 @@
     X(154, modify_ldt, EPERM) \
     X(155, pivot_root, EPERM) \
     X(156, _sysctl, EPERM) \
-    X(157, prctl, ALLOW) \
+    X(157, prctl, PRCTL) \
     X(158, arch_prctl, ALLOW) \
     X(159, adjtimex, EPERM)                         /* reading and setting differ only in memory */ \
     X(160, setrlimit, ALLOW) \
@@ -281,7 +281,7 @@
     X(271, ppoll, ALLOW) \
     X(272, unshare, UNSHARE) \
     X(273, set_robust_list, ALLOW) \
-    X(274, get_robust_list, ALLOW) \
+    X(274, get_robust_list, PEEK) \
     X(275, splice, ALLOW) \
     X(276, tee, ALLOW) \
     X(277, sync_file_range, ALLOW) \
@@ -354,7 +354,7 @@
     X(431, fsconfig, EPERM) \
     X(432, fsmount, EPERM) \
     X(433, fspick, EPERM) \
-    X(434, pidfd_open, ALLOW) \
+    X(434, pidfd_open, PEEK) \
     X(435, clone3, ENOSYS)                          /* its flags are in memory; glibc falls back to clone */ \
     X(436, close_range, ALLOW) \
     X(437, openat2, OPENAT2) \

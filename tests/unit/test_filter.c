@@ -174,6 +174,7 @@ TEST(arguments_by_default) {
         { SYS_clone, { CLONE_NEWIPC }, ERRNO(EPERM) },
         { SYS_clone, { CLONE_NEWPID }, ERRNO(EPERM) },
         { SYS_clone, { CLONE_NEWNET }, ERRNO(EPERM) },
+        { SYS_clone, { CLONE_PARENT | SIGCHLD }, ERRNO(EPERM) },             /* a sibling of a command is in nobody's tree */
         { SYS_clone3, { 0 }, ERRNO(ENOSYS) },
         { SYS_unshare, { 0 }, ALLOW },
         { SYS_unshare, { CLONE_FILES | CLONE_FS | CLONE_SYSVSEM }, ALLOW },
@@ -247,6 +248,12 @@ TEST(arguments_by_default) {
         { SYS_process_vm_readv, { 1 }, ERRNO(EPERM) },
         { SYS_process_vm_writev, { 1 }, ERRNO(EPERM) },
         { SYS_process_vm_readv, { 1234 }, ALLOW },
+        { SYS_get_robust_list, { 1 }, ERRNO(EPERM) },
+        { SYS_get_robust_list, { 0 }, ALLOW },
+        { SYS_pidfd_open, { 1 }, ERRNO(EPERM) },
+        { SYS_pidfd_open, { 1, O_EXCL /* PIDFD_THREAD */ }, ERRNO(EPERM) },
+        { SYS_pidfd_open, { 1234 }, ALLOW },
+        { SYS_kcmp, { 1 }, ERRNO(EPERM) },
         { SYS_setpriority, { PRIO_PROCESS, 0 }, ALLOW },
         { SYS_setpriority, { PRIO_PROCESS, 1234 }, ALLOW },
         { SYS_setpriority, { PRIO_PROCESS, 1 }, ERRNO(EPERM) },
@@ -261,6 +268,11 @@ TEST(arguments_by_default) {
         { SYS_ptrace, { 0 }, ALLOW },
         { SYS_ptrace, { 16 /* PTRACE_ATTACH */, 1234 }, ALLOW },
         { SYS_ptrace, { 16, 1 }, ERRNO(EPERM) },
+        { SYS_ptrace, { 0x4206 /* PTRACE_SEIZE */, 1 }, ERRNO(EPERM) },
+        { SYS_prctl, { PR_SET_CHILD_SUBREAPER, 1 }, ALLOW },
+        { SYS_prctl, { PR_SET_CHILD_SUBREAPER, 0 }, ERRNO(EPERM) },         /* what it orphans stays in its tree */
+        { SYS_prctl, { PR_GET_CHILD_SUBREAPER, 0 }, ALLOW },
+        { SYS_prctl, { PR_SET_DUMPABLE, 0 }, ALLOW },
         { SYS_landlock_restrict_self, { 0 }, ALLOW },
         { SYS_io_uring_setup, { 0 }, ERRNO(ENOSYS) },
         { SYS_io_setup, { 0 }, ERRNO(ENOSYS) },
@@ -407,7 +419,7 @@ TEST(text_has_names) {
         ASSERT_STR_CONTAINS(text.data, "(ioctl)");
         ASSERT_STR_CONTAINS(text.data, "errno EPERM\n");
         ASSERT_STR_CONTAINS(text.data, "kill process\n");
-        ASSERT_STR_CONTAINS(text.data, "args[0].low has a bit of 0x7e020000");
+        ASSERT_STR_CONTAINS(text.data, "args[0].low has a bit of 0x7e028000");
     }
 }
 
@@ -468,7 +480,10 @@ TEST(kernel_refuses_calls) {
     REFUSED(EPERM, syscall(SYS_unshare, CLONE_NEWUSER));
     REFUSED(EPERM, syscall(SYS_clone, CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0));
     REFUSED(EPERM, syscall(SYS_clone, 0xffff00000000ul | CLONE_NEWUSER | SIGCHLD, 0, 0, 0, 0));
+    REFUSED(EPERM, syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0));
     REFUSED(ENOSYS, syscall(SYS_clone3, NULL, 0));
+    ASSERT_CALL(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0));
+    REFUSED(EPERM, prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0));
     REFUSED(EPERM, syscall(SYS_mount, "none", "/", "tmpfs", 0, NULL));
     REFUSED(EPERM, ioctl(fd, TIOCSTI, "x"));
     REFUSED(EPERM, syscall(SYS_ioctl, fd, 0x100000000ul | TIOCSTI, "x"));
