@@ -58,3 +58,16 @@ enum rollbox_error_code error_code_of(int error_number, enum rollbox_error_code 
         return otherwise;
     }
 }
+
+static const char *const outcome_names[] = {
+    [ROLLBOX_OUTCOME_EXIT] = "exit",
+    [ROLLBOX_OUTCOME_SIGNAL] = "signal",
+    [ROLLBOX_OUTCOME_TIMEOUT] = "timeout",
+    [ROLLBOX_OUTCOME_OUT_OF_MEMORY] = "out_of_memory",
+    [ROLLBOX_OUTCOME_OUTPUT_LIMIT] = "output_limit",
+    [ROLLBOX_OUTCOME_ERROR] = "error",
+};
+
+ROLLBOX_PUBLIC const char *rollbox_outcome_name(enum rollbox_outcome outcome) {
+    return (size_t)outcome < sizeof(outcome_names) / sizeof(outcome_names[0]) ? outcome_names[outcome] : "unknown";
+}

@@ -2,6 +2,7 @@
 #include "base/utf8.h"
 
 #include <stdint.h>
+#include <stdio.h>
 
 /* Looks at the sequence at p. Returns its length and sets *ret_ok; when ill-formed the length is that of the maximal part that could have begun a
  * well-formed sequence (at least 1): Unicode's recommended practice for replacement. */
@@ -76,4 +77,66 @@ void base64_encode(struct buf *to, const void *data, size_t length) {
                         i + 2 < length ? digits[word & 63] : '=' };
         buf_add(to, out, 4);
     }
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------------------------------- */
+
+static void json_escape(struct buf *to, unsigned char c) {
+    static const char hex[] = "0123456789abcdef";
+    char text[6] = { '\\', 'u', '0', '0', hex[c >> 4], hex[c & 15] };
+    size_t length = 2;
+
+    switch (c) {
+    case '"':
+    case '\\':
+        text[1] = (char)c;
+        break;
+    case '\n':
+        text[1] = 'n';
+        break;
+    case '\t':
+        text[1] = 't';
+        break;
+    case '\r':
+        text[1] = 'r';
+        break;
+    default:
+        length = sizeof text;
+        break;
+    }
+    buf_add(to, text, length);
+}
+
+/* `data` is valid UTF-8. */
+static void json_quote(struct buf *to, const unsigned char *data, size_t length) {
+    size_t start = 0;
+
+    buf_add(to, "\"", 1);
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = data[i];
+
+        if (c >= 0x20 && c != '"' && c != '\\')
+            continue;
+        buf_add(to, data + start, i - start);
+        json_escape(to, c);
+        start = i + 1;
+    }
+    if (start < length)
+        buf_add(to, data + start, length - start);
+    buf_add(to, "\"", 1);
+}
+
+bool utf8_json(struct buf *to, const void *data, size_t length) {
+    auto_buf struct buf replaced = BUF_INIT;
+
+    if (!length || utf8_valid(data, length)) {
+        json_quote(to, data, length);
+        return true;
+    }
+    utf8_replace(&replaced, data, length);
+    if (buf_failed(&replaced))
+        to->failed = true;
+    else
+        json_quote(to, (const unsigned char *)replaced.data, replaced.length);
+    return false;
 }

@@ -14,6 +14,9 @@ bool utf8_valid(const void *data, size_t length);
 /* Appends the text, each maximal ill-formed part replaced by one U+FFFD, as Python's errors="replace" does. */
 void utf8_replace(struct buf *to, const void *data, size_t length);
 
+/* Appends a JSON string; what is not valid UTF-8 is replaced. Returns whether all of it was valid. */
+bool utf8_json(struct buf *to, const void *data, size_t length);
+
 /* Appends the base64 (RFC 4648, padded) of the data. */
 void base64_encode(struct buf *to, const void *data, size_t length);
 

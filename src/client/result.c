@@ -23,19 +23,6 @@
 #define SIGNAL_MAX 64
 #define OUTPUT_MAX ((size_t)1 << 46)
 
-static const char *const outcome_names[] = {
-    [ROLLBOX_OUTCOME_EXIT] = "exit",
-    [ROLLBOX_OUTCOME_SIGNAL] = "signal",
-    [ROLLBOX_OUTCOME_TIMEOUT] = "timeout",
-    [ROLLBOX_OUTCOME_OUT_OF_MEMORY] = "out_of_memory",
-    [ROLLBOX_OUTCOME_OUTPUT_LIMIT] = "output_limit",
-    [ROLLBOX_OUTCOME_ERROR] = "error",
-};
-
-ROLLBOX_PUBLIC const char *rollbox_outcome_name(enum rollbox_outcome outcome) {
-    return (size_t)outcome < ARRAY_SIZE(outcome_names) ? outcome_names[outcome] : "unknown";
-}
-
 /* ---- reading ------------------------------------------------------------------------------------------------------ */
 
 int result_read_error(const void *data, size_t length, struct rollbox_error *ret_error) {
@@ -271,69 +258,12 @@ char *result_json_object(const char *text) {
     return compact;
 }
 
-static void json_escape(struct buf *to, unsigned char c) {
-    static const char hex[] = "0123456789abcdef";
-    char text[6] = { '\\', 'u', '0', '0', hex[c >> 4], hex[c & 15] };
-    size_t length = 2;
-
-    switch (c) {
-    case '"':
-    case '\\':
-        text[1] = (char)c;
-        break;
-    case '\n':
-        text[1] = 'n';
-        break;
-    case '\t':
-        text[1] = 't';
-        break;
-    case '\r':
-        text[1] = 'r';
-        break;
-    default:
-        length = sizeof text;
-        break;
-    }
-    buf_add(to, text, length);
-}
-
-/* `data` is valid UTF-8. */
-static void json_quote(struct buf *to, const unsigned char *data, size_t length) {
-    size_t start = 0;
-
-    buf_add(to, "\"", 1);
-    for (size_t i = 0; i < length; i++) {
-        unsigned char c = data[i];
-
-        if (c >= 0x20 && c != '"' && c != '\\')
-            continue;
-        buf_add(to, data + start, i - start);
-        json_escape(to, c);
-        start = i + 1;
-    }
-    if (start < length)
-        buf_add(to, data + start, length - start);
-    buf_add(to, "\"", 1);
-}
-
-/* Quotes the text with what is not valid UTF-8 replaced. Returns whether all of it was valid. */
 static bool json_quote_any(struct buf *to, const void *data, size_t length) {
-    auto_buf struct buf replaced = BUF_INIT;
-
-    if (!length || utf8_valid(data, length)) {
-        json_quote(to, data, length);
-        return true;
-    }
-    utf8_replace(&replaced, data, length);
-    if (buf_failed(&replaced))
-        to->failed = true;
-    else
-        json_quote(to, (const unsigned char *)replaced.data, replaced.length);
-    return false;
+    return utf8_json(to, data, length);
 }
 
 void result_json_string(struct buf *to, const void *data, size_t length) {
-    (void)json_quote_any(to, data, length);
+    (void)utf8_json(to, data, length);
 }
 
 static void json_text(struct buf *to, const char *text) {

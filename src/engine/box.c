@@ -20,7 +20,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
@@ -79,7 +79,10 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
     if (box->state != BOX_SETUP)
         return;
     box->state = BOX_READY;
-    if (!list_empty(&box->in_program))
+    if (box->session) {
+        loop_timer_clear(box->engine->loop, &box->deadline);
+        session_box_ready(box->session);
+    } else if (!list_empty(&box->in_program))
         loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + SPARE_SECONDS * 1000000000ll, box->deadline.callback);
 }
 
@@ -102,6 +105,8 @@ static bool handle_answer(struct box *box) {
         take_ready(box, &record, fds, n_fds);
     else if (record.kind == GUEST_FAILED)
         box_failed(box, &record);
+    else if (box->session)
+        session_answer(box->session, &record, fds, n_fds);
     else if (box->run)
         run_answer(box->run, &record);
     for (size_t i = 0; n > 0 && i < n_fds; i++)
@@ -124,6 +129,8 @@ static void on_death(struct loop_source *source, uint32_t events) {
         ;
     if (box->run)
         run_box_dead(box->run);
+    if (box->session)
+        session_box_dead(box->session, box);
     box_free(box);
 }
 
@@ -141,7 +148,7 @@ static void on_deadline(struct loop_timer *timer) {
         box_kill(box);
 }
 
-int box_new(struct program *program, struct box **ret_box, struct rollbox_error *error) {
+int box_new(struct program *program, struct session *session, struct box **ret_box, struct rollbox_error *error) {
     struct engine *engine = program->engine;
     int pair[2] = { -EBADF, -EBADF };
     int r = program->launcher ? 0 : launcher_start(program, error);
@@ -154,6 +161,8 @@ int box_new(struct program *program, struct box **ret_box, struct rollbox_error 
     struct launcher *launcher = program->launcher;
     box->engine = engine;
     box->program = program;
+    box->session = session;
+    box->is_layered = session || program->n_sessions;
     box->launcher = launcher->number;
     box->pidfd = box->socket = box->netns = box->disk = -EBADF;
     list_init(&box->in_program);
@@ -209,6 +218,8 @@ void box_created(struct box *box, pid_t pid, int take_pidfd) {
 void box_failed(struct box *box, const struct guest_record *record) {
     struct run *run = box->run;
 
+    if (box->session)
+        session_box_failed(box->session, record);
     if (run) {
         box->run = NULL;
         run->box = NULL;
@@ -283,19 +294,25 @@ void box_make_spare(struct box *box) {
 }
 
 /* One that is ready, else one that is on its way. */
-struct box *box_take_spare(struct program *program) {
+struct box *box_take_spare(struct program *program, bool layered) {
     struct box *best = NULL;
 
     list_for_each(node, &program->spares) {
         struct box *box = container_of(node, struct box, in_program);
 
+        if (layered && !box->is_layered)
+            continue;
         if (box->state == BOX_READY || (box->state == BOX_SETUP && !best)) {
             best = box;
             if (box->state == BOX_READY)
                 break;
         }
     }
-    if (best)
+    if (best) {
         leave_spares(best);
+        loop_timer_clear(best->engine->loop, &best->deadline);
+        if (best->state != BOX_READY)
+            box_expect_start(best);
+    }
     return best;
 }

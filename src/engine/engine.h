@@ -31,14 +31,16 @@ struct engine {
     struct features features;
     struct cgroup_root *cgroups;
     int janitor;                /* write end of the janitor's pipe; -EBADF: not started */
-    char *init_path;
+    char *init_path, *store_path;       /* of rollbox-init; of rollbox-store, NULL: not found */
     bool is_private;            /* ends with its one client */
     struct loop_source listen;
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;
     unsigned max_boxes;         /* that our limit of open files can bear, each with all that it may come to need */
     char *socket_path;
-    struct list clients, programs, boxes, queue;
+    struct list clients, programs, boxes, runs, queue, sessions, streams, sinks;
+    uint64_t next_session, next_name, next_exec;
+    unsigned n_sessions, n_sinks;
     uint64_t next_program;
     unsigned n_boxes, n_running, n_queued;
     uint64_t memory_budget, memory_reserved;    /* bytes; budget 0: unlimited */
@@ -65,6 +67,7 @@ struct client {
     int fd;
     bool greeted;
     struct list runs;           /* struct run.of_client */
+    struct list sessions;       /* struct session.of_client: those that end with it */
     struct list outgoing;       /* struct outgoing, when the socket is full */
 };
 
@@ -81,6 +84,7 @@ struct program {
     struct launcher *launcher;  /* NULL: none yet, or it died */
     struct list spares;         /* struct box.in_program: ready and idle */
     unsigned n_spares, n_runs, n_running;
+    unsigned n_sessions;        /* that stand on its launcher: it must not go */
     struct list slots;          /* struct slot: free */
     int64_t used_ns;
 };
@@ -103,6 +107,7 @@ struct launcher {
     bool ready;
     uint32_t id_base;
     struct list creating;       /* struct box.in_launcher: CREATE sent, not yet answered */
+    struct list copying;        /* struct copy.in_launcher: COPY sent, not yet answered */
     uint64_t next_serial;
     uint64_t number;
     int free_netns[64];         /* of its user namespace, so of no use to another's boxes */
@@ -126,12 +131,15 @@ struct box {
     struct loop_timer deadline; /* of set-up, or of a spare's idleness */
     struct slot *slot;
     struct home *home;          /* of isolation process: its private files; NULL: of isolation namespace */
-    struct run *run;            /* NULL: spare, or its run is over */
+    struct run *run;            /* NULL: spare, or its run is over, or: */
+    struct session *session;    /* that lives in it */
+    bool is_layered;            /* `disk` is a layer (layer.c) */
     bool oom;
 };
 
 struct output {
     struct run *run;
+    struct list streams;        /* struct stream: who gets it as it comes */
     struct loop_source source;
     int fd;                     /* read end; -EBADF once at its end or never there */
     struct buf head;
@@ -153,13 +161,24 @@ struct run {
     struct engine *engine;
     struct client *client;      /* NULL once it is gone */
     struct program *program;
+    struct list of_engine;
     struct list of_client;
-    struct list in_queue;
+    struct list in_queue;       /* engine's; of a session's: session->waiting */
     struct list waiters;        /* struct waiter: retries of the same operation */
     uint64_t serial;
-    unsigned char operation[64];
+    unsigned char operation[72];        /* of a session's: its number first, so that two sessions may use the same */
     size_t operation_length;
     enum run_state state;
+    struct session *session;    /* NULL: a box for it alone */
+    struct list of_session;
+    uint64_t exec;              /* its serial towards init */
+    bool has_terminal, is_detached;
+    bool kill_due;              /* init could not be told yet */
+    int input;                  /* what is typed into the terminal; -EBADF */
+    int streams[2];             /* what the streams are to be copied to, until they are; -EBADF */
+    int extra[8];
+    unsigned n_extra;
+    struct typing *typing;      /* session: from `input` into the terminal */
     struct buf request;         /* the message for init */
     int stdio[3];               /* what the command gets; -EBADF once handed over */
     int64_t timeout_ms;
@@ -202,7 +221,7 @@ void launcher_stop(struct launcher *launcher);
 void launcher_kill(struct launcher *launcher);          /* it does not answer */
 
 /* box.c */
-int box_new(struct program *program, struct box **ret_box, struct rollbox_error *error);
+int box_new(struct program *program, struct session *session, struct box **ret_box, struct rollbox_error *error);     /* session: NULL: of a run, or a spare */
 void box_created(struct box *box, pid_t pid, int take_pidfd);
 void box_failed(struct box *box, const struct guest_record *record);
 void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
@@ -210,7 +229,7 @@ void box_orphan(struct box *box);       /* the same, of a program that is going 
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
 void box_expect_start(struct box *box); /* of a command, within some time */
 void box_make_spare(struct box *box);
-struct box *box_take_spare(struct program *program);
+struct box *box_take_spare(struct program *program, bool layered);
 
 /* slot.c */
 int slot_get(struct program *program, struct slot **ret_slot);
@@ -230,16 +249,23 @@ void run_forget_client(struct client *client);  /* as somebody who waits for ano
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
 void run_pump(struct engine *engine);   /* starts what may start */
 void run_pump_soon(struct engine *engine);
+struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length);     /* under way */
+void run_finish(struct run *run);       /* init has told all that it will */
+int run_open_streams(struct run *run);
+int run_wait_for(struct client *client, uint64_t serial, struct run *run);      /* its result goes there, too */
 
 /* output.c */
 int output_open(struct output *output, struct run *run, int *ret_write_end);
+int output_adopt(struct output *output, int take_fd);  /* a terminal's master */
 void output_drain(struct output *output);
 void output_done(struct output *output);
+void output_hand_over(struct output *output);   /* of a command that has ended, whose stream somebody may still write to, and others still read */
 
 /* result.c */
 void result_send(struct run *run);      /* to its client and all who wait for it */
 void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error);      /* without a run */
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
+void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns);      /* of one whose output is gone */
 void result_forget_all(struct engine *engine);
 
 /* serve.c */

@@ -14,11 +14,13 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 
 /* Host ids far above those that distributions and container tools hand out (subuids end below 2^30). */
 #define FIRST_ID_BASE 0x60000000u
 #define N_ID_BASES 4096u
+#define LEAST_DISK (1u << 20)
+#define LEAST_ENTRIES 256
 
 static void lost(struct launcher *launcher, const struct guest_record *why);
 
@@ -68,6 +70,9 @@ static void on_message(struct loop_source *source, uint32_t events) {
         if (box)
             box_failed(box, &record);
         break;
+    case GUEST_COPIED:
+        copy_answer(launcher, &record, fds, n_fds);
+        break;
     case GUEST_FAILED:
         lost(launcher, &record);
         break;
@@ -75,7 +80,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
         break;
     }
     for (size_t i = 0; i < n_fds; i++)
-        close(fds[i]);
+        close_fd(&fds[i]);
 }
 
 /* The launcher is gone or no use: the boxes that wait for it fail, with its reason; those that live are not concerned. */
@@ -90,7 +95,7 @@ static void lost(struct launcher *launcher, const struct guest_record *why) {
         container_of(node, struct box, in_launcher)->state = BOX_DYING;        /* no spare for a run that starts as another one fails */
     }
     launcher->program->launcher = NULL;
-    launcher_stop(launcher);
+    launcher_stop(launcher);            /* and tells who waits for copies */
     list_for_each(node, &waiting) {
         list_remove(node);
         box_failed(container_of(node, struct box, in_launcher), why ? why : &unknown);
@@ -113,6 +118,7 @@ void launcher_stop(struct launcher *launcher) {
         list_remove(node);
         box_kill(container_of(node, struct box, in_launcher));
     }
+    copy_lost(launcher);
     loop_remove(engine->loop, &launcher->source);
     while (launcher->n_free_netns)
         close(launcher->free_netns[--launcher->n_free_netns]);
@@ -143,6 +149,7 @@ static int start_process(struct engine *engine, bool early, struct launcher **re
         r = -errno;
     if (r == 0) {
         list_init(&launcher->creating);
+        list_init(&launcher->copying);
         launcher->socket = pair[0];
         launcher->number = ++engine->next_launcher;
         if (engine->features.is_root || engine->features.own_ids)
@@ -217,18 +224,28 @@ static void add_affinity(struct buf *to, unsigned n) {
     wire_add(to, GUEST_AFFINITY, &some, sizeof some);
 }
 
+/* What the layers under it hold is part of its disk; a little is left in any case, for deleting takes room, too. */
+static void add_disk(const struct box *box, struct buf *message) {
+    uint64_t bytes, entries, most = box->program->policy->max_disk_bytes, most_entries = most / 16384 + 1024;
+
+    node_usage(box->session->base, &bytes, &entries);
+    wire_add_u64(message, GUEST_BYTES, most > bytes + LEAST_DISK ? most - bytes : MIN((uint64_t)LEAST_DISK, most));
+    wire_add_u64(message, GUEST_ENTRIES, most_entries > entries + LEAST_ENTRIES ? most_entries - entries : LEAST_ENTRIES);
+}
+
 int launcher_create(struct launcher *launcher, struct box *box, int box_socket) {
     auto_buf struct buf message = BUF_INIT;
     struct engine *engine = launcher->program->engine;
+    struct layer *layers[GUEST_MAX_LAYERS];
     int fds[FD_MESSAGE_MAX_FDS];
-    size_t n = 0;
+    size_t n = 0, n_layers;
     uint32_t flags = 0;
 
     box->serial = ++launcher->next_serial;
     wire_begin(&message, GUEST_CREATE, box->serial);
     if (box->home) {
         home_fields(box->home, &message);
-    } else if (launcher->program->plan->flags & PLAN_OWN_ID) {
+    } else if (launcher->program->plan->flags & PLAN_OWN_ID && !box->is_layered) {
         engine->next_guest_id = engine->next_guest_id % (GUEST_ID_OTHERS - 3) + 1;
         wire_add_u64(&message, GUEST_ID, engine->next_guest_id + 1);
     }
@@ -242,6 +259,14 @@ int launcher_create(struct launcher *launcher, struct box *box, int box_socket) 
     if (box->slot && cgroup_slot_fd(box->slot->cgroup) >= 0) {
         fds[n++] = cgroup_slot_fd(box->slot->cgroup);
         flags |= GUEST_CREATE_CGROUP;
+    }
+    if (box->is_layered)
+        flags |= GUEST_CREATE_LAYERED;
+    if (box->session && (n_layers = node_chain(box->session->base, layers, GUEST_MAX_LAYERS))) {
+        add_disk(box, &message);
+        flags |= (uint32_t)n_layers << GUEST_CREATE_LAYERS_SHIFT;
+        for (size_t i = 0; i < n_layers; i++)
+            fds[n++] = layers[i]->fd;
     }
     for (int i = 0; box->slot && i < box->slot->n_entries; i++)
         fds[n++] = box->slot->entries[i];

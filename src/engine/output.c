@@ -16,7 +16,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 
 #define HEAD_MAX 12288
 #define CHUNK 65536
@@ -45,17 +45,21 @@ static size_t read_some(struct output *output) {
     struct run *run = output->run;
     ssize_t n = read(output->fd, chunk, sizeof chunk);
 
+    if (n < 0 && errno == EIO)
+        n = 0;                  /* a terminal that nobody has open any more */
     if (n < 0)
         return 0;
     if (n == 0) {
         loop_remove(run->engine->loop, &output->source);
         close_fd(&output->fd);
+        stream_pump(output);
         if (run->state == RUN_RUNNING)
             run_answer(run, NULL);
         return 0;
     }
     size_t room = (size_t)MIN((uint64_t)n, run->output_limit - output->total);
     int r = room ? keep(output, chunk, room) : 0;
+    stream_pump(output);
     if (r < 0) {
         output->truncated = true;
         run_output_lost(run, -r);
@@ -88,8 +92,18 @@ int output_open(struct output *output, struct run *run, int *ret_write_end) {
     return 0;
 }
 
-/* After every process of the run is dead. It may have handed its end of the pipe to another sandbox, or whoever it could reach, who writes on: what is in the pipe now is all that counts. */
-void output_drain(struct output *output) {
+int output_adopt(struct output *output, int take_fd) {
+    int r = fcntl(take_fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(output->run->engine->loop, &output->source, take_fd, EPOLLIN, on_readable);
+
+    if (r < 0)
+        close(take_fd);
+    else
+        output->fd = take_fd;
+    return r;
+}
+
+/* What is in the pipe now. */
+static void read_waiting(struct output *output) {
     int left = 0;
     size_t n;
 
@@ -97,6 +111,21 @@ void output_drain(struct output *output) {
         left = 0;
     for (; left > 0 && output->fd >= 0 && (n = read_some(output)); left -= (int)n)
         ;
+}
+
+/* What has been written until now is the command's; what comes later, from what it left running, is nobody's. */
+void output_hand_over(struct output *output) {
+    read_waiting(output);
+    if (output->fd >= 0) {
+        loop_remove(output->run->engine->loop, &output->source);
+        sink_add(output->run->engine, TAKE_FD(output->fd));
+    }
+    stream_orphan(output);
+}
+
+/* After every process of the run is dead. It may have handed its end of the pipe to another sandbox, or whoever it could reach, who writes on: what is in the pipe now is all that counts. */
+void output_drain(struct output *output) {
+    read_waiting(output);
     if (output->fd >= 0) {
         loop_remove(output->run->engine->loop, &output->source);
         close_fd(&output->fd);
@@ -106,6 +135,7 @@ void output_drain(struct output *output) {
 void output_done(struct output *output) {
     if (output->fd >= 0)
         loop_remove(output->run->engine->loop, &output->source);
+    stream_drop(output);
     close_fd(&output->fd);
     close_fd(&output->spool);
     buf_done(&output->head);

@@ -66,7 +66,7 @@ static void forget_idle(struct engine *engine, const struct program *newest) {
         struct program *program = container_of(node, struct program, node);
 
         n++;
-        if (program->n_running || program == newest)
+        if (program->n_running || program->n_sessions || program == newest)
             continue;
         if (!oldest || program->used_ns < oldest->used_ns)
             oldest = program;
@@ -254,12 +254,12 @@ struct program *program_free(struct program *program) {
 
 /* A policy in use gets boxes ahead of need, as many as it has had running at once, up to the number of CPUs: a one-off run pays for none. */
 int program_keep_spares(struct program *program) {
-    unsigned wanted = program->n_runs < 2 ? 0 : MIN(MAX(program->n_running, 1u), program->engine->features.cpus);
+    unsigned wanted = program->n_runs < 2 ? program->n_sessions > 1 : MIN(MAX(program->n_running, 1u), program->engine->features.cpus);
     struct rollbox_error error;
 
     while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued && program->engine->n_boxes < program->engine->max_boxes) {
         struct box *box;
-        int r = box_new(program, &box, &error);
+        int r = box_new(program, NULL, &box, &error);
 
         if (r < 0)
             return r;           /* the next run will meet the same and tell it */

@@ -23,7 +23,7 @@
 struct finished {
     struct list node;
     struct list in_bucket;
-    unsigned char operation[64];
+    unsigned char operation[72];
     size_t operation_length;
     struct buf message;
     int fds[2];
@@ -168,6 +168,22 @@ void result_send(struct run *run) {
     }
     if (run->client)
         client_send(run->client, &message, fds, n_fds);
+}
+
+void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns) {
+    auto_buf struct buf message = BUF_INIT;
+
+    wire_begin(&message, PROTOCOL_RESULT, serial);
+    wire_add_u64(&message, TAG_OUTCOME, outcome);
+    if (outcome == ROLLBOX_OUTCOME_EXIT)
+        wire_add_u64(&message, TAG_EXIT_CODE, (uint64_t)WEXITSTATUS(status));
+    if (outcome == ROLLBOX_OUTCOME_SIGNAL)
+        wire_add_u64(&message, TAG_SIGNAL, (uint64_t)WTERMSIG(status));
+    wire_add_u64(&message, TAG_STDOUT_TRUNCATED, 1);
+    wire_add_u64(&message, TAG_STDERR_TRUNCATED, 1);
+    wire_add_u64(&message, TAG_WALL_NS, wall_ns);
+    wire_add_u64(&message, TAG_CPU_NS, cpu_ns);
+    client_send(client, &message, NULL, 0);
 }
 
 void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error) {

@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "engine/engine.h"
 #include "engine/protocol.h"
+#include "engine/session.h"
 #include "sys/proc.h"
 
 #define MAX_ARGUMENTS 65536
@@ -43,12 +44,16 @@ static struct run *run_new(struct client *client, uint64_t serial) {
     run->client = client;
     run->serial = serial;
     list_init(&run->in_queue);
+    list_init(&run->of_session);
     list_init(&run->waiters);
     list_add_tail(&client->runs, &run->of_client);
+    list_add_tail(&client->engine->runs, &run->of_engine);
+    run->input = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         run->stdio[i] = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
-        run->outputs[i].fd = run->outputs[i].spool = -EBADF;
+        list_init(&run->outputs[i].streams);
+        run->outputs[i].fd = run->outputs[i].spool = run->streams[i] = -EBADF;
         run->outputs[i].run = run;
     }
     return run;
@@ -59,15 +64,23 @@ static void run_free(struct run *run) {
     loop_timer_clear(run->engine->loop, &run->watch);
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         close_fd(&run->stdio[i]);
-    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
+    run->typing = typing_free(run->typing);
+    close_fd(&run->input);
+    while (run->n_extra)
+        close(run->extra[--run->n_extra]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
+        close_fd(&run->streams[i]);
         output_done(&run->outputs[i]);
+    }
     buf_done(&run->request);
     list_for_each(node, &run->waiters) {
         list_remove(node);
         free(container_of(node, struct waiter, node));
     }
     list_remove(&run->in_queue);
+    list_remove(&run->of_session);
     list_remove(&run->of_client);
+    list_remove(&run->of_engine);
     free(run);
 }
 
@@ -102,7 +115,58 @@ static void add_environment(struct buf *to, const struct program *program, const
             wire_add_text(to, GUEST_ENV, entries[i]);
 }
 
-static int parse(struct run *run, struct wire_message *message, bool *ret_stdin, bool *ret_stdio, struct rollbox_error *error) {
+/* Which of a request's descriptors there are. */
+struct given {
+    bool stdin_file, stdio, input;
+    unsigned streams, extra;    /* bits; how many */
+};
+
+static int take_operation(struct run *run, const struct wire_field *field, struct rollbox_error *error) {
+    if (field->length < 1 || field->length > 64)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "operation id: must have 1 to 64 bytes");
+    memcpy(run->operation, field->data, field->length);
+    run->operation_length = field->length;
+    return 0;
+}
+
+/* A field that only a command of a session has. 0; 1: it is none; or -errno. */
+static int parse_exec_field(struct run *run, const struct wire_field *field, struct given *given, struct rollbox_error *error) {
+    const char *text = wire_text(field);
+    uint64_t number = 0;
+
+    if (field->tag != TAG_SANDBOX && field->tag != TAG_USER && wire_u64(field, &number) < 0)
+        return 1;
+    switch (field->tag) {
+    case TAG_SANDBOX:
+        run->session = text ? session_find(run->engine, text) : NULL;
+        if (!run->session)
+            return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are", text ? text : "?");
+        run->program = run->session->program;
+        return 0;
+    case TAG_USER:
+        return text && session_has_user(run->session, text) ? 0 : error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "user %.100s: the sandbox has no other user than its policy's", text ? text : "?");
+    case TAG_INPUT:
+        given->input = number;
+        return 0;
+    case TAG_STREAM:
+        given->streams = (unsigned)number & 3;
+        return 0;
+    case TAG_EXTRA:
+        given->extra = (unsigned)MIN(number, (uint64_t)ARRAY_SIZE(run->extra) + 1);
+        return 0;
+    case TAG_DETACHED:
+        run->is_detached = number;
+        return 0;
+    case TAG_TERMINAL:
+        run->has_terminal = true;
+        wire_add_u64(&run->request, GUEST_TERMINAL, number);
+        return 0;
+    default:
+        return 1;
+    }
+}
+
+static int parse(struct run *run, struct wire_message *message, struct given *given, struct rollbox_error *error) {
     auto_free const char **env = NULL;
     struct wire_field field;
     size_t position = 0, n_env = 0, n_args = 0, n_fields = 0;
@@ -124,10 +188,8 @@ static int parse(struct run *run, struct wire_message *message, bool *ret_stdin,
             have_program = wire_u64(&field, &number) == 0 && (run->program = program_find(run->engine, number));
             break;
         case TAG_OPERATION:
-            if (field.length < 1 || field.length > sizeof run->operation)
-                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "operation id: must have 1 to %zu bytes", sizeof run->operation);
-            memcpy(run->operation, field.data, field.length);
-            run->operation_length = field.length;
+            if ((r = take_operation(run, &field, error)) < 0)
+                return r;
             break;
         case TAG_ARG:
             if (!text || ++n_args > MAX_ARGUMENTS)
@@ -163,16 +225,21 @@ static int parse(struct run *run, struct wire_message *message, bool *ret_stdin,
             wire_add(&run->request, GUEST_FILE_DATA, field.data, field.length);
             break;
         case TAG_STDIN:
-            *ret_stdin = wire_u64(&field, &number) == 0 && number;
+            given->stdin_file = wire_u64(&field, &number) == 0 && number;
             break;
         case TAG_STDIO:
-            *ret_stdio = wire_u64(&field, &number) == 0 && number;
+            given->stdio = wire_u64(&field, &number) == 0 && number;
             break;
         default:
+            r = message->header.type == PROTOCOL_EXEC ? parse_exec_field(run, &field, given, error) : 1;
+            if (r < 0)
+                return r;
+            if (r == 0)
+                break;
             return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has a field (%u) that this engine does not know", field.tag);
         }
     }
-    if (!have_program)
+    if (message->header.type == PROTOCOL_EXEC ? !run->session : !have_program)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
     if (!n_args)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument");
@@ -184,70 +251,92 @@ static int parse(struct run *run, struct wire_message *message, bool *ret_stdin,
     return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory") : 0;
 }
 
-static int take_streams(struct run *run, struct wire_message *message, bool has_stdin, bool has_stdio, struct rollbox_error *error) {
-    if (message->n_fds != (has_stdin ? 1u : 0u) + (has_stdio ? 3u : 0u) || (has_stdin && has_stdio))
+static int take_descriptors(struct run *run, struct wire_message *message, const struct given *given, struct rollbox_error *error) {
+    size_t next = 0, n = given->stdin_file + (given->stdio ? 3 : 0) + given->input + (given->streams & 1) + (given->streams >> 1) + given->extra;
+
+    if (message->n_fds != n || given->stdin_file + given->stdio + given->input > 1 || (given->stdio && message->header.type == PROTOCOL_EXEC) || (given->stdin_file && run->has_terminal) ||
+        given->extra > ARRAY_SIZE(run->extra))
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has not the descriptors that it names");
-    for (size_t i = 0; i < message->n_fds; i++)
-        run->stdio[i] = wire_take_fd(message, i);
+    for (size_t i = 0; i < (given->stdio ? 3u : given->stdin_file ? 1u : 0u); i++)
+        run->stdio[i] = wire_take_fd(message, next++);
+    if (given->input)
+        *(run->has_terminal ? &run->input : &run->stdio[0]) = wire_take_fd(message, next++);
+    for (unsigned i = 0; i < 2; i++)
+        if (given->streams & 1u << i)
+            run->streams[i] = wire_take_fd(message, next++);
+    while (run->n_extra < given->extra)
+        run->extra[run->n_extra++] = wire_take_fd(message, next++);
     return 0;
 }
 
-/* The run under way of that operation. One that has failed is none: a retry of it is meant to try again. */
-static struct run *find_operation(struct engine *engine, const struct run *run) {
-    list_for_each(client_node, &engine->clients) {
-        struct client *client = container_of(client_node, struct client, node);
+static bool is_operation(const struct run *run, const unsigned char *operation, size_t length) {
+    return run->outcome != ROLLBOX_OUTCOME_ERROR && run->operation_length == length && !memcmp(run->operation, operation, length);
+}
 
-        list_for_each(node, &client->runs) {
-            struct run *candidate = container_of(node, struct run, of_client);
+/* One that has failed is none: a retry of it is meant to try again. */
+struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length) {
+    list_for_each(node, &engine->runs) {
+        struct run *run = container_of(node, struct run, of_engine);
 
-            if (candidate != run && candidate->outcome != ROLLBOX_OUTCOME_ERROR && candidate->operation_length == run->operation_length &&
-                !memcmp(candidate->operation, run->operation, run->operation_length))
-                return candidate;
-        }
+        if (run != except && is_operation(run, operation, length))
+            return run;
     }
     return NULL;
 }
 
-/* A retry gets the first one's answer: at once if it is there, else when it is. 1, 0 if it is none, or -ENOMEM. */
-static int take_retry(struct client *client, const struct run *run) {
-
-    if (result_replay(client, run->serial, run->operation, run->operation_length))
-        return 1;
-    struct run *first = find_operation(client->engine, run);
-    if (!first)
-        return 0;
+int run_wait_for(struct client *client, uint64_t serial, struct run *run) {
     struct waiter *waiter = calloc(1, sizeof *waiter);
+
     if (!waiter)
         return -ENOMEM;
     waiter->client = client;
-    waiter->serial = run->serial;
-    list_add_tail(&first->waiters, &waiter->node);
-    return 1;
+    waiter->serial = serial;
+    list_add_tail(&run->waiters, &waiter->node);
+    return 0;
+}
+
+/* A retry gets the first one's answer: at once if it is there, else when it is. 1, 0 if it is none, or -ENOMEM. */
+static int take_retry(struct client *client, const struct run *run) {
+    if (result_replay(client, run->serial, run->operation, run->operation_length))
+        return 1;
+    struct run *first = run_find(client->engine, run, run->operation, run->operation_length);
+    if (!first)
+        return 0;
+    int r = run_wait_for(client, run->serial, first);
+    return r < 0 ? r : 1;
 }
 
 void run_request(struct client *client, struct wire_message *message) {
     struct run *run = run_new(client, message->header.serial);
     struct rollbox_error error;
-    bool has_stdin = false, has_stdio = false;
+    struct given given = { 0 };
 
     if (!run) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
         result_send_error(client, message->header.serial, &error);
         return;
     }
-    if (parse(run, message, &has_stdin, &has_stdio, &error) < 0 || take_streams(run, message, has_stdin, has_stdio, &error) < 0) {
+    if (parse(run, message, &given, &error) < 0 || take_descriptors(run, message, &given, &error) < 0) {
         run->program = NULL;
+        run->session = NULL;
         run_fail(run, error.code, error.error_number, error.stage, error.message);
         return;
     }
+    if (run->session)
+        session_name_operation(run->session, run->operation, &run->operation_length);
     int retry = run->operation_length ? take_retry(client, run) : 0;
     if (retry < 0) {
         run->program = NULL;
+        run->session = NULL;
         run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
         return;
     }
     if (retry) {
         run_free(run);
+        return;
+    }
+    if (run->session) {
+        exec_enter(run);
         return;
     }
     run->program->n_runs++;
@@ -259,6 +348,18 @@ void run_request(struct client *client, struct wire_message *message) {
 
 /* ---- the course ----------------------------------------------------------------------------------------------------- */
 
+/* Of a session's: its box stays, and so does what it left running. */
+static void finish_exec(struct run *run) {
+    run->state = RUN_ENDED;
+    for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
+        output_hand_over(&run->outputs[i]);
+    result_send(run);
+    struct session *session = exec_leave(run);
+    run_free(run);
+    if (session)
+        session_exec_ended(session);
+}
+
 static void finish(struct run *run) {
     struct engine *engine = run->engine;
     struct program *program = run->program;
@@ -266,6 +367,10 @@ static void finish(struct run *run) {
 
     if (run->state == RUN_ENDED)
         return;
+    if (run->session) {
+        finish_exec(run);
+        return;
+    }
     run->state = RUN_ENDED;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
         output_drain(&run->outputs[i]);
@@ -292,6 +397,10 @@ static void finish(struct run *run) {
         (void)program_keep_spares(program);
 }
 
+void run_finish(struct run *run) {
+    finish(run);
+}
+
 static bool streams_ended(const struct run *run) {
     return run->outputs[0].fd < 0 && run->outputs[1].fd < 0;
 }
@@ -301,6 +410,12 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
         return;
     run->outcome = ROLLBOX_OUTCOME_ERROR;
     error_set(&run->error, code, error_number, stage, "%s", message);
+    if (run->session) {
+        list_remove(&run->in_queue);
+        if (run->state == RUN_QUEUED || !exec_kill(run))
+            finish(run);
+        return;                 /* else it ends when init says so */
+    }
     if (!list_empty(&run->in_queue)) {
         list_remove(&run->in_queue);
         run->engine->n_queued--;
@@ -343,12 +458,18 @@ void run_kill(struct run *run, enum rollbox_outcome outcome) {
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "cancelled before the command ran");
         return;
     }
-    note_usage(run);
+    if (!run->session)
+        note_usage(run);
     run->killed = true;
     run->outcome = outcome;
     run->wall_ns = (uint64_t)(clock_now_ns() - run->started_ns);
     loop_timer_clear(run->engine->loop, &run->timeout);
     loop_timer_clear(run->engine->loop, &run->watch);
+    if (run->session) {
+        if (!exec_kill(run))
+            finish(run);
+        return;
+    }
     if (run->box->pidfd >= 0)
         box_kill(run->box);
     else
@@ -421,8 +542,11 @@ static int started(struct run *run) {
 
     run->state = RUN_RUNNING;
     run->started_ns = now;
-    loop_timer_clear(loop, &run->box->deadline);
+    if (!run->session)
+        loop_timer_clear(loop, &run->box->deadline);
     run->processes_peak = 1;
+    if (run->session)
+        return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     int r = run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     uint64_t first = run->program->policy->max_memory_bytes / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1);
     if (r == 0)
@@ -454,7 +578,7 @@ static void exited(struct run *run, const struct guest_record *record) {
     run->cpu_ns = MAX(run->cpu_ns, record->cpu_ns);
     run->peak_memory = MAX(run->peak_memory, record->max_rss_bytes);
     run->status = (int)record->value;
-    if (run->killed)
+    if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)
         return;
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
     bool by_sigkill = run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL;
@@ -493,7 +617,7 @@ void run_answer(struct run *run, const struct guest_record *record) {
     } else if (record && record->kind == GUEST_EXITED) {
         exited(run, record);
     }
-    if (run->exited && !run->killed && streams_ended(run))
+    if (run->exited && (run->session ? record != NULL : !run->killed && streams_ended(run)))
         finish(run);
 }
 
@@ -539,16 +663,13 @@ void run_abandon(struct run *run) {
         return;
     }
     run->client = NULL;
-    run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the client is gone");
+    if (!run->session || !run->is_detached)
+        run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the client is gone");
 }
 
 void run_forget_client(struct client *client) {
-    list_for_each(client_node, &client->engine->clients) {
-        struct client *other = container_of(client_node, struct client, node);
-
-        list_for_each(node, &other->runs)
-            forget_waiter(container_of(node, struct run, of_client), client);
-    }
+    list_for_each(node, &client->engine->runs)
+        forget_waiter(container_of(node, struct run, of_engine), client);
 }
 
 /* Whoever waits for another's run gives up waiting and leaves the run alone. False if it is nobody who waits. */
@@ -580,20 +701,18 @@ void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome out
             run_kill(run, outcome);
         return;
     }
-    list_for_each(client_node, &client->engine->clients) {
-        struct client *other = container_of(client_node, struct client, node);
-
-        list_for_each(node, &other->runs)
-            if (cancel_waiter(container_of(node, struct run, of_client), client, serial))
-                return;
-    }
+    list_for_each(node, &client->engine->runs)
+        if (cancel_waiter(container_of(node, struct run, of_engine), client, serial))
+            return;
 }
 
 /* ---- starting ------------------------------------------------------------------------------------------------------- */
 
-static int open_streams(struct run *run) {
+int run_open_streams(struct run *run) {
     if (run->stdio[1] >= 0)
         return 0;               /* the client's own */
+    if (run->session && run->outputs[0].fd >= 0)
+        return 0;               /* tried before */
     if (run->stdio[0] < 0 && (run->stdio[0] = fcntl(run->engine->null_fd, F_DUPFD_CLOEXEC, 3)) < 0)
         return -errno;
     for (int i = 0; i < 2; i++) {
@@ -614,10 +733,10 @@ static void close_streams_again(struct run *run) {
 }
 
 static int start(struct run *run, struct rollbox_error *error) {
-    struct box *box = box_take_spare(run->program);
+    struct box *box = box_take_spare(run->program, false);
     bool is_spare = box;
     uint64_t processes;
-    int r = open_streams(run);
+    int r = run_open_streams(run);
 
     if (r < 0) {
         if (box)
@@ -625,7 +744,7 @@ static int start(struct run *run, struct rollbox_error *error) {
         close_streams_again(run);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the pipes of the command cannot be made: %s", strerror(-r));
     }
-    if (!box && (r = box_new(run->program, &box, error)) < 0) {
+    if (!box && (r = box_new(run->program, NULL, &box, error)) < 0) {
         close_streams_again(run);
         return r;
     }

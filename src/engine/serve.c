@@ -25,7 +25,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "sys/proc.h"
 
 #define TIDY_SECONDS 1
@@ -45,6 +45,8 @@ void engine_stop(struct engine *engine) {
     loop_remove(engine->loop, &engine->listen);
     while (!list_empty(&engine->clients))
         client_free(container_of(engine->clients.next, struct client, node));
+    list_for_each(node, &engine->sessions)
+        session_close(container_of(node, struct session, node));
     list_for_each(node, &engine->boxes)
         box_kill(container_of(node, struct box, node));
     if (!engine->n_boxes)
@@ -133,16 +135,16 @@ static int listen_on(struct engine *engine, const char *path) {
     return 0;
 }
 
-static char *init_in(const char *directory, const char *below) {
+static char *program_in(const char *directory, const char *below, const char *name) {
     char *path = NULL;
 
-    return asprintf(&path, "%s%s/rollbox-init", directory, below) < 0 ? NULL : path;
+    return asprintf(&path, "%s%s/%s", directory, below, name) < 0 ? NULL : path;
 }
 
-/* $ROLLBOX_INIT, or beside this program, or where an installation has it when this program is the CLI. If it is at none of these, whoever tries to start it says so. */
-static char *find_init(void) {
+/* As a variable of the environment says, or beside this program, or where an installation has it when this program is the CLI. If it is at none of these, whoever tries to start it says so. */
+static char *find_program(const char *variable, const char *program) {
     static const struct { bool beside; const char *below; } places[] = { { true, "" }, { true, "/../libexec/rollbox" }, { false, ROLLBOX_LIBEXECDIR } };
-    const char *named = secure_getenv("ROLLBOX_INIT");
+    const char *named = secure_getenv(variable);
 
     if (named)
         return strdup(named);
@@ -151,13 +153,13 @@ static char *find_init(void) {
         return NULL;
     *strrchr(self, '/') = '\0';
     for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
-        char *path = init_in(places[i].beside ? self : "", places[i].below);
+        char *path = program_in(places[i].beside ? self : "", places[i].below, program);
 
         if (!path || access(path, X_OK) == 0)
             return path;
         free(path);
     }
-    return init_in(self, "");
+    return program_in(self, "", program);
 }
 
 /* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. Returns how many. */
@@ -193,7 +195,7 @@ static int open_signals(struct engine *engine) {
 }
 
 static int start(struct engine *engine, uint64_t memory_budget, bool have_budget) {
-    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->queue, &engine->finished };
+    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->runs, &engine->queue, &engine->finished, &engine->sessions, &engine->streams, &engine->sinks };
     int r;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
@@ -212,7 +214,8 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
     while (engine->null_fd >= 0 && engine->null_fd <= STDERR_FILENO);
     if (engine->null_fd < 0)
         return serve_complain("/dev/null", strerror(errno));
-    engine->init_path = find_init();
+    engine->init_path = find_program("ROLLBOX_INIT", "rollbox-init");
+    engine->store_path = find_program("ROLLBOX_STORE_PROGRAM", "rollbox-store");
     if (!engine->init_path)
         return serve_complain("rollbox-init", "cannot be found beside the engine");
     r = loop_new(&engine->loop);
@@ -239,6 +242,8 @@ static void finish(struct engine *engine) {
     if (engine->idle_launcher)
         close(engine->idle_launcher->socket);
     free(engine->idle_launcher);
+    stream_forget_all(engine);
+    sink_forget_all(engine);
     while (!list_empty(&engine->programs))
         program_free(container_of(engine->programs.next, struct program, node));
     if (engine->socket_path) {
@@ -253,6 +258,7 @@ static void finish(struct engine *engine) {
     engine->cgroups = cgroup_root_free(cgroups);
     close_fd(&engine->janitor);
     free(engine->init_path);
+    free(engine->store_path);
     engine->loop = loop_free(engine->loop);
 }
 

@@ -14,8 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "engine/engine.h"
-#include "engine/protocol.h"
+#include "engine/session.h"
 
 struct outgoing {
     struct list node;
@@ -44,6 +43,7 @@ void client_free(struct client *client) {
     while (!list_empty(&client->runs))
         run_abandon(container_of(client->runs.next, struct run, of_client));
     run_forget_client(client);
+    session_forget_client(client);
     free(client);
     if (engine->is_private)
         engine_stop(engine);
@@ -216,8 +216,8 @@ void server_status(struct engine *engine, struct buf *to) {
     }
     list_for_each(node, &engine->clients)
         clients++;
-    buf_printf(to, "{\"pid\": %d, \"version\": \"%s\", \"private\": %s, \"clients\": %u, \"sandboxes\": %u, \"running\": %u, \"queued\": %u, \"plans\": %u, \"spares\": %u, ", (int)getpid(),
-               ROLLBOX_VERSION, engine->is_private ? "true" : "false", clients, engine->n_boxes, engine->n_running, engine->n_queued, plans, spares);
+    buf_printf(to, "{\"pid\": %d, \"version\": \"%s\", \"private\": %s, \"clients\": %u, \"sandboxes\": %u, \"sessions\": %u, \"running\": %u, \"queued\": %u, \"plans\": %u, \"spares\": %u, ", (int)getpid(),
+               ROLLBOX_VERSION, engine->is_private ? "true" : "false", clients, engine->n_boxes, engine->n_sessions, engine->n_running, engine->n_queued, plans, spares);
     buf_printf(to, "\"memory_budget_bytes\": %llu, \"memory_reserved_bytes\": %llu, \"cgroup\": \"%s\", \"landlock_abi\": %d}", (unsigned long long)engine->memory_budget,
                (unsigned long long)engine->memory_reserved, cgroup_backend_name(cgroup_root_backend(engine->cgroups)), engine->features.landlock_abi);
 }
@@ -266,6 +266,15 @@ int server_handle(struct client *client, struct wire_message *message) {
     case PROTOCOL_RUN:
         run_request(client, message);
         return 0;
+    case PROTOCOL_EXEC:
+        run_request(client, message);
+        return 0;
+    case PROTOCOL_ATTACH:
+        exec_attach(client, message);
+        return 0;
+    case PROTOCOL_SANDBOX:
+        session_request(client, message);
+        return 0;
     case PROTOCOL_KILL:
         handle_kill(client, message);
         return 0;
@@ -303,6 +312,7 @@ int client_new(struct engine *engine, int take_fd) {
     client->engine = engine;
     list_init(&client->node);
     list_init(&client->runs);
+    list_init(&client->sessions);
     list_init(&client->outgoing);
     int r = fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(engine->loop, &client->source, fd, EPOLLIN, on_client);
     if (r < 0) {

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 
 static void on_oom(struct loop_source *source, uint32_t events) {
     struct slot *slot = container_of(source, struct slot, oom);
@@ -24,7 +24,9 @@ static void on_oom(struct loop_source *source, uint32_t events) {
         return;
     /* The kernel kills one process for its limit; a rollout that lost one at random is no result, so all go. */
     box->oom = true;
-    if (box->run)
+    if (box->session)
+        session_out_of_memory(box->session);
+    else if (box->run)
         run_kill(box->run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
 }
 

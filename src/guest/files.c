@@ -29,6 +29,7 @@
 #include "base/transfer.h"
 #include "base/tree.h"
 #include "sys/syscalls.h"
+#include "sys/uapi.h"
 
 #define BUSY_NS 1000000000      /* so often a long removal tells that it goes on */
 
@@ -204,12 +205,12 @@ static int write_in_place(int directory, const struct transfer_message *first) {
 
 /* What a rename over it would meet: -EISDIR, or 0 and whether there is anything, and whether that is a mount. */
 static int check_place(int directory, bool *ret_exists, bool *ret_mount) {
-    struct statx st;
-    long r = sys_call5(__NR_statx, directory, last_text, AT_SYMLINK_NOFOLLOW, STATX_TYPE, &st);
+    struct uapi_statx st;
+    long r = sys_call5(__NR_statx, directory, last_text, AT_SYMLINK_NOFOLLOW, UAPI_STATX_TYPE, &st);
 
     *ret_exists = r == 0;
-    *ret_mount = r == 0 && st.stx_attributes & STATX_ATTR_MOUNT_ROOT;
-    return r == 0 && S_ISDIR(st.stx_mode) ? -EISDIR : 0;
+    *ret_mount = r == 0 && st.attributes & UAPI_STATX_ATTR_MOUNT_ROOT;
+    return r == 0 && S_ISDIR(st.mode) ? -EISDIR : 0;
 }
 
 static int serve_write(const struct transfer_message *first) {

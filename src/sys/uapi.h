@@ -150,6 +150,18 @@ struct uapi_landlock_net_port {
 #define __NR_map_shadow_stack 453
 #endif
 
+/* statx(2): older C libraries have it not. The fields that we read, and room for the rest. */
+struct uapi_statx {
+    uint32_t mask, blksize;
+    uint64_t attributes;
+    uint32_t nlink, uid, gid;
+    uint16_t mode, spare;
+    uint64_t rest[28];
+};
+
+#define UAPI_STATX_TYPE 1u
+#define UAPI_STATX_ATTR_MOUNT_ROOT 0x2000u
+
 /* ioctl(PAGEMAP_SCAN) on /proc/PID/pagemap, 6.7 (Documentation/admin-guide/mm/pagemap.rst) */
 struct uapi_page_region {
     uint64_t start, end, categories;

@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Jobs of rollbox-store: what walks over files at length, or writes to the host, is done by a process of its own.
+ *
+ * It gets the layers as descriptors, the description on its standard input, and answers on its standard output; all three are memory files (docs/store-format.md, "Jobs"). It is waited for by its pidfd and killed with the
+ * session's end, except while it publishes: half a commit is nobody's wish.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/session.h"
+#include "sys/syscalls.h"
+
+#define MAX_LAYERS 256
+#define MAX_ANSWER (512u << 20)
+#define HIGH_FD 3               /* the first after the standard streams */
+
+struct errand {
+    struct work *work;          /* NULL: it is let finish alone */
+    struct engine *engine;
+    struct loop_source source;
+    pid_t pid;
+    int pidfd, output, errors;
+    enum protocol_verb verb;
+};
+
+/* ---- the description ---------------------------------------------------------------------------------------------------- */
+
+static json_t *places_of(const struct program *program, const char *only, struct rollbox_error *error) {
+    const struct plan *plan = program->plan;
+    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
+    json_t *places = json_array();
+    bool found = !only;
+
+    for (uint32_t i = 0; i < plan->box_ops.n; i++) {
+        const char *path = plan_text(plan, ops[i].path);
+        bool has_base = ops[i].source;
+        char part[16];
+
+        if (ops[i].kind != PLAN_OP_PLACE || (only && strcmp(path, only)))
+            continue;
+        found |= has_base;
+        snprintf(part, sizeof part, "p%u", plan_place_part(&ops[i]));
+        json_array_append_new(places, json_pack("{s:s, s:s, s:s?, s:s}", "part", part, "path", path, "base", has_base ? path : NULL, "kind", ops[i].value & PLAN_PLACE_FILE ? "file" : "directory"));
+    }
+    if (!found) {
+        json_decref(places);
+        error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%.200s is no fs_writable path of the policy: only these can be published", only);
+        return NULL;
+    }
+    return places;
+}
+
+/* What is to be compared: everything in `to` that is not in `from`, over what `from` shows. */
+static int split(const struct work *work, struct layer **layers, size_t *ret_lower, size_t *ret_all, struct rollbox_error *error) {
+    struct node *above[MAX_LAYERS];
+    size_t n = 0, lower = 0;
+
+    struct node *at = work->to;
+    for (; work->verb == VERB_DIFF && work->from && at && at != work->from && n < MAX_LAYERS; at = at->under)
+        above[n++] = at;
+    if (work->verb == VERB_DIFF && work->from && work->from->parent) {
+        if (at != work->from)
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s does not stand on %s: compare with one that it was made from, or with the beginning", work->to->id, work->from->id);
+        lower = node_chain(work->from, layers, MAX_LAYERS);
+        for (size_t i = n; i-- > 0;)
+            if (above[i]->layer && lower + n < MAX_LAYERS)
+                layers[lower + (n - 1 - i)] = above[i]->layer;
+        size_t all = lower;
+        for (size_t i = n; i-- > 0;)
+            if (above[i]->layer)
+                layers[all++] = above[i]->layer;
+        *ret_lower = lower;
+        *ret_all = all;
+        return 0;
+    }
+    *ret_lower = 0;
+    *ret_all = node_chain(work->to, layers, MAX_LAYERS);
+    return 0;
+}
+
+static int describe(const struct work *work, size_t n_lower, size_t n, struct rollbox_error *error) {
+    struct session *session = work->session;
+    json_t *places = places_of(session->program, work->verb == VERB_COMMIT ? work->path : NULL, error);
+
+    if (!places)
+        return -EINVAL;
+    json_t *lower = json_array(), *upper = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(i < n_lower ? lower : upper, json_integer((json_int_t)(HIGH_FD + i)));
+    json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:I}", "places", places, "lower", lower, "upper", upper, "text", work->textual, "force", work->force, "since_ns", (json_int_t)session->since_ns);
+    char *text = job ? json_dumps(job, JSON_COMPACT) : NULL;
+    json_decref(job);
+    int fd = text ? fd_memory_file("rollbox-job", text, strlen(text)) : -ENOMEM;
+    free(text);
+    return fd < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -fd, "run", "the job cannot be described: %s", strerror(-fd)) : fd;
+}
+
+/* ---- its end ------------------------------------------------------------------------------------------------------------ */
+
+struct errand *errand_free(struct errand *errand) {
+    if (!errand)
+        return NULL;
+    if (errand->pidfd >= 0 && errand->verb == VERB_COMMIT) {
+        errand->work = NULL;       /* it ends by itself, and frees itself then */
+        return NULL;
+    }
+    loop_remove(errand->engine->loop, &errand->source);
+    if (errand->pidfd >= 0)
+        sys_pidfd_send_signal(errand->pidfd, SIGKILL, NULL, 0);
+    close_fd(&errand->pidfd);
+    close_fd(&errand->output);
+    close_fd(&errand->errors);
+    free(errand);
+    return NULL;
+}
+
+static int read_back(int fd, struct buf *to) {
+    return lseek(fd, 0, SEEK_SET) < 0 ? -errno : fd_read_all(fd, MAX_ANSWER, to);
+}
+
+static enum rollbox_error_code code_of(const char *name) {
+    for (int code = 1; code < 64 && name; code++)
+        if (!strcmp(rollbox_error_name((enum rollbox_error_code)code), name))
+            return (enum rollbox_error_code)code;
+    return ROLLBOX_ERR_INTERNAL;
+}
+
+/* Its last line of errors is the JSON of one. */
+static void read_error(struct errand *errand, struct rollbox_error *error) {
+    auto_buf struct buf text = BUF_INIT;
+    json_t *root = NULL;
+
+    if (read_back(errand->errors, &text) == 0 && text.length) {
+        const char *line = text.data, *end = text.data + text.length;
+
+        while (end > line && end[-1] == '\n')
+            end--;
+        const char *last = memrchr(line, '\n', (size_t)(end - line));
+        last = last ? last + 1 : line;
+        root = json_loadb(last, (size_t)(end - last), 0, NULL);
+    }
+    const json_t *object = json_object_get(root, "error");
+    const char *message = json_string_value(json_object_get(object, "message")), *stage = json_string_value(json_object_get(object, "stage"));
+    error_set(error, message ? code_of(json_string_value(json_object_get(object, "code"))) : ROLLBOX_ERR_INTERNAL, 0, stage ? stage : "run", "%s", message ? message : "rollbox-store was killed, or has failed without a word");
+    json_decref(root);
+}
+
+static void on_end(struct loop_source *source, uint32_t events) {
+    struct errand *errand = container_of(source, struct errand, source);
+    struct work *work = errand->work;
+    struct buf answer = BUF_INIT;
+    struct rollbox_error error;
+    siginfo_t info = { 0 };
+
+    (void)events;
+    bool ok = waitid(P_PIDFD, (id_t)errand->pidfd, &info, WEXITED | WNOHANG) == 0 ? info.si_code == CLD_EXITED && info.si_status == 0 : errno == ECHILD && read_back(errand->output, &answer) == 0 && answer.length;
+    buf_done(&answer);
+    loop_remove(errand->engine->loop, &errand->source);
+    close_fd(&errand->pidfd);
+    int r = ok ? read_back(errand->output, &answer) : 0;
+    if (!ok)
+        read_error(errand, &error);
+    else if (r < 0)
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the answer of rollbox-store cannot be read: %s", strerror(-r));
+    if (work)
+        work->errand = NULL;
+    if (work && ok && r == 0 && errand->verb == VERB_COMMIT)
+        work->session->since_ns = clock_real_ns();
+    errand_free(errand);
+    if (!work)
+        buf_done(&answer);
+    else if (!ok || r < 0) {
+        buf_done(&answer);
+        work_fail(work, &error);
+    } else {
+        work_done(work, &answer);
+    }
+}
+
+/* ---- its start ---------------------------------------------------------------------------------------------------------- */
+
+static int memory_file(void) {
+    int fd = memfd_create("rollbox-answer", MFD_CLOEXEC);
+
+    return fd < 0 ? -errno : fd;
+}
+
+int errand_start(struct work *work, struct rollbox_error *error) {
+    static const char *const commands[] = { [VERB_DIFF] = "diff", [VERB_COMMIT] = "commit", [VERB_EXPORT] = "export" };
+    struct engine *engine = work->session->engine;
+    struct layer *layers[MAX_LAYERS];
+    int fds[HIGH_FD + MAX_LAYERS + 1];
+    size_t n_lower = 0, n = 0;
+    char file[32];
+
+    if (!engine->store_path)
+        return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run", "rollbox-store cannot be found beside the engine; is the installation complete?");
+    int r = split(work, layers, &n_lower, &n, error);
+    if (r < 0)
+        return r;
+    auto_close int input = describe(work, n_lower, n, error);
+    if (input < 0)
+        return input;
+    struct errand *errand = calloc(1, sizeof *errand);
+    if (!errand)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
+    *errand = (struct errand){ .work = work, .engine = engine, .pidfd = -EBADF, .output = memory_file(), .errors = memory_file(), .verb = work->verb };
+    fds[0] = input;
+    fds[1] = errand->output;
+    fds[2] = errand->errors;
+    for (size_t i = 0; i < n; i++)
+        fds[HIGH_FD + i] = layers[i]->fd;
+    size_t n_fds = HIGH_FD + n;
+    if (work->fd >= 0)
+        fds[n_fds++] = work->fd;
+    r = MIN(errand->output, errand->errors);
+    /* Out of the way of the numbers that they get. */
+    for (size_t i = 0; i < n_fds; i++) {
+        fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, HIGH_FD + MAX_LAYERS + 1);
+        r = fds[i] < 0 ? -errno : r;
+    }
+    snprintf(file, sizeof file, "/proc/self/fd/%zu", HIGH_FD + n);
+    char *argv[] = { (char *)"rollbox-store", (char *)commands[work->verb], (char *)"--json", work->fd >= 0 ? file : NULL, NULL };
+    r = r < 0 ? r : spawn_clean(engine->store_path, argv, fds, (int)n_fds, &errand->pid);
+    for (size_t i = 0; i < n_fds; i++)
+        close_fd(&fds[i]);
+    if (r >= 0 && (errand->pidfd = sys_pidfd_open(errand->pid, 0)) < 0)
+        r = errand->pidfd;
+    if (r >= 0)
+        r = loop_add(engine->loop, &errand->source, errand->pidfd, EPOLLIN, on_end);
+    if (r < 0) {
+        errand->verb = VERB_DIFF;
+        errand_free(errand);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "run", "%s cannot be started: %s", engine->store_path, strerror(-r));
+    }
+    work->errand = errand;
+    return 0;
+}

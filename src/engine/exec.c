@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Commands in sessions: runs (run.c) that share a box.
+ *
+ * A command waits in session->waiting until it can be sent to init: while a work is under way, while there is no box, while init's socket is full. It is killed by asking init to kill its tree of processes; it is over
+ * when init says so, or when its box is dead.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "engine/session.h"
+
+#define MAX_ENDED 1024
+
+void exec_enter(struct run *run) {
+    struct session *session = run->session;
+    struct rollbox_error error;
+
+    for (unsigned i = 0; i < 2; i++)
+        if (run->streams[i] >= 0) {
+            int r = stream_add(&run->outputs[i], TAKE_FD(run->streams[i]));
+            if (r < 0) {
+                error_set(&error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "arguments", "stream_fds[%u] cannot be written to: %s", i, strerror(-r));
+                run->session = NULL;
+                run_fail(run, error.code, error.error_number, error.stage, error.message);
+                return;
+            }
+        }
+    run->exec = ++run->engine->next_exec;
+    list_add_tail(&session->runs, &run->of_session);
+    list_add_tail(&session->waiting, &run->in_queue);
+    session->n_runs++;
+    session->dirty = true;
+    session_touch(session);
+    exec_pump(session);
+}
+
+/* "argv0 argv1 ...", as far as it is short, for people. */
+static char *describe(const struct run *run) {
+    struct wire_field field;
+    size_t position = 0;
+    struct buf text = BUF_INIT;
+
+    while (run->request.length > sizeof(struct wire_header) && text.length < 200 &&
+           wire_next(run->request.data + sizeof(struct wire_header), run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+        if (field.tag == GUEST_ARG) {
+            const char *argument = wire_text(&field);
+
+            buf_add_text(&text, text.length ? " " : "");
+            buf_add(&text, argument ? argument : "", strnlen(argument ? argument : "", 200));
+        }
+    return buf_take(&text);
+}
+
+static void forget_ended(struct session *session, struct ended *ended) {
+    list_remove(&ended->node);
+    session->n_ended--;
+    free(ended->command);
+    free(ended);
+}
+
+struct session *exec_leave(struct run *run) {
+    struct session *session = run->session;
+    struct ended *ended = calloc(1, sizeof *ended);
+
+    list_remove(&run->of_session);
+    session->n_runs--;
+    run->session = NULL;
+    if (!ended)
+        return session;         /* what cannot be remembered was told at least */
+    list_init(&ended->node);
+    memcpy(ended->operation, run->operation, sizeof ended->operation);
+    ended->operation_length = run->operation_length;
+    ended->command = describe(run);
+    ended->outcome = run->outcome;
+    ended->status = run->status;
+    ended->wall_ns = run->wall_ns;
+    ended->cpu_ns = run->cpu_ns;
+    list_add_tail(&session->ended, &ended->node);
+    if (++session->n_ended > MAX_ENDED)
+        forget_ended(session, container_of(session->ended.next, struct ended, node));
+    return session;
+}
+
+/* ---- to init ---------------------------------------------------------------------------------------------------------- */
+
+static int send_signal(struct session *session, uint64_t target, int number, unsigned scope) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!session->box || session->box->state == BOX_DYING)
+        return -ESRCH;
+    wire_begin(&message, GUEST_SIGNAL, target);
+    wire_add_u64(&message, GUEST_TARGET, target);
+    wire_add_u64(&message, GUEST_NUMBER, (uint64_t)number);
+    wire_add_u64(&message, GUEST_SCOPE, scope);
+    return wire_send(session->box->socket, &message, NULL, 0);
+}
+
+int exec_signal(struct run *run, int number, enum rollbox_scope scope) {
+    return run->state == RUN_QUEUED ? -EAGAIN : send_signal(run->session, run->exec, number, scope);
+}
+
+bool exec_kill(struct run *run) {
+    struct session *session = run->session;
+
+    if (!run->exec || run->state == RUN_QUEUED || session->state == SESSION_CLOSING)
+        return false;
+    int r = send_signal(session, run->exec, SIGKILL, ROLLBOX_SCOPE_TREE);
+    run->kill_due = r == -EAGAIN;
+    return r == 0 || r == -EAGAIN;
+}
+
+void exec_kill_all(struct session *session) {
+    (void)send_signal(session, 0, SIGKILL, ROLLBOX_SCOPE_TREE);
+}
+
+static int send_exec(struct session *session, struct run *run, struct rollbox_error *error) {
+    int fds[3 + ARRAY_SIZE(run->extra)], r = run->has_terminal ? 0 : run_open_streams(run);
+    size_t n = 0;
+
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the pipes of the command cannot be made: %s", strerror(-r));
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio) && !run->has_terminal; i++)
+        fds[n++] = run->stdio[i];
+    for (unsigned i = 0; i < run->n_extra; i++)
+        fds[n++] = run->extra[i];
+    ((struct wire_header *)(void *)run->request.data)->serial = run->exec;
+    r = wire_send(session->box->socket, &run->request, fds, n);
+    if (r == -EAGAIN)
+        return r;               /* its pipes are kept for the next try */
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the command cannot be handed to the sandbox: %s", strerror(-r));
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        close_fd(&run->stdio[i]);
+    while (run->n_extra)
+        close(run->extra[--run->n_extra]);
+    run->state = RUN_STARTING;
+    run->box = session->box;
+    return 0;
+}
+
+void exec_pump(struct session *session) {
+    struct rollbox_error error;
+
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->kill_due && !exec_kill(run))
+            run->kill_due = false;
+    }
+    if (list_empty(&session->waiting) || !list_empty(&session->works) || session->state == SESSION_CLOSING)
+        return;
+    int r = session_need_box(session, &error);
+    if (r == 0)
+        r = session_resume(session);
+    if (r == -EAGAIN)
+        return;
+    while (!list_empty(&session->waiting)) {
+        struct run *run = container_of(session->waiting.next, struct run, in_queue);
+
+        if (r == 0)
+            r = send_exec(session, run, &error);
+        if (r == -EAGAIN || r == -EPIPE)
+            return;             /* init's next answer, or its death, comes here again */
+        list_remove(&run->in_queue);
+        if (r < 0) {
+            run_fail(run, error.code, error.error_number, error.stage, error.message);
+            r = 0;
+        }
+    }
+    session_watch(session);
+}
+
+/* ---- from init -------------------------------------------------------------------------------------------------------- */
+
+static struct run *of_serial(struct session *session, uint64_t serial) {
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->exec == serial)
+            return run;
+    }
+    return NULL;
+}
+
+static int take_terminal(struct run *run, int take_master) {
+    auto_close int master = take_master;
+
+    if (run->input >= 0 && !(run->typing = typing_new(run->engine, TAKE_FD(run->input), master)))
+        return -ENOMEM;
+    return output_adopt(&run->outputs[0], TAKE_FD(master));
+}
+
+void exec_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
+    struct run *run = of_serial(session, record->serial);
+
+    if (!run)
+        return;
+    if (record->kind == GUEST_EXEC_FAILED) {
+        run->exec = 0;          /* there is nothing to kill */
+        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+            run_finish(run);
+        else
+            run_answer(run, record);
+        return;
+    }
+    if (record->kind == GUEST_STARTED && run->has_terminal) {
+        int r = n_fds ? take_terminal(run, TAKE_FD(fds[0])) : -EPROTO;
+        if (r < 0)
+            run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the terminal of the command cannot be read");
+    }
+    if (record->kind == GUEST_EXITED) {
+        run->kill_due = false;
+        run->exec = 0;
+    }
+    run_answer(run, record);
+}
+
+/* ---- attaching -------------------------------------------------------------------------------------------------------- */
+
+struct run *exec_find(struct session *session, const struct wire_field *operation) {
+    unsigned char key[sizeof((struct run *)0)->operation];
+    size_t length = operation->length;
+
+    if (length < 1 || length > 64)
+        return NULL;
+    memcpy(key, operation->data, length);
+    session_name_operation(session, key, &length);
+    return run_find(session->engine, NULL, key, length);
+}
+
+static bool replay_ended(struct client *client, uint64_t serial, struct session *session, const unsigned char *key, size_t length) {
+    list_for_each(node, &session->ended) {
+        const struct ended *ended = container_of(node, struct ended, node);
+
+        if (ended->operation_length == length && !memcmp(ended->operation, key, length) && ended->outcome != ROLLBOX_OUTCOME_ERROR) {
+            result_send_summary(client, serial, ended->outcome, ended->status, ended->wall_ns, ended->cpu_ns);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* The result, at once or when it is there, and from now on its streams. Of a command that is over the streams are closed at once: its output is in the result. */
+void exec_attach(struct client *client, struct wire_message *message) {
+    unsigned char key[sizeof((struct run *)0)->operation];
+    struct wire_field field, operation = { 0 };
+    size_t position = 0, next = 0, length = 0;
+    uint64_t serial = message->header.serial, input = 0, streams = 0;
+    struct session *session = NULL;
+    struct rollbox_error error;
+
+    while (wire_next(message->data, message->length, &position, &field) > 0)
+        if (field.tag == TAG_SANDBOX && wire_text(&field))
+            session = session_find(client->engine, wire_text(&field));
+        else if (field.tag == TAG_EXEC && field.length >= 1 && field.length <= 64)
+            operation = field;
+        else if (field.tag == TAG_INPUT)
+            (void)wire_u64(&field, &input);
+        else if (field.tag == TAG_STREAM)
+            (void)wire_u64(&field, &streams);
+    if (session && operation.data) {
+        length = operation.length;
+        memcpy(key, operation.data, length);
+        session_name_operation(session, key, &length);
+        session_touch(session);
+    }
+    struct run *run = length ? run_find(client->engine, NULL, key, length) : NULL;
+    if (!run) {
+        if (length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))
+            return;
+        error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", session ? "no such command in the sandbox" : "there is no such sandbox");
+        result_send_error(client, serial, &error);
+        return;
+    }
+    int r = run_wait_for(client, serial, run);
+    if (r == 0 && input && next < message->n_fds) {
+        int fd = wire_take_fd(message, next++);
+
+        if (run->has_terminal && !run->typing && run->outputs[0].fd >= 0)
+            run->typing = typing_new(run->engine, fd, run->outputs[0].fd);
+        else
+            close_fd(&fd);
+    }
+    for (unsigned i = 0; i < 2 && r == 0; i++)
+        if (streams & 1u << i && next < message->n_fds)
+            (void)stream_add(&run->outputs[i], wire_take_fd(message, next++));
+    if (r < 0) {
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "arguments", "the engine is out of memory");
+        result_send_error(client, serial, &error);
+    }
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layers, and the tree of states that they make.
+ *
+ * A layer is a detached mount that we hold by a descriptor: as long as it is open, the files are there, and no longer. A node has at most one layer of its own and lies on another node. A chain from a node down to
+ * the beginning would grow with every snapshot; so once it is long, all its layers are copied into one, in the background, and the chain ends there.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "engine/session.h"
+
+#define MERGE_FROM 8            /* layers in a chain */
+
+/* ---- layers ----------------------------------------------------------------------------------------------------------- */
+
+struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries) {
+    auto_close int fd = take_fd;
+    struct layer *layer = calloc(1, sizeof *layer);
+
+    if (!layer)
+        return NULL;
+    *layer = (struct layer){ .references = 1, .fd = TAKE_FD(fd), .bytes = bytes, .entries = entries };
+    return layer;
+}
+
+struct layer *layer_get(struct layer *layer) {
+    layer->references++;
+    return layer;
+}
+
+struct layer *layer_put(struct layer *layer) {
+    if (layer && !--layer->references) {
+        close(layer->fd);
+        free(layer);
+    }
+    return NULL;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------------ */
+
+struct family *family_new(struct engine *engine, struct node **ret_beginning) {
+    struct family *family = calloc(1, sizeof *family);
+
+    if (!family)
+        return NULL;
+    family->references = 1;
+    list_init(&family->nodes);
+    *ret_beginning = node_new(engine, family, NULL, NULL, NULL);
+    if (!*ret_beginning) {
+        free(family);
+        return NULL;
+    }
+    return family;
+}
+
+/* Out of the tree that users see. */
+static void leave_family(struct node *node) {
+    list_remove(&node->in_family);
+    if (node->parent)
+        node->parent = node_put(node->parent);
+    node->family = NULL;
+    node_put(node);
+}
+
+struct family *family_put(struct family *family) {
+    if (family && !--family->references) {
+        while (!list_empty(&family->nodes))
+            leave_family(container_of(family->nodes.prev, struct node, in_family));
+        free(family);
+    }
+    return NULL;
+}
+
+/* The family has one reference, the caller gets another. */
+struct node *node_new(struct engine *engine, struct family *family, struct node *parent, struct node *under, struct layer *take_layer) {
+    struct node *node = calloc(1, sizeof *node);
+
+    if (!node) {
+        layer_put(take_layer);
+        return NULL;
+    }
+    node->engine = engine;
+    node->references = 2;
+    node->family = family;
+    node->parent = parent ? node_get(parent) : NULL;
+    node->under = under ? node_get(under) : NULL;
+    node->layer = take_layer;
+    node->made_ns = clock_real_ns();
+    snprintf(node->id, sizeof node->id, "s%u", family->next_name++);
+    list_add_tail(&family->nodes, &node->in_family);
+    return node;
+}
+
+struct node *node_get(struct node *node) {
+    node->references++;
+    return node;
+}
+
+struct node *node_put(struct node *node) {
+    /* A loop, for a chain may be long. */
+    while (node && !--node->references) {
+        struct node *under = node->under;
+
+        layer_put(node->layer);
+        layer_put(node->merged);
+        free(node->name);
+        free(node);
+        node = under;
+    }
+    return NULL;
+}
+
+struct node *node_find(struct family *family, const char *id) {
+    list_for_each(at, &family->nodes) {
+        struct node *node = container_of(at, struct node, in_family);
+
+        if (!strcmp(node->id, id) || (node->name && !strcmp(node->name, id)))
+            return node;
+    }
+    return NULL;
+}
+
+int node_drop(struct node *node) {
+    if (!node->parent)
+        return -EBUSY;          /* the beginning is free of charge, and the root of the tree */
+    list_for_each(at, &node->family->nodes) {
+        struct node *child = container_of(at, struct node, in_family);
+
+        /* Those above hang on what is left. */
+        if (child->parent == node) {
+            child->parent = node_get(node->parent);
+            node_put(node);
+        }
+    }
+    leave_family(node);
+    return 0;
+}
+
+size_t node_chain(struct node *node, struct layer **layers, size_t most) {
+    size_t n = 0, at = 0;
+
+    for (struct node *i = node; i; i = i->merged ? NULL : i->under)
+        n += i->merged || i->layer;
+    for (struct node *i = node; i; i = i->merged ? NULL : i->under)
+        if (i->merged || i->layer) {
+            if (n - 1 - at < most)
+                layers[n - 1 - at] = i->merged ? i->merged : i->layer;
+            at++;
+        }
+    return n;
+}
+
+void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries) {
+    *ret_bytes = *ret_entries = 0;
+    for (struct node *i = node; i; i = i->merged ? NULL : i->under) {
+        const struct layer *layer = i->merged ? i->merged : i->layer;
+
+        *ret_bytes += layer ? layer->bytes : 0;
+        *ret_entries += layer ? layer->entries : 0;
+    }
+}
+
+static void on_merged(void *data, struct layer *take_layer, int error_number) {
+    struct node *node = data;
+
+    (void)error_number;         /* not merged: the chain serves as it is, and the next snapshot tries again */
+    node->merging = false;
+    if (!node->merged)
+        node->merged = take_layer;
+    else
+        layer_put(take_layer);
+    state_merged(node->engine, node);
+    node_put(node);
+}
+
+void node_merge_soon(struct node *node, struct program *program) {
+    struct layer *layers[GUEST_MAX_LAYERS];
+    size_t n = node_chain(node, layers, GUEST_MAX_LAYERS);
+
+    if (n < MERGE_FROM || n > GUEST_MAX_LAYERS || node->merging)
+        return;
+    for (struct node *i = node->under; i && !i->merged; i = i->under)
+        if (i->merging)
+            return;             /* will be short enough then */
+    node->merging = true;
+    if (copy_start(program, layers, n, on_merged, node_get(node)) < 0) {
+        node->merging = false;
+        node_put(node);
+    }
+}
+
+/* ---- in words --------------------------------------------------------------------------------------------------------- */
+
+void family_text(struct family *family, struct buf *to) {
+    const char *between = "";
+
+    buf_add_text(to, "{\"snapshots\": [");
+    list_for_each(at, &family->nodes) {
+        struct node *node = container_of(at, struct node, in_family);
+        const char *comma = "";
+
+        buf_printf(to, "%s{\"id\": \"%s\", \"name\": ", between, node->id);
+        text_json(to, node->name, node->name ? strlen(node->name) : 0);
+        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"live\": %s, \"sandboxes\": [", node->parent ? "\"" : "", node->parent ? node->parent->id : "null",
+                   node->parent ? "\"" : "", node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, (double)node->made_ns / 1e9,
+                   node->is_live ? "true" : "false");
+        list_for_each(s, &node->engine->sessions) {
+            struct session *session = container_of(s, struct session, node);
+
+            if (session->at != node || session->state == SESSION_CLOSING)
+                continue;
+            buf_printf(to, "%s\"%s\"", comma, session->name);
+            comma = ", ";
+        }
+        buf_add_text(to, "]}");
+        between = ", ";
+    }
+    buf_add_text(to, "]}");
+}
+
+/* ---- copies ----------------------------------------------------------------------------------------------------------- */
+
+struct copy {
+    struct list in_launcher;
+    uint64_t serial;
+    copy_done done;             /* NULL: nobody waits any more */
+    void *data;
+};
+
+int copy_start(struct program *program, struct layer *const *layers, size_t n, copy_done done, void *data) {
+    auto_buf struct buf message = BUF_INIT;
+    struct launcher *launcher = program->launcher;
+    struct copy *copy = calloc(1, sizeof *copy);
+    int fds[GUEST_MAX_LAYERS];
+    uint64_t bytes = 1 << 20, entries = 1024;
+
+    if (!copy || !launcher || n > GUEST_MAX_LAYERS) {
+        free(copy);
+        return launcher ? -ENOMEM : -ENOTCONN;
+    }
+    for (size_t i = 0; i < n; i++) {
+        fds[i] = layers[i]->fd;
+        bytes += layers[i]->bytes + layers[i]->bytes / 8;
+        entries += layers[i]->entries;
+    }
+    list_init(&copy->in_launcher);
+    copy->serial = ++launcher->next_serial;
+    copy->done = done;
+    copy->data = data;
+    wire_begin(&message, GUEST_COPY, copy->serial);
+    wire_add_u64(&message, GUEST_BYTES, bytes);
+    wire_add_u64(&message, GUEST_ENTRIES, entries);
+    int r = buf_failed(&message) ? -ENOMEM : wire_send(launcher->socket, &message, fds, n);
+    if (r < 0) {
+        free(copy);
+        return r;
+    }
+    list_add_tail(&launcher->copying, &copy->in_launcher);
+    return 0;
+}
+
+void copy_forget(struct program *program, const void *data) {
+    if (!program->launcher)
+        return;
+    list_for_each(node, &program->launcher->copying) {
+        struct copy *copy = container_of(node, struct copy, in_launcher);
+
+        if (copy->data == data)
+            copy->done = NULL;
+    }
+}
+
+static void finish(struct copy *copy, struct layer *take_layer, int error_number) {
+    list_remove(&copy->in_launcher);
+    if (copy->done)
+        copy->done(copy->data, take_layer, error_number);
+    else
+        layer_put(take_layer);
+    free(copy);
+}
+
+void copy_answer(struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds) {
+    list_for_each(node, &launcher->copying) {
+        struct copy *copy = container_of(node, struct copy, in_launcher);
+
+        if (copy->serial != record->serial)
+            continue;
+        struct layer *layer = !record->error && n_fds ? layer_new(TAKE_FD(fds[0]), record->value, record->wall_ns) : NULL;
+        finish(copy, layer, layer ? 0 : record->error ? record->error : ENOMEM);
+        return;
+    }
+}
+
+void copy_lost(struct launcher *launcher) {
+    while (!list_empty(&launcher->copying))
+        finish(container_of(launcher->copying.next, struct copy, in_launcher), NULL, ECHILD);
+}

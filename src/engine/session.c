@@ -1,0 +1,739 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions: their life, and what is asked of them (session.h has the model).
+ *
+ * A session ends with its client, by CLOSE, or by its own timers. Its box dies first; the session is freed, and CLOSE answered, when the kernel says so: then nothing of it is left. Should a box die without our
+ * asking for it, its files are still ours to hold, and the session goes on from them, without its processes.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/session.h"
+
+#define WATCH_NS 50000000ll
+
+/* ---- life ------------------------------------------------------------------------------------------------------------- */
+
+struct session *session_find(struct engine *engine, const char *name) {
+    list_for_each(node, &engine->sessions) {
+        struct session *session = container_of(node, struct session, node);
+
+        if (session->state != SESSION_CLOSING && !strcmp(session->name, name))
+            return session;
+    }
+    return NULL;
+}
+
+static void on_idle(struct loop_timer *timer);
+static void on_end(struct loop_timer *timer);
+
+static void arm(struct session *session, struct loop_timer *timer, int64_t after_ms, void (*callback)(struct loop_timer *)) {
+    if (after_ms > 0)
+        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + after_ms * 1000000, callback);
+}
+
+static void on_lifetime(struct loop_timer *timer) {
+    session_close(container_of(timer, struct session, lifetime_timer));
+}
+
+void session_arm(struct session *session) {
+    arm(session, &session->lifetime_timer, session->lifetime_ms, on_lifetime);
+    session_touch(session);
+}
+
+struct session *session_new(struct engine *engine, struct program *program, struct client *client, const char *name, struct family *family, struct node *base, struct rollbox_error *error) {
+    struct session *session = calloc(1, sizeof *session);
+
+    if (session && family) {
+        family->references++;
+        node_get(base);
+    } else if (session) {
+        family = family_new(engine, &base);     /* its reference of the beginning is ours */
+    }
+    if (!session || !family) {
+        free(session);
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
+        return NULL;
+    }
+    session->engine = engine;
+    session->program = program;
+    session->client = client;
+    session->number = ++engine->next_session;
+    session->family = family;
+    session->base = base;
+    session->at = node_get(base);
+    session->made_ns = session->since_ns = clock_real_ns();
+    session->called_ns = clock_now_ns();
+    if (name)
+        snprintf(session->name, sizeof session->name, "%s", name);
+    else
+        do
+            snprintf(session->name, sizeof session->name, "box-%llu", (unsigned long long)++engine->next_name);
+        while (session_find(engine, session->name));
+    list_init(&session->of_client);
+    list_init(&session->runs);
+    list_init(&session->waiting);
+    list_init(&session->works);
+    list_init(&session->ended);
+    list_add_tail(&engine->sessions, &session->node);
+    if (client)
+        list_add_tail(&client->sessions, &session->of_client);
+    program->n_sessions++;
+    engine->n_sessions++;
+    return session;
+}
+
+static void session_free(struct session *session) {
+    struct engine *engine = session->engine;
+
+    loop_timer_clear(engine->loop, &session->idle_timer);
+    loop_timer_clear(engine->loop, &session->end_timer);
+    loop_timer_clear(engine->loop, &session->lifetime_timer);
+    loop_timer_clear(engine->loop, &session->watch);
+    list_for_each(node, &session->works) {
+        struct work *work = container_of(node, struct work, node);
+        struct buf nothing = BUF_INIT;
+
+        buf_add_text(&nothing, "{}");
+        work_done(work, &nothing);      /* only CLOSE is left */
+    }
+    list_for_each(node, &session->ended) {
+        struct ended *ended = container_of(node, struct ended, node);
+
+        free(ended->command);
+        free(ended);
+    }
+    node_put(session->base);
+    node_put(session->at);
+    family_put(session->family);
+    list_remove(&session->node);
+    list_remove(&session->of_client);
+    session->program->n_sessions--;
+    engine->n_sessions--;
+    free(session);
+}
+
+void session_close(struct session *session) {
+    struct rollbox_error error;
+
+    if (session->state == SESSION_CLOSING)
+        return;
+    session->state = SESSION_CLOSING;
+    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox %s was closed", session->name);
+    list_remove(&session->of_client);
+    session->client = NULL;
+    state_session_ready(session, &error);
+    list_for_each(node, &session->works)
+        if (container_of(node, struct work, node)->verb != VERB_CLOSE)
+            work_fail(container_of(node, struct work, node), &error);
+    while (!list_empty(&session->runs)) {
+        struct run *run = container_of(session->runs.next, struct run, of_session);
+
+        run->exec = 0;
+        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+            run_finish(run);
+        else
+            run_fail(run, error.code, error.error_number, error.stage, error.message);
+    }
+    if (session->box)
+        box_kill(session->box);         /* session_box_dead frees us */
+    else
+        session_free(session);
+}
+
+void session_forget_client(struct client *client) {
+    while (!list_empty(&client->sessions))
+        session_close(container_of(client->sessions.next, struct session, of_client));
+    list_for_each(node, &client->engine->sessions)
+        list_for_each(at, &container_of(node, struct session, node)->works) {
+            struct work *work = container_of(at, struct work, node);
+
+            if (work->client == client)
+                work->client = NULL;
+        }
+}
+
+/* A call, or its end. */
+void session_touch(struct session *session) {
+    session->called_ns = clock_now_ns();
+    if (session->idle_ms && !session->idle_timer.position)
+        arm(session, &session->idle_timer, session->idle_ms, on_idle);
+    if (session->ttl_ms && !session->end_timer.position)
+        arm(session, &session->end_timer, session->ttl_ms, on_end);
+}
+
+static int send_plain(struct session *session, uint32_t type) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!session->box || session->box->state == BOX_DYING)
+        return -ESRCH;
+    wire_begin(&message, type, 0);
+    return wire_send(session->box->socket, &message, NULL, 0);
+}
+
+int session_freeze(struct session *session) {
+    return send_plain(session, GUEST_FREEZE);
+}
+
+int session_thaw(struct session *session) {
+    return send_plain(session, GUEST_THAW);
+}
+
+int session_resume(struct session *session) {
+    if (session->state != SESSION_PAUSED)
+        return 0;
+    int r = session_thaw(session);
+    if (r == -EAGAIN)
+        return r;
+    session->state = session->box ? SESSION_LIVE : SESSION_NEW;
+    return 0;
+}
+
+static int64_t left_of(const struct session *session, int64_t after_ms) {
+    int64_t left = session->called_ns + after_ms * 1000000 - clock_now_ns();
+
+    if (session->n_runs || !list_empty(&session->works))
+        left = MAX(left, after_ms * 1000000);
+    return left;
+}
+
+static void on_idle(struct loop_timer *timer) {
+    struct session *session = container_of(timer, struct session, idle_timer);
+    int64_t left = left_of(session, session->idle_ms);
+
+    if (left > 0)
+        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + left, on_idle);
+    else if (session->state == SESSION_LIVE && session_freeze(session) == 0)
+        session->state = SESSION_PAUSED;
+}
+
+static void on_end(struct loop_timer *timer) {
+    struct session *session = container_of(timer, struct session, end_timer);
+    int64_t left = left_of(session, session->ttl_ms);
+
+    if (left > 0)
+        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + left, on_end);
+    else
+        session_close(session);
+}
+
+/* ---- its box ---------------------------------------------------------------------------------------------------------- */
+
+static int announce(struct session *session, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    wire_begin(&message, GUEST_SESSION, 0);
+    int r = wire_send(session->box->socket, &message, NULL, 0);
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the sandbox cannot be spoken to: %s", strerror(-r)) : 0;
+}
+
+int session_need_box(struct session *session, struct rollbox_error *error) {
+    struct layer *layers[GUEST_MAX_LAYERS];
+
+    if (session->box)
+        return 0;
+    size_t n = node_chain(session->base, layers, GUEST_MAX_LAYERS);
+    if (n > GUEST_MAX_LAYERS)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "the layers of the sandbox could not be merged for want of memory; drop snapshots or close sandboxes");
+    struct box *box = n ? NULL : box_take_spare(session->program, true);
+    bool was_spare = box;
+    int r = box ? 0 : box_new(session->program, session, &box, error);
+    if (r < 0)
+        return r;
+    box->session = session;
+    session->box = box;
+    session->frozen = false;
+    r = announce(session, error);
+    if (r < 0) {
+        session_give_up_box(session);
+        return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
+    }
+    if (session->state == SESSION_NEW && box->state == BOX_READY)
+        session_box_ready(session);
+    (void)program_keep_spares(session->program);
+    return 0;
+}
+
+void session_give_up_box(struct session *session) {
+    struct box *box = session->box;
+
+    if (!box)
+        return;
+    session->box = NULL;
+    session->frozen = false;
+    if (session->state == SESSION_LIVE)
+        session->state = SESSION_NEW;
+    loop_timer_clear(session->engine->loop, &session->watch);
+    box->session = NULL;
+    box_kill(box);
+}
+
+void session_box_ready(struct session *session) {
+    if (session->state == SESSION_NEW)
+        session->state = SESSION_LIVE;
+    state_session_ready(session, NULL);
+    session_next(session);
+}
+
+/* Set-up failed: whoever waits for it is told, and the next call tries again. */
+void session_box_failed(struct session *session, const struct guest_record *record) {
+    struct rollbox_error error;
+
+    words_of(session->program, record, NULL, NULL, &error);
+    session->box->session = NULL;
+    session->box = NULL;
+    if (session->state == SESSION_LIVE)
+        session->state = SESSION_NEW;
+    while (!list_empty(&session->runs)) {
+        struct run *run = container_of(session->runs.next, struct run, of_session);
+
+        run->exec = 0;
+        run_fail(run, error.code, error.error_number, error.stage, error.message);
+    }
+    state_session_ready(session, &error);
+}
+
+static void keep_files(struct session *session, struct box *box) {
+    struct node *node = state_seal(session, box);
+
+    if (node)
+        node_put(node);
+}
+
+void session_box_dead(struct session *session, struct box *box) {
+    if (session->state == SESSION_CLOSING) {
+        session_free(session);
+        return;
+    }
+    if (session->box != box)
+        return;
+    session->box = NULL;
+    session->frozen = false;
+    session->state = SESSION_NEW;
+    loop_timer_clear(session->engine->loop, &session->watch);
+    keep_files(session, box);
+    while (!list_empty(&session->runs)) {
+        struct run *run = container_of(session->runs.next, struct run, of_session);
+
+        run->exec = 0;
+        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+            run_finish(run);
+        else
+            run_fail(run, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside; its files are kept, its processes are gone");
+    }
+    state_box_lost(session);
+}
+
+static void agent_served(struct session *session, const struct guest_record *record);
+
+void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
+    switch (record->kind) {
+    case GUEST_FROZEN:
+        state_answer(session, record);
+        break;
+    case GUEST_FILES_SERVED:
+    case GUEST_SIGNALLED:
+        agent_served(session, record);
+        break;
+    default:
+        exec_answer(session, record, fds, n_fds);
+        break;
+    }
+    if (!list_empty(&session->waiting))
+        exec_pump(session);
+}
+
+/* ---- memory ----------------------------------------------------------------------------------------------------------- */
+
+/* All its processes go, as which of them is to blame nobody knows; the files stay. */
+void session_out_of_memory(struct session *session) {
+    list_for_each(node, &session->runs)
+        run_kill(container_of(node, struct run, of_session), ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+    exec_kill_all(session);
+    if (session->box)
+        session->box->oom = false;
+}
+
+static void on_watch(struct loop_timer *timer) {
+    struct session *session = container_of(timer, struct session, watch);
+    uint64_t memory, cpu;
+    uint32_t processes;
+
+    if (!session->box || box_usage(session->box, &memory, &cpu, &processes) < 0)
+        return;
+    if (memory > session->program->policy->max_memory_bytes)
+        session_out_of_memory(session);
+    if (processes || session->n_runs)
+        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + WATCH_NS, on_watch);
+}
+
+void session_watch(struct session *session) {
+    if (session->box && !session->box->slot && !session->watch.position)
+        (void)loop_timer_set(session->engine->loop, &session->watch, clock_now_ns() + WATCH_NS / 10, on_watch);
+}
+
+void session_exec_ended(struct session *session) {
+    session_touch(session);
+    session_next(session);
+}
+
+void session_next(struct session *session) {
+    if (session->state == SESSION_CLOSING)
+        return;
+    if (!list_empty(&session->works)) {
+        struct work *work = container_of(session->works.next, struct work, node);
+
+        if (!work->started) {
+            work->started = true;
+            state_start(work);
+        }
+        return;
+    }
+    exec_pump(session);
+}
+
+/* ---- requests --------------------------------------------------------------------------------------------------------- */
+
+void session_reply(struct client *client, uint64_t serial, struct buf *json) {
+    auto_buf struct buf reply = BUF_INIT;
+
+    wire_begin(&reply, PROTOCOL_TEXT, serial);
+    if (json->failed)
+        reply.failed = true;
+    else
+        wire_add_text(&reply, TAG_TEXT_DATA, json->data ? json->data : "{}");
+    buf_done(json);
+    client_send(client, &reply, NULL, 0);
+}
+
+struct ask {
+    uint64_t verb, plan, idle, ttl, lifetime, number, scope, terminal;
+    bool detached, textual, force;
+    const char *sandbox, *name, *snapshot, *to, *path;
+    struct wire_field operation, exec;
+};
+
+static int parse_ask(const struct wire_message *message, struct ask *ask) {
+    struct wire_field field;
+    size_t position = 0;
+
+    while (wire_next(message->data, message->length, &position, &field) > 0) {
+        const char *text = wire_text(&field);
+        uint64_t number = 0;
+        bool is_number = wire_u64(&field, &number) == 0;
+
+        switch (field.tag) {
+        case TAG_SANDBOX: ask->sandbox = text; break;
+        case TAG_NAME: ask->name = text; break;
+        case TAG_SNAPSHOT: ask->snapshot = text; break;
+        case TAG_TO: ask->to = text; break;
+        case TAG_PATH: ask->path = text; break;
+        case TAG_OPERATION: ask->operation = field; break;
+        case TAG_EXEC: ask->exec = field; break;
+        case TAG_VERB: ask->verb = number; break;
+        case TAG_PLAN: ask->plan = number; break;
+        case TAG_IDLE: ask->idle = number; break;
+        case TAG_TTL: ask->ttl = number; break;
+        case TAG_LIFETIME: ask->lifetime = number; break;
+        case TAG_NUMBER: ask->number = number; break;
+        case TAG_SCOPE: ask->scope = number; break;
+        case TAG_TERMINAL: ask->terminal = number; break;
+        case TAG_DETACHED: ask->detached = number; break;
+        case TAG_TEXTUAL: ask->textual = number; break;
+        case TAG_FORCE: ask->force = number; break;
+        default: return -EBADMSG;
+        }
+        bool wants_text = field.tag == TAG_SANDBOX || field.tag == TAG_NAME || field.tag == TAG_SNAPSHOT || field.tag == TAG_TO || field.tag == TAG_PATH;
+        bool wants_bytes = field.tag == TAG_OPERATION || field.tag == TAG_EXEC;
+        if (wants_text ? !text : wants_bytes ? field.length < 1 || field.length > 64 : !is_number)
+            return -EBADMSG;
+    }
+    return 0;
+}
+
+static bool valid_name(const char *name) {
+    size_t n = strlen(name);
+
+    if (n < 1 || n > SESSION_NAME_MAX || name[0] == '.' || name[0] == '-')
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)name[i]) && !strchr("_.-", name[i]))
+            return false;
+    return true;
+}
+
+bool session_has_user(const struct session *session, const char *user) {
+    const char *own = session->program->policy->user ? session->program->policy->user : "box";
+    char number[16];
+
+    snprintf(number, sizeof number, "%u", session->program->plan->inner_uid);
+    return !strcmp(user, own) || !strcmp(user, number) || (session->program->plan->inner_uid == 0 && !strcmp(user, "root"));
+}
+
+void session_name_operation(const struct session *session, unsigned char *operation, size_t *length) {
+    if (!*length)
+        return;
+    memmove(operation + sizeof session->number, operation, *length);
+    memcpy(operation, &session->number, sizeof session->number);
+    *length += sizeof session->number;
+}
+
+static struct session *made_before(struct engine *engine, const struct wire_field *operation) {
+    list_for_each(node, &engine->sessions) {
+        struct session *session = container_of(node, struct session, node);
+
+        if (operation->length && session->state != SESSION_CLOSING && session->operation_length == operation->length && !memcmp(session->operation, operation->data, operation->length))
+            return session;
+    }
+    return NULL;
+}
+
+static struct work *work_new(struct session *session, struct client *client, uint64_t serial, const struct ask *ask) {
+    struct work *work = calloc(1, sizeof *work);
+
+    if (!work)
+        return NULL;
+    list_init(&work->node);
+    work->session = session;
+    work->client = client;
+    work->serial = serial;
+    work->verb = (enum protocol_verb)ask->verb;
+    work->fd = -EBADF;
+    work->textual = ask->textual;
+    work->force = ask->force;
+    work->count = (unsigned)ask->number;
+    work->name = ask->name ? strdup(ask->name) : NULL;
+    work->path = ask->path ? strdup(ask->path) : NULL;
+    if ((ask->name && !work->name) || (ask->path && !work->path))
+        return work_free(work);
+    list_add_tail(&session->works, &work->node);
+    return work;
+}
+
+static int ask_create(struct client *client, uint64_t serial, const struct ask *ask, struct rollbox_error *error) {
+    struct engine *engine = client->engine;
+    struct program *program = program_find(engine, ask->plan);
+    struct session *session = made_before(engine, &ask->operation);
+
+    if (session) {
+        struct buf json = BUF_INIT;
+
+        buf_printf(&json, "{\"name\": \"%s\"}", session->name);
+        session_reply(client, serial, &json);
+        return 0;
+    }
+    if (!program)
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
+    if (program->plan->flags & PLAN_PROCESS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: sandboxes that live need isolation namespace; single runs do not");
+    if (ask->sandbox && !valid_name(ask->sandbox))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'", SESSION_NAME_MAX);
+    if (ask->sandbox && session_find(engine, ask->sandbox))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", ask->sandbox);
+    if (ask->detached && engine->is_private)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "detached: a private engine ends with its one client, and all its sandboxes with it; use a shared one");
+    if (engine->n_boxes >= engine->max_boxes) {
+        program_drop_spares(engine);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%u sandboxes are all that this process' limit of open files bears; raise it (ulimit -n)", engine->max_boxes);
+    }
+    session = session_new(engine, program, ask->detached ? NULL : client, ask->sandbox, NULL, NULL, error);
+    if (!session)
+        return -ENOMEM;
+    memcpy(session->operation, ask->operation.data ? ask->operation.data : "", ask->operation.length);
+    session->operation_length = ask->operation.length;
+    session->idle_ms = (int64_t)MIN(ask->idle, (uint64_t)INT64_MAX / 4000000);
+    session->ttl_ms = (int64_t)MIN(ask->ttl, (uint64_t)INT64_MAX / 4000000);
+    session->lifetime_ms = (int64_t)MIN(ask->lifetime, (uint64_t)INT64_MAX / 4000000);
+    session_arm(session);
+    struct work *work = work_new(session, client, serial, ask);
+    if (!work) {
+        session_close(session);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+    }
+    session_next(session);
+    return 0;
+}
+
+static int ask_signal(struct session *session, const struct ask *ask, struct rollbox_error *error) {
+    struct run *run = exec_find(session, &ask->exec);
+
+    if (!run || run->session != session)
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments", "no such command runs in the sandbox");
+    if (ask->verb == VERB_RESIZE) {
+        struct winsize size = { .ws_row = (unsigned short)(ask->terminal >> 16), .ws_col = (unsigned short)ask->terminal };
+
+        if (!run->has_terminal || run->outputs[0].fd < 0 || ioctl(run->outputs[0].fd, TIOCSWINSZ, &size) < 0)
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTTY, "arguments", "the command has no terminal");
+        return 0;
+    }
+    if (ask->number < 1 || ask->number > 64 || ask->scope < ROLLBOX_SCOPE_MAIN || ask->scope > ROLLBOX_SCOPE_GROUP)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal: a number from 1 to 64 and a scope must be given");
+    int r = exec_signal(run, (int)ask->number, (enum rollbox_scope)ask->scope);
+    return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
+}
+
+static int ask_files(struct session *session, struct wire_message *message, struct rollbox_error *error) {
+    auto_buf struct buf request = BUF_INIT;
+    auto_close int socket = message->n_fds == 1 ? wire_take_fd(message, 0) : -EBADF;
+
+    if (socket < 0)
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
+    session->dirty = true;
+    wire_begin(&request, GUEST_FILES, 0);
+    int r = wire_send(session->box->socket, &request, &socket, 1);
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
+}
+
+/* The agent's own socket says the rest. */
+static void agent_served(struct session *session, const struct guest_record *record) {
+    (void)session;
+    (void)record;
+}
+
+static int find_node(struct session *session, const char *id, struct node **ret_node, struct rollbox_error *error) {
+    struct node *node = id ? node_find(session->family, id) : NULL;
+
+    if (id && !node)
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are", id, session->name);
+    *ret_node = node ? node_get(node) : NULL;
+    return 0;
+}
+
+static int ask_work(struct session *session, struct client *client, struct wire_message *message, const struct ask *ask, struct rollbox_error *error) {
+    struct node *from, *to = NULL;
+
+    if (find_node(session, ask->snapshot, &from, error) < 0)
+        return -ENOENT;
+    if (find_node(session, ask->to, &to, error) < 0) {
+        node_put(from);
+        return -ENOENT;
+    }
+    struct work *work = work_new(session, client, message->header.serial, ask);
+    if (!work) {
+        node_put(from);
+        node_put(to);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+    }
+    work->from = from;
+    work->to = to;
+    if (message->n_fds)
+        work->fd = wire_take_fd(message, 0);
+    session_next(session);
+    return 0;
+}
+
+static int answer(struct client *client, struct wire_message *message, const struct ask *ask, struct buf *json, struct rollbox_error *error) {
+    struct session *session;
+    struct node *node;
+
+    if (ask->verb == VERB_CREATE) {
+        int r = ask_create(client, message->header.serial, ask, error);
+        return r < 0 ? r : 1;
+    }
+    if (ask->verb == VERB_LIST) {
+        const char *between = "";
+
+        buf_add_text(json, "{\"sandboxes\": [");
+        list_for_each(at, &client->engine->sessions) {
+            session = container_of(at, struct session, node);
+            if (session->state == SESSION_CLOSING)
+                continue;
+            buf_add_text(json, between);
+            session_text(session, json);
+            between = ", ";
+        }
+        buf_add_text(json, "]}");
+        return 0;
+    }
+    session = ask->sandbox ? session_find(client->engine, ask->sandbox) : NULL;
+    if (!session)
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are", ask->sandbox ? ask->sandbox : "?");
+    int r = 0;
+    switch ((enum protocol_verb)ask->verb) {
+    case VERB_OPEN:
+        buf_printf(json, "{\"name\": \"%s\"}", session->name);
+        return 0;
+    case VERB_INSPECT:
+        session_text(session, json);
+        return 0;
+    case VERB_PROCESSES:
+        session_text_processes(session, json);
+        return 0;
+    case VERB_TREE:
+        family_text(session->family, json);
+        return 0;
+    case VERB_RESUME:
+        session_touch(session);
+        r = session_resume(session);
+        if (r < 0)
+            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now; try again");
+        session_next(session);
+        return 0;
+    case VERB_SIGNAL:
+    case VERB_RESIZE:
+        session_touch(session);
+        if (ask->verb == VERB_SIGNAL && ask->number != 9)
+            (void)session_resume(session);
+        return ask_signal(session, ask, error);
+    case VERB_FILES:
+        session_touch(session);
+        if ((r = session_need_box(session, error)) < 0)
+            return r;
+        (void)session_resume(session);
+        return ask_files(session, message, error);
+    case VERB_DROP:
+        if (find_node(session, ask->snapshot, &node, error) < 0)
+            return -ENOENT;
+        r = node ? node_drop(node) : -EINVAL;
+        node_put(node);
+        return r < 0 ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments", "that snapshot cannot be dropped: it is the beginning") : 0;
+    case VERB_CLOSE: {
+        struct work *work = work_new(session, client, message->header.serial, ask);
+
+        if (!work)
+            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+        session_close(session);
+        return 1;
+    }
+    case VERB_PAUSE:
+    case VERB_SNAPSHOT:
+    case VERB_FORK:
+    case VERB_RESET:
+    case VERB_DIFF:
+    case VERB_COMMIT:
+    case VERB_EXPORT:
+        session_touch(session);
+        r = ask_work(session, client, message, ask, error);
+        return r < 0 ? r : 1;
+    case VERB_CREATE:
+    case VERB_LIST:
+        break;
+    }
+    return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "this engine does not know the request %llu", (unsigned long long)ask->verb);
+}
+
+void session_request(struct client *client, struct wire_message *message) {
+    struct ask ask = { 0 };
+    struct buf json = BUF_INIT;
+    struct rollbox_error error;
+    int r = parse_ask(message, &ask);
+
+    if (r < 0)
+        error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has a field that this engine does not know");
+    else
+        r = answer(client, message, &ask, &json, &error);
+    if (r < 0)
+        client_fail(client, message->header.serial, &error);
+    else if (r == 0)
+        session_reply(client, message->header.serial, &json);
+    buf_done(&json);
+}

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions: sandboxes that live until they are closed.
+ *
+ * A session has a box at a time. Its commands are runs (struct run) with `session` set: they share the box, and its init tells of each by its serial.
+ *
+ * Files. The box' private tmpfs holds a part for each writable place. Once nothing runs in a box, its tmpfs can become a *layer*: the box is given up, and the next one stands on
+ * the layer (and on those the old one stood on) with a fresh tmpfs of its own. While something runs, the tmpfs is copied into a layer with every process frozen, and the box stays. A *node* is a state of the files: a layer of its own on top of another
+ * node's. Nodes of one family (a session and its forks) make a tree; resetting and forking is nothing but a new box on a node. Chains of layers are merged in the background.
+ *
+ * Requests that need more than one step (snapshot, fork, reset, diff, ...) are *works*: a session does one after the other, and its commands wait meanwhile.
+ */
+#ifndef ROLLBOX_ENGINE_SESSION_H
+#define ROLLBOX_ENGINE_SESSION_H
+
+#include "engine/engine.h"
+#include "engine/protocol.h"
+
+#define SESSION_NAME_MAX 64
+
+/* Immutable files: see GUEST_MAX_LAYERS. */
+struct layer {
+    unsigned references;
+    int fd;
+    uint64_t bytes, entries;
+};
+
+/* All nodes of a session and its forks. */
+struct family {
+    unsigned references;        /* sessions */
+    struct list nodes;          /* struct node.in_family; the first is the beginning, without files of its own */
+    unsigned next_name;
+};
+
+struct node {
+    struct engine *engine;
+    unsigned references;        /* of nodes below in `under`, sessions, works; not of the family's list */
+    struct list in_family;
+    struct family *family;      /* NULL: dropped, and here only for those above */
+    struct node *parent;        /* in the tree that users see; a reference */
+    struct node *under;         /* what the layer lies on; a reference; NULL: on nothing but the plan's own files */
+    struct layer *layer;        /* NULL: none */
+    struct layer *merged;       /* of this node and all under it; NULL: not merged (yet) */
+    bool merging;
+    char id[32];
+    char *name;                 /* or NULL */
+    int64_t made_ns;            /* CLOCK_REALTIME */
+    bool is_live;               /* taken while something ran */
+    bool is_asked_for;          /* by SNAPSHOT */
+};
+
+enum session_state { SESSION_NEW, SESSION_LIVE, SESSION_PAUSED, SESSION_CLOSING };
+
+struct session {
+    struct engine *engine;
+    struct program *program;
+    struct client *client;      /* NULL: detached */
+    struct list node;           /* engine->sessions */
+    struct list of_client;
+    char name[SESSION_NAME_MAX + 1];
+    uint64_t number;
+    enum session_state state;
+    struct box *box;            /* NULL: not made yet, or given up */
+    struct node *base;          /* what the box stands, or will stand, on; a reference */
+    struct node *at;            /* the last state that it was in: the parent of the next one; a reference */
+    struct family *family;
+    bool dirty;                 /* files may have changed since `at` */
+    bool frozen;                /* init has been told so */
+    bool oom;
+    struct list runs;           /* struct run.of_session */
+    struct list waiting;        /* struct run.in_queue: for room in init's socket, for a box, for a work to be done */
+    struct work *fork;          /* of another session: that made this one and waits for its box */
+    struct list works;          /* struct work.node; the first is under way */
+    struct list ended;          /* struct ended.node: commands that are over, oldest first */
+    unsigned n_runs, n_ended, n_agents;
+    struct loop_timer idle_timer, end_timer, lifetime_timer, watch;
+    int64_t idle_ms, ttl_ms, lifetime_ms;
+    int64_t made_ns, called_ns; /* CLOCK_REALTIME; CLOCK_MONOTONIC */
+    int64_t since_ns;           /* CLOCK_REALTIME: what the host changed later, we do not know of */
+    unsigned char operation[64];        /* of CREATE */
+    size_t operation_length;
+};
+
+/* A command that is over; its output is with other results (result.c) as long as there is room. */
+struct ended {
+    struct list node;
+    unsigned char operation[72];
+    size_t operation_length;
+    char *command;
+    enum rollbox_outcome outcome;
+    int status;
+    uint64_t wall_ns, cpu_ns;
+};
+
+/* A request that takes several steps. */
+struct work {
+    struct list node;
+    struct session *session;
+    struct client *client;      /* NULL: gone, or nobody waits */
+    uint64_t serial;
+    enum protocol_verb verb;
+    bool started, waits_for_frozen, waits_for_merge;
+    struct node *from, *to;     /* references */
+    char *name, *path;
+    unsigned count;
+    bool textual, force;
+    int fd;                     /* of EXPORT */
+    struct session **made;      /* FORK */
+    unsigned n_made, n_ready;
+    struct errand *errand;
+    void (*then)(struct work *work);    /* what to do with `to` once it is there */
+};
+
+/* session.c */
+struct session *session_find(struct engine *engine, const char *name);
+bool session_has_user(const struct session *session, const char *user);
+void session_name_operation(const struct session *session, unsigned char *operation, size_t *length);   /* puts the session's number before it */
+void session_request(struct client *client, struct wire_message *message);      /* PROTOCOL_SANDBOX */
+void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds); /* takes what it wants of fds (-EBADF) */
+void session_box_dead(struct session *session, struct box *box);
+void session_box_failed(struct session *session, const struct guest_record *record);
+void session_box_ready(struct session *session);
+void session_out_of_memory(struct session *session);
+void session_exec_ended(struct session *session);
+void session_forget_client(struct client *client);
+void session_close(struct session *session);    /* and frees */
+int session_need_box(struct session *session, struct rollbox_error *error);      /* makes one unless there is */
+void session_give_up_box(struct session *session);
+void session_touch(struct session *session);
+void session_arm(struct session *session);      /* its timers */
+int session_resume(struct session *session);
+int session_freeze(struct session *session);    /* init's answer goes to state.c */
+int session_thaw(struct session *session);
+struct session *session_new(struct engine *engine, struct program *program, struct client *client, const char *name, struct family *family, struct node *base, struct rollbox_error *error);
+void session_reply(struct client *client, uint64_t serial, struct buf *json);   /* consumed */
+void session_next(struct session *session);     /* the next work, else what waits */
+void session_watch(struct session *session);
+
+/* exec.c: commands in sessions. */
+void exec_enter(struct run *run);
+struct session *exec_leave(struct run *run);    /* over: keeps the record of it */
+bool exec_kill(struct run *run);                /* its tree; false: init cannot be told, or never knew of it */
+int exec_signal(struct run *run, int number, enum rollbox_scope scope);
+void exec_kill_all(struct session *session);    /* every process but init */
+void exec_pump(struct session *session);        /* sends what waits */
+void exec_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
+void exec_attach(struct client *client, struct wire_message *message);
+struct run *exec_find(struct session *session, const struct wire_field *operation);
+
+/* stream.c */
+struct typing;
+int stream_add(struct output *output, int take_fd);
+void stream_pump(struct output *output);        /* there is more, or its end */
+void stream_orphan(struct output *output);      /* the run goes; what is not delivered yet still is */
+void stream_drop(struct output *output);
+void stream_forget_all(struct engine *engine);
+void sink_add(struct engine *engine, int take_fd);      /* read from and forgotten, until its end */
+void sink_forget_all(struct engine *engine);
+struct typing *typing_new(struct engine *engine, int take_input, int terminal);
+struct typing *typing_free(struct typing *typing);
+
+/* layer.c */
+struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries);
+struct layer *layer_put(struct layer *layer);
+struct layer *layer_get(struct layer *layer);
+struct family *family_new(struct engine *engine, struct node **ret_beginning);
+struct family *family_put(struct family *family);
+struct node *node_new(struct engine *engine, struct family *family, struct node *parent, struct node *under, struct layer *take_layer);
+struct node *node_get(struct node *node);
+struct node *node_put(struct node *node);
+struct node *node_find(struct family *family, const char *id);
+int node_drop(struct node *node);
+size_t node_chain(struct node *node, struct layer **layers, size_t most);        /* bottom first; how many there are, perhaps more than most */
+void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries);  /* of its chain */
+void node_merge_soon(struct node *node, struct program *program);
+void family_text(struct family *family, struct buf *to);
+/* Copies layers (the first `n`, bottom first) into a new one, in a child of the launcher. `done` is called once, with NULL and an errno on failure. */
+struct copy;
+typedef void (*copy_done)(void *data, struct layer *take_layer, int error_number);
+int copy_start(struct program *program, struct layer *const *layers, size_t n, copy_done done, void *data);
+void copy_answer(struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds);
+void copy_lost(struct launcher *launcher);
+void copy_forget(struct program *program, const void *data);
+
+/* state.c: works. */
+void state_start(struct work *work);
+struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
+void state_answer(struct session *session, const struct guest_record *record);   /* FROZEN */
+void state_session_ready(struct session *session, const struct rollbox_error *error);   /* of a fork: its box is ready, or (error) never will be */
+void state_merged(struct engine *engine, struct node *node);
+void state_box_lost(struct session *session);
+struct work *work_free(struct work *work);
+void work_fail(struct work *work, const struct rollbox_error *error);
+void work_done(struct work *work, struct buf *json);
+
+/* errand.c: rollbox-store. */
+struct errand;
+int errand_start(struct work *work, struct rollbox_error *error);
+struct errand *errand_free(struct errand *job);
+
+/* session_text.c */
+void session_text(struct session *session, struct buf *to);
+void session_text_processes(struct session *session, struct buf *to);
+void text_json(struct buf *to, const void *data, size_t length);        /* a JSON string; what is not UTF-8 is replaced */
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sessions in JSON. What guests have chosen (names of programs, arguments) is not trusted to be text. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/utf8.h"
+#include "engine/session.h"
+#include "sys/proc.h"
+
+#define MAX_LISTED 4096
+
+void text_json(struct buf *to, const void *data, size_t length) {
+    if (!data)
+        buf_add_text(to, "null");
+    else
+        (void)utf8_json(to, data, length);
+}
+
+static const char *state_name(const struct session *session) {
+    switch (session->state) {
+    case SESSION_NEW: return "starting";
+    case SESSION_LIVE: return session->n_runs ? "running" : "idle";
+    case SESSION_PAUSED: return "paused";
+    case SESSION_CLOSING: return "closing";
+    }
+    return "?";
+}
+
+static void operation_text(const unsigned char *operation, size_t length, struct buf *to) {
+    size_t prefix = MIN(length, sizeof((struct session *)0)->number);
+
+    text_json(to, operation + prefix, length - prefix);
+}
+
+static void add_execs(const struct session *session, struct buf *to) {
+    const char *between = "";
+
+    list_for_each(node, &session->runs) {
+        const struct run *run = container_of(node, struct run, of_session);
+
+        buf_printf(to, "%s{\"id\": ", between);
+        operation_text(run->operation, run->operation_length, to);
+        buf_printf(to, ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, \"output_bytes\": %llu}", run->state == RUN_RUNNING ? "running" : "starting", run->has_terminal ? "true" : "false",
+                   run->is_detached ? "true" : "false", (unsigned long long)(run->outputs[0].total + run->outputs[1].total));
+        between = ", ";
+    }
+    list_for_each(node, &session->ended) {
+        const struct ended *ended = container_of(node, struct ended, node);
+
+        buf_printf(to, "%s{\"id\": ", between);
+        operation_text(ended->operation, ended->operation_length, to);
+        buf_add_text(to, ", \"state\": \"ended\", \"command\": ");
+        text_json(to, ended->command, ended->command ? strlen(ended->command) : 0);
+        buf_printf(to, ", \"outcome\": \"%s\", \"exit_code\": ", rollbox_outcome_name(ended->outcome));
+        if (ended->outcome == ROLLBOX_OUTCOME_EXIT)
+            buf_printf(to, "%d}", WEXITSTATUS(ended->status));
+        else
+            buf_add_text(to, "null}");
+        between = ", ";
+    }
+}
+
+void session_text(struct session *session, struct buf *to) {
+    uint64_t memory = 0, cpu = 0, bytes = 0, entries = 0;
+    uint32_t processes = 0;
+    struct statfs disk;
+
+    if (session->box)
+        (void)box_usage(session->box, &memory, &cpu, &processes);
+    node_usage(session->base, &bytes, &entries);
+    if (session->box && session->box->disk >= 0 && fstatfs(session->box->disk, &disk) == 0)
+        bytes += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
+    buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, \"processes\": %u, \"idle_s\": %.3f, ",
+               session->name, state_name(session), (double)session->made_ns / 1e9, session->at->id, session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,
+               (unsigned long long)session->program->policy->max_disk_bytes, processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
+    buf_printf(to, "\"pid\": %d, \"isolation\": %s, \"execs\": [", session->box ? (int)session->box->pid : 0, session->program->isolation);
+    add_execs(session, to);
+    buf_add_text(to, "]}");
+}
+
+/* ---- processes -------------------------------------------------------------------------------------------------------- */
+
+static size_t children_of(pid_t pid, pid_t *pids, size_t most) {
+    auto_buf struct buf text = BUF_INIT;
+    char path[64], *at, *end;
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    if (fd_read_file(path, 1 << 20, &text) < 0)
+        return 0;
+    buf_add(&text, "", 1);
+    for (at = text.data; at && n < most && (pids[n] = (pid_t)strtol(at, &end, 10)) > 0; at = end)
+        n++;
+    return n;
+}
+
+static const char *after(const struct buf *text, const char *key) {
+    const char *found = text->data ? strstr(text->data, key) : NULL;
+
+    return found ? found + strlen(key) : NULL;
+}
+
+/* The last number of a line: that of the innermost namespace. */
+static long last_number(const char *line) {
+    long number = 0;
+
+    for (char *end; line && *line && *line != '\n'; line = end) {
+        number = strtol(line, &end, 10);
+        if (end == line)
+            break;
+    }
+    return number;
+}
+
+static void add_process(pid_t pid, struct buf *to, const char **between) {
+    auto_buf struct buf status = BUF_INIT;
+    auto_buf struct buf stat = BUF_INIT;
+    auto_buf struct buf line = BUF_INIT;
+    unsigned long long user = 0, system = 0;
+    char path[64], state = '?';
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    if (fd_read_file(path, 1 << 16, &status) < 0)
+        return;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    if (fd_read_file(path, 1 << 16, &stat) < 0)
+        return;
+    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
+    (void)fd_read_file(path, 1 << 16, &line);
+    buf_add(&status, "", 1);
+    buf_add(&stat, "", 1);
+    if (buf_failed(&status) || buf_failed(&stat))
+        return;
+    const char *rest = strrchr(stat.data, ')');
+    if (!rest || sscanf(rest + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &state, &user, &system) != 3)
+        return;
+    const char *resident = after(&status, "\nVmRSS:");
+    const char *name = after(&status, "Name:\t");
+    buf_printf(to, "%s{\"pid\": %ld, \"host_pid\": %d, \"state\": \"%c\", \"cpu_ms\": %llu, \"memory_bytes\": %llu, \"command\": ", *between, last_number(after(&status, "\nNSpid:\t")), (int)pid, state,
+               (user + system) * 1000 / (unsigned long long)sysconf(_SC_CLK_TCK), resident ? strtoull(resident, NULL, 10) * 1024 : 0ull);
+    for (size_t i = 0; i + 1 < line.length; i++)
+        if (!line.data[i])
+            line.data[i] = ' ';
+    if (line.length)
+        text_json(to, line.data, line.data[line.length - 1] ? line.length : line.length - 1);
+    else
+        text_json(to, name ? name : "?", name ? strcspn(name, "\n") : 1);
+    buf_add_text(to, "}");
+    *between = ", ";
+}
+
+void session_text_processes(struct session *session, struct buf *to) {
+    auto_free pid_t *pids = calloc(MAX_LISTED, sizeof *pids);
+    const char *between = "";
+    size_t n = 0;
+
+    if (!pids) {
+        to->failed = true;
+        return;
+    }
+    if (session->box && session->box->pid > 0)
+        n = children_of(session->box->pid, pids, MAX_LISTED);
+    buf_add_text(to, "{\"processes\": [");
+    for (size_t i = 0; i < n; i++) {
+        add_process(pids[i], to, &between);
+        n += children_of(pids[i], pids + n, MAX_LISTED - n);
+    }
+    buf_add_text(to, "]}");
+}

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Works: what is asked of a session's files, in steps.
+ *
+ * Most begin by taking the present state as a node. If nothing was called since the last one, that is it. Else every process is frozen, and if there is none, the box is given up and its private tmpfs is the layer as it is; else
+ * it is copied while they stand still. What comes then is a new box somewhere, or a job of rollbox-store on the layers (errand.c).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "engine/session.h"
+
+#define MAX_FORK 10000
+#define LONG_CHAIN 18           /* layers: from here on a state waits until its chain is merged */
+
+struct work *work_free(struct work *work) {
+    if (!work)
+        return NULL;
+    list_remove(&work->node);
+    if (work->session)
+        copy_forget(work->session->program, work);
+    work->errand = errand_free(work->errand);
+    node_put(work->from);
+    node_put(work->to);
+    close_fd(&work->fd);
+    free(work->name);
+    free(work->path);
+    free(work->made);
+    free(work);
+    return NULL;
+}
+
+static void close_made(struct work *work) {
+    for (unsigned i = 0; i < work->n_made; i++) {
+        work->made[i]->fork = NULL;
+        session_close(work->made[i]);
+    }
+    work->n_made = 0;
+}
+
+/* The next one starts from the loop's point of view at once. */
+static void leave(struct work *work) {
+    struct session *session = work->session;
+
+    work_free(work);
+    session_next(session);
+}
+
+void work_fail(struct work *work, const struct rollbox_error *error) {
+    bool is_create = work->verb == VERB_CREATE;
+    struct session *session = work->session;
+
+    close_made(work);
+    if (work->client)
+        client_fail(work->client, work->serial, error);
+    if (session->state == SESSION_CLOSING) {
+        work_free(work);
+        return;
+    }
+    leave(work);
+    if (is_create)
+        session_close(session);
+}
+
+void work_done(struct work *work, struct buf *json) {
+    if (work->client)
+        session_reply(work->client, work->serial, json);
+    buf_done(json);
+    if (work->session->state == SESSION_CLOSING)
+        work_free(work);
+    else
+        leave(work);
+}
+
+static void fail(struct work *work, enum rollbox_error_code code, int error_number, const char *message) {
+    struct rollbox_error error;
+
+    error_set(&error, code, error_number, "run", "%s%s%s", message, error_number ? ": " : "", error_number ? strerror(error_number) : "");
+    work_fail(work, &error);
+}
+
+/* ---- taking the state --------------------------------------------------------------------------------------------------- */
+
+static void set(struct node **at, struct node *node) {
+    node_get(node);
+    node_put(*at);
+    *at = node;
+}
+
+struct node *state_seal(struct session *session, struct box *box) {
+    struct statfs disk;
+
+    if (box->disk < 0 || !box->is_layered || fstatfs(box->disk, &disk) < 0)
+        return NULL;
+    struct layer *layer = layer_new(TAKE_FD(box->disk), (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize, (uint64_t)(disk.f_files - disk.f_ffree));
+    struct node *node = layer ? node_new(session->engine, session->family, session->at, session->base, layer) : NULL;
+    if (!node)
+        return NULL;
+    set(&session->base, node);
+    set(&session->at, node);
+    session->dirty = false;
+    return node;
+}
+
+/* work->to is there. */
+static void have_state(struct work *work) {
+    struct layer *layers[1];
+
+    node_merge_soon(work->to, work->session->program);
+    if (node_chain(work->to, layers, 0) >= LONG_CHAIN && work->to->merging) {
+        work->waits_for_merge = true;
+        return;
+    }
+    work->then(work);
+}
+
+void state_merged(struct engine *engine, struct node *node) {
+    list_for_each(at, &engine->sessions) {
+        struct session *session = container_of(at, struct session, node);
+        struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+
+        if (work && work->waits_for_merge && work->to == node) {
+            work->waits_for_merge = false;
+            work->then(work);
+            return state_merged(engine, node);
+        }
+    }
+}
+
+static void on_copied(void *data, struct layer *take_layer, int error_number) {
+    struct work *work = data;
+    struct session *session = work->session;
+    struct node *node = take_layer ? node_new(session->engine, session->family, session->at, session->base, take_layer) : NULL;
+
+    if (session->state != SESSION_PAUSED)
+        (void)session_thaw(session);
+    if (!node) {
+        fail(work, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number ? error_number : ENOMEM, "the files of the sandbox could not be copied");
+        return;
+    }
+    node->is_live = true;
+    set(&session->at, node);
+    work->to = node;            /* its reference */
+    have_state(work);
+}
+
+static void frozen(struct work *work, const struct guest_record *record) {
+    struct session *session = work->session;
+    struct box *box = session->box;
+
+    if (record->error) {
+        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "a process of the sandbox would not stand still");
+        return;
+    }
+    if (!record->value) {
+        work->to = state_seal(session, box);
+        if (!work->to) {
+            (void)session_thaw(session);
+            fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
+            return;
+        }
+        session_give_up_box(session);
+        have_state(work);
+        return;
+    }
+    struct statfs disk;
+    struct layer *layer = NULL;
+    int fd = box->disk >= 0 && fstatfs(box->disk, &disk) == 0 ? fcntl(box->disk, F_DUPFD_CLOEXEC, 3) : -EBADF;
+    if (fd >= 0)
+        layer = layer_new(fd, (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize, (uint64_t)(disk.f_files - disk.f_ffree));
+    int r = layer ? copy_start(session->program, &layer, 1, on_copied, work) : -ENOMEM;
+    layer_put(layer);
+    if (r < 0) {
+        if (session->state != SESSION_PAUSED)
+            (void)session_thaw(session);
+        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "the files of the sandbox cannot be copied");
+    }
+}
+
+void state_answer(struct session *session, const struct guest_record *record) {
+    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct buf nothing = BUF_INIT;
+
+    if (!work || !work->waits_for_frozen)
+        return;                 /* of an idle pause */
+    work->waits_for_frozen = false;
+    if (work->verb != VERB_PAUSE) {
+        frozen(work, record);
+    } else if (record->error) {
+        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "a process of the sandbox would not stand still");
+    } else {
+        session->state = SESSION_PAUSED;
+        work_done(work, &nothing);
+    }
+}
+
+static void freeze(struct work *work) {
+    int r = session_freeze(work->session);
+
+    if (r < 0)
+        fail(work, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
+    else
+        work->waits_for_frozen = true;
+}
+
+static void take_state(struct work *work, void (*then)(struct work *work)) {
+    struct session *session = work->session;
+
+    work->then = then;
+    if (session->dirty && session->box) {
+        freeze(work);
+        return;
+    }
+    work->to = node_get(session->at);
+    have_state(work);
+}
+
+/* ---- what is done with it ----------------------------------------------------------------------------------------------- */
+
+static void node_text(const struct node *node, struct buf *to) {
+    buf_printf(to, "{\"id\": \"%s\", \"name\": ", node->id);
+    text_json(to, node->name, node->name ? strlen(node->name) : 0);
+    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s}", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
+               node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, node->is_live ? "true" : "false");
+}
+
+static void name_snapshot(struct work *work) {
+    struct buf json = BUF_INIT;
+
+    if (work->name) {
+        struct node *other = node_find(work->session->family, work->name);
+
+        if (other && other != work->to) {
+            fail(work, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "there is a snapshot of that name already");
+            return;
+        }
+        free(work->to->name);
+        work->to->name = TAKE_PTR(work->name);
+    }
+    work->to->is_asked_for = true;
+    node_text(work->to, &json);
+    work_done(work, &json);
+}
+
+static void made_one(struct work *work) {
+    struct buf json = BUF_INIT;
+
+    if (++work->n_ready < work->count)
+        return;
+    buf_add_text(&json, "{\"sandboxes\": [");
+    for (unsigned i = 0; i < work->n_made; i++) {
+        buf_printf(&json, "%s\"%s\"", i ? ", " : "", work->made[i]->name);
+        work->made[i]->fork = NULL;
+    }
+    buf_add_text(&json, "]}");
+    if (work->client || !work->session->client)
+        work->n_made = 0;       /* they are somebody's now */
+    else
+        close_made(work);
+    work_done(work, &json);
+}
+
+void state_session_ready(struct session *session, const struct rollbox_error *error) {
+    struct work *work = session->fork;
+    struct work *own = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct buf json = BUF_INIT;
+
+    if (own && own->verb == VERB_CREATE && own->started) {
+        if (error) {
+            work_fail(own, error);
+            return;
+        }
+        buf_printf(&json, "{\"name\": \"%s\"}", session->name);
+        work_done(own, &json);
+        return;
+    }
+    if (own && own->waits_for_frozen && error) {
+        work_fail(own, error);
+        return;
+    }
+    if (!work)
+        return;
+    session->fork = NULL;
+    if (!error) {
+        made_one(work);
+        return;
+    }
+    work_fail(work, error);     /* all or none */
+}
+
+static void make_forks(struct work *work) {
+    struct session *session = work->session;
+    struct rollbox_error error;
+
+    work->made = calloc(work->count, sizeof(struct session *));
+    if (!work->made) {
+        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+        return;
+    }
+    for (unsigned i = 0; i < work->count; i++) {
+        struct session *made = session_new(session->engine, session->program, session->client ? work->client : NULL, NULL, session->family, work->to, &error);
+
+        if (!made) {
+            work_fail(work, &error);
+            return;
+        }
+        made->since_ns = session->since_ns;
+        made->idle_ms = session->idle_ms;
+        made->ttl_ms = session->ttl_ms;
+        made->lifetime_ms = session->lifetime_ms;
+        session_arm(made);
+        work->made[work->n_made++] = made;
+        made->fork = work;
+    }
+    /* From here on each may fail and take all of them along. */
+    struct session **made = work->made;
+    for (unsigned i = 0, n = work->count; i < n; i++)
+        if (session_need_box(made[i], &error) < 0) {
+            work_fail(work, &error);
+            return;
+        }
+}
+
+static void reset(struct work *work) {
+    struct session *session = work->session;
+    struct buf nothing = BUF_INIT;
+    struct node *target = work->from ? work->from : session->at;
+
+    while (!list_empty(&session->runs)) {
+        struct run *run = container_of(session->runs.next, struct run, of_session);
+
+        run->exec = 0;
+        list_remove(&run->in_queue);
+        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+            run_finish(run);
+        else
+            run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox was reset while the command ran");
+    }
+    session_give_up_box(session);
+    if (session->state == SESSION_PAUSED)
+        session->state = SESSION_NEW;
+    set(&session->base, target);
+    set(&session->at, target);
+    session->dirty = false;
+    work_done(work, &nothing);
+}
+
+static void run_job(struct work *work) {
+    struct rollbox_error error;
+
+    if (errand_start(work, &error) < 0)
+        work_fail(work, &error);
+}
+
+void state_start(struct work *work) {
+    struct session *session = work->session;
+    struct rollbox_error error;
+
+    switch (work->verb) {
+    case VERB_CREATE:
+        if (session_need_box(session, &error) < 0)
+            work_fail(work, &error);
+        return;                 /* else done when it is ready, which it may be already */
+    case VERB_PAUSE:
+        if (session->state == SESSION_LIVE && session->box) {
+            freeze(work);
+        } else {
+            struct buf nothing = BUF_INIT;
+            work_done(work, &nothing);
+        }
+        return;
+    case VERB_SNAPSHOT:
+        take_state(work, name_snapshot);
+        return;
+    case VERB_FORK:
+        if (work->count < 1 || work->count > MAX_FORK) {
+            fail(work, ROLLBOX_ERR_INVALID_ARGUMENT, 0, "fork: a number from 1 to 10000 must be given");
+            return;
+        }
+        if (!work->from) {
+            take_state(work, make_forks);
+            return;
+        }
+        work->to = node_get(work->from);
+        work->then = make_forks;
+        have_state(work);
+        return;
+    case VERB_RESET:
+        reset(work);
+        return;
+    case VERB_DIFF:
+    case VERB_COMMIT:
+    case VERB_EXPORT:
+        if (work->verb == VERB_EXPORT && work->from) {
+            work->to = work->from;
+            work->from = NULL;
+        }
+        if (work->to)
+            run_job(work);
+        else
+            take_state(work, run_job);
+        return;
+    case VERB_OPEN:
+    case VERB_INSPECT:
+    case VERB_PROCESSES:
+    case VERB_TREE:
+    case VERB_RESUME:
+    case VERB_CLOSE:
+    case VERB_LIST:
+    case VERB_SIGNAL:
+    case VERB_RESIZE:
+    case VERB_FILES:
+    case VERB_DROP:
+        break;                  /* answered at once */
+    }
+}
+
+/* Its box is dead, which nobody asked for. */
+void state_box_lost(struct session *session) {
+    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+
+    if (work && (work->verb == VERB_CREATE || work->waits_for_frozen))
+        fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");
+    else
+        session_next(session);
+}

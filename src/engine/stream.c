@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Streams that pass through: a command's output to those who read it as it comes, what is typed into its terminal.
+ *
+ * Output is collected first (output.c), in memory or a memory file; a stream is a reader of that with a position of its own, so one that is slow, or comes late, holds nothing up and misses nothing. It outlives the run by what its
+ * reader has not taken yet. A pipe whose command has ended, but which something in the background still holds, becomes a sink: read and forgotten, so that the writer is neither blocked nor killed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "engine/session.h"
+
+#define CHUNK 65536
+#define MAX_SINKS 4096
+
+struct stream {
+    struct engine *engine;
+    struct output *output;      /* NULL: an orphan, with its own: */
+    struct buf head;
+    int spool;
+    uint64_t total;
+    struct list node;           /* output->streams, or engine->streams */
+    struct loop_source source;  /* armed while the reader has no room */
+    int fd;
+    uint64_t position;
+};
+
+struct sink {
+    struct engine *engine;
+    struct list node;           /* engine->sinks */
+    struct loop_source source;
+    int fd;
+};
+
+struct typing {
+    struct engine *engine;
+    struct loop_source source, room;
+    int input, terminal;
+    char bytes[4096];
+    size_t at, end;
+};
+
+static void stream_free(struct stream *stream) {
+    loop_remove(stream->engine->loop, &stream->source);
+    list_remove(&stream->node);
+    close_fd(&stream->fd);
+    close_fd(&stream->spool);
+    buf_done(&stream->head);
+    free(stream);
+}
+
+/* The next bytes, at most CHUNK. */
+static ssize_t next_bytes(const struct stream *stream, char *chunk, const char **ret_data) {
+    const struct buf *head = stream->output ? &stream->output->head : &stream->head;
+    int spool = stream->output ? stream->output->spool : stream->spool;
+    uint64_t total = stream->output ? stream->output->total : stream->total;
+    size_t length = (size_t)MIN(total - stream->position, (uint64_t)CHUNK);
+
+    if (!length)
+        return 0;
+    if (spool < 0) {
+        *ret_data = head->data + stream->position;
+        return (ssize_t)length;
+    }
+    *ret_data = chunk;
+    return pread(spool, chunk, length, (off_t)stream->position);
+}
+
+static void on_room(struct loop_source *source, uint32_t events);
+
+static void move(struct stream *stream) {
+    static char chunk[CHUNK];
+    const char *data;
+    ssize_t n;
+
+    while ((n = next_bytes(stream, chunk, &data)) > 0) {
+        n = write(stream->fd, data, (size_t)n);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN) {
+            if (stream->source.callback || loop_add(stream->engine->loop, &stream->source, stream->fd, EPOLLOUT, on_room) == 0)
+                return;
+        }
+        if (n < 0) {            /* its reader is gone */
+            stream_free(stream);
+            return;
+        }
+        stream->position += (uint64_t)n;
+    }
+    if (n < 0 || !stream->output || stream->output->fd < 0)
+        stream_free(stream);    /* delivered, and there is no more to come */
+    else
+        loop_remove(stream->engine->loop, &stream->source);
+}
+
+static void on_room(struct loop_source *source, uint32_t events) {
+    (void)events;
+    move(container_of(source, struct stream, source));
+}
+
+int stream_add(struct output *output, int take_fd) {
+    auto_close int fd = take_fd;
+    struct stream *stream = calloc(1, sizeof *stream);
+    int flags = fcntl(fd, F_GETFL);
+
+    if (!stream)
+        return -ENOMEM;
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
+        free(stream);
+        return -EBADF;
+    }
+    stream->engine = output->run->engine;
+    stream->output = output;
+    stream->spool = -EBADF;
+    stream->fd = TAKE_FD(fd);
+    list_add_tail(&output->streams, &stream->node);
+    if (output->total)
+        move(stream);
+    return 0;
+}
+
+void stream_pump(struct output *output) {
+    list_for_each(node, &output->streams) {
+        struct stream *stream = container_of(node, struct stream, node);
+
+        if (!stream->source.callback)
+            move(stream);
+    }
+}
+
+void stream_drop(struct output *output) {
+    list_for_each(node, &output->streams)
+        stream_free(container_of(node, struct stream, node));
+}
+
+/* The output goes to the result; what is not delivered yet is copied, or shared where it is a memory file. */
+void stream_orphan(struct output *output) {
+    list_for_each(node, &output->streams) {
+        struct stream *stream = container_of(node, struct stream, node);
+
+        if (stream->position < output->total && output->spool >= 0)
+            stream->spool = fcntl(output->spool, F_DUPFD_CLOEXEC, 3);
+        else if (stream->position < output->total)
+            buf_add(&stream->head, output->head.data, output->head.length);
+        stream->total = output->total;
+        if (buf_failed(&stream->head) || stream->position >= stream->total || (output->spool >= 0 && stream->spool < 0)) {
+            stream_free(stream);
+            continue;
+        }
+        stream->output = NULL;
+        list_remove(&stream->node);
+        list_add_tail(&stream->engine->streams, &stream->node);
+        if (!stream->source.callback)
+            move(stream);
+    }
+}
+
+void stream_forget_all(struct engine *engine) {
+    list_for_each(node, &engine->streams)
+        stream_free(container_of(node, struct stream, node));
+}
+
+/* ---- sinks ------------------------------------------------------------------------------------------------------------ */
+
+static void sink_free(struct sink *sink) {
+    loop_remove(sink->engine->loop, &sink->source);
+    list_remove(&sink->node);
+    sink->engine->n_sinks--;
+    close_fd(&sink->fd);
+    free(sink);
+}
+
+static void on_sink(struct loop_source *source, uint32_t events) {
+    static char chunk[CHUNK];
+    struct sink *sink = container_of(source, struct sink, source);
+    ssize_t n = read(sink->fd, chunk, sizeof chunk);
+
+    (void)events;
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        sink_free(sink);
+}
+
+void sink_add(struct engine *engine, int take_fd) {
+    auto_close int fd = take_fd;
+    struct sink *sink = calloc(1, sizeof *sink);
+
+    if (!sink)
+        return;
+    list_init(&sink->node);
+    sink->engine = engine;
+    if (loop_add(engine->loop, &sink->source, fd, EPOLLIN, on_sink) < 0) {
+        free(sink);
+        return;
+    }
+    sink->fd = TAKE_FD(fd);
+    list_add_tail(&engine->sinks, &sink->node);
+    /* Each is a descriptor of ours: the oldest writer past that number gets SIGPIPE. */
+    if (++engine->n_sinks > MAX_SINKS)
+        sink_free(container_of(engine->sinks.next, struct sink, node));
+}
+
+void sink_forget_all(struct engine *engine) {
+    list_for_each(node, &engine->sinks)
+        sink_free(container_of(node, struct sink, node));
+}
+
+/* ---- a terminal's input ----------------------------------------------------------------------------------------------- */
+
+static void on_input(struct loop_source *source, uint32_t events);
+static void on_terminal_room(struct loop_source *source, uint32_t events);
+
+/* Types what was read; true if all of it fitted. */
+static bool type(struct typing *typing) {
+    while (typing->at < typing->end) {
+        ssize_t n = write(typing->terminal, typing->bytes + typing->at, typing->end - typing->at);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return false;
+        if (n < 0)
+            break;              /* hung up: nobody reads it any more */
+        typing->at += (size_t)n;
+    }
+    typing->at = typing->end = 0;
+    return true;
+}
+
+static void on_terminal_room(struct loop_source *source, uint32_t events) {
+    struct typing *typing = container_of(source, struct typing, room);
+
+    (void)events;
+    if (!type(typing))
+        return;
+    loop_remove(typing->engine->loop, &typing->room);
+    if (typing->input >= 0)
+        (void)loop_add(typing->engine->loop, &typing->source, typing->input, EPOLLIN, on_input);
+}
+
+static void on_input(struct loop_source *source, uint32_t events) {
+    struct typing *typing = container_of(source, struct typing, source);
+    ssize_t n = read(typing->input, typing->bytes, sizeof typing->bytes);
+
+    (void)events;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {               /* nothing more is typed; the terminal stays */
+        loop_remove(typing->engine->loop, &typing->source);
+        close_fd(&typing->input);
+        return;
+    }
+    typing->end = (size_t)n;
+    if (!type(typing)) {
+        loop_remove(typing->engine->loop, &typing->source);
+        (void)loop_add(typing->engine->loop, &typing->room, typing->terminal, EPOLLOUT, on_terminal_room);
+    }
+}
+
+struct typing *typing_new(struct engine *engine, int take_input, int terminal) {
+    auto_close int input = take_input;
+    struct typing *typing = calloc(1, sizeof *typing);
+
+    if (!typing)
+        return NULL;
+    typing->engine = engine;
+    typing->input = -EBADF;
+    typing->terminal = fcntl(terminal, F_DUPFD_CLOEXEC, 3);
+    int flags = fcntl(input, F_GETFL);
+    if (typing->terminal < 0 || flags < 0 || fcntl(input, F_SETFL, flags | O_NONBLOCK) < 0 || fcntl(typing->terminal, F_SETFL, O_NONBLOCK) < 0 ||
+        loop_add(engine->loop, &typing->source, input, EPOLLIN, on_input) < 0) {
+        close_fd(&typing->terminal);
+        free(typing);
+        return NULL;
+    }
+    typing->input = TAKE_FD(input);
+    return typing;
+}
+
+struct typing *typing_free(struct typing *typing) {
+    if (!typing)
+        return NULL;
+    loop_remove(typing->engine->loop, &typing->source);
+    loop_remove(typing->engine->loop, &typing->room);
+    close_fd(&typing->input);
+    close_fd(&typing->terminal);
+    free(typing);
+    return NULL;
+}
