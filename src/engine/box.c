@@ -38,6 +38,7 @@ static void box_free(struct box *box) {
     close_fd(&box->pidfd);
     close_fd(&box->socket);
     close_fd(&box->disk);
+    free(box->fresh);
     struct launcher *launcher = box->program ? box->program->launcher : NULL;
     if (box->netns >= 0 && launcher && launcher->number == box->launcher && launcher->n_free_netns < ARRAY_SIZE(launcher->free_netns))
         launcher->free_netns[launcher->n_free_netns++] = TAKE_FD(box->netns);

@@ -134,6 +134,7 @@ struct box {
     struct run *run;            /* NULL: spare, or its run is over, or: */
     struct session *session;    /* that lives in it */
     bool is_layered;            /* `disk` is a layer (layer.c) */
+    struct disk_mark *fresh;    /* how that looked before its first command */
     bool oom;
 };
 

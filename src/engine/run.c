@@ -560,6 +560,8 @@ static int started(struct run *run) {
 static bool met_its_limit(const struct run *run) {
     struct cgroup_usage usage;
 
+    if (run->session)
+        return session_met_limit(run->session);
     return run->box && (run->box->oom || (run->box->slot && cgroup_slot_usage(run->box->slot->cgroup, &usage) == 0 && usage.oom_kills && usage.memory_limit_hits));
 }
 
@@ -567,6 +569,8 @@ static bool met_its_limit(const struct run *run) {
 static bool host_killed_it(const struct run *run) {
     struct cgroup_usage usage;
 
+    if (run->session)
+        return false;
     if (run->box && run->box->slot)
         return cgroup_slot_usage(run->box->slot->cgroup, &usage) == 0 && usage.oom_kills && !usage.memory_limit_hits;
     return engine_oom_kills(run->engine, true) > run->oom_kills_before;
@@ -582,7 +586,7 @@ static void exited(struct run *run, const struct guest_record *record) {
         return;
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
     bool by_sigkill = run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL;
-    if (by_sigkill ? met_its_limit(run) : run->box && run->box->oom)
+    if (by_sigkill ? met_its_limit(run) : !run->session && run->box && run->box->oom)
         run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
     else if (by_sigkill && host_killed_it(run)) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;

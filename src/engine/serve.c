@@ -32,6 +32,7 @@
 #define FILES_OF_ENGINE 32      /* its own, of a few clients and launchers, and for telling failures */
 #define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
 #define FILES_OF_SLOT 14
+#define ENOUGH_FILES (1u << 19)
 
 int serve_complain(const char *what, const char *why) {
     fprintf(stderr, "rollbox-engine: %s: %s\n", what, why);
@@ -166,7 +167,15 @@ static char *find_program(const char *variable, const char *program) {
 static unsigned raise_limits(void) {
     static const int resources[] = { RLIMIT_NOFILE, RLIMIT_FSIZE };
     struct rlimit limit;
+    auto_buf struct buf most = BUF_INIT;
 
+    /* Root may have more than it was given. (Refused in a user namespace, which is fine.) */
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && !geteuid() && fd_read_file("/proc/sys/fs/nr_open", 64, &most) == 0 && (buf_add(&most, "", 1), !buf_failed(&most))) {
+        rlim_t wanted = MIN((rlim_t)strtoull(most.data, NULL, 10), (rlim_t)ENOUGH_FILES);
+
+        if (limit.rlim_max < wanted)
+            (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){ wanted, wanted });
+    }
     for (size_t i = 0; i < ARRAY_SIZE(resources); i++)
         if (getrlimit(resources[i], &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
             limit.rlim_cur = limit.rlim_max;

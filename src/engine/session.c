@@ -252,6 +252,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     box->session = session;
     session->box = box;
     session->frozen = false;
+    session->oom_kills = 0;
     r = announce(session, error);
     if (r < 0) {
         session_give_up_box(session);
@@ -280,6 +281,8 @@ void session_give_up_box(struct session *session) {
 void session_box_ready(struct session *session) {
     if (session->state == SESSION_NEW)
         session->state = SESSION_LIVE;
+    if (!session->box->fresh)
+        session->box->fresh = state_mark(session->box);
     state_session_ready(session, NULL);
     session_next(session);
 }
@@ -361,6 +364,16 @@ void session_out_of_memory(struct session *session) {
     exec_kill_all(session);
     if (session->box)
         session->box->oom = false;
+}
+
+bool session_met_limit(struct session *session) {
+    struct cgroup_usage usage;
+
+    if (!session->box || !session->box->slot || cgroup_slot_usage(session->box->slot->cgroup, &usage) < 0)
+        return false;
+    bool more = usage.oom_kills > session->oom_kills && usage.memory_limit_hits;
+    session->oom_kills = usage.oom_kills;
+    return more;
 }
 
 static void on_watch(struct loop_timer *timer) {

@@ -66,7 +66,7 @@ struct session {
     struct family *family;
     bool dirty;                 /* files may have changed since `at` */
     bool frozen;                /* init has been told so */
-    bool oom;
+    uint64_t oom_kills;         /* of its box' group, as of the last look */
     struct list runs;           /* struct run.of_session */
     struct list waiting;        /* struct run.in_queue: for room in init's socket, for a box, for a work to be done */
     struct work *fork;          /* of another session: that made this one and waits for its box */
@@ -121,6 +121,7 @@ void session_box_dead(struct session *session, struct box *box);
 void session_box_failed(struct session *session, const struct guest_record *record);
 void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session);
+bool session_met_limit(struct session *session);        /* of memory, since this was asked last */
 void session_exec_ended(struct session *session);
 void session_forget_client(struct client *client);
 void session_close(struct session *session);    /* and frees */
@@ -184,6 +185,7 @@ void copy_forget(struct program *program, const void *data);
 
 /* state.c: works. */
 void state_start(struct work *work);
+struct disk_mark *state_mark(struct box *box);  /* to tell later whether anything was written; NULL: cannot be told */
 struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
 void state_answer(struct session *session, const struct guest_record *record);   /* FROZEN */
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* of a fork: its box is ready, or (error) never will be */

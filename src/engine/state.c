@@ -7,8 +7,10 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -93,12 +95,64 @@ static void set(struct node **at, struct node *node) {
     *at = node;
 }
 
-struct node *state_seal(struct session *session, struct box *box) {
+/* How much a private tmpfs holds, and when the roots of its parts were changed: what is written later moves one of these. */
+struct disk_mark {
+    uint64_t bytes, entries;
+    unsigned n;
+    struct timespec changed[];
+};
+
+static unsigned count_places(const struct plan *plan) {
+    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
+    unsigned n = 0;
+
+    for (uint32_t i = 0; i < plan->box_ops.n; i++)
+        if (ops[i].kind == PLAN_OP_PLACE)
+            n = MAX(n, plan_place_part(&ops[i]) + 1);
+    return n;
+}
+
+struct disk_mark *state_mark(struct box *box) {
+    unsigned n = box->program ? count_places(box->program->plan) : 0;
     struct statfs disk;
 
     if (box->disk < 0 || !box->is_layered || fstatfs(box->disk, &disk) < 0)
         return NULL;
-    struct layer *layer = layer_new(TAKE_FD(box->disk), (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize, (uint64_t)(disk.f_files - disk.f_ffree));
+    struct disk_mark *mark = calloc(1, sizeof *mark + n * sizeof mark->changed[0]);
+    if (!mark)
+        return NULL;
+    mark->bytes = (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
+    mark->entries = (uint64_t)(disk.f_files - disk.f_ffree);
+    for (mark->n = 0; mark->n < n; mark->n++) {
+        char part[16];
+        struct stat st;
+
+        snprintf(part, sizeof part, "p%u", mark->n);
+        if (fstatat(box->disk, part, &st, AT_SYMLINK_NOFOLLOW) == 0)
+            mark->changed[mark->n] = st.st_ctim;
+    }
+    return mark;
+}
+
+/* Nothing was written since the box was made. (A file that is there already cannot have been changed in place: before, there was none.) */
+static bool is_unchanged(struct box *box) {
+    auto_free struct disk_mark *now = box->fresh ? state_mark(box) : NULL;
+
+    return now && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
+           !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
+}
+
+static struct layer *layer_of(struct box *box, int take_fd) {
+    auto_free struct disk_mark *now = state_mark(box);
+    auto_close int fd = take_fd;
+
+    if (!now || fd < 0)
+        return NULL;
+    return layer_new(TAKE_FD(fd), now->bytes, now->entries - MIN(now->entries, box->fresh ? box->fresh->entries : 0));
+}
+
+struct node *state_seal(struct session *session, struct box *box) {
+    struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
     struct node *node = layer ? node_new(session->engine, session->family, session->at, session->base, layer) : NULL;
     if (!node)
         return NULL;
@@ -158,6 +212,14 @@ static void frozen(struct work *work, const struct guest_record *record) {
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "a process of the sandbox would not stand still");
         return;
     }
+    if (!record->value && is_unchanged(box)) {
+        if (session->state != SESSION_PAUSED)
+            (void)session_thaw(session);
+        session->dirty = false;
+        work->to = node_get(session->at);
+        have_state(work);
+        return;
+    }
     if (!record->value) {
         work->to = state_seal(session, box);
         if (!work->to) {
@@ -169,11 +231,7 @@ static void frozen(struct work *work, const struct guest_record *record) {
         have_state(work);
         return;
     }
-    struct statfs disk;
-    struct layer *layer = NULL;
-    int fd = box->disk >= 0 && fstatfs(box->disk, &disk) == 0 ? fcntl(box->disk, F_DUPFD_CLOEXEC, 3) : -EBADF;
-    if (fd >= 0)
-        layer = layer_new(fd, (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize, (uint64_t)(disk.f_files - disk.f_ffree));
+    struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
     int r = layer ? copy_start(session->program, &layer, 1, on_copied, work) : -ENOMEM;
     layer_put(layer);
     if (r < 0) {

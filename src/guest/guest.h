@@ -29,7 +29,7 @@ enum guest_request {
     GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
     GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? GUEST_TERMINAL? {GUEST_FILE_*}*; fds: stdin, stdout, stderr (not with GUEST_TERMINAL), then those that become 3 and up */
     GUEST_SESSION,              /* to init, before its first EXEC: it will get several. It enters the Landlock domain itself, so that all its commands share one. No answer unless it fails (GUEST_FAILED) */
-    GUEST_SIGNAL,               /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED */
+    GUEST_SIGNAL,               /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED. Target 0 with SIGKILL: every process but init */
     GUEST_FREEZE,               /* to init: every process of the sandbox but itself stands still; answer FROZEN */
     GUEST_THAW,                 /* to init: and goes on; no answer */
     GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */

@@ -45,7 +45,7 @@ class Client:
         self.socket.connect(str(path))
         self.socket.settimeout(deadline)
         self.serial, self.answers = 0, {}
-        assert self.ask(HELLO, VERSION=1)["type"] == WELCOME
+        assert self.ask(HELLO, VERSION=2)["type"] == WELCOME
 
     def __enter__(self):
         return self
