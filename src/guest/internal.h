@@ -47,10 +47,10 @@ struct box {
 /* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault);
 
-/* copy.c: owner, mode and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
+/* copy.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
 int copy_attributes(int from, int to, const struct stat *st);
-/* A new tmpfs that holds what these layers (roots, bottom first) make together, as a detached mount; or -errno. */
-int copy_layers(const int *layers, size_t n, uint64_t bytes, uint64_t entries, uint64_t *ret_bytes, uint64_t *ret_entries);
+/* A new tmpfs that holds what these layers (roots, bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. The caller is a process for this alone. */
+int copy_layers(const int *layers, size_t n, uint32_t id, uint64_t bytes, uint64_t entries, uint64_t *ret_bytes, uint64_t *ret_entries);
 
 /* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
 int idmap_for_owner(int host, uid_t uid, gid_t gid);

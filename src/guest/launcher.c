@@ -293,6 +293,31 @@ static void create(const struct plan *plan, struct wire_message *message) {
     close(pidfd);
 }
 
+/* Merges the layers of a request, in a process of its own, which as a sandbox' init has the engine as its parent. */
+static void copy(const struct plan *plan, struct wire_message *message) {
+    struct guest_record record = { .kind = GUEST_COPIED, .stage = GUEST_STAGE_CLONE, .serial = message->header.serial };
+    struct clone_args args = { .flags = CLONE_PARENT };
+    struct box sizes = { 0 };
+    pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
+
+    if (pid > 0)
+        return;
+    int r = pid, layer = -1;
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+        record.stage = GUEST_STAGE_REQUEST;
+        r = message->n_fds && message->n_fds <= GUEST_MAX_LAYERS ? take_fields(message, &sizes) : -EBADMSG;
+    }
+    if (r == 0) {
+        record.stage = GUEST_STAGE_FILE;
+        r = layer = copy_layers(message->fds, message->n_fds, plan->outer_uid, sizes.bytes, sizes.entries, &record.value, &record.wall_ns);
+    }
+    record.error = r < 0 ? -r : 0;
+    record_send(GUEST_LAUNCHER_SOCKET, &record, &layer, layer >= 0);
+    if (pid == 0)
+        _exit(r < 0);
+}
+
 static void serve(const struct plan *plan) {
     static struct wire_message message;
 
@@ -304,6 +329,8 @@ static void serve(const struct plan *plan) {
             _exit(r == 0 ? 0 : 1);
         if (message.header.type == GUEST_CREATE && message.n_fds >= 1)
             create(plan, &message);
+        else if (message.header.type == GUEST_COPY)
+            copy(plan, &message);
         wire_message_done(&message);
     }
 }

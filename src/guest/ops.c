@@ -279,8 +279,6 @@ static int make_upper(int root, const struct box *box, const char *part, const c
         r = to = open_strictly(root, below(part_path), O_RDONLY | O_DIRECTORY);
     if (r >= 0)
         r = copy_attributes(from, to, &st);
-    if (r == 0 && futimens(to, (const struct timespec[]){ st.st_atim, st.st_mtim }) < 0)
-        r = -errno;
     if (to >= 0)
         close(to);
     close(from);

@@ -79,3 +79,112 @@ def test_links_that_a_guest_leaves(launcher):
         box.sh(f"mv {outer} /var/tmp/moved; ln -s /usr {outer}")
     answer = launcher.create([box.layer], expect=FAILED).answer
     assert answer.error in (errno.ELOOP, errno.ENOTDIR), answer
+
+
+# ---- merged layers ----------------------------------------------------------------------------------------------------
+
+CHANGES = r"""
+import os, random, socket, stat, sys
+roots, seed, n = sys.argv[3:], int(sys.argv[1]), int(sys.argv[2])
+r = random.Random(seed)
+names = [b"a", b"b", b"c", b"d", b"\xff\n", b"-x", b"e" * 255]
+
+def some_path():
+    return os.path.join(os.fsencode(r.choice(roots)), *(r.choice(names) for _ in range(r.choice((1, 1, 2, 2, 3, 4)))))
+
+def remove(path):
+    if os.path.isdir(path) and not os.path.islink(path):
+        for name in os.listdir(path):
+            remove(os.path.join(path, name))
+        os.rmdir(path)
+    else:
+        os.unlink(path)
+
+def write(path):
+    with open(path, r.choice(("wb", "ab", "r+b")), opener=lambda p, f: os.open(p, f | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)) as f:
+        f.seek(r.choice((0, 0, 0, 4096, 10**6)))
+        f.write(r.randbytes(r.choice((0, 1, 100, 5000))))
+        if r.random() < 0.1:
+            f.truncate(r.choice((0, 10, 2 * 10**6)))
+
+def bind(path):
+    with socket.socket(socket.AF_UNIX) as s:
+        os.chdir(os.path.dirname(path))
+        try:
+            s.bind(os.path.basename(path)[:90])
+        finally:
+            os.chdir("/")
+
+actions = [
+    (8, lambda p: write(p)), (8, lambda p: os.mkdir(p, r.choice((0o755, 0o700, 0o2775)))), (5, remove), (3, lambda p: os.rename(p, some_path())),
+    (2, lambda p: os.symlink(r.choice((b"a", b"/etc/passwd", b"x" * 4000)), p)), (1, lambda p: os.mkfifo(p, 0o640)), (1, bind),
+    (2, lambda p: os.chmod(p, r.choice((0o600, 0o4755, 0o1777, 0o555, 0o2755))) if not os.path.islink(p) else None),
+    (2, lambda p: os.utime(p, ns=(r.randrange(2**60), r.randrange(2**60)), follow_symlinks=False)),
+    (2, lambda p: os.setxattr(p, r.choice((b"user.a", b"user.b", b"user.overlay.opaque", b"user.overlay.x")), r.randbytes(r.randrange(200)), follow_symlinks=False)),
+    (1, lambda p: os.removexattr(p, b"user.a", follow_symlinks=False)), (2, lambda p: os.link(p, some_path(), follow_symlinks=False)),
+]
+for _ in range(n):
+    action = r.choices([a for _, a in actions], [w for w, _ in actions])[0]
+    try:
+        action(some_path())
+    except OSError:
+        pass
+"""
+
+# One line for each file: all that one can ask of it. Link counts and inode numbers are an overlay's own affair.
+TREE = r"""
+import hashlib, os, stat, sys
+
+def tell(path):
+    s = os.lstat(path)
+    what = [oct(s.st_mode), s.st_uid, s.st_gid, s.st_mtime_ns, s.st_size if not stat.S_ISDIR(s.st_mode) else 0]
+    if stat.S_ISREG(s.st_mode):
+        with open(path, "rb") as f:
+            what.append(hashlib.sha1(f.read()).hexdigest())
+    if stat.S_ISLNK(s.st_mode):
+        what.append(os.readlink(path))
+    if stat.S_ISREG(s.st_mode) or stat.S_ISDIR(s.st_mode):
+        what += sorted((name, os.getxattr(path, name)) for name in os.listxattr(path))
+    print(ascii(path), what)
+    if stat.S_ISDIR(s.st_mode):
+        for name in sorted(os.listdir(path)):
+            tell(os.path.join(path, name))
+
+for root in sys.argv[1:]:
+    for a, _, _ in os.walk(root):
+        os.chmod(a, os.lstat(a).st_mode | 0o500) if not os.access(a, os.R_OK | os.X_OK) else None
+    os.chdir("/")
+    tell(os.fsencode(root))
+"""
+PYTHON = ["/usr/bin/python3", "-IS", "-c"]
+
+
+def tree(launcher, layers, roots):
+    with launcher.create(layers) as box:
+        found = box.run(*PYTHON, TREE, *roots)
+        os.close(box.layer)
+    return found
+
+
+def merged(launcher, layers):
+    return launcher.copy(layers).fds[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_merge_shows_what_the_layers_show(launcher, seed):
+    """Random histories: a sandbox on merged layers sees what one on the layers does, whichever of them are merged."""
+    roots = ["/tmp", str(launcher.home / "work")]
+    layers = []
+    for i in range(6):
+        with launcher.create(layers) as box:
+            box.run(*PYTHON, CHANGES, str(seed * 100 + i), "60", *roots)
+            layers.append(box.layer)
+    wanted = tree(launcher, layers, roots)
+    assert wanted.count("\n") > 3
+    for first, last in ((0, 6), (0, 1), (5, 6), (0, 3), (3, 6), (1, 5)):
+        one = merged(launcher, layers[first:last])
+        stack = [*layers[:first], one, *layers[last:]]
+        assert tree(launcher, stack, roots) == wanted, (first, last)
+        os.close(one)
+    twice = merged(launcher, [merged(launcher, layers[:4]), merged(launcher, layers[4:])])
+    assert tree(launcher, [twice], roots) == wanted
