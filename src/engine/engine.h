@@ -76,7 +76,8 @@ struct program {
     struct list node;           /* engine->programs */
     uint64_t number;
     char *key;                  /* policy text and, where it counts, the caller's environment */
-    size_t key_length;
+    size_t key_length, text_length;
+    struct list kept;           /* struct kept: host directories that a commit has replaced, and that its sandboxes still see */
     struct policy *policy;
     struct plan *plan;
     struct buf environment;     /* "K=V" NUL each */
@@ -206,6 +207,9 @@ int program_explain(struct engine *engine, const char *text, size_t length, stru
 struct program *program_free(struct program *program);
 int program_keep_spares(struct program *program);
 void program_drop_spares(struct engine *engine);        /* of all programs: something has run out */
+void program_retire(struct engine *engine, const char *path);   /* of all that have something at or below `path`, which is another directory now: new sandboxes see that, the present ones the old one */
+void program_keep(struct program *program, int take_fd, const char *path);     /* a directory that goes with the program */
+void program_leave(struct program *program);            /* a session has: a retired program ends with its last */
 void program_tidy(struct engine *engine);               /* free slots of a peak that is over */
 
 /* host.c: what plan_compile must know. */
@@ -287,6 +291,9 @@ void janitor_start_soon(struct engine *engine);
 /* Forks a janitor of some kind, which runs body(argument) and ends with what it returns. It has no descriptor of the engine's. 0 or -errno. */
 int janitor_fork(int (*body)(void *), void *argument, int *ret_held);
 void janitor_wait(void);        /* in a janitor: until *ret_held, the engine's, is closed, or the engine dead */
+
+/* errand.c */
+void errand_sweep(struct engine *engine, const char *path);     /* a directory that a commit has replaced is not needed any more */
 
 /* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1 are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);

@@ -8,12 +8,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +36,7 @@ struct errand {
     struct loop_source source;
     pid_t pid;
     int pidfd, output, errors;
+    int kept;                   /* of COMMIT: a socket on which the replaced directories come; -EBADF */
     enum protocol_verb verb;
 };
 
@@ -102,6 +105,8 @@ static int describe(const struct work *work, size_t n_lower, size_t n, struct ro
     for (size_t i = 0; i < n; i++)
         json_array_append_new(i < n_lower ? lower : upper, json_integer((json_int_t)(HIGH_FD + i)));
     json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:I}", "places", places, "lower", lower, "upper", upper, "text", work->textual, "force", work->force, "since_ns", (json_int_t)session->since_ns);
+    if (job && work->verb == VERB_COMMIT)
+        json_object_set_new(job, "kept", json_integer((json_int_t)(HIGH_FD + n)));
     char *text = job ? json_dumps(job, JSON_COMPACT) : NULL;
     json_decref(job);
     int fd = text ? fd_memory_file("rollbox-job", text, strlen(text)) : -ENOMEM;
@@ -124,6 +129,7 @@ struct errand *errand_free(struct errand *errand) {
     close_fd(&errand->pidfd);
     close_fd(&errand->output);
     close_fd(&errand->errors);
+    close_fd(&errand->kept);
     free(errand);
     return NULL;
 }
@@ -159,6 +165,26 @@ static void read_error(struct errand *errand, struct rollbox_error *error) {
     json_decref(root);
 }
 
+/* Each replaced directory, with its lock, by the path of the place. Those who see it go on to do so; it goes when they are gone. */
+static void take_kept(struct errand *errand) {
+    int fds[FD_MESSAGE_MAX_FDS];
+    char text[2 * PATH_MAX];
+    size_t n_fds = 0;
+    ssize_t n;
+
+    while ((n = fd_receive(errand->kept, text, sizeof text - 1, fds, &n_fds)) > 0) {
+        text[n] = '\0';
+        const char *place = text, *kept = text + strlen(text) + 1;
+        struct program *program = errand->work ? errand->work->session->program : NULL;
+
+        if (n_fds && program && kept < text + n)
+            program_keep(program, TAKE_FD(fds[0]), kept);
+        for (size_t i = 0; i < n_fds; i++)
+            close_fd(&fds[i]);
+        program_retire(errand->engine, place);
+    }
+}
+
 static void on_end(struct loop_source *source, uint32_t events) {
     struct errand *errand = container_of(source, struct errand, source);
     struct work *work = errand->work;
@@ -178,6 +204,8 @@ static void on_end(struct loop_source *source, uint32_t events) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the answer of rollbox-store cannot be read: %s", strerror(-r));
     if (work)
         work->errand = NULL;
+    if (errand->verb == VERB_COMMIT)
+        take_kept(errand);
     if (work && ok && r == 0 && errand->verb == VERB_COMMIT)
         work->session->since_ns = clock_real_ns();
     errand_free(errand);
@@ -218,7 +246,7 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     struct errand *errand = calloc(1, sizeof *errand);
     if (!errand)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
-    *errand = (struct errand){ .work = work, .engine = engine, .pidfd = -EBADF, .output = memory_file(), .errors = memory_file(), .verb = work->verb };
+    *errand = (struct errand){ .work = work, .engine = engine, .pidfd = -EBADF, .output = memory_file(), .errors = memory_file(), .kept = -EBADF, .verb = work->verb };
     fds[0] = input;
     fds[1] = errand->output;
     fds[2] = errand->errors;
@@ -228,6 +256,12 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     if (work->fd >= 0)
         fds[n_fds++] = work->fd;
     r = MIN(errand->output, errand->errors);
+    int pair[2] = { -EBADF, -EBADF };
+    if (r >= 0 && work->verb == VERB_COMMIT) {
+        r = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0 ? -errno : 0;
+        errand->kept = pair[0];
+        fds[n_fds++] = pair[1];
+    }
     /* Out of the way of the numbers that they get. */
     for (size_t i = 0; i < n_fds; i++) {
         fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, HIGH_FD + MAX_LAYERS + 1);
@@ -238,6 +272,7 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     r = r < 0 ? r : spawn_clean(engine->store_path, argv, fds, (int)n_fds, &errand->pid);
     for (size_t i = 0; i < n_fds; i++)
         close_fd(&fds[i]);
+    close_fd(&pair[1]);
     if (r >= 0 && (errand->pidfd = sys_pidfd_open(errand->pid, 0)) < 0)
         r = errand->pidfd;
     if (r >= 0)
@@ -249,4 +284,14 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     }
     work->errand = errand;
     return 0;
+}
+
+/* Nobody waits for it; what it cannot do, the next commit there does. */
+void errand_sweep(struct engine *engine, const char *path) {
+    char *argv[] = { (char *)"rollbox-store", (char *)"sweep", (char *)path, NULL };
+    int fds[HIGH_FD] = { engine->null_fd, engine->null_fd, engine->null_fd };
+    pid_t pid;
+
+    if (engine->store_path)
+        (void)spawn_clean(engine->store_path, argv, fds, HIGH_FD, &pid);
 }

@@ -161,6 +161,142 @@ static int make_key(const char *text, size_t length, const char *const *caller_e
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
+static struct program *program_new(struct engine *engine, char *take_key, size_t key_length, size_t text_length) {
+    struct program *program = calloc(1, sizeof *program);
+
+    if (!program) {
+        free(take_key);
+        return NULL;
+    }
+    program->engine = engine;
+    list_init(&program->node);
+    list_init(&program->spares);
+    list_init(&program->slots);
+    list_init(&program->kept);
+    program->key = take_key;
+    program->key_length = key_length;
+    program->text_length = text_length;
+    return program;
+}
+
+/* The environment that is part of the key; NULL if there is none. The array is the caller's. */
+static int key_environment(const struct program *program, const char ***ret_environment) {
+    const char *end = program->key + program->key_length;
+    size_t n = 0;
+
+    for (const char *at = program->key + program->text_length; at < end; at += strlen(at) + 1)
+        n++;
+    *ret_environment = NULL;
+    if (!n)
+        return 0;
+    const char **environment = calloc(n + 1, sizeof *environment);
+    if (!environment)
+        return -ENOMEM;
+    n = 0;
+    for (const char *at = program->key + program->text_length; at < end; at += strlen(at) + 1)
+        environment[n++] = at;
+    *ret_environment = environment;
+    return 0;
+}
+
+static int program_compile(struct program *program, const char *const *caller_environment, struct rollbox_error *error) {
+    int r = compile(program->engine, program->key, program->text_length, &program->policy, &program->plan, &program->isolation, error);
+
+    if (r < 0)
+        return r;
+    plan_environment(program->policy, caller_environment, &program->environment);
+    return program->isolation && !buf_failed(&program->environment) ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+}
+
+/* ---- replaced directories ----------------------------------------------------------------------------------------------- */
+
+struct kept {
+    struct list node;
+    int fd;                     /* its lock: as long as it is open nobody sweeps the directory */
+    char path[];
+};
+
+void program_keep(struct program *program, int take_fd, const char *path) {
+    struct kept *kept = malloc(sizeof *kept + strlen(path) + 1);
+
+    if (!kept) {
+        close(take_fd);
+        return;                 /* the next commit sweeps it */
+    }
+    list_init(&kept->node);
+    kept->fd = take_fd;
+    memcpy(kept->path, path, strlen(path) + 1);
+    list_add_tail(&program->kept, &kept->node);
+}
+
+static void let_go(struct program *program) {
+    list_for_each(node, &program->kept) {
+        struct kept *kept = container_of(node, struct kept, node);
+
+        list_remove(node);
+        close(kept->fd);
+        errand_sweep(program->engine, kept->path);
+        free(kept);
+    }
+}
+
+static bool has_below(const struct plan *plan, const char *path) {
+    const struct plan_op *ops = plan_items(plan, template_ops, struct plan_op);
+    size_t length = strlen(path);
+
+    for (uint32_t i = 0; i < plan->template_ops.n; i++) {
+        const char *source = plan_text(plan, ops[i].source);
+
+        if ((ops[i].kind == PLAN_OP_BIND || ops[i].kind == PLAN_OP_BIND_ONE) && ops[i].source && !strncmp(source, path, length) && (source[length] == '/' || !source[length]))
+            return true;
+    }
+    return false;
+}
+
+/* A new program takes its number and its key; what runs goes on in the old one. */
+static void retire(struct program *program) {
+    auto_free const char **environment = NULL;
+    struct engine *engine = program->engine;
+    struct rollbox_error error;
+    char *key = malloc(program->key_length + 1);
+    uint64_t number = program->number;
+
+    if (key)
+        memcpy(key, program->key, program->key_length + 1);
+    struct program *next = key ? program_new(engine, key, program->key_length, program->text_length) : NULL;
+    program->number = 0;
+    if (next && key_environment(next, &environment) == 0 && program_compile(next, environment, &error) == 0) {
+        next->number = number;
+        next->used_ns = clock_now_ns();
+        list_add_tail(&engine->programs, &next->node);
+    } else if (next) {
+        program_free(next);     /* whoever uses the plan is told to prepare it again, and then why that fails */
+    }
+    drop_spares(program);
+    program_leave(program);
+}
+
+void program_leave(struct program *program) {
+    if (!program->number && !program->n_sessions && !program->n_running)
+        program_free(program);
+}
+
+void program_retire(struct engine *engine, const char *path) {
+    unsigned n = 0;
+
+    list_for_each(node, &engine->programs)
+        n++;
+    /* The new ones are added at the end. */
+    list_for_each(node, &engine->programs) {
+        struct program *program = container_of(node, struct program, node);
+
+        if (!n--)
+            break;
+        if (program->number && has_below(program->plan, path))
+            retire(program);
+    }
+}
+
 int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error) {
     struct buf key = BUF_INIT;
 
@@ -169,30 +305,19 @@ int program_get(struct engine *engine, const char *text, size_t length, const ch
     list_for_each(node, &engine->programs) {
         struct program *known = container_of(node, struct program, node);
 
-        if (known->key_length == key.length && !memcmp(known->key, key.data, key.length)) {
+        if (known->number && known->key_length == key.length && !memcmp(known->key, key.data, key.length)) {
             buf_done(&key);
             known->used_ns = clock_now_ns();
             *ret_program = known;
             return 0;
         }
     }
-    struct program *program = calloc(1, sizeof *program);
-    if (!program) {
-        buf_done(&key);
+    size_t key_length = key.length;
+    char *whole = buf_take(&key);
+    struct program *program = whole ? program_new(engine, whole, key_length, length) : NULL;
+    if (!program)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
-    }
-    program->engine = engine;
-    list_init(&program->node);
-    list_init(&program->spares);
-    list_init(&program->slots);
-    program->key_length = key.length;
-    program->key = buf_take(&key);
-    int r = compile(engine, text, length, &program->policy, &program->plan, &program->isolation, error);
-    if (r == 0) {
-        plan_environment(program->policy, caller_environment, &program->environment);
-        if (!program->key || !program->isolation || buf_failed(&program->environment))
-            r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
-    }
+    int r = program_compile(program, caller_environment, error);
     /* The template is built while the client thinks of its first command; what goes wrong there is told to the runs. */
     if (r == 0)
         r = launcher_start(program, error);
@@ -212,7 +337,7 @@ struct program *program_find(struct engine *engine, uint64_t number) {
     list_for_each(node, &engine->programs) {
         struct program *program = container_of(node, struct program, node);
 
-        if (program->number == number) {
+        if (number && program->number == number) {
             program->used_ns = clock_now_ns();
             return program;
         }
@@ -242,6 +367,7 @@ struct program *program_free(struct program *program) {
             box_orphan(box);
     }
     cool_down(program);
+    let_go(program);
     list_remove(&program->node);
     policy_free(program->policy);
     free(program->plan);

@@ -393,8 +393,10 @@ static void finish(struct run *run) {
     if (program)
         program->n_running--;
     run_pump(engine);
-    if (program)
+    if (program && program->number)
         (void)program_keep_spares(program);
+    else if (program)
+        program_leave(program);
 }
 
 void run_finish(struct run *run) {

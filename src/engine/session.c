@@ -119,6 +119,7 @@ static void session_free(struct session *session) {
     list_remove(&session->of_client);
     session->program->n_sessions--;
     engine->n_sessions--;
+    program_leave(session->program);
     free(session);
 }
 
