@@ -5,6 +5,10 @@
     result = Sandbox(Policy(max_memory="256M")).run(["python3", "-c", code], timeout=10)
     print(result.outcome, result.text)
 
+    with Sandbox() as box:                              # a session: a sandbox that lives
+        box.exec("git init repo")
+        base = box.snapshot()
+
 What the program did is a Result; what rollbox could not do is a RollboxError. docs/python.md has the whole of it.
 """
 
@@ -14,14 +18,18 @@ import ctypes
 from typing import Any, Dict
 
 from . import _ffi
-from ._async import AsyncSandbox
+from ._async_sandbox import AsyncProcess, AsyncSandbox, AsyncShell, AsyncStream
 from ._batch import iter_many, iter_many_async, run_many, run_many_async
 from ._engine import Engine, default_engine
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
+from ._grade import DISTRUSTED, Grade
 from ._policy import Policy
+from ._process import Process, Stream
 from ._result import Outcome, Result, RunFailed
 from ._sandbox import Sandbox
+from ._session import Change, Node, Snapshot, Tree
+from ._shell import Shell, ShellResult
 
 __version__ = _ffi.VERSION
 
@@ -41,6 +49,7 @@ def doctor() -> Dict[str, Any]:
 
 
 __all__ = [
-    "AsyncSandbox", "Engine", "Outcome", "Policy", "Result", "RunFailed", "Sandbox",
+    "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "Change", "DISTRUSTED", "Engine", "Grade", "Node", "Outcome", "Policy",
+    "Process", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Stream", "Tree",
     "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AsyncSandbox: Sandbox for asyncio, thousands of runs in flight on one thread.
+"""Runs for asyncio, thousands in flight on one thread.
 
 While a loop has runs under way on a connection, it watches the engine's descriptor and dispatches. Any thread's dispatch may end any
 loop's run, so an end only schedules the collection on the loop that owns the run; everything else here happens on that loop's thread.
@@ -8,14 +8,16 @@ loop's run, so an end only schedules the collection on the loop that owns the ru
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
-from typing import Any, Dict, Literal, Optional, Set, Tuple, Union, overload
+from typing import Any, Callable, Dict, Optional, Set, Tuple, Union
 
-from ._engine import Engine, PendingRun, _Connection
-from ._request import Argv, Data, Environment, Files, Request
+from ._engine import Engine, LooseRun, PendingRun, _Connection
+from ._errors import EngineLost
+from ._handle import Handle
+from ._request import Request
 from ._result import JobId, Result
-from ._sandbox import _Base, one_input
 
 
 class _Watch:
@@ -24,16 +26,16 @@ class _Watch:
     def __init__(self, loop: asyncio.AbstractEventLoop, connection: _Connection) -> None:
         self.loop = loop
         self.connection = connection
-        self.runs: Set[PendingRun] = set()
+        self.runs: Set[Union[PendingRun, LooseRun]] = set()
         self.reading = False
 
-    def enter(self, pending: PendingRun) -> None:
+    def enter(self, pending: Union[PendingRun, LooseRun]) -> None:
         if not self.runs:
             self.loop.add_reader(self.connection.fd, self.dispatch)
             self.reading = True
         self.runs.add(pending)
 
-    def leave(self, pending: PendingRun) -> None:
+    def leave(self, pending: Union[PendingRun, LooseRun]) -> None:
         self.runs.discard(pending)
         if not self.runs:
             self.stop()
@@ -66,11 +68,9 @@ def _watch(loop: asyncio.AbstractEventLoop, connection: _Connection) -> _Watch:
     return watch
 
 
-async def run(engine: Engine, policy: str, request: Request, text: bool, id: Optional[JobId] = None) -> Result[Any]:
-    """Runs a request; the result may have outcome error. A cancelled task kills the run."""
+async def _until_ended(begin: Callable[[Callable[[PendingRun], None]], PendingRun], text: bool, id: Optional[JobId] = None) -> Result[Any]:
+    """Begins a run, told whom to call when it ends, and returns its result, which may have outcome error. A cancelled task kills it."""
     loop = asyncio.get_running_loop()
-    if not engine.is_warm(policy):
-        await loop.run_in_executor(None, engine.warm, policy)
     thread = threading.get_ident()
     future: "asyncio.Future[None]" = loop.create_future()
 
@@ -84,7 +84,7 @@ async def run(engine: Engine, policy: str, request: Request, text: bool, id: Opt
         except RuntimeError:        # the loop was closed with the run under way
             pending.abandon()
 
-    pending = engine.start(policy, request, on_end)
+    pending = begin(on_end)
     watch = _watch(loop, pending.connection)
     watch.enter(pending)
     try:
@@ -97,48 +97,43 @@ async def run(engine: Engine, policy: str, request: Request, text: bool, id: Opt
     return pending.collect(text, id)
 
 
-class AsyncSandbox(_Base):
-    """Sandbox for asyncio (and loops like it that have add_reader, such as uvloop's). Usable from several loops in several threads at
-    once; an async context manager."""
+async def run(engine: Engine, policy: str, request: Request, text: bool, id: Optional[JobId] = None) -> Result[Any]:
+    """Runs a request; the result may have outcome error. A cancelled task kills the run."""
+    if not engine.is_warm(policy):
+        await asyncio.get_running_loop().run_in_executor(None, engine.warm, policy)
+    return await _until_ended(lambda on_end: engine.start(policy, request, on_end), text, id)
 
-    async def __aenter__(self) -> "AsyncSandbox":
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
-        pass
+async def loose(run: LooseRun) -> Result[bytes]:
+    """The result of a LooseRun. A cancelled task leaves it running. Raises EngineLost."""
+    loop = asyncio.get_running_loop()
+    future: "asyncio.Future[None]" = loop.create_future()
 
-    @overload
-    async def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
-                  env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
-                  text: Literal[False] = ..., check: bool = ..., max_output: Optional[int] = ...) -> Result[bytes]: ...
+    def done() -> None:
+        if not future.done():
+            future.set_result(None)
 
-    @overload
-    async def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
-                  env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
-                  text: Literal[True], check: bool = ..., max_output: Optional[int] = ...) -> Result[str]: ...
+    def ended() -> None:
+        with contextlib.suppress(RuntimeError):     # the loop was closed
+            loop.call_soon_threadsafe(done)
 
-    @overload
-    async def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
-                  env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
-                  text: bool, check: bool = ..., max_output: Optional[int] = ...) -> Result[Any]: ...
+    if run.connection.use():
+        try:
+            run.when_ended(ended)
+            watch = _watch(loop, run.connection)
+            watch.enter(run)
+            try:
+                await future
+            finally:
+                watch.leave(run)
+        finally:
+            run.connection.release()
+    result = run.wait(0)
+    if result is None:
+        raise EngineLost("the engine was closed or lost, and with it the sandbox and this command", stage="result")
+    return result
 
-    async def run(
-        self,
-        argv: Argv,
-        *,
-        timeout: Optional[float] = None,
-        stdin: Optional[Data] = None,
-        input: Optional[Data] = None,
-        env: Optional[Environment] = None,
-        cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
-        files: Optional[Files] = None,
-        text: bool = False,
-        check: bool = False,
-        max_output: Optional[int] = None,
-    ) -> Result[Any]:
-        """As Sandbox.run, without blocking the loop. Cancelling the task kills the run, processes and files."""
-        request = Request(argv, timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output)
-        result = await run(self._get_engine(), self._policy.to_json(), request, text)
-        if result.error is not None:
-            raise result.error
-        return result.check() if check else result
+
+async def command(handle: Handle, request: Any, text: bool) -> Result[Any]:
+    """Runs a command of a session. A cancelled task kills its tree."""
+    return await _until_ended(lambda on_end: handle.begin(request, on_end), text)

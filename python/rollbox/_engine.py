@@ -18,11 +18,13 @@ import contextlib
 import ctypes
 import errno
 import itertools
+import math
 import os
 import threading
+import time
 import weakref
 from collections import OrderedDict
-from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 from . import _ffi
 from ._errors import EngineLost, EngineStartFailed, InternalError, InvalidArgument
@@ -37,9 +39,12 @@ _PLANS_KEPT = 4096
 _LOST = (EngineLost, EngineStartFailed)
 """What a call on a connection says when its engine is gone: the latter if that never answered."""
 
+Starter = Callable[..., int]
+"""Starts a run, given maybe a callback and its userdata, and returns its address."""
+
 _tokens = itertools.count(1)
-_pending: Dict[int, "PendingRun"] = {}
-"""Runs with a callback, of all connections, by token. Who pops one owns its end."""
+_pending: Dict[int, Any] = {}
+"""PendingRuns and LooseRuns, which have a callback, of all connections, by token. Who pops one owns its end."""
 
 
 class PendingRun:
@@ -76,6 +81,84 @@ class PendingRun:
             self.connection.release()
 
 
+class LooseRun:
+    """A run under way that anybody may wait for, any number of times, and that runs on when nobody does. It holds no use of its connection
+    but while somebody waits; when the connection goes, it is lost.
+
+    Made with a use of the connection held.
+    """
+
+    __slots__ = ("connection", "token", "run", "_ended", "_callbacks", "_result", "_lock", "__weakref__")
+
+    def __init__(self, connection: "_Connection", starter: Starter) -> None:
+        self.connection = connection
+        self.token = next(_tokens)
+        self.run: Optional[int] = None
+        self._ended = False
+        self._callbacks: List[Callable[[], None]] = []
+        self._result: Optional[Result[bytes]] = None
+        self._lock = threading.Lock()
+        _pending[self.token] = self
+        try:
+            self.run = starter(_CALLBACK, self.token)
+        except BaseException:
+            _pending.pop(self.token, None)
+            raise
+        connection.loose[self.run] = self.token
+
+    def on_end(self, _: Any) -> None:
+        with self._lock:
+            self._ended = True
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Has callback() called once from any thread that dispatches, or at once; it must not block."""
+        with self._lock:
+            if not self._ended:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def abandon(self) -> None:
+        """Nobody waits any more; it runs on."""
+        _pending.pop(self.token, None)
+
+    def wait(self, timeout_s: Optional[float]) -> Optional[Result[bytes]]:
+        """The result, which may have outcome error; None if there is none after timeout_s (None: for ever). Blocks. Raises EngineLost."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._result is None:
+            left = _WAIT_SLICE_MS if end is None else max(0, min(_WAIT_SLICE_MS, math.ceil((end - time.monotonic()) * 1000)))
+            if self.connection.process != os.getpid() or not self.connection.use():
+                raise EngineLost("the engine was closed or lost, and with it the sandbox and this command", stage="result")
+            try:
+                raw = ctypes.POINTER(_ffi.RawResult)()
+                status = self.connection.library.rollbox_wait(self.run, left, ctypes.byref(raw))
+                if status >= 0:
+                    self._result = result = copy_result(raw.contents)
+                    if isinstance(result.error, _LOST):
+                        self.connection.retire()
+                    break
+                if status != -errno.ETIMEDOUT:
+                    raise InternalError(f"waiting for a command failed: {os.strerror(-status)}", stage="result", errno=-status)
+            finally:
+                self.connection.release()
+            if end is not None and time.monotonic() >= end:
+                break
+        return self._result
+
+    def __del__(self) -> None:
+        run, self.run = self.run, None
+        if run is None or self.connection.process != os.getpid() or not self.connection.use():
+            return                          # it is freed with the connection
+        try:
+            if self.connection.loose.pop(run, None) is not None:
+                self.connection.library.rollbox_run_free(run)
+        finally:
+            self.connection.release()
+
+
 def _ended(run: Optional[int], userdata: Optional[int]) -> None:
     """The library's callback. An exception here could only be printed by ctypes, so there must be none."""
     pending = _pending.pop(userdata or 0, None)
@@ -90,21 +173,22 @@ class _Connection:
     """A handle and the count of those who use it. Made with one use, the maker's."""
 
     def __init__(self, socket: Optional[bytes]) -> None:
-        self._library = _ffi.lib()
+        self.library = _ffi.lib()
         self.process = os.getpid()
         self._lock = threading.RLock()      # reentrant, for Engine.__del__ may retire it wherever the collector strikes
         self._users = 1
         self.retired = False
         self._runs: Dict[int, None] = {}
+        self.loose: Dict[int, int] = {}     # of LooseRuns, with their tokens: freed at the latest with the handle
         self._plans: "OrderedDict[str, int]" = OrderedDict()
         options = _ffi.EngineOptions(size=ctypes.sizeof(_ffi.EngineOptions), socket_path=socket)
         handle = ctypes.c_void_p()
         error = _ffi.Error()
-        if self._library.rollbox_engine_open(ctypes.byref(options), ctypes.byref(handle), ctypes.byref(error)) < 0:
+        if self.library.rollbox_engine_open(ctypes.byref(options), ctypes.byref(handle), ctypes.byref(error)) < 0:
             raise _ffi.exception(error)
         self.handle: Optional[int] = handle.value
-        self.fd: int = self._library.rollbox_engine_fd(handle)
-        self.pid: int = self._library.rollbox_engine_pid(handle)
+        self.fd: int = self.library.rollbox_engine_fd(handle)
+        self.pid: int = self.library.rollbox_engine_pid(handle)
         _connections.add(self)
 
     def use(self) -> bool:
@@ -132,13 +216,22 @@ class _Connection:
             self.retired = True
             if kill:
                 for run in self._runs:
-                    self._library.rollbox_kill(run, _ffi.OUTCOME_ERROR)
+                    self.library.rollbox_kill(run, _ffi.OUTCOME_ERROR)
+            lost = [_pending.pop(token, None) for token in self.loose.values()]
+        for loose in lost:
+            if loose is not None:
+                loose.on_end(None)
         self.release()
 
     def _close(self) -> None:
         handle, self.handle = self.handle, None
         if handle is not None:
-            self._library.rollbox_engine_close(handle)
+            if self.process == os.getpid():
+                for run, token in list(self.loose.items()):
+                    _pending.pop(token, None)
+                    self.library.rollbox_run_free(run)
+                self.loose.clear()
+            self.library.rollbox_engine_close(handle)
         _connections.discard(self)
 
     def after_fork(self) -> None:
@@ -159,7 +252,7 @@ class _Connection:
         raw = policy.encode("utf-8")
         compiled = ctypes.c_void_p()
         error = _ffi.Error()
-        if self._library.rollbox_prepare(self.handle, raw, len(raw), ctypes.byref(compiled), ctypes.byref(error)) < 0:
+        if self.library.rollbox_prepare(self.handle, raw, len(raw), ctypes.byref(compiled), ctypes.byref(error)) < 0:
             raise _ffi.exception(error)
         assert compiled.value
         with self._lock:
@@ -168,10 +261,11 @@ class _Connection:
                 self._plans.popitem(last=False)
         return compiled.value
 
-    def status(self) -> Any:
+    def json(self, function: str) -> Any:
+        """What a function of the library that takes the handle answers."""
         text = ctypes.c_void_p()
         error = _ffi.Error()
-        if self._library.rollbox_engine_status(self.handle, ctypes.byref(text), ctypes.byref(error)) < 0:
+        if getattr(self.library, function)(self.handle, ctypes.byref(text), ctypes.byref(error)) < 0:
             raise _ffi.exception(error)
         return _ffi.take_json(text)
 
@@ -183,7 +277,7 @@ class _Connection:
             self._runs[run] = None
             late = self.retired
         if late:
-            self._library.rollbox_kill(run, _ffi.OUTCOME_ERROR)
+            self.library.rollbox_kill(run, _ffi.OUTCOME_ERROR)
 
     def free(self, run: int) -> None:
         """Frees a run, killing it if it is under way."""
@@ -191,13 +285,13 @@ class _Connection:
             return
         with self._lock:
             self._runs.pop(run, None)
-        self._library.rollbox_run_free(run)
+        self.library.rollbox_run_free(run)
 
     def wait(self, run: int, text: bool, id: Optional[JobId] = None) -> Result[Any]:
         """The result of a run; blocks until its end."""
         raw = ctypes.POINTER(_ffi.RawResult)()
         while True:
-            status = self._library.rollbox_wait(run, _WAIT_SLICE_MS, ctypes.byref(raw))
+            status = self.library.rollbox_wait(run, _WAIT_SLICE_MS, ctypes.byref(raw))
             if status >= 0:
                 break
             if status != -errno.ETIMEDOUT:
@@ -207,15 +301,14 @@ class _Connection:
             self.retire()
         return result
 
-    def start(self, policy: str, request: Request, on_end: Callable[[PendingRun], None]) -> PendingRun:
+    def begin(self, starter: Starter, on_end: Callable[[PendingRun], None]) -> PendingRun:
         """Starts a run that no thread waits for. It holds a use of its own."""
-        plan = self.plan(policy)
         pending = PendingRun(self, on_end)
         with self._lock:
             self._users += 1
         _pending[pending.token] = pending
         try:
-            pending.run = request.start(self.handle, plan, _CALLBACK, pending.token)
+            pending.run = starter(_CALLBACK, pending.token)
         except BaseException:
             _pending.pop(pending.token, None)
             self.release()
@@ -223,21 +316,29 @@ class _Connection:
         self.track(pending.run)
         return pending
 
-    def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
+    def finish(self, starter: Starter, text: bool) -> Result[Any]:
         """Runs and blocks until the end."""
-        run = request.start(self.handle, self.plan(policy))
+        run = starter()
         try:
             self.track(run)
             return self.wait(run, text)
         finally:
             self.free(run)
 
+    def start(self, policy: str, request: Request, on_end: Callable[[PendingRun], None]) -> PendingRun:
+        plan = self.plan(policy)
+        return self.begin(lambda *callback: request.start(self.handle, plan, *callback), on_end)
+
+    def run(self, policy: str, request: Request, text: bool) -> Result[Any]:
+        plan = self.plan(policy)
+        return self.finish(lambda *callback: request.start(self.handle, plan, *callback), text)
+
     def dispatch(self) -> bool:
         """Handles what has arrived, without blocking. False once the engine is lost; every run of it is then ended."""
         with self._lock:
             self._users += 1
         try:
-            if self._library.rollbox_dispatch(self.handle) >= 0:
+            if self.library.rollbox_dispatch(self.handle) >= 0:
                 return True
             self.retire()
             return False
@@ -293,8 +394,14 @@ class Engine:
     def status(self) -> Dict[str, Any]:
         """The engine's state: pid, version, sandboxes, queued, plans, spares, memory_budget_bytes, cgroup and more. Blocks; raises
         EngineLost."""
-        status: Dict[str, Any] = self.attempt(lambda connection: connection.status())
+        status: Dict[str, Any] = self.attempt(lambda connection: connection.json("rollbox_engine_status"))
         return status
+
+    def sandboxes(self) -> List[Dict[str, Any]]:
+        """The sessions that this process may use on it: name, state, execs, created and more of each. Blocks; raises EngineLost."""
+        listing = self.attempt(lambda connection: connection.json("rollbox_sandbox_list"))
+        sandboxes: List[Dict[str, Any]] = listing["sandboxes"]
+        return sandboxes
 
     def close(self, kill: bool = True) -> None:
         """Kills every sandbox of this engine; what is under way in other threads ends as an error. A private engine ends. May be

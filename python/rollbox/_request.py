@@ -95,6 +95,59 @@ def _strings(items: List[bytes]) -> Any:
     return (ctypes.c_char_p * (len(items) + 1))(*items, None)
 
 
+def _fill(
+    options: Any,
+    argv: Argv,
+    timeout: Optional[float],
+    stdin: Optional[Data],
+    env: Optional[Environment],
+    cwd: Optional[Union[str, "os.PathLike[str]"]],
+    files: Optional[Files],
+    max_output: Optional[int],
+) -> Tuple[Any, ...]:
+    """Puts what runs and commands have in common into their options; returns what must live as long as those."""
+    arguments = _strings(_argv(argv))
+    environment = _env(env)
+    environment_list = None if environment is None else _strings(environment)
+    options.size = ctypes.sizeof(options)
+    options.timeout_ms = milliseconds(timeout)
+    options.output_limit = _limit(max_output)
+    options.argv = arguments
+    if environment_list is not None:
+        options.env = environment_list
+    if cwd is not None:
+        options.cwd = _encode("cwd", cwd)
+    if stdin is not None:
+        raw = _data("stdin", stdin)
+        options.stdin_data = raw
+        options.stdin_length = len(raw)
+    items = None
+    if files:
+        if not isinstance(files, Mapping):
+            raise _invalid(f"files must be a mapping of paths to contents, not {type(files).__name__}")
+        items = (_ffi.File * len(files))()
+        for item, (path, data) in zip(items, files.items()):
+            item.path = _encode("a path of files", path)
+            if not item.path:
+                raise _invalid("files has an empty path")
+            raw = _data(f"files[{path!r}]", data)
+            item.data = raw
+            item.length = len(raw)
+        options.files = items
+        options.n_files = len(items)
+    return arguments, environment_list, items
+
+
+def _start(function: str, *arguments: Any) -> int:
+    """Calls a function of the library whose last outputs are a run and an error: returns the run's address. Raises what it reports."""
+    run = ctypes.c_void_p()
+    error = _ffi.Error()
+    if getattr(_ffi.lib(), function)(*arguments, ctypes.byref(run), ctypes.byref(error)) < 0:
+        raise _ffi.exception(error)
+    assert run.value
+    return run.value
+
+
 class Request:
     """One run's arguments, valid for any number of starts.
 
@@ -115,46 +168,86 @@ class Request:
         files: Optional[Files] = None,
         max_output: Optional[int] = None,
     ) -> None:
-        arguments = _strings(_argv(argv))
-        environment = _env(env)
-        environment_list = None if environment is None else _strings(environment)
-        options = _ffi.RunOptions(size=ctypes.sizeof(_ffi.RunOptions), timeout_ms=milliseconds(timeout), output_limit=_limit(max_output))
-        options.argv = arguments
-        if environment_list is not None:
-            options.env = environment_list
-        if cwd is not None:
-            options.cwd = _encode("cwd", cwd)
-        if stdin is not None:
-            raw = _data("stdin", stdin)
-            options.stdin_data = raw
-            options.stdin_length = len(raw)
-        items = None
-        if files:
-            if not isinstance(files, Mapping):
-                raise _invalid(f"files must be a mapping of paths to contents, not {type(files).__name__}")
-            items = (_ffi.File * len(files))()
-            for item, (path, data) in zip(items, files.items()):
-                item.path = _encode("a path of files", path)
-                if not item.path:
-                    raise _invalid("files has an empty path")
-                raw = _data(f"files[{path!r}]", data)
-                item.data = raw
-                item.length = len(raw)
-            options.files = items
-            options.n_files = len(items)
-        self.options = options
-        self._alive: Tuple[Any, ...] = (arguments, environment_list, items)
+        self.options = _ffi.RunOptions()
+        self._alive = _fill(self.options, argv, timeout, stdin, env, cwd, files, max_output)
 
     def start(self, engine: Any, plan: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
         """rollbox_start: returns the run's address. Raises what it reports."""
         self.options.callback = callback
         self.options.userdata = userdata
-        run = ctypes.c_void_p()
-        error = _ffi.Error()
-        if _ffi.lib().rollbox_start(engine, plan, ctypes.byref(self.options), ctypes.byref(run), ctypes.byref(error)) < 0:
-            raise _ffi.exception(error)
-        assert run.value
-        return run.value
+        return _start("rollbox_start", engine, plan, ctypes.byref(self.options))
+
+
+class ExecRequest:
+    """The same for one command of a session. Descriptors are borrowed until it is started."""
+
+    __slots__ = ("options", "_alive")
+
+    def __init__(
+        self,
+        argv: Argv,
+        *,
+        timeout: Optional[float] = None,
+        stdin: Optional[Data] = None,
+        env: Optional[Environment] = None,
+        cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
+        files: Optional[Files] = None,
+        max_output: Optional[int] = None,
+        user: Optional[Union[str, int]] = None,
+        id: Optional[str] = None,
+        terminal: Optional[Tuple[int, int]] = None,
+        input_fd: int = -1,
+        stream_fds: Tuple[int, int] = (-1, -1),
+        extra_fds: Sequence[int] = (),
+        detached: bool = False,
+    ) -> None:
+        self.options = options = _ffi.ExecOptions()
+        alive = _fill(options, argv, timeout, stdin, env, cwd, files, max_output)
+        if user is not None:
+            options.user = _encode("user", str(user) if isinstance(user, int) else user)
+        if id is not None:
+            options.operation_id = _encode("id", id)
+        size = None
+        if terminal is not None:
+            size = terminal_size(terminal)
+            options.terminal = ctypes.pointer(size)
+        extra = (ctypes.c_int * len(extra_fds))(*extra_fds)
+        options.extra_fds = extra
+        options.n_extra_fds = len(extra)
+        options.input_fd = input_fd
+        options.stream_fds[:] = stream_fds
+        options.detached = detached
+        self._alive: Tuple[Any, ...] = (*alive, size, extra)
+
+    def start(self, sandbox: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
+        """rollbox_exec: returns the run's address. Raises what it reports."""
+        self.options.callback = callback
+        self.options.userdata = userdata
+        return _start("rollbox_exec", sandbox, ctypes.byref(self.options))
+
+
+class AttachRequest:
+    """The same for looking on at a command that runs or has run."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, id: str, *, input_fd: int = -1, stream_fds: Tuple[int, int] = (-1, -1)) -> None:
+        self.options = options = _ffi.AttachOptions(size=ctypes.sizeof(_ffi.AttachOptions), input_fd=input_fd)
+        options.operation_id = _encode("id", id)
+        options.stream_fds[:] = stream_fds
+
+    def start(self, sandbox: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
+        """rollbox_attach: returns the run's address. Raises what it reports."""
+        self.options.callback = callback
+        self.options.userdata = userdata
+        return _start("rollbox_attach", sandbox, ctypes.byref(self.options))
+
+
+def terminal_size(size: Tuple[int, int]) -> _ffi.Terminal:
+    """A terminal's size from (rows, columns)."""
+    if len(size) != 2 or not all(isinstance(one, int) and 0 < one < 1 << 16 for one in size):
+        raise _invalid(f"a terminal's size is (rows, columns), each 1 to 65535, not {size!r}")
+    return _ffi.Terminal(*size)
 
 
 _isolation_cache: Dict[bytes, Dict[str, Any]] = {}

@@ -1,73 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandbox: one policy, and runs under it. Each run has a fresh sandbox of its own; nothing is left of it afterwards."""
+"""Sandbox: one policy; runs under it, each in a fresh sandbox of its own of which nothing is left; and a session under it, a sandbox that lives."""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Literal, Mapping, Optional, Union, overload
+from typing import Any, Literal, Optional, Union, overload
 
-from ._engine import Engine, default_engine
-from ._errors import InvalidArgument
-from ._policy import Policy
+from ._base import PolicyLike, as_policy, one_input
 from ._request import Argv, Data, Environment, Files, Request
 from ._result import Result
+from ._session import Session
 
-PolicyLike = Union[Policy, Mapping[str, Any], None]
-
-
-def as_policy(policy: PolicyLike) -> Policy:
-    """A Policy from one, from a mapping of its keys, or from None (the default one)."""
-    if policy is None:
-        return Policy()
-    if isinstance(policy, Policy):
-        return policy
-    if isinstance(policy, Mapping):
-        return Policy().replace(**policy)
-    raise InvalidArgument(f"policy must be a Policy, a mapping of its keys or None, not {policy!r}", stage="arguments")
+__all__ = ["PolicyLike", "Sandbox", "as_policy"]
 
 
-def one_input(stdin: Optional[Data], input: Optional[Data]) -> Optional[Data]:
-    if stdin is not None and input is not None:
-        raise InvalidArgument("stdin and input are two names of one argument; give one of them", stage="arguments")
-    return input if stdin is None else stdin
+class Sandbox(Session):
+    """Programs under a policy (a Policy, a mapping of its keys, or None for the default one), on `engine` or the one this process shares.
 
+    `run` is for one program in a fresh sandbox. All other calls are of a session: one sandbox that lives, made on entering `with` or by
+    the first of these calls, and ended by `close`, by leaving the `with`, or when nobody refers to it any more. For it: `name` (1 to 64 of
+    A-Z a-z 0-9 _ . -, unique on the engine; else one is made up); `detached`: it outlives this process, on a shared engine, so that the
+    `with` does not end it; `idle`, `ttl`, `max_lifetime`: seconds without a call after which it is paused, or closed, and seconds
+    after which it is closed whatever happens.
 
-class _Base:
-    """What Sandbox and AsyncSandbox have in common: a policy and, maybe, an engine of their own. Picklable without the latter."""
-
-    def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None) -> None:
-        self._policy = as_policy(policy)
-        self._engine = engine
-
-    @property
-    def policy(self) -> Policy:
-        """The policy of every run."""
-        return self._policy
-
-    def _get_engine(self) -> Engine:
-        return self._engine if self._engine is not None else default_engine()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._policy!r})"
-
-    def __getstate__(self) -> Dict[str, Any]:
-        if self._engine is not None:
-            raise TypeError(f"a {type(self).__name__} with an engine of its own cannot be pickled")
-        return {"_policy": self._policy, "_engine": None}
-
-
-class Sandbox(_Base):
-    """Runs programs under a policy (a Policy, a mapping of its keys, or None for the default one), on `engine` or the one this process
-    shares.
-
-    Cheap to make, usable from any number of threads at once, picklable (without an engine of its own), and a context manager.
+    Cheap to make, usable from any number of threads at once, picklable (without a session or an engine of its own).
     """
 
     def __enter__(self) -> "Sandbox":
+        self._enter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._leave()
 
     @overload
     def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,

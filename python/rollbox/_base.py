@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Sandbox and AsyncSandbox are made of: a policy, maybe an engine of their own, and what a session of theirs is to be like."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Dict, Mapping, Optional, Union
+
+from . import _ffi
+from ._engine import Engine, default_engine
+from ._errors import InvalidArgument
+from ._handle import Handle
+from ._policy import Policy
+from ._request import Data, milliseconds
+
+PolicyLike = Union[Policy, Mapping[str, Any], None]
+Path = Union[str, "os.PathLike[str]"]
+
+
+def as_policy(policy: PolicyLike) -> Policy:
+    """A Policy from one, from a mapping of its keys, or from None (the default one)."""
+    if policy is None:
+        return Policy()
+    if isinstance(policy, Policy):
+        return policy
+    if isinstance(policy, Mapping):
+        return Policy().replace(**policy)
+    raise InvalidArgument(f"policy must be a Policy, a mapping of its keys or None, not {policy!r}", stage="arguments")
+
+
+def one_input(stdin: Optional[Data], input: Optional[Data]) -> Optional[Data]:
+    if stdin is not None and input is not None:
+        raise InvalidArgument("stdin and input are two names of one argument; give one of them", stage="arguments")
+    return input if stdin is None else stdin
+
+
+def _duration(what: str, seconds: Optional[float]) -> int:
+    if seconds is None:
+        return 0
+    try:
+        return milliseconds(seconds)
+    except InvalidArgument:
+        raise InvalidArgument(f"{what} must be a positive number of seconds or None, not {seconds!r}", stage="arguments") from None
+
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size_in_bytes(size: Union[int, str, None], default: int) -> int:
+    """A policy's size ("512M", "1 GiB", a number) as a number; the engine has checked it."""
+    if size is None or isinstance(size, int):
+        return default if size is None else size
+    digits = size.rstrip("kKmMgGtTiIbB ")
+    unit = size[len(digits):].strip().lower()[:1]
+    return int(digits) * _UNITS[unit if unit != "b" else ""]
+
+
+class Base:
+    """Made with what a session is to be like; picklable without a session and without an engine of its own."""
+
+    def __init__(
+        self,
+        policy: PolicyLike = None,
+        *,
+        engine: Optional[Engine] = None,
+        name: Optional[str] = None,
+        detached: bool = False,
+        idle: Optional[float] = None,
+        ttl: Optional[float] = None,
+        max_lifetime: Optional[float] = None,
+    ) -> None:
+        self._policy = as_policy(policy)
+        self._engine = engine
+        self._plan: Dict[str, Any] = {
+            "name": name, "detached": bool(detached), "idle_ms": _duration("idle", idle), "ttl_ms": _duration("ttl", ttl),
+            "lifetime_ms": _duration("max_lifetime", max_lifetime)}
+        if name is not None and not isinstance(name, str):
+            raise InvalidArgument(f"name must be a str, not {name!r}", stage="arguments")
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of every run and of the session."""
+        return self._policy
+
+    def _get_engine(self) -> Engine:
+        return self._engine if self._engine is not None else default_engine()
+
+    def _create(self) -> Handle:
+        options = _ffi.SandboxOptions(size=ctypes.sizeof(_ffi.SandboxOptions), **{
+            **self._plan, "name": None if self._plan["name"] is None else self._plan["name"].encode("utf-8", "replace")})
+        return Handle.create(self._get_engine(), self._policy.to_json(), options)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._policy!r})"
+
+    def __reduce__(self) -> Any:
+        if self._engine is not None:
+            raise TypeError(f"a {type(self).__name__} with an engine of its own cannot be pickled")
+        if self._in_session():
+            raise TypeError(f"a {type(self).__name__} with an open session cannot be pickled; send its name, and open that on a shared engine")
+        return _rebuild, (type(self), self._policy, self._plan)
+
+    def _in_session(self) -> bool:
+        return False
+
+
+def _rebuild(cls: Any, policy: Policy, plan: Dict[str, Any]) -> Any:
+    made = cls(policy)
+    made._plan = plan
+    return made

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handle: a sandbox that lives, as one process knows it: a name on one connection to an engine.
+
+A handle is counted as used while somebody is in a call on it, for the C handle may only be freed when nobody is. A call uses the
+connection, too; between calls nothing is held, so that closing an engine closes what it has. A forked child's handles are dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from typing import Any, Callable, Iterator, List, Optional
+
+from . import _ffi
+from ._engine import Engine, LooseRun, PendingRun, _Connection
+from ._errors import EngineLost, NotFound, RollboxError
+from ._result import Result
+
+
+class Handle:
+    """One sandbox. `ours`: it ends when nobody refers to it any more."""
+
+    def __init__(self, engine: Engine, connection: _Connection, address: int, ours: bool) -> None:
+        self.engine = engine                # kept: a collected engine closes its connection
+        self.connection = connection
+        self.ours = ours
+        self.process = os.getpid()
+        self.name: str = connection.library.rollbox_sandbox_name(address).decode("ascii")
+        self._lock = threading.RLock()
+        self._address: Optional[int] = address
+        self._users = 0
+        self._closed = False
+
+    @classmethod
+    def create(cls, engine: Engine, policy: str, options: _ffi.SandboxOptions) -> "Handle":
+        """A new sandbox under a policy. Raises what rollbox_sandbox_create reports."""
+        def action(connection: _Connection) -> "Handle":
+            plan = connection.plan(policy)
+            return cls(engine, connection, _output("rollbox_sandbox_create", connection.handle, plan, ctypes.byref(options)),
+                       not options.detached)
+
+        handle: Handle = engine.attempt(action)
+        return handle
+
+    @classmethod
+    def open(cls, engine: Engine, name: bytes) -> "Handle":
+        """One that exists. Raises NotFound."""
+        handle: Handle = engine.attempt(
+            lambda connection: cls(engine, connection, _output("rollbox_sandbox_open", connection.handle, name), False))
+        return handle
+
+    @contextlib.contextmanager
+    def use(self) -> Iterator[int]:
+        """The C handle, for calls within the block."""
+        if self.process != os.getpid():
+            raise EngineLost(f"sandbox {self.name} belongs to the process that this one was forked from; open one of your own",
+                             stage="connect")
+        with self._lock:
+            address = self._address
+            if self._closed or address is None:
+                raise NotFound(f"sandbox {self.name} is closed", stage="arguments")
+            if not self.connection.use():
+                raise EngineLost(f"the engine of sandbox {self.name} was closed or lost, and the sandbox with it", stage="connect")
+            self._users += 1
+        try:
+            yield address
+        except EngineLost:
+            self.connection.retire()
+            raise
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._closed and self._users == 0:
+                    self._free()
+            self.connection.release()
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """function(handle, *arguments, &error) of the library. Blocks; raises what it reports."""
+        error = _ffi.Error()
+        with self.use() as address:
+            if getattr(self.connection.library, function)(address, *arguments, ctypes.byref(error)) < 0:
+                raise _ffi.exception(error)
+
+    def json(self, function: str, *arguments: Any) -> Any:
+        """The same for function(handle, *arguments, &json, &error): what it answers."""
+        text = ctypes.c_void_p()
+        self.call(function, *arguments, ctypes.byref(text))
+        return _ffi.take_json(text)
+
+    def fork(self, snapshot: Optional[bytes], n: int) -> List["Handle"]:
+        """n sandboxes with a snapshot's files."""
+        addresses = (ctypes.c_void_p * n)()
+        self.call("rollbox_fork", snapshot, n, addresses)
+        return [Handle(self.engine, self.connection, address, True) for address in addresses if address]
+
+    # request: an ExecRequest or AttachRequest
+
+    def finish(self, request: Any, text: bool) -> Result[Any]:
+        """Runs a command and blocks until its end. The result may have outcome error."""
+        def starter(*callback: Any) -> int:
+            with self.use() as address:
+                started: int = request.start(address, *callback)
+                return started
+
+        if not self.connection.use():
+            raise EngineLost(f"the engine of sandbox {self.name} was closed or lost, and the sandbox with it", stage="connect")
+        try:
+            return self.connection.finish(starter, text)
+        finally:
+            self.connection.release()
+
+    def begin(self, request: Any, on_end: Callable[[PendingRun], None]) -> PendingRun:
+        """Starts a command that no thread waits for."""
+        with self.use() as address:
+            return self.connection.begin(lambda *callback: request.start(address, *callback), on_end)
+
+    def start(self, request: Any) -> LooseRun:
+        """Starts a command that anybody may wait for."""
+        with self.use() as address:
+            return LooseRun(self.connection, lambda *callback: request.start(address, *callback))
+
+    def close(self) -> None:
+        """Ends the sandbox. Does nothing the second time, in a forked child, and when the engine is gone."""
+        with self._lock:
+            if self._closed or self.process != os.getpid():
+                return
+            self._closed = True
+            address, busy = self._address, self._users > 0
+            if not busy:
+                self._address = None
+        if address is None:
+            return
+        if not self.connection.use():
+            if not busy:
+                self.connection.library.rollbox_sandbox_free(address)
+            return
+        try:
+            if busy:                        # by another name of it, as the handle is freed by its last user
+                try:
+                    address = _output("rollbox_sandbox_open", self.connection.handle, self.name.encode("ascii"))
+                except NotFound:
+                    return
+            error = _ffi.Error()
+            if self.connection.library.rollbox_sandbox_close(address, ctypes.byref(error)) < 0:
+                problem = _ffi.exception(error)
+                if not isinstance(problem, (EngineLost, NotFound)):
+                    raise problem
+                if isinstance(problem, EngineLost):
+                    self.connection.retire()
+        finally:
+            self.connection.release()
+
+    def leave(self) -> None:
+        """Forgets it without ending it."""
+        with self._lock:
+            self._closed = True
+            if self._users == 0 and self.process == os.getpid():
+                self._free()
+
+    def _free(self) -> None:
+        address, self._address = self._address, None
+        if address is not None:
+            self.connection.library.rollbox_sandbox_free(address)
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", None) is None:
+            return
+        if self.ours:
+            with contextlib.suppress(RollboxError):
+                self.close()
+        else:
+            self.leave()
+
+
+def _output(function: str, *arguments: Any) -> int:
+    """A function of the library whose last outputs are a handle and an error: the handle."""
+    handle = ctypes.c_void_p()
+    error = _ffi.Error()
+    if getattr(_ffi.lib(), function)(*arguments, ctypes.byref(handle), ctypes.byref(error)) < 0:
+        raise _ffi.exception(error)
+    assert handle.value
+    return handle.value

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Process: a command of a session that runs beside its caller. Stream: one whose output is taken as it comes.
+
+Both read the read ends of pipes whose write ends the engine has: it copies what the command writes, so a slow reader holds nothing up
+but its own stream. A Process runs on when nobody refers to it (it is started `detached`); a Stream ends its command when it is closed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import signal as signals
+import threading
+import uuid
+from dataclasses import replace
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple, Type, TypeVar, Union
+
+from . import _ffi
+from ._engine import LooseRun
+from ._errors import InvalidArgument, NotFound, ResourceExhausted
+from ._handle import Handle
+from ._request import AttachRequest, ExecRequest, terminal_size
+from ._result import Result
+
+Chunk = Tuple[str, Any]
+Pty = Union[bool, Tuple[int, int]]
+
+_CHUNK = 65536
+_PATIENCE = 5000
+_Kept = TypeVar("_Kept")
+
+
+class Pipes:
+    """Pipes of which some ends are given away. Leaving the `with` closes the given ends, and after an exception the kept ones, too."""
+
+    def __init__(self) -> None:
+        self._given: List[int] = []
+        self._kept: List[int] = []
+
+    def reader(self) -> Tuple[int, int]:
+        """(kept read end, given write end)."""
+        kept, given = os.pipe()
+        self._kept.append(kept)
+        self._given.append(given)
+        return kept, given
+
+    def writer(self) -> Tuple[int, int]:
+        """(kept write end, given read end)."""
+        given, kept = os.pipe()
+        self._kept.append(kept)
+        self._given.append(given)
+        return kept, given
+
+    def __enter__(self) -> "Pipes":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], *_: object) -> None:
+        for fd in self._given:
+            os.close(fd)
+        if kind is not None:
+            for fd in self._kept:
+                os.close(fd)
+
+
+def new_id() -> str:
+    """An operation id that nobody else has."""
+    return uuid.uuid4().hex
+
+
+def as_text(result: Result[Any], text: bool) -> Result[Any]:
+    """A result with str instead of bytes."""
+    if not text or isinstance(result.stdout, str):
+        return result
+    return replace(result, stdout=result.stdout.decode("utf-8", "replace"), stderr=result.stderr.decode("utf-8", "replace"))
+
+
+def conclude(result: Result[Any], text: bool, check: bool) -> Result[Any]:
+    """What a call returns or raises for a result."""
+    if result.error is not None:
+        raise result.error
+    result = as_text(result, text)
+    return result.check() if check else result
+
+
+def pty_size(pty: Pty) -> Optional[Tuple[int, int]]:
+    if pty is False:
+        return None
+    if pty is True:
+        return 24, 80
+    terminal_size(pty)
+    return pty
+
+
+class Stream:
+    """An iterator of (stream, data) as a command writes it: ("stdout", b"..."), or ("stderr", ...); data is str with text=True. At the
+    end, what `exec` raises is raised; `result` is there after it.
+
+    Closing it (or leaving its `with`, or forgetting it) before the end kills the command and all that it started.
+    """
+
+    def __init__(self, handle: Handle, make: Callable[..., ExecRequest], text: bool, check: bool) -> None:
+        self._text, self._check = text, check
+        with Pipes() as pipes:
+            out, out_write = pipes.reader()
+            err, err_write = pipes.reader()
+            self.id = new_id()
+            self._run: Optional[LooseRun] = handle.start(make(id=self.id, stream_fds=(out_write, err_write)))
+        self._fds: Dict[int, str] = {out: "stdout", err: "stderr"}
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {name: decoder("replace") for name in self._fds.values()}
+        self._ready: List[Chunk] = []
+        self._result: Optional[Result[Any]] = None
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return self
+
+    def __next__(self) -> Chunk:
+        while not self._ready:
+            if not self._fds:
+                self._end()
+                raise StopIteration
+            poll = select.poll()
+            for fd in self._fds:
+                poll.register(fd, select.POLLIN)
+            for fd, _ in poll.poll():
+                self.take(fd)
+        return self._ready.pop(0)
+
+    def fds(self) -> List[int]:
+        """The descriptors that may become readable. (For this package.)"""
+        return list(self._fds)
+
+    def take(self, fd: int) -> None:
+        """Reads what one has, or its end. (For this package.)"""
+        name = self._fds[fd]
+        data: Any = os.read(fd, _CHUNK)
+        if not data:
+            del self._fds[fd]
+            os.close(fd)
+        if self._text:
+            data = self._decoders[name].decode(data, final=not data)
+        if data:
+            self._ready.append((name, data))
+
+    def ready(self) -> List[Chunk]:
+        """Takes what was read. (For this package.)"""
+        chunks, self._ready = self._ready, []
+        return chunks
+
+    @property
+    def run(self) -> Optional[LooseRun]:
+        """The command, until the stream is closed. (For this package.)"""
+        return self._run
+
+    def _end(self) -> None:
+        if self._result is None and self._run is not None:
+            result = self._run.wait(None)
+            assert result is not None
+            self.finish(result)
+
+    def finish(self, result: Result[bytes]) -> None:
+        """Takes the result; raises what is to be raised at the end. (For this package.)"""
+        self._run = None
+        self._result = as_text(result, self._text)
+        conclude(self._result, self._text, self._check)
+
+    @property
+    def result(self) -> Result[Any]:
+        """The command's result, with all its output; reads to the end of it first, dropping chunks that were not taken. Blocks."""
+        if self._result is None:
+            if self._run is None:
+                raise InvalidArgument("the stream was closed before the command's end, so there is no result", stage="result")
+            with contextlib.suppress(Exception):
+                for _ in self:
+                    pass
+        if self._result is None:
+            self._end()
+        assert self._result is not None
+        return self._result
+
+    def close(self) -> None:
+        """Kills the command if it still runs. May be called twice."""
+        self._run = None
+        for fd in self._fds:
+            os.close(fd)
+        self._fds.clear()
+        self._ready.clear()
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fds"):
+            self.close()
+
+
+class Process:
+    """A command that runs in a session.
+
+    Attributes: `id` (a str, by which `process(id)` finds it again), `stdin` (a binary file, None if it was given its input), `stdout`,
+    `stderr` (binary files; the latter None with a terminal, which has one stream). What is written to stdin is buffered: flush it.
+
+    Nobody has to read the streams: all output is in the result as well, up to max_output. It runs on when this object is forgotten, until the
+    session ends; leaving its `with` kills it.
+    """
+
+    def __init__(self, handle: Handle, id: str, run: LooseRun, stdin: Optional[int], stdout: Optional[int], stderr: Optional[int],
+                 text: bool = False, pty: bool = False) -> None:
+        self.id = id
+        self.stdin: Optional[BinaryIO] = None if stdin is None else os.fdopen(stdin, "wb")
+        self.stdout: Optional[BinaryIO] = None if stdout is None else os.fdopen(stdout, "rb")
+        self.stderr: Optional[BinaryIO] = None if stderr is None else os.fdopen(stderr, "rb")
+        self._handle, self._run, self._text, self._pty = handle, run, text, pty
+        self._lock = threading.Lock()
+
+    @classmethod
+    def spawn(cls, handle: Handle, make: Callable[..., ExecRequest], id: Optional[str], pty: Pty, feed: bool, text: bool) -> "Process":
+        """(For this package: Sandbox.spawn.)"""
+        id, size = id or new_id(), pty_size(pty)
+        with Pipes() as pipes:
+            stdin, stdin_read = pipes.writer() if feed else (None, -1)
+            stdout, stdout_write = pipes.reader()
+            stderr, stderr_write = pipes.reader() if size is None else (None, -1)
+            run = handle.start(make(id=id, terminal=size, input_fd=stdin_read, stream_fds=(stdout_write, stderr_write), detached=True))
+        return cls(handle, id, run, stdin, stdout, stderr, text, size is not None)
+
+    @classmethod
+    def attach(cls, handle: Handle, id: str, text: bool) -> "Process":
+        """(For this package: Sandbox.process.)"""
+        terminal = any(one.get("id") == id and one.get("terminal") for one in handle.json(
+            "rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("execs", ()))
+        with Pipes() as pipes:
+            stdin, stdin_read = pipes.writer() if terminal else (None, -1)
+            stdout, stdout_write = pipes.reader()
+            stderr, stderr_write = pipes.reader() if not terminal else (None, -1)
+            run = handle.start(AttachRequest(id, input_fd=stdin_read, stream_fds=(stdout_write, stderr_write)))
+        return cls(handle, id, run, stdin, stdout, stderr, text, terminal)
+
+    def wait(self, timeout: Optional[float] = None, check: bool = False) -> Result[Any]:
+        """Its result; blocks until its end, up to `timeout` seconds. A time-out of this waiting leaves it running.
+
+        Raises TimeoutError, RunFailed with check=True, and what rollbox could not do: CommandNotFound, NotFound (no such id), EngineLost.
+        """
+        result = self._run.wait(timeout)
+        if result is None:
+            raise TimeoutError(f"command {self.id} still runs after {timeout} seconds")
+        return conclude(result, self._text, check)
+
+    def poll(self) -> Optional[Result[Any]]:
+        """Its result if it has ended, else None. Raises as wait."""
+        result = self._run.wait(0)
+        return None if result is None else conclude(result, self._text, False)
+
+    @property
+    def run(self) -> LooseRun:
+        """(For this package.)"""
+        return self._run
+
+    def kill(self, signal: int = signals.SIGKILL, scope: str = "tree") -> None:
+        """Sends a signal to its main process ("main"), to that and all it started ("tree"), to what it started only ("children"), or to
+        its terminal's foreground process group ("group"). Nothing happens if it has ended. Raises InvalidArgument, EngineLost."""
+        if scope not in _ffi.SCOPES:
+            raise InvalidArgument(f"scope must be one of {', '.join(_ffi.SCOPES)}, not {scope!r}", stage="arguments")
+        with contextlib.suppress(NotFound):
+            self._call("rollbox_signal", int(signal), _ffi.SCOPES[scope])
+
+    def _call(self, function: str, *arguments: Any) -> None:
+        """Of a command that may be on its way into the sandbox still: it is asked again until it is there."""
+        patience = _PATIENCE
+        while True:
+            try:
+                return self._handle.call(function, self.id.encode(), *arguments)
+            except (InvalidArgument, ResourceExhausted) as problem:
+                early = problem.errno == errno.EAGAIN or (problem.errno == errno.ENOTTY and self._pty)
+                patience -= 1
+                if not early or not patience or self._run.wait(0.002) is not None:
+                    raise
+
+    def resize(self, rows: int, columns: int) -> None:
+        """A new size of its terminal. Raises InvalidArgument if it has none, NotFound if it has ended."""
+        size = terminal_size((rows, columns))
+        self._call("rollbox_resize", ctypes.byref(size))
+
+    def close(self) -> None:
+        """Closes its files; the process runs on. May be called twice."""
+        with self._lock:
+            for file in (self.stdin, self.stdout, self.stderr):
+                if file is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        file.close()
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._run.wait(0) is None:
+                self.kill()
+                self._run.wait(None)
+        finally:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<rollbox.Process {self.id} of {self._handle.name}>"

@@ -1,0 +1,460 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Session: the calls of a sandbox that lives.
+
+The sandbox is made on entering the `with`, or by the first of these calls; `close` or leaving the `with` ends it. All state is the
+engine's: an object here is a handle (one sandbox, by name), the name of the shell that strings are for, and nothing else. A fork is
+an object of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
+
+from . import _ffi
+from ._base import Base, Path, one_input, size_in_bytes
+from ._engine import Engine, default_engine
+from ._errors import CommandNotFound, InvalidArgument, NotFound
+try:
+    from ._files import SessionFiles
+except ImportError:
+    class SessionFiles:     # type: ignore[no-redef]
+        pass
+from ._grade import Grade, grade
+from ._handle import Handle
+from ._policy import Policy
+from ._process import Process, Pty, Stream, conclude
+from ._request import Argv, Data, Environment, ExecRequest, Files
+from ._result import Result
+from ._shell import Shell
+
+User = Union[str, int]
+_Made = TypeVar("_Made", bound="Session")
+
+_DEFAULT_OUTPUT = 10 << 20
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state of a sandbox's private files.
+
+    Attributes: `id`; `name` (or None); `parent`, the id of the one before (or None); `bytes` and `files`, what it has that its parent has
+    not; `live`, whether processes stood still for it. Wherever a snapshot is wanted, its id or name does, too.
+    """
+
+    id: str
+    name: Optional[str] = None
+    parent: Optional[str] = None
+    bytes: int = 0
+    files: int = 0
+    live: bool = False
+
+
+SnapshotLike = Union[Snapshot, str]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A snapshot in a `Tree`: as Snapshot, with `created` (seconds since 1970, or None) and `sandboxes`, the names of those that stand on it."""
+
+    id: str
+    name: Optional[str]
+    parent: Optional[str]
+    bytes: int
+    files: int
+    created: Optional[float]
+    sandboxes: Sequence[str]
+
+
+class Tree(List[Node]):
+    """The snapshots of a family of sandboxes, parents before their children. str() draws it."""
+
+    def __str__(self) -> str:
+        ids = {node.id for node in self}
+        below: Dict[Optional[str], List[Node]] = {}
+        for node in self:
+            below.setdefault(node.parent if node.parent in ids else None, []).append(node)
+        lines: List[str] = []
+        # Depth first without recursion: chains of snapshots are thousands deep.
+        todo = [(node, "", i == 0) for i, node in enumerate(reversed(below.get(None, [])))]
+        while todo:
+            node, indent, last = todo.pop()
+            root = node.parent not in ids
+            name = f"{node.id} ({node.name})" if node.name else node.id
+            boxes = "  <- " + ", ".join(node.sandboxes) if node.sandboxes else ""
+            lines.append(f"{indent}{'' if root else '`-- ' if last else '|-- '}{name}  {node.files} files, {_size(node.bytes)}{boxes}")
+            deeper = indent + ("" if root else "    " if last else "|   ")
+            todo += [(child, deeper, i == 0) for i, child in enumerate(reversed(below.get(node.id, [])))]
+        return "\n".join(lines)
+
+
+def _size(count: int) -> str:
+    value = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference between two states: `path`, `change` ("A" added, "M" modified, "D" deleted), `type` ("file", "directory",
+    "symlink", ...), `size` and `old_size` in bytes (or None), `diff`, the unified diff of a text file if it was asked for."""
+
+    path: str
+    change: str
+    type: Optional[str] = None
+    size: Optional[int] = None
+    old_size: Optional[int] = None
+    diff: Optional[str] = None
+
+
+def snapshot_id(snapshot: Optional[SnapshotLike]) -> Optional[bytes]:
+    if snapshot is None:
+        return None
+    id = snapshot.id if isinstance(snapshot, (Snapshot, Node)) else snapshot
+    if not isinstance(id, str) or not id or "\0" in id:
+        raise InvalidArgument(f"a snapshot is a Snapshot, or its id or name, not {snapshot!r}", stage="arguments")
+    return id.encode("utf-8", "surrogateescape")
+
+
+def _fields(cls: Any, row: Mapping[str, Any], **more: Any) -> Any:
+    return cls(**{key: row[key] for key in cls.__dataclass_fields__ if key in row and key not in more}, **more)
+
+
+class Session(Base, SessionFiles):
+    """The part of Sandbox that is about sessions."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._handle: Optional[Handle] = None
+        self._ended = False
+        self._shell: Optional[str] = None
+        self._first: Optional[str] = None       # the snapshot that was taken first
+        self._opening = threading.Lock()
+        _sessions.add(self)
+
+    # Its life
+
+    @classmethod
+    def open(cls: Type[_Made], name: str, *, engine: Optional[Engine] = None) -> _Made:
+        """A session that exists, by its name; of a shared engine, other processes' too. Leaving its `with` does not end it; `close`
+        does. Raises NotFound."""
+        engine = engine if engine is not None else default_engine()
+        if not isinstance(name, str) or not name or "\0" in name:
+            raise InvalidArgument(f"name must be a str, not {name!r}", stage="arguments")
+        handle = Handle.open(engine, name.encode("utf-8", "surrogateescape"))
+        policy = handle.json("rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("policy")
+        made = cls(Policy().replace(**policy) if isinstance(policy, dict) else None, engine=engine)
+        made._handle = handle
+        return made
+
+    def _session(self) -> Handle:
+        """The session's handle; makes the sandbox if there is none yet. (For this package.)"""
+        handle = self._handle
+        if handle is None:
+            with self._opening:
+                if self._handle is None:
+                    if self._ended:
+                        raise NotFound("the session is closed; `with` opens another", stage="arguments")
+                    self._handle = self._create()
+                handle = self._handle
+        return handle
+
+    def _in_session(self) -> bool:
+        return self._handle is not None
+
+    def _enter(self) -> None:
+        if self._ended:
+            self._ended, self._shell, self._first = False, None, None
+        self._session()
+
+    def _leave(self) -> None:
+        handle = self._handle
+        if handle is None or handle.ours:
+            self.close()
+        else:
+            self._forget(handle.leave)
+
+    def _forget(self, how: Any) -> None:
+        with self._opening:
+            self._ended = True
+            self._handle = None
+        how()
+
+    def close(self) -> None:
+        """Ends the session: processes are killed, files dropped, snapshots kept only as long as a fork needs them. May be called twice,
+        and on one that never began; `run` goes on working."""
+        handle = self._handle
+        self._forget(handle.close if handle is not None else lambda: None)
+
+    @property
+    def name(self) -> str:
+        """Its name on the engine."""
+        return self._session().name
+
+    # Commands
+
+    def _shell_name(self) -> str:
+        """"bash" where the sandbox has one, else "sh"; found out once."""
+        if self._shell is None:
+            try:
+                self._finish({"argv": ["bash", "-c", ":"], "timeout": 60}, False, False)
+                self._shell = "bash"
+            except CommandNotFound:
+                self._shell = "sh"
+        return self._shell
+
+    def _argv(self, command: Argv) -> Argv:
+        return [self._shell_name(), "-lc", command] if isinstance(command, str) else command
+
+    def _finish(self, options: Dict[str, Any], text: bool, check: bool) -> Result[Any]:
+        return conclude(self._session().finish(ExecRequest(**options), text), text, check)
+
+    @overload
+    def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ...,
+             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Optional[float] = ..., text: Literal[False] = ...,
+             check: bool = ..., max_output: Optional[int] = ..., files: Optional[Files] = ..., id: Optional[str] = ...,
+             stream: Literal[False] = ...) -> Result[bytes]: ...
+
+    @overload
+    def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ...,
+             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Optional[float] = ..., text: Literal[True],
+             check: bool = ..., max_output: Optional[int] = ..., files: Optional[Files] = ..., id: Optional[str] = ...,
+             stream: Literal[False] = ...) -> Result[str]: ...
+
+    @overload
+    def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ...,
+             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Optional[float] = ..., text: bool,
+             check: bool = ..., max_output: Optional[int] = ..., files: Optional[Files] = ..., id: Optional[str] = ...,
+             stream: Literal[False] = ...) -> Result[Any]: ...
+
+    @overload
+    def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ...,
+             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Optional[float] = ..., text: bool = ...,
+             check: bool = ..., max_output: Optional[int] = ..., files: Optional[Files] = ..., id: Optional[str] = ...,
+             stream: Literal[True]) -> Stream: ...
+
+    def exec(
+        self,
+        command: Argv,
+        *,
+        cwd: Optional[Path] = None,
+        env: Optional[Environment] = None,
+        user: Optional[User] = None,
+        stdin: Optional[Data] = None,
+        input: Optional[Data] = None,
+        timeout: Optional[float] = None,
+        text: bool = False,
+        check: bool = False,
+        max_output: Optional[int] = None,
+        files: Optional[Files] = None,
+        id: Optional[str] = None,
+        stream: bool = False,
+    ) -> Union[Result[Any], Stream]:
+        """Runs a command in the session and blocks until its main program has ended; what that left running lives on.
+
+        command: a list of arguments, or a str for `bash -lc` (`sh -lc` where the sandbox has no bash). user: a name or number of the
+        sandbox. id: its id, 1 to 64 bytes; the same id again gives the first call's result. stream: returns a Stream instead. The rest is
+        as for `run`. A time-out, an exceeded max_output or an interrupt (Ctrl-C) ends this command with all it started, and nothing else.
+
+        What the command did is in the Result. Raised is what `run` raises, NotFound for a session that was closed, and Cancelled if it was
+        reset or closed meanwhile.
+        """
+        options = {"cwd": cwd, "env": env, "user": user, "stdin": one_input(stdin, input), "timeout": timeout, "max_output": max_output,
+                   "files": files}
+        if stream:
+            argv = self._argv(command)
+            return Stream(self._session(), lambda **more: ExecRequest(argv, **{**options, **more}), text, check)
+        if isinstance(command, str) and self._shell is None:
+            try:
+                result = self._finish({"argv": ["bash", "-lc", command], "id": id, **options}, text, False)
+                self._shell = "bash"
+                return result.check() if check else result
+            except CommandNotFound:
+                self._shell = "sh"
+        return self._finish({"argv": self._argv(command), "id": id, **options}, text, check)
+
+    def stream(self, command: Argv, *, cwd: Optional[Path] = None, env: Optional[Environment] = None, user: Optional[User] = None,
+               stdin: Optional[Data] = None, input: Optional[Data] = None, timeout: Optional[float] = None, text: bool = False,
+               check: bool = False, max_output: Optional[int] = None, files: Optional[Files] = None) -> Stream:
+        """exec(..., stream=True): `for stream, data in box.stream("make"): ...`"""
+        return self.exec(command, cwd=cwd, env=env, user=user, stdin=stdin, input=input, timeout=timeout, text=text, check=check,
+                         max_output=max_output, files=files, stream=True)
+
+    def spawn(
+        self,
+        command: Argv,
+        *,
+        pty: Pty = False,
+        cwd: Optional[Path] = None,
+        env: Optional[Environment] = None,
+        user: Optional[User] = None,
+        stdin: Optional[Data] = None,
+        timeout: Optional[float] = None,
+        text: bool = False,
+        max_output: Optional[int] = None,
+        files: Optional[Files] = None,
+        id: Optional[str] = None,
+    ) -> Process:
+        """Starts a command and returns a Process at once. Arguments are as for `exec`.
+
+        pty: a terminal of its own, True (24 rows of 80 columns) or (rows, columns). stdin: all of its input; without, the Process has a
+        `stdin` to write to. text: of the results' streams; the Process' files are binary. Whether it could be executed is told by `wait`.
+        """
+        argv = self._argv(command)
+        options = {"cwd": cwd, "env": env, "user": user, "stdin": stdin, "timeout": timeout, "max_output": max_output, "files": files}
+        return Process.spawn(self._session(), lambda **more: ExecRequest(argv, **{**options, **more}), id, pty, stdin is None, text)
+
+    def process(self, id: str, *, text: bool = False) -> Process:
+        """Another Process of a command that runs or has run, by its id, started by whomever. Its streams begin with what it wrote first;
+        `stdin` is None but for a terminal's. An id that is not known is told by `wait`, as NotFound."""
+        return Process.attach(self._session(), id, text)
+
+    def shell(self, *, cwd: Optional[Path] = None, env: Optional[Environment] = None, user: Optional[User] = None) -> Shell:
+        """A shell that keeps variables, functions and its working directory between calls of its `run`. cwd, env and user are what it
+        starts with."""
+        limit = size_in_bytes(self._policy.max_output, _DEFAULT_OUTPUT)
+        return Shell(self._session(), self._shell_name, limit, self._policy.timeout, {"cwd": cwd, "env": env, "user": user})
+
+    # Its files' states
+
+    def snapshot(self, name: Optional[str] = None) -> Snapshot:
+        """Keeps the state of its private files. What runs stands still meanwhile and runs on; processes are not in a snapshot. `name` is
+        another name for its id among the forks and their origin. Raises ResourceExhausted (disk full), InvalidArgument."""
+        made: Snapshot = _fields(Snapshot, self._session().json("rollbox_snapshot", snapshot_id(name)))
+        if self._first is None:
+            self._first = made.id
+        return made
+
+    def fork(self: _Made, n: int = 1, *, snapshot: Optional[SnapshotLike] = None) -> List[_Made]:
+        """n new sessions of the same policy with the files of a snapshot (None: of now), without processes. They share nothing writable
+        with this one or each other, and end on their own: close them, or use each in a `with`. All or none are made."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InvalidArgument(f"n must be a positive number of sandboxes, not {n!r}", stage="arguments")
+        forks = []
+        for handle in self._session().fork(snapshot_id(snapshot), n):
+            fork = type(self)(self._policy, engine=self._engine)
+            fork._handle = handle
+            fork._shell, fork._first = self._shell, self._first
+            forks.append(fork)
+        return forks
+
+    def reset(self, snapshot: Optional[SnapshotLike] = None) -> None:
+        """Back to a snapshot's files (None: the latest of this session's line, or how it began). All its processes are killed; commands
+        under way raise Cancelled."""
+        self._session().call("rollbox_reset", snapshot_id(snapshot))
+
+    def discard(self) -> None:
+        """Drops what was changed since the last snapshot (or the beginning): reset()."""
+        self.reset()
+
+    def drop(self, snapshot: SnapshotLike) -> None:
+        """Gives a snapshot's place back once nothing stands on it. Raises NotFound."""
+        self._session().call("rollbox_snapshot_drop", snapshot_id(snapshot))
+
+    def tree(self) -> Tree:
+        """The snapshots of this session, its origin and its forks; str(tree) draws them."""
+        rows = self._session().json("rollbox_sandbox_query", _ffi.QUERY_TREE)["snapshots"]
+        return Tree(
+            Node(id=row["id"], name=row.get("name"), parent=row.get("parent"), bytes=row.get("bytes", 0), files=row.get("files", 0),
+                 created=row.get("created"), sandboxes=tuple(row.get("sandboxes", ())))
+            for row in _parents_first(rows))
+
+    def diff(self, start: Optional[SnapshotLike] = None, end: Optional[SnapshotLike] = None, *, text: bool = False) -> List[Change]:
+        """What differs from one state (None: how it began) to another (None: now), by path. text: unified diffs of text files, too."""
+        answer = self._session().json("rollbox_diff", snapshot_id(start), snapshot_id(end), text)
+        return [_fields(Change, row) for row in answer["changes"]]
+
+    def commit(self, path: Optional[Path] = None, *, force: bool = False) -> List[Dict[str, Any]]:
+        """Publishes what was changed below a granted fs_writable path (None: below all of them) on the host; a crash leaves each old or
+        new. Returns [{"path", "changes"}]. Raises Conflict if the host's files were changed meanwhile, unless `force`."""
+        raw = None if path is None else os.fsencode(path)
+        committed: List[Dict[str, Any]] = self._session().json("rollbox_commit", raw, force)["committed"]
+        return committed
+
+    def export(self, host_path: Path, snapshot: Optional[SnapshotLike] = None) -> None:
+        """Writes a snapshot (None: of now) as one file of the host."""
+        self._session().call("rollbox_export", snapshot_id(snapshot), os.fsencode(host_path))
+
+    def grade(
+        self,
+        files: Mapping[str, Data],
+        command: Argv,
+        *,
+        outputs: Optional[Sequence[str]] = None,
+        base: Optional[SnapshotLike] = None,
+        distrust: Optional[Sequence[str]] = None,
+        collect: Sequence[str] = (),
+        policy: Union[Policy, Mapping[str, Any], None] = None,
+        env: Optional[Environment] = None,
+        cwd: Optional[Path] = None,
+        user: Optional[User] = None,
+        timeout: Optional[float] = None,
+        text: bool = False,
+        max_output: Optional[int] = None,
+    ) -> Grade[Any]:
+        """What a verifier's command says of the files as they are now. It runs in a fork that is thrown away: this session sees neither
+        the verifier's files nor the verdict, and nothing in it is stopped.
+
+        files: {path: data} of the verifier, put in place of whatever is there. command: as for `exec`, but a str is for `bash -c`.
+        outputs: the strict mode: of this session's files only these (files or directories) are taken, into a clean sandbox of `base`.
+        base: the snapshot that counts as clean; by default the first that `snapshot` took in this session (or in the one that it is a
+        fork of), or how it began if there is none. Take it after setting the task up and before the first step.
+        distrust: name patterns of files that steer verifiers and go back to what they are in `base`; by default rollbox.DISTRUSTED.
+        collect: paths that the command writes; whatever is there before is removed, and Grade.files has what is there afterwards.
+        policy: timeout, max_output, env, cwd, user for the command; other keys cannot differ from the session's.
+
+        docs/python.md tells what is reset, and what is not. The verdict is the verifier's result: score it only if it is not from a
+        program that the graded code could end (see there). Raises what `exec` and `fork` raise, and InvalidArgument.
+        """
+        return grade(self, files, command, outputs=outputs, base=base, distrust=distrust, collect=collect, policy=policy, env=env, cwd=cwd,
+                     user=user, timeout=timeout, text=text, max_output=max_output)
+
+    # Looking at it
+
+    def pause(self) -> None:
+        """Takes all processor time from it, until `resume` or the next call."""
+        self._session().call("rollbox_pause")
+
+    def resume(self) -> None:
+        """Ends a pause; harmless without one."""
+        self._session().call("rollbox_resume")
+
+    def inspect(self) -> Dict[str, Any]:
+        """name, state, policy, isolation, snapshot, execs, memory_bytes, disk_bytes and more."""
+        report: Dict[str, Any] = self._session().json("rollbox_sandbox_query", _ffi.QUERY_INSPECT)
+        return report
+
+    def processes(self) -> List[Dict[str, Any]]:
+        """pid (inside), parent, state, command, cpu_ms, memory_bytes and exec (an id) of each of its processes."""
+        rows: List[Dict[str, Any]] = self._session().json("rollbox_sandbox_query", _ffi.QUERY_PROCESSES)["processes"]
+        return rows
+
+
+def _parents_first(rows: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    ids = {row["id"] for row in rows}
+    below: Dict[Optional[str], List[Mapping[str, Any]]] = {}
+    for row in rows:
+        parent = row.get("parent")
+        below.setdefault(parent if parent in ids else None, []).append(row)
+    todo = list(reversed(below.get(None, [])))
+    while todo:
+        row = todo.pop()
+        yield row
+        todo += reversed(below.get(row["id"], []))
+
+
+_sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for session in list(_sessions):
+        session._opening = threading.Lock()     # another thread may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

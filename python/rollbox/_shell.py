@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shell: one shell of a session that takes command after command and keeps its state in between.
+
+The shell (bash, else sh) reads its script from a pipe and is fed two lines a command: an `eval` of it, and a `printf` of its number and
+status into a pipe of their own. Output goes to two more pipes that nobody but the shell's commands writes to and nobody but us reads, so
+what is in them when the status arrives is that command's: no marker is looked for in the output. Since the shell's own reader goes from line to line, errors
+of syntax, `break` and `return` end a command and not the shell. While a command runs, the pipes of commands and statuses are closed to
+it, and its standard input is /dev/null.
+
+A command that is to end gets SIGINT, on which a trap breaks out of the shell's own loops; then what the shell started is killed; the
+shell itself only when it still doesn't answer.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import termios
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any, AnyStr, Callable, Dict, List, Optional, Union
+
+from . import _ffi
+from ._engine import LooseRun
+from ._errors import EngineLost, InvalidArgument, NotFound, ResourceExhausted
+from ._handle import Handle
+from ._process import Pipes, as_text, conclude, new_id
+from ._request import ExecRequest, milliseconds
+from ._result import Outcome, Result
+
+_CHUNK = 65536
+_FOR_EVER_S = 1e9
+_SLICE_S = 0.1
+_PATIENCE_S = 1.0
+"""How long a command is asked, then forced, to end, before the next harder way."""
+
+_STATUS_MOST = 4096
+"""Bytes of an unfinished status line that are kept; a guest that writes there itself gains nothing but its own confusion."""
+
+
+@dataclass(frozen=True)
+class ShellResult(Result[AnyStr]):
+    """A Result of one command of a shell; cpu_ms, peak_memory_bytes and processes_peak are 0.
+
+    Attributes: `ended`: the command ended the shell, too (`exit`, `exec`, set -e, a kill), and with it its variables and directory.
+    `restarted`: the shell had ended before, so this command ran in a new one.
+    """
+
+    ended: bool = False
+    restarted: bool = False
+
+
+class _Wake:
+    """A pipe that becomes readable when something ended."""
+
+    def __init__(self) -> None:
+        self.ear, self._mouth = os.pipe()
+        os.set_blocking(self._mouth, False)
+        self._lock = threading.Lock()
+        self.called = False
+
+    def call(self) -> None:
+        with self._lock:
+            self.called = True
+            if self._mouth >= 0:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(self._mouth, b"\0")
+
+    def close(self) -> None:
+        with self._lock:
+            if self._mouth >= 0:
+                os.close(self.ear)
+                os.close(self._mouth)
+                self._mouth = -1
+
+
+class _Live:
+    """One shell process and its pipes."""
+
+    def __init__(self, handle: Handle, argv: List[str], status_fd: int, options: Dict[str, Any]) -> None:
+        self.id = new_id()
+        with Pipes() as pipes:
+            self.stdin, stdin = pipes.writer()
+            self.status, status = pipes.reader()
+            self.out, out = pipes.reader()
+            self.err, err = pipes.reader()
+            os.fchmod(stdin, 0o644)         # so that /dev/stdin and /dev/stdout open for whoever the guest is
+            for fd in (out, err):
+                os.fchmod(fd, 0o622)
+            request = ExecRequest(argv, id=self.id, input_fd=stdin, extra_fds=(status, out, err), timeout=_FOR_EVER_S, detached=True,
+                                  **options)
+            self.run: LooseRun = handle.start(request)
+        for fd in (self.stdin, self.status, self.out, self.err):
+            os.set_blocking(fd, False)
+        self.wake = _Wake()
+        self.run.when_ended(self.wake.call)
+        self.unsent = (
+            f"exec {status_fd}>&3 1>&4 2>&5\n"
+            "exec 3>&- 4>&- 5>&-\n"
+            "trap 'break 999 2>/dev/null' INT\n"
+        ).encode()
+        self.statuses = bytearray()
+
+    def close(self) -> None:
+        if self.stdin >= 0:
+            for fd in (self.stdin, self.status, self.out, self.err):
+                os.close(fd)
+            self.stdin = -1
+            self.wake.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "wake"):
+            self.close()
+
+
+class _Gathered:
+    """A stream's output, up to its limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.data = bytearray()
+        self.limit = limit
+        self.truncated = False
+
+    def add(self, data: bytes) -> None:
+        room = self.limit - len(self.data)
+        self.truncated = self.truncated or len(data) > room
+        self.data += data[:room]
+
+
+class Shell:
+    """A shell of a session: variables, functions, working directory and jobs are kept from one `run` to the next.
+
+    Made by Sandbox.shell. One command at a time; other threads wait. Forgetting or closing it ends the shell, not what it has left
+    running in the background.
+    """
+
+    def __init__(self, handle: Handle, program: Callable[[], str], limit: int, timeout: Optional[float], options: Dict[str, Any]) -> None:
+        self._handle, self._program, self._options = handle, program, options
+        self._limit, self._timeout = limit, timeout
+        self._lock = threading.Lock()
+        self._live: Optional[_Live] = None
+        self._lost = False                  # there was a shell, and it ended
+        self._number = 0
+        self._closed = False
+
+    @property
+    def id(self) -> Optional[str]:
+        """The id of the command that the shell is; None between the end of one and the `run` that starts another."""
+        live = self._live
+        return None if live is None else live.id
+
+    def run(self, command: Union[str, bytes], timeout: Optional[float] = None, *, text: bool = False, check: bool = False,
+            max_output: Optional[int] = None) -> ShellResult[Any]:
+        """Runs one command (any text that the shell takes, of any number of lines) and blocks until it has ended.
+
+        timeout: seconds, over the policy's. max_output: bytes a stream, over the policy's; past either the command is ended as by
+        Ctrl-C, or killed, and the shell with its state goes on if it can (`ended` says). What still runs in the background is left alone,
+        unless something has to be killed. Output of the background that comes between two commands is the next one's.
+
+        Raises InvalidArgument, CommandNotFound (no shell in the sandbox), EngineLost; with check=True, RunFailed.
+        """
+        script = command.encode("utf-8", "surrogateescape") if isinstance(command, str) else bytes(command)
+        if b"\0" in script:
+            raise InvalidArgument(f"the command has a NUL byte at offset {script.index(0)}; no shell takes that", stage="arguments")
+        allowed = self._timeout if timeout is None else milliseconds(timeout) / 1000
+        limit = self._limit if max_output is None else max_output
+        with self._lock:
+            if self._closed:
+                raise NotFound("the shell is closed", stage="arguments")
+            if self._live is not None and self._live.wake.called:
+                self._end()
+            restarted = self._live is None and self._lost
+            if self._live is None:
+                self._live = self._begin()
+            try:
+                result = self._exchange(self._live, script, allowed, limit)
+            except BaseException:
+                self._abort()
+                raise
+            if result.ended:
+                self._end()
+            result = replace(result, restarted=restarted)
+        concluded: ShellResult[Any] = conclude(result, text, check)     # type: ignore[assignment]
+        return concluded
+
+    def _begin(self) -> _Live:
+        program = self._program()
+        # Where a bash script has numbers for descriptors of its own there are few; sh knows one digit only.
+        self._status_fd, self._eval = (247, "\\builtin eval") if program == "bash" else (9, "\\command eval")
+        return _Live(self._handle, [program, "-l", "-s"], self._status_fd, self._options)
+
+    def _end(self) -> None:
+        live, self._live = self._live, None
+        self._lost = True
+        if live is not None:
+            live.close()
+
+    def _abort(self) -> None:
+        """The caller was interrupted, or the engine is lost: the command's end is not known, so there is no going on."""
+        if self._live is not None:
+            with contextlib.suppress(Exception):
+                self._signal(self._live, signal.SIGKILL, "tree")
+        self._end()
+
+    def _signal(self, live: _Live, number: int, scope: str) -> None:
+        with contextlib.suppress(NotFound, ResourceExhausted):      # ended, or not there yet: it is sent again
+            self._handle.call("rollbox_signal", live.id.encode(), int(number), _ffi.SCOPES[scope])
+
+    def _exchange(self, live: _Live, script: bytes, timeout: Optional[float], limit: int) -> ShellResult[bytes]:
+        self._number += 1
+        number = str(self._number).encode()
+        fd = str(self._status_fd).encode()
+        quoted = b"'" + script.replace(b"'", b"'\\''") + b"'"
+        live.unsent += (self._eval.encode() + b" " + quoted + b" </dev/null " + fd + b">&-\n"
+                        b"{ \\command printf '%s %s\\n' " + number + b' "$?" >&' + fd + b"; } 2>/dev/null\n")
+        connection = live.run.connection
+        if not connection.use():
+            raise EngineLost(f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox with it", stage="run")
+        try:
+            return self._converse(live, number, timeout, limit)
+        finally:
+            connection.release()
+
+    def _converse(self, live: _Live, number: bytes, timeout: Optional[float], limit: int) -> ShellResult[bytes]:
+        streams = {live.out: _Gathered(limit), live.err: _Gathered(limit)}
+        connection = live.run.connection
+        begun = time.monotonic()
+        why: Optional[Outcome] = None       # set when it is being ended
+        stopping = signalled = 0.0
+        status: Optional[int] = None
+        open_fds = {live.status, live.out, live.err}
+        while status is None and not live.wake.called:
+            poll = select.poll()
+            for fd in (*open_fds, live.wake.ear, connection.fd):
+                poll.register(fd, select.POLLIN)
+            if live.unsent:
+                poll.register(live.stdin, select.POLLOUT)
+            now = time.monotonic()
+            due = _SLICE_S if timeout is None or why else min(_SLICE_S, max(0.0, begun + timeout - now))
+            for fd, _ in poll.poll(due * 1000 + 1):
+                if fd == connection.fd:
+                    connection.dispatch()
+                elif fd == live.stdin:
+                    self._send(live)
+                elif fd != live.wake.ear:
+                    with contextlib.suppress(BlockingIOError):
+                        data = os.read(fd, _CHUNK)
+                        if not data:
+                            open_fds.discard(fd)
+                        elif fd == live.status:
+                            status = self._status(live, data, number)
+                        else:
+                            streams[fd].add(data)
+            if connection.retired:
+                raise EngineLost(f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox with it", stage="run")
+            now = time.monotonic()
+            if why is None:
+                if any(stream.truncated for stream in streams.values()):
+                    why = Outcome.OUTPUT_LIMIT
+                elif timeout is not None and now - begun >= timeout:
+                    why = Outcome.TIMEOUT
+                stopping = now
+            if why is not None and status is None and now - signalled >= _SLICE_S:
+                signalled = now
+                if now - stopping < _PATIENCE_S:
+                    self._signal(live, signal.SIGINT, "tree")
+                elif now - stopping < 2 * _PATIENCE_S:
+                    self._signal(live, signal.SIGKILL, "children")
+                else:
+                    self._signal(live, signal.SIGKILL, "tree")
+        wall_ms = (time.monotonic() - begun) * 1000
+        if status is None:
+            with contextlib.suppress(BlockingIOError):
+                status = self._status(live, os.read(live.status, _CHUNK), number)
+        for fd, stream in streams.items():
+            _drain(fd, stream)
+        if why is None and any(stream.truncated for stream in streams.values()):
+            why = Outcome.OUTPUT_LIMIT
+        out, err = streams[live.out], streams[live.err]
+        plain: Result[Any] = Result(outcome=Outcome.EXIT, exit_code=status, signal=None, stdout=b"", stderr=b"")
+        if status is None:
+            ended = live.run.wait(None)
+            assert ended is not None
+            if ended.error is not None:
+                raise ended.error
+            plain = ended
+        if why is not None:
+            plain = replace(plain, outcome=why, exit_code=None, signal=None)
+        return ShellResult(
+            outcome=plain.outcome, exit_code=plain.exit_code, signal=plain.signal, stdout=bytes(out.data), stderr=bytes(err.data),
+            stdout_truncated=out.truncated, stderr_truncated=err.truncated, wall_ms=wall_ms, ended=status is None or live.wake.called)
+
+    @staticmethod
+    def _send(live: _Live) -> None:
+        try:
+            live.unsent = live.unsent[os.write(live.stdin, live.unsent[:_CHUNK]):]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:             # the shell has ended, which is about to be told
+            live.unsent = b""
+
+    @staticmethod
+    def _status(live: _Live, data: bytes, number: bytes) -> Optional[int]:
+        live.statuses += data
+        found = None
+        *lines, rest = bytes(live.statuses).split(b"\n")
+        live.statuses = bytearray(rest[-_STATUS_MOST:])
+        for line in lines:
+            whose, _, status = line.partition(b" ")
+            if whose == number and status.isdigit():
+                found = int(status) & 0xff
+        return found
+
+    def close(self) -> None:
+        """Ends the shell: it gets the end of its input, and is killed if it doesn't end by that. May be called twice."""
+        with self._lock:
+            self._closed = True
+            live, self._live = self._live, None
+            if live is None:
+                return
+            live.close()
+            with contextlib.suppress(EngineLost, NotFound):
+                if live.run.wait(_PATIENCE_S) is None:
+                    self._signal(live, signal.SIGKILL, "main")
+
+    def __enter__(self) -> "Shell":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<rollbox.Shell {self.id} of {self._handle.name}>"
+
+
+def _drain(fd: int, stream: _Gathered) -> None:
+    """Takes what is in a pipe now, and no more: others may go on writing."""
+    left = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, left)
+    while left[0] > 0:
+        try:
+            data = os.read(fd, min(left[0], _CHUNK))
+        except BlockingIOError:
+            return
+        if not data:
+            return
+        stream.add(data)
+        left[0] -= len(data)
