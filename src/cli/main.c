@@ -184,7 +184,7 @@ int main(int argc, char **argv) {
         status = cli_flush(&options, 0);
     } else {
         status = command->call(&options);
-        private_drop();
+        private_end();
     }
     options_done(&options);
     return status;

@@ -14,6 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -25,11 +26,15 @@
 #include "cli/cli.h"
 #include "client/client.h"
 #include "engine/serve.h"
+#include "sys/cgroup.h"
 
 #define ENGINE_NAME "rollbox-engine"
 #define ENGINE_FD 3
+#define LEFTOVERS_SIZE 16384
+#define PATIENCE_MS 20000
 
 static struct spawned started = { .socket = -EBADF, .pidfd = -EBADF };  /* socket < 0: none */
+static char *leftovers;         /* shared with the engine: see engine/serve.h */
 static char *arguments;
 static size_t arguments_length;
 
@@ -75,13 +80,33 @@ _Noreturn static void become_engine(int socket) {
         _exit(CLI_EXIT_ERROR);
     closefrom(ENGINE_FD + 1);
     (void)fcntl(ENGINE_FD, F_SETFD, FD_CLOEXEC);
-    _exit(serve(&(struct serve_options){ .fd = ENGINE_FD }));
+    _exit(serve(&(struct serve_options){ .fd = ENGINE_FD, .leftovers = leftovers, .leftovers_size = LEFTOVERS_SIZE }));
+}
+
+/* What an engine has left that was killed, and is dead. */
+static void clean_up(void) {
+    const char *paths[16] = { NULL };
+    size_t n = 0;
+
+    if (!leftovers || !leftovers[0])
+        return;
+    for (char *path = leftovers; *path && n < ARRAY_SIZE(paths) - 1; path += strlen(path) + 1)
+        paths[n++] = path;
+    (void)cgroup_paths_remove(paths, PATIENCE_MS);
+    memset(leftovers, 0, LEFTOVERS_SIZE);
 }
 
 /* 0 or -errno. */
 static int start(void) {
     int pair[2], size = SPAWN_SOCKET_BYTES;
 
+    clean_up();
+    if (!leftovers) {
+        void *shared = mmap(NULL, LEFTOVERS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        if (shared == MAP_FAILED)
+            return -errno;
+        leftovers = shared;
+    }
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     auto_close int ours = pair[0];
@@ -129,11 +154,12 @@ int private_open(struct rollbox_engine **ret_engine, struct rollbox_error *error
     return connection_adopt(&engine, ret_engine, error);
 }
 
-void private_drop(void) {
-    if (started.socket < 0)
-        return;
-    close_fd(&started.socket);
-    close_fd(&started.pidfd);
-    while (waitpid(started.pid, NULL, 0) < 0 && errno == EINTR)
-        ;
+void private_end(void) {
+    if (started.socket >= 0) {
+        close_fd(&started.socket);
+        close_fd(&started.pidfd);
+        while (waitpid(started.pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+    }
+    clean_up();
 }

@@ -18,7 +18,7 @@ void private_start(const struct options *options);
 /* Opens a private engine: the one started, or $ROLLBOX_ENGINE, or a new one. As rollbox_engine_open. */
 int private_open(struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
-/* Ends one that was started and not opened, and waits for its end. */
-void private_drop(void);
+/* When nothing is open any more: ends one that was started and not opened, and removes what one that was killed has left. */
+void private_end(void);
 
 #endif

@@ -162,7 +162,9 @@ int cmd_run(const struct options *options) {
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);
-    if (signals_caught())
+    if (signals_caught()) {
+        private_end();
         signals_die(signals_caught());
+    }
     return status;
 }

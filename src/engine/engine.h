@@ -31,6 +31,8 @@ struct engine {
     struct features features;
     struct cgroup_root *cgroups;
     int janitor;                /* write end of the janitor's pipe; -EBADF: not started */
+    char *leftovers;            /* see serve.h */
+    size_t leftovers_size;
     char *init_path, *store_path;       /* of rollbox-init; of rollbox-store, NULL: not found */
     bool is_private;            /* ends with its one client */
     struct loop_source listen;
@@ -107,6 +109,7 @@ struct launcher {
     struct loop_source source;
     bool ready;
     uint32_t id_base;
+    int mounts;                 /* of one that waits for its plan: tells of mounts made since */
     struct list creating;       /* struct box.in_launcher: CREATE sent, not yet answered */
     struct list copying;        /* struct copy.in_launcher: COPY sent, not yet answered */
     uint64_t next_serial;
@@ -220,6 +223,7 @@ struct host *host_free(struct host *host);
 
 /* launcher.c */
 void launcher_prestart(struct engine *engine); /* one that waits for the first plan */
+void launcher_drop_idle(struct engine *engine);         /* that one */
 int launcher_start(struct program *program, struct rollbox_error *error);
 int launcher_create(struct launcher *launcher, struct box *box, int box_socket);
 void launcher_stop(struct launcher *launcher);

@@ -4,11 +4,13 @@
  *
  * Processes, mounts and network namespaces of sandboxes vanish with the engine by themselves; cgroup directories do not. So an engine that makes some has a janitor: a fork
  * of it with nothing but the end of a pipe that the engine holds open. However the engine ends, the janitor then removes what is left below the
- * engine's own directories, and ends. At its start it does the same for engines that are dead already.
+ * engine's own directories, and ends. At its start it does the same for engines that are dead already. The engine of a command that runs is a child which that command waits for: there the
+ * parent is the janitor, unless there is something to sweep.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -66,11 +68,32 @@ static int look_after(void *argument) {
 static void start(struct loop_timer *timer) {
     struct engine *engine = container_of(timer, struct engine, janitor_due);
 
+    if (engine->leftovers && engine->leftovers[0] && !cgroup_any_leftover(engine->cgroups))
+        return;
     /* Without one, the next engine sweeps. */
     (void)janitor_fork(look_after, engine->cgroups, &engine->janitor);
 }
 
+/* Tells the parent what to remove, should we be killed. That may be now, and half a path is another directory's: its first letter comes last. */
+static void bequeath(struct engine *engine) {
+    const char *const *paths = cgroup_paths(engine->cgroups);
+    size_t at = 0;
+
+    for (size_t i = 0; paths[i]; i++) {
+        size_t length = strlen(paths[i]) + 1;
+
+        if (at + length + 1 > engine->leftovers_size)
+            return;
+        memcpy(engine->leftovers + at + (i == 0), paths[i] + (i == 0), length - (i == 0));
+        at += length;
+    }
+    if (at)
+        __atomic_store_n(engine->leftovers, paths[0][0], __ATOMIC_RELEASE);
+}
+
 void janitor_start_soon(struct engine *engine) {
+    if (engine->leftovers && !engine->leftovers[0])
+        bequeath(engine);
     if (engine->janitor < 0 && !engine->janitor_due.position)
         (void)loop_timer_set(engine->loop, &engine->janitor_due, clock_now_ns(), start);
 }

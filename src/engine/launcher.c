@@ -2,6 +2,7 @@
 /* The engine's end of a launcher (src/guest/launcher.c): starting it, asking it for boxes. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -129,7 +130,7 @@ void launcher_stop(struct launcher *launcher) {
 static int spawn_init(struct engine *engine, uint32_t id_base, bool early, int socket, pid_t *ret_pid) {
     int fds[] = { engine->null_fd, engine->null_fd, engine->null_fd, [GUEST_LAUNCHER_SOCKET] = socket };
     char base[16];
-    char *argv[] = { "rollbox-init", base, early ? "early" : NULL, NULL };
+    char *argv[] = { "rollbox-init", base, !early ? NULL : engine->features.is_root ? "root" : "user", NULL };
 
     snprintf(base, sizeof base, "%u", id_base);
     return spawn_clean(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
@@ -167,15 +168,45 @@ static int start_process(struct engine *engine, bool early, struct launcher **re
 }
 
 void launcher_prestart(struct engine *engine) {
+    int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
+
     /* What goes wrong is told when one is needed. */
-    (void)start_process(engine, !engine->features.is_root, &engine->idle_launcher);
+    if (mounts < 0 || start_process(engine, true, &engine->idle_launcher) < 0)
+        close_fd(&mounts);
+    else
+        engine->idle_launcher->mounts = mounts;
+}
+
+void launcher_drop_idle(struct engine *engine) {
+    struct launcher *launcher = TAKE_PTR(engine->idle_launcher);
+
+    if (launcher) {
+        close(launcher->mounts);
+        close(launcher->socket);
+    }
+    free(launcher);
+}
+
+/* The one that waits for a plan. It entered a mount namespace when it was started: of no use if the host's mounts are others by now. NULL: none. */
+static struct launcher *take_idle(struct engine *engine) {
+    struct pollfd changed = { .events = POLLPRI };
+
+    if (!engine->idle_launcher)
+        return NULL;
+    changed.fd = engine->idle_launcher->mounts;
+    if (poll(&changed, 1, 0) != 0) {
+        launcher_drop_idle(engine);
+        return NULL;
+    }
+    close(engine->idle_launcher->mounts);
+    return TAKE_PTR(engine->idle_launcher);
 }
 
 int launcher_start(struct program *program, struct rollbox_error *error) {
     struct engine *engine = program->engine;
     auto_buf struct buf message = BUF_INIT;
     bool process = program->plan->flags & PLAN_PROCESS;
-    struct launcher *launcher = process ? NULL : TAKE_PTR(engine->idle_launcher);
+    struct launcher *launcher = process ? NULL : take_idle(engine);
     auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
     bool was_idle = launcher;
     int r = MIN(plan, 0);

@@ -214,9 +214,6 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
     engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
     unsigned open_files = raise_limits();
-    features_quick(&engine->features);
-    if (engine->features.mask_problem[0])
-        return serve_complain("ROLLBOX_KFEAT", engine->features.mask_problem);
     /* Above the standard streams, one of which may be closed: what we open next must not be taken for it. */
     do
         engine->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -227,10 +224,15 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
     engine->store_path = find_program("ROLLBOX_STORE_PROGRAM", "rollbox-store");
     if (!engine->init_path)
         return serve_complain("rollbox-init", "cannot be found beside the engine");
+    /* It has much to do before the first plan. */
+    features_identity(&engine->features);
+    launcher_prestart(engine);
+    features_quick(&engine->features);
+    if (engine->features.mask_problem[0])
+        return serve_complain("ROLLBOX_KFEAT", engine->features.mask_problem);
     r = loop_new(&engine->loop);
     if (r == 0)
         r = open_signals(engine);
-    launcher_prestart(engine);
     if (r == 0)
         r = cgroup_root_open(&engine->features, CGROUP_LIMITS, &engine->cgroups);
     if (r < 0)
@@ -248,9 +250,7 @@ static void finish(struct engine *engine) {
     struct cgroup_root *cgroups = engine->cgroups;
 
     result_forget_all(engine);
-    if (engine->idle_launcher)
-        close(engine->idle_launcher->socket);
-    free(engine->idle_launcher);
+    launcher_drop_idle(engine);
     stream_forget_all(engine);
     sink_forget_all(engine);
     while (!list_empty(&engine->programs))
@@ -264,6 +264,8 @@ static void finish(struct engine *engine) {
     close_fd(&engine->signal_fd);
     close_fd(&engine->lock_fd);
     close_fd(&engine->null_fd);
+    if (engine->leftovers && cgroup_root_remove(cgroups) == 0)
+        engine->leftovers[0] = '\0';
     engine->cgroups = cgroup_root_free(cgroups);
     close_fd(&engine->janitor);
     free(engine->init_path);
@@ -274,6 +276,8 @@ static void finish(struct engine *engine) {
 int serve(const struct serve_options *options) {
     static struct engine engine;
 
+    engine.leftovers = options->leftovers;
+    engine.leftovers_size = options->leftovers_size;
     int status = start(&engine, options->memory_budget, options->have_budget);
     if (status)
         return status;

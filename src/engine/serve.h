@@ -4,6 +4,7 @@
 #define ROLLBOX_ENGINE_SERVE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct serve_options {
@@ -11,6 +12,10 @@ struct serve_options {
     int fd;
     bool have_budget;
     uint64_t memory_budget;     /* bytes; 0: no limit */
+    /* NULL, or memory shared with the parent, all zero: what is named there when this process has ended, paths one after the other and an empty one, are the directories of cgroups that
+     * it had no time to remove. Where the parent does that, there is no need for a janitor. */
+    char *leftovers;
+    size_t leftovers_size;
 };
 
 /* Serves until told to end. Returns the exit status; the process is to end then. */

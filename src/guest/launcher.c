@@ -61,17 +61,23 @@ static int receive_plan(const struct plan **ret_plan) {
     return 0;
 }
 
+static int id_range = -1;       /* U0, made by root and not entered yet */
+
+static int make_id_range(struct guest_fault *fault) {
+    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    id_range = root < 0 ? -errno : idmap_for_launcher(root);
+    if (id_range < 0)
+        return guest_fault(fault, GUEST_STAGE_MAP, 1, id_range);
+    close(root);
+    return 0;
+}
+
 /* Leaves the host's root behind for good: another user namespace, no groups, ids of the range. */
 static int enter_id_range(struct guest_fault *fault) {
-    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int ids = root < 0 ? -errno : idmap_for_launcher(root);
-
-    if (ids < 0)
-        return guest_fault(fault, GUEST_STAGE_MAP, 1, ids);
-    if (setgroups(0, NULL) < 0 || setns(ids, CLONE_NEWUSER) < 0)
+    if (setgroups(0, NULL) < 0 || setns(id_range, CLONE_NEWUSER) < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 2, -errno);
-    close(ids);
-    close(root);
+    close(id_range);
     /* A change of ids makes undumpable, so that /proc/self is another's, and undoes the death signal. */
     if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 3, -errno);
@@ -80,7 +86,7 @@ static int enter_id_range(struct guest_fault *fault) {
     return 0;
 }
 
-/* The part that needs no plan: as an ordinary user it is done while the plan is awaited. */
+/* The part that needs no plan, so that it is done while the plan is awaited. */
 static int enter_namespaces(bool as_root, struct guest_fault *fault) {
     int flags = CLONE_NEWNS | CLONE_NEWUTS | (as_root ? 0 : CLONE_NEWUSER);
     uid_t uid = getuid();
@@ -97,7 +103,7 @@ static int enter_namespaces(bool as_root, struct guest_fault *fault) {
     }
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return guest_fault(fault, GUEST_STAGE_ROOT, 0, -errno);
-    return 0;
+    return as_root ? make_id_range(fault) : 0;
 }
 
 static int set_names(const struct plan *plan, struct guest_fault *fault) {
@@ -146,18 +152,20 @@ static int open_rules(const struct plan *plan, struct guest_fault *fault) {
     return 0;
 }
 
-/* A network namespace takes the kernel longer than anything else in a sandbox, so the first one is made while the plan is awaited. The child that enters it shares our descriptors. */
+/* A network namespace takes the kernel longer than anything else in a sandbox, so the first one is made while the plan is awaited. The child that enters it shares our descriptors; it
+ * belongs to U0 as all of them do. */
 static int first_netns = -1;
 
 static int open_netns(void *unused) {
     (void)unused;
-    first_netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if ((id_range < 0 || setns(id_range, CLONE_NEWUSER) == 0) && unshare(CLONE_NEWNET) == 0)
+        first_netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     _exit(0);
 }
 
 static void make_first_netns(void) {
     static _Alignas(16) char stack[8192];
-    pid_t pid = clone(open_netns, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_FILES | CLONE_NEWNET | SIGCHLD, NULL);
+    pid_t pid = clone(open_netns, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, NULL);
 
     if (pid > 0)
         waitpid(pid, NULL, __WALL);
@@ -351,8 +359,8 @@ int main(int argc, char **argv) {
     prctl(PR_SET_NAME, "rollbox-launch", 0, 0, 0);
     /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
-    bool early = argc > 2;      /* as an ordinary user, for a plan with namespaces */
-    int early_error = early ? enter_namespaces(false, &fault) : 0;
+    bool early = argc > 2;      /* for a plan with namespaces, by "root" or another */
+    int early_error = early ? enter_namespaces(!strcmp(argv[2], "root"), &fault) : 0;
     if (early && early_error == 0)
         make_first_netns();
     int r = receive_plan(&plan);

@@ -572,9 +572,10 @@ static bool is_leftover(const struct cgroup_root *root, const char *name) {
     return pid_namespace == root->pid_namespace && proc_start_time(pid) != start;
 }
 
-int cgroup_sweep(const struct cgroup_root *root) {
+/* The directories of engines that are dead: how many; in the first hierarchy, if they are to be removed and were. */
+static int find_leftovers(const struct cgroup_root *root, bool removing) {
     int64_t deadline = clock_now_ns() + INT64_C(2000000000);
-    int swept = 0;
+    int n = 0;
 
     for (size_t i = 0; i < root->n_hierarchies; i++) {
         /* By its path: the caller may be a fork without our descriptors. */
@@ -586,11 +587,19 @@ int cgroup_sweep(const struct cgroup_root *root) {
             return -errno;
         while ((entry = readdir(dir)) != NULL)
             if (entry->d_type == DT_DIR && strncmp(entry->d_name, "rollbox-", 8) == 0 && is_leftover(root, entry->d_name) &&
-                remove_tree_within(dirfd(dir), entry->d_name, deadline) == 0 && i == 0)
-                swept++;
+                (!removing || (remove_tree_within(dirfd(dir), entry->d_name, deadline) == 0 && i == 0)))
+                n++;
         closedir(dir);
     }
-    return swept;
+    return n;
+}
+
+int cgroup_sweep(const struct cgroup_root *root) {
+    return find_leftovers(root, true);
+}
+
+bool cgroup_any_leftover(const struct cgroup_root *root) {
+    return find_leftovers(root, false) != 0;
 }
 
 /* ---- slots --------------------------------------------------------------------------------------------------------- */
@@ -823,17 +832,23 @@ int cgroup_root_tidy(struct cgroup_root *root) {
     return left;
 }
 
+int cgroup_root_remove(struct cgroup_root *root) {
+    int r = cgroup_root_tidy(root) > 0 ? -EBUSY : 0;
+
+    for (size_t i = 0; i < root->n_hierarchies && r == 0; i++)
+        if (root->hierarchies[i].engine_fd >= 0 && unlinkat(root->hierarchies[i].parent_fd, root->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+            r = -errno;
+    return r;
+}
+
 struct cgroup_root *cgroup_root_free(struct cgroup_root *root) {
     if (root == NULL)
         return NULL;
-    (void)cgroup_root_tidy(root);
+    (void)cgroup_root_remove(root);
     list_for_each(node, &root->busy) {
         list_remove(node);
         free(container_of(node, struct cgroup_slot, node));
     }
-    for (size_t i = 0; i < root->n_hierarchies; i++)
-        if (root->hierarchies[i].engine_fd >= 0)
-            (void)unlinkat(root->hierarchies[i].parent_fd, root->name, AT_REMOVEDIR);
     drop_hierarchies(root);
     free(root);
     return NULL;

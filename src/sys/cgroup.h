@@ -54,7 +54,10 @@ enum cgroup_use { CGROUP_LIMITS, CGROUP_LIMITS_CPU_TIME_AND_FREEZER };
  * -ENOMEM, or what opening failed with. The caller frees *ret_root. */
 int cgroup_root_open(const struct features *features, enum cgroup_use use, struct cgroup_root **ret_root);
 
-/* Removes the engine's directories as far as they are empty (free the slots first) and frees. Takes and returns NULL. */
+/* Removes the engine's directories (free the slots first). 0, or -errno if one is not empty yet. */
+int cgroup_root_remove(struct cgroup_root *root);
+
+/* Removes what it can, too, and frees. Takes and returns NULL. */
 struct cgroup_root *cgroup_root_free(struct cgroup_root *root);
 
 enum cgroup_backend cgroup_root_backend(const struct cgroup_root *root);
@@ -75,6 +78,9 @@ int cgroup_paths_remove(const char *const *paths, int timeout_ms);
 
 /* The same for directories of engines that are dead (pid and start time match no process). Returns how many engines were swept away. */
 int cgroup_sweep(const struct cgroup_root *root);
+
+/* Is there anything to sweep away? */
+bool cgroup_any_leftover(const struct cgroup_root *root);
 
 /* A new group with limits (NULL: none). `id` is unique among the live slots of this root. -EOPNOTSUPP, -ENOSPC, -EMFILE, -EEXIST,
  * ... The caller frees it before the root. */

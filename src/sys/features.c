@@ -164,14 +164,18 @@ static bool has_ids(const char *map) {
     return n >= 64;
 }
 
+void features_identity(struct features *f) {
+    f->uid = geteuid();
+    f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN);
+    f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN) && has_ids("/proc/self/uid_map") && has_ids("/proc/self/gid_map");
+}
+
 static void find_facts(struct features *f) {
     struct utsname name;
     cpu_set_t cpus;
     char *dot;
 
-    f->uid = geteuid();
-    f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN);
-    f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN) && has_ids("/proc/self/uid_map") && has_ids("/proc/self/gid_map");
+    features_identity(f);
     f->cpus =
         sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : (unsigned)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
     if (proc_memory_available(&f->memory_available_bytes, &f->memory_total_bytes) < 0)

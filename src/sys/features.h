@@ -113,6 +113,9 @@ struct features {
  * as missing. */
 void features_quick(struct features *features);
 
+/* Of these, only who we are: uid, is_root, own_ids. */
+void features_identity(struct features *features);
+
 /* features_quick, then tries each feature in a forked child as the present user and corrects the table. Some milliseconds. Writes
  * nothing that stays: mounts are made in namespaces of their own, a cgroup is removed again. Not for threaded programs' hot paths:
  * it forks. 0, or -errno (-ENOMEM, -EAGAIN) when no child can be started. */
