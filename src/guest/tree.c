@@ -129,6 +129,10 @@ static bool is_dead(const struct process *p) {
     return p->state == 'X' || (p->state == 'Z' && p->threads <= 1);
 }
 
+static bool stands(char state) {
+    return state == 'T' || state == 't' || state == 'Z' || state == 'X';
+}
+
 /* Calls back for each entry of a directory whose name is a number, until that returns false. */
 static int each_number(int directory, bool (*call)(void *data, pid_t number), void *data) {
     _Alignas(8) char buffer[8192];
@@ -257,6 +261,18 @@ static enum place place_of(struct census *census, struct process *p, pid_t top) 
     return place;
 }
 
+/* A SIGSTOP takes effect when its process next looks. Who told of one is to find the process stopped: a freeze that follows must not take it for its own doing. */
+static void await_stop(pid_t pid) {
+    struct timespec tick = { .tv_nsec = TICK_NS };
+    int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct process p;
+
+    for (int ticks = 0; ticks < MAX_ROUNDS && look(proc, pid, &p) && !stands(p.state); ticks++)
+        (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
+    if (proc >= 0)
+        close(proc);
+}
+
 /* ---- signals -------------------------------------------------------------------------------------------------------- */
 
 /* Sends the signal to all that is below the top and was not sent it yet. How many. */
@@ -290,9 +306,11 @@ static int insist(pid_t top, int number) {
         census_done(&two[0]);
         return r;
     }
-    for (int round = 0; r >= 0 && quiet < QUIET_ROUNDS && round < MAX_ROUNDS; round++) {
-        struct census *now = &two[round % 2], *before = round ? &two[1 - round % 2] : NULL;
+    struct census *now = &two[0];
+    for (int round = 0; quiet < QUIET_ROUNDS && round < MAX_ROUNDS; round++) {
+        const struct census *before = round ? now : NULL;
 
+        now = &two[round % 2];
         (void)kill(top, SIGSTOP);       /* again, each time: another command may have let it go on */
         r = census_take(now);
         if (r < 0)
@@ -302,6 +320,9 @@ static int insist(pid_t top, int number) {
         total += n;
         census_close(now);
     }
+    for (size_t i = 0; r >= 0 && number == SIGSTOP && i < now->n; i++)
+        if (now->list[i].told)
+            await_stop(now->list[i].pid);
     census_done(&two[0]);
     census_done(&two[1]);
     return r < 0 ? r : quiet < QUIET_ROUNDS ? -EAGAIN : total;
@@ -361,8 +382,13 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
         return -EBUSY;
     if (scope == GUEST_SCOPE_GROUP)
         return signal_group(&main, number);
-    if (scope == GUEST_SCOPE_MAIN)
-        return kill(top, number) < 0 ? -errno : 1;
+    if (scope == GUEST_SCOPE_MAIN) {
+        if (kill(top, number) < 0)
+            return -errno;
+        if (number == SIGSTOP)
+            await_stop(top);
+        return 1;
+    }
     if (scope != GUEST_SCOPE_TREE && scope != GUEST_SCOPE_CHILDREN)
         return -EINVAL;
 
@@ -375,6 +401,8 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
         (void)kill(top, SIGKILL);
     else if (!all && (number == SIGKILL || number == SIGSTOP) && !frozen && main.state != 'T')
         (void)kill(top, SIGCONT);
+    else if (number == SIGSTOP)
+        await_stop(top);
     return r < 0 ? r : r + all;
 }
 
@@ -385,10 +413,6 @@ struct threads {
     bool vfork;                 /* it waits for a child that shares its memory */
     bool still;
 };
-
-static bool stands(char state) {
-    return state == 'T' || state == 't' || state == 'Z' || state == 'X';
-}
 
 static bool thread_stands(void *data, pid_t thread) {
     struct threads *threads = data;
