@@ -23,6 +23,8 @@
 #include "guest/files.h"
 #include "sys/syscalls.h"
 
+#define MAX_REAPED 256          /* at a time: guests can make work of this faster than it is done */
+
 struct command {
     uint64_t serial;
     int64_t started_ns;
@@ -102,23 +104,31 @@ static void ended(const struct box *box, pid_t pid, int status, const struct rus
     }
 }
 
-/* A process that made init its tracer (PTRACE_TRACEME) has stopped. It gets what it stopped for, and no tracer. */
+/* A child has stopped. An agent is not the guests' to stop. Else it may have made init its tracer (PTRACE_TRACEME): it gets what it stopped for, and no tracer. */
 static void let_go(pid_t pid, int status) {
     int number = status >> 16 || WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
 
-    (void)sys_call4(__NR_ptrace, PTRACE_DETACH, pid, NULL, number);
+    if (!command_is_agent(pid))
+        (void)sys_call4(__NR_ptrace, PTRACE_DETACH, pid, NULL, number);
+    else if (!tree_is_frozen())
+        (void)kill(pid, SIGCONT);
 }
 
-void command_reap(const struct box *box) {
+bool command_reap(const struct box *box) {
     struct rusage usage;
-    pid_t pid;
     int status;
 
-    while ((pid = sys_wait4(-1, &status, WNOHANG | __WALL, &usage)) > 0)
+    for (unsigned n = 0; n < MAX_REAPED; n++) {
+        pid_t pid = sys_wait4(-1, &status, WNOHANG | WUNTRACED | __WALL, &usage);
+
+        if (pid <= 0)
+            return false;
         if (WIFSTOPPED(status))
             let_go(pid, status);
         else
             ended(box, pid, status, &usage);
+    }
+    return true;
 }
 
 /* ---- the start ------------------------------------------------------------------------------------------------------ */

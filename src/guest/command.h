@@ -21,8 +21,8 @@ _Noreturn void init_leave(const struct box *box, int status);
 
 /* command.c: the commands that run. A session has any number, all in init's own Landlock domain; else there is one at a time. */
 void command_start(const struct box *box, struct wire_message *message);
-/* Waits for every process that has ended and reports the ends of commands. */
-void command_reap(const struct box *box);
+/* Waits for processes that have ended and reports the ends of commands. True if there may be more. */
+bool command_reap(const struct box *box);
 /* The main process of the command that an EXEC with this serial started; 0: none runs. */
 pid_t command_main(uint64_t serial);
 size_t command_count(void);

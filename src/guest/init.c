@@ -137,16 +137,16 @@ _Noreturn void init_run(struct box *box) {
     int signals = signalfd(-1, &ended, SFD_CLOEXEC | SFD_NONBLOCK);
     if (signals < 0)
         init_leave(box, 1);
-    for (;;) {
+    for (bool more = false;;) {
         struct pollfd events[2] = { { box->socket, POLLIN, 0 }, { signals, POLLIN, 0 } };
         struct signalfd_siginfo info;
 
-        if (poll(events, 2, -1) < 0 && errno != EINTR)
+        if (poll(events, 2, more ? 0 : -1) < 0 && errno != EINTR)
             init_leave(box, 1);
-        if (events[1].revents) {
+        if (events[1].revents)
             (void)!read(signals, &info, sizeof info);
-            command_reap(box);
-        }
+        if (events[1].revents || more)
+            more = command_reap(box);
         if (events[0].revents) {
             int r = wire_receive(box->socket, &message);
             if (r == 1)

@@ -26,6 +26,7 @@
 
 #define MAX_PROCESSES 32768     /* in one census; what is more is found when these are dead */
 #define MAX_ROUNDS 24           /* before everything is stopped at once */
+#define LATE_ROUND 60           /* of standing still: the better part of 10 ms */
 #define QUIET_ROUNDS 2
 #define TICK_NS 100000
 #define FREEZE_NS 2000000000ll
@@ -425,19 +426,20 @@ static bool thread_stands(void *data, pid_t thread) {
     return threads->still;
 }
 
-/* A process that has called vfork waits in the kernel, where no signal stops it, until the child has executed; with the child stopped it stands as still. It is told by the memory that both share. */
-static bool waits_for_vfork(const struct census *census, const struct process *p) {
+/* A process that has called vfork waits in the kernel, where no signal stops it, until the child has executed; with the child stopped (or waiting likewise) it stands as still. It is told by the memory that
+ * both share; or, as there are ways to wait so with memory of one's own, by waiting on and on. */
+static bool waits_for_vfork(const struct census *census, const struct process *p, bool late) {
     for (size_t i = 0; i < census->n; i++) {
         const struct process *child = &census->list[i];
 
-        if (child->parent == p->pid && child->state == 'T' && child->size == p->size && child->resident == p->resident)
+        if (child->parent == p->pid && (child->state == 'T' || child->state == 'D') && (late || (child->size == p->size && child->resident == p->resident)))
             return true;
     }
     return false;
 }
 
-static bool is_still(const struct census *census, const struct process *p) {
-    struct threads threads = { .vfork = (p->state == 'D' || p->threads > 1) && waits_for_vfork(census, p), .still = true };
+static bool is_still(const struct census *census, const struct process *p, bool late) {
+    struct threads threads = { .vfork = (p->state == 'D' || p->threads > 1) && waits_for_vfork(census, p, late), .still = true };
     char path[32];
 
     if (is_dead(p))
@@ -469,14 +471,15 @@ static void stop(const struct process *p) {
     (void)kill(p->pid, SIGSTOP);
 }
 
-/* One look at all, and a SIGSTOP to those who run; with `polite`, whose parents do not. How many ran; ret_n: how many there are. */
-static int stop_some(struct census *census, bool first, bool polite, int *ret_n) {
+/* One look at all, and a SIGSTOP to those who run; at first to those whose parents do not. How many ran; ret_n: how many there are. */
+static int stop_some(struct census *census, int round, bool first, int *ret_n) {
+    bool polite = round < MAX_ROUNDS;
     int restless = census->unsure, n = 0;
 
     for (size_t i = 0; i < census->n; i++) {
         struct process *p = &census->list[i];
 
-        p->still = is_still(census, p);
+        p->still = is_still(census, p, round > LATE_ROUND);
         if (first && p->state == 'T' && p->still && n_theirs < MAX_THEIRS)
             theirs[n_theirs++] = p->pid;
         n += !is_dead(p) && !command_is_agent(p->pid);
@@ -507,7 +510,7 @@ int tree_freeze(void) {
         r = census_take(&census);
         if (r < 0)
             break;
-        quiet = stop_some(&census, round == 0 && !frozen, round < MAX_ROUNDS, &n) ? 0 : quiet + 1;
+        quiet = stop_some(&census, round, round == 0 && !frozen, &n) ? 0 : quiet + 1;
         census_close(&census);
         if (round == MAX_ROUNDS)
             (void)kill(-1, SIGSTOP);
@@ -520,9 +523,8 @@ int tree_freeze(void) {
         (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
     }
     census_done(&census);
-    bool again = frozen;
     frozen = true;
-    if (r < 0 && !again)
+    if (r < 0)
         tree_thaw();
     return r < 0 ? r : n;
 }

@@ -74,6 +74,11 @@ _Noreturn static void role_stopper(void) {
             kill(pid, SIGSTOP);
 }
 
+_Noreturn static void role_stop_all(void) {
+    kill(-1, SIGSTOP);
+    _exit(0);
+}
+
 _Noreturn static void role_daemon(void) {
     if (fork() == 0) {
         setsid();
@@ -114,6 +119,26 @@ _Noreturn static void *thread(void *unused) {
     say("x\n");
     for (;;)
         ;
+}
+
+/* As vfork, but with memory of its own for the child, which takes some. */
+_Noreturn static void role_vfork_apart(void) {
+    if (syscall(SYS_clone, CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0) {
+        char *memory = malloc(1 << 20);
+
+        memset(memory, 1, 1 << 20);
+        say("x\n");
+        wait_for_ever();
+    }
+    _exit(0);
+}
+
+_Noreturn static void role_vfork_chain(void) {
+    if (vfork() == 0 && vfork() == 0) {
+        say("x\n");
+        syscall(SYS_pause);
+    }
+    _exit(0);
 }
 
 /* One thread that computes, in a process that looks like a zombie. */
@@ -213,9 +238,10 @@ __attribute__((constructor)) static void play(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } roles[] = {
-        { "bomb", role_bomb }, { "continue", role_continue }, { "stopper", role_stopper }, { "daemon", role_daemon }, { "leave-daemon", role_leave_daemon }, { "vfork", role_vfork },
+        { "bomb", role_bomb }, { "continue", role_continue }, { "stopper", role_stopper }, { "daemon", role_daemon }, { "leave-daemon", role_leave_daemon }, { "vfork", role_vfork }, { "vfork-apart", role_vfork_apart },
+        { "vfork-chain", role_vfork_chain },
         { "headless", role_headless }, { "escape", role_escape }, { "traced", role_traced }, { "terminal", role_terminal }, { "descriptors", role_descriptors },
-        { "compute", role_compute }, { "wait", wait_for_ever },
+        { "compute", role_compute }, { "stop-all", role_stop_all }, { "wait", wait_for_ever },
     };
     if (!strcmp(role, "peer"))
         role_peer(argv + 2);
@@ -759,7 +785,7 @@ TEST(a_frozen_command_can_be_killed) {
 }
 
 TEST_TIMEOUT(bombs_and_oddities_stand_still, 60) {
-    static const char *const roles[] = { "bomb", "continue", "vfork", "headless" };
+    static const char *const roles[] = { "bomb", "continue", "vfork", "vfork-chain", "vfork-apart", "headless" };
     struct session session;
 
     for (size_t i = 0; i < ARRAY_SIZE(roles); i++) {
@@ -813,22 +839,63 @@ TEST(the_foreground_of_a_terminal) {
 
 /* ---- agents --------------------------------------------------------------------------------------------------------------- */
 
+/* The error of asking for one more. */
+static int serve_files(struct session *session, int *ret_socket) {
+    struct buf message = BUF_INIT;
+    int pair[2];
+
+    ASSERT_CALL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
+    wire_begin(&message, GUEST_FILES, 3000);
+    tell(session->init, &message, &pair[1], 1);
+    close(pair[1]);
+    struct guest_record record = hear(session->init, GUEST_FILES_SERVED, NULL, NULL);
+    ASSERT_EQ(record.serial, 3000);
+    *ret_socket = pair[0];
+    return record.error;
+}
+
 TEST(agents_are_few_and_not_counted) {
     struct session session;
-    struct buf message = BUF_INIT;
-    int sockets[65][2];
+    int sockets[65], error;
 
     open_box(&session, true);
-    for (int i = 0; i < 65; i++) {
-        ASSERT_CALL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets[i]));
-        wire_begin(&message, GUEST_FILES, (uint64_t)i);
-        tell(session.init, &message, &sockets[i][1], 1);
-        close(sockets[i][1]);
-        struct guest_record record = hear(session.init, GUEST_FILES_SERVED, NULL, NULL);
-        ASSERT_EQ(record.serial, i);
-        ASSERT_EQ(record.error, i < 64 ? 0 : EAGAIN);
-    }
+    for (int i = 0; i < 65; i++)
+        ASSERT_EQ(serve_files(&session, &sockets[i]), i < 64 ? 0 : EAGAIN);
     ASSERT_EQ(count(&session), 0);
     struct command command = start(&session, "/bin/true", NULL);
     expect_exit(&session, &command, 0);
+    for (int i = 0; i < 65; i++)
+        close(sockets[i]);
+    /* Each ends with its socket, some time. */
+    do
+        error = serve_files(&session, &sockets[0]);
+    while (error == EAGAIN);
+    ASSERT_EQ(error, 0);
+}
+
+TEST(agents_are_not_stopped_by_guests) {
+    struct session session;
+    int sockets[64], error;
+
+    open_box(&session, true);
+    for (int i = 0; i < 64; i++)
+        ASSERT_EQ(serve_files(&session, &sockets[i]), 0);
+    struct command command = start(&session, "stop-all", NULL);
+    expect_exit(&session, &command, 0);
+    for (int i = 0; i < 64; i++)
+        close(sockets[i]);
+    do
+        error = serve_files(&session, &sockets[0]);
+    while (error == EAGAIN);
+    ASSERT_EQ(error, 0);
+}
+
+TEST(no_agent_is_made_while_frozen) {
+    struct session session;
+    int socket;
+
+    open_box(&session, true);
+    ASSERT_EQ(serve_files(&session, &socket), 0);
+    ASSERT_EQ(freeze(&session), 0);
+    ASSERT_EQ(serve_files(&session, &socket), EBUSY);
 }
