@@ -23,6 +23,7 @@ from ._batch import iter_many, iter_many_async, run_many, run_many_async
 from ._engine import Engine, default_engine
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
+from ._files import FileInfo
 from ._grade import DISTRUSTED, Grade
 from ._policy import Policy
 from ._process import Process, Stream
@@ -49,7 +50,7 @@ def doctor() -> Dict[str, Any]:
 
 
 __all__ = [
-    "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "Change", "DISTRUSTED", "Engine", "Grade", "Node", "Outcome", "Policy",
+    "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "Change", "DISTRUSTED", "Engine", "FileInfo", "Grade", "Node", "Outcome", "Policy",
     "Process", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Stream", "Tree",
     "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
 ]

@@ -20,6 +20,7 @@ from ._async import run
 from ._base import Base, Path, PolicyLike, one_input
 from ._engine import Engine
 from ._errors import CommandNotFound, InvalidArgument
+from ._files import AsyncSessionFiles
 from ._grade import Grade
 from ._policy import Policy
 from ._process import Chunk, Process, Pty, Stream, conclude
@@ -240,9 +241,11 @@ class AsyncShell:
         await self.close()
 
 
-class AsyncSandbox(Base):
+class AsyncSandbox(Base, AsyncSessionFiles):
     """Sandbox for asyncio (and loops like it that have add_reader, such as uvloop's). Usable from several loops in several threads at
     once; an async context manager, which is a session. Every call is as that of Sandbox, awaited."""
+
+    _box: Sandbox
 
     def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None, name: Optional[str] = None, detached: bool = False,
                  idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None) -> None:

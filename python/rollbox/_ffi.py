@@ -252,8 +252,6 @@ def _load() -> Any:
     try:
         library = ctypes.CDLL(str(place))
         for name, (restype, argtypes) in _SIGNATURES.items():
-            if name.startswith("rollbox_") and not hasattr(library, name):      # XXX strict again before the end
-                continue
             function = getattr(library, name)
             function.restype = restype
             function.argtypes = argtypes

@@ -10,7 +10,6 @@ nothing else runs in the fork, nothing can change between a look and a write.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fnmatch
 import os
 import posixpath
@@ -19,9 +18,9 @@ import uuid
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, AnyStr, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from . import _ffi
 from ._base import size_in_bytes
 from ._errors import InvalidArgument, IOFailed, NotFound, PathDenied, RollboxError
+from ._files import download, read_file, upload
 from ._handle import Handle
 from ._policy import Policy
 from ._process import conclude
@@ -137,13 +136,11 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
                for pattern in patterns)
 
 
-def _carry(source: Handle, target: Handle, path: str) -> None:
+def _carry(source: Handle, target: Handle, path: str, most: int) -> None:
     """Copies a file or tree from one sandbox to the other, where nothing is at its path."""
-    from ._files import download, upload
-
     with tempfile.TemporaryDirectory(prefix="rollbox-grade-") as between:
         copy = os.path.join(between, "copy")
-        download(source, path, copy)
+        download(source, path, copy, max_bytes=most)
         upload(target, copy, path)
 
 
@@ -153,6 +150,7 @@ class _Origin:
     def __init__(self, session: "Session", base: Optional[str], stack: contextlib.ExitStack) -> None:
         self._session, self._base, self._stack = session, base, stack
         self._made: Optional["Session"] = None
+        self.most = size_in_bytes(session.policy.max_disk, 1 << 30)
 
     def make(self) -> "Session":
         if self._base is None:
@@ -179,7 +177,7 @@ def _restore(kid: Handle, changes: Mapping[str, str], origin: _Origin, patterns:
         _remove(kid, path)
         if changes[path] != "A":
             _real_parents(kid, path, reset)
-            _carry(origin.handle, kid, path)
+            _carry(origin.handle, kid, path, origin.most)
         done.append(path)
 
 
@@ -265,7 +263,7 @@ def grade(
                 if _stat(session._session(), path) is not None:
                     _real_parents(kid, path, reset)
                     _remove(kid, path)
-                    _carry(session._session(), kid, path)
+                    _carry(session._session(), kid, path, origin.most)
         changes = {change.path: change.change for change in fork.diff(begun)}
         _unlocked(kid, [*wanted, *collected.values(), *(path for path in changes if _matches(path, patterns))])
         _restore(kid, changes, origin, patterns, reset)
@@ -295,11 +293,6 @@ def grade(
         for name, path in collected.items():
             entry = _stat(kid, path)
             if entry is not None and entry.get("type") == "file":
-                found[name] = _read(kid, path)
+                found[name] = read_file(kid, path, _COLLECT_MOST)
     return Grade(**{one.name: getattr(result, one.name) for one in fields(Result)}, files=found, reset=tuple(sorted(reset)))
 
-
-def _read(handle: Handle, path: str) -> bytes:
-    data, length = ctypes.c_void_p(), ctypes.c_size_t()
-    handle.call("rollbox_file_read", os.fsencode(path), _COLLECT_MOST, ctypes.byref(data), ctypes.byref(length))
-    return _ffi.take_bytes(data, length.value)

@@ -18,11 +18,7 @@ from . import _ffi
 from ._base import Base, Path, one_input, size_in_bytes
 from ._engine import Engine, default_engine
 from ._errors import CommandNotFound, InvalidArgument, NotFound
-try:
-    from ._files import SessionFiles
-except ImportError:
-    class SessionFiles:     # type: ignore[no-redef]
-        pass
+from ._files import SessionFiles
 from ._grade import Grade, grade
 from ._handle import Handle
 from ._policy import Policy

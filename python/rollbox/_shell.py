@@ -216,7 +216,12 @@ class Shell:
         number = str(self._number).encode()
         fd = str(self._status_fd).encode()
         quoted = b"'" + script.replace(b"'", b"'\\''") + b"'"
-        live.unsent += (self._eval.encode() + b" " + quoted + b" </dev/null " + fd + b">&-\n"
+        check = b""
+        if self._eval.startswith("\\builtin") and script.count(b"(") > script.count(b")"):
+            # An open "$(" at the end of an eval corrupts bash 5.2's heap: another bash is to find it.
+            check = b"\\command bash -n -c " + quoted + b" </dev/null " + fd + b">&- && "
+        # The empty line is for bash, whose parser takes no `{` for what it is after an eval that ended within a quotation.
+        live.unsent += (check + self._eval.encode() + b" " + quoted + b" </dev/null " + fd + b">&-\n\n"
                         b"{ \\command printf '%s %s\\n' " + number + b' "$?" >&' + fd + b"; } 2>/dev/null\n")
         connection = live.run.connection
         if not connection.use():
