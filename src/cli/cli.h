@@ -30,6 +30,7 @@ int cmd_doctor(const struct options *options);
 int cmd_policy_check(const struct options *options);
 int cmd_policy_plan(const struct options *options);
 int cmd_create(const struct options *options);
+int cmd_cp(const struct options *options);
 int cmd_exec(const struct options *options);
 int cmd_attach(const struct options *options);
 int cmd_rm(const struct options *options);

@@ -16,11 +16,11 @@
 #define EVERY_COMMAND UINT64_MAX
 #define SESSION_COMMANDS                                                                                                                       \
     (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | \
-     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT)
+     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP)
 #define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
 #define JSON_COMMANDS                                                                                                                              \
     (COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK | COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_SNAPSHOT | \
-     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT)
+     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP)
 
 /* In the order of the help. */
 const struct option option_table[] = {
@@ -28,7 +28,7 @@ const struct option option_table[] = {
     { OPTION_JOBS, 'j', "jobs", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how many jobs run at once (default: the CPUs)" },
     { OPTION_ORDERED, 0, "ordered", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "write the rows in the order of the jobs, not as they end" },
     { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how often a job is tried again after an infrastructure error (default 2)" },
-    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "no progress bar on a terminal" },
+    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH | COMMAND_CP, NULL, "no progress bar on a terminal" },
     { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL, "start it in the background and return when it answers" },
     { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL, "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
     { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "pause it after so long without a call or a running command" },
@@ -104,6 +104,11 @@ const struct command command_table[] = {
       COMMAND_EXEC, 1, -1, cmd_exec, 1 },
     { "attach", "NAME ID", "see a command's output, from its beginning on, and wait for its end",
       "Signals end rollbox and not the command. Exit status: as of rollbox run.\n", COMMAND_ATTACH, 2, 2, cmd_attach, 0 },
+    { "cp", "NAME:PATH PATH | PATH NAME:PATH", "copy a file or tree between the host and a sandbox",
+      "PATH of the host may be - for a standard stream, which is one file. A directory goes into one that is there under its own name; SOURCE/. is what is\n"
+      "in it. Links stay links, holes holes; nothing that a sandbox holds leads out of PATH. Exit status: 125 also if something could not be read.\n"
+      "Example: rollbox cp NAME:/tmp/out.txt -\n",
+      COMMAND_CP, 2, 2, cmd_cp, 0 },
     { "ps", "[NAME]", "list the sandboxes, or the processes of one", NULL, COMMAND_PS, 0, 1, cmd_sandbox, 0 },
     { "inspect", "NAME", "print a sandbox' state as JSON", NULL, COMMAND_INSPECT, 1, 1, cmd_sandbox, 0 },
     { "kill", "NAME [ID]", "signal a command of a sandbox, or all of them", NULL, COMMAND_KILL, 1, 2, cmd_sandbox, 0 },

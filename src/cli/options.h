@@ -74,6 +74,7 @@ struct option {
 #define COMMAND_COMMIT (UINT64_C(1) << 26)
 #define COMMAND_DISCARD (UINT64_C(1) << 27)
 #define COMMAND_EXPORT (UINT64_C(1) << 28)
+#define COMMAND_CP (UINT64_C(1) << 29)
 
 struct options;
 
