@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fault points: places where ROLLBOX_FAULT=name makes rollbox-store kill itself with SIGKILL, as a power cut or the OOM killer might. A test tries every row (tests/integration/test_store.py) and finds
+ * the store and the host's directory as they were before, or as they should be after, never between. The process that unpacks may not send
+ * signals: it ends with FAULT_EXIT, and its parent dies for it.
+ */
+#ifndef ROLLBOX_STORE_FAULT_H
+#define ROLLBOX_STORE_FAULT_H
+
+#include <stdbool.h>
+
+/* Name; the command it is in; true if what the command does is done by then. */
+#define FAULTS(X) \
+    X(store_created, "import", false)           /* directories made, no version yet */ \
+    X(work_made, "import", false)               /* a directory in tmp/ */ \
+    X(archive_listed, "import", false) \
+    X(layer_half, "import", false)              /* in the middle of a layer's files */ \
+    X(layer_unpacked, "import", false) \
+    X(meta_written, "import", false) \
+    X(layer_published, "import", false)         /* renamed into layers/ */ \
+    X(manifest_written, "import", false)        /* still in tmp/ */ \
+    X(manifest_published, "import", true) \
+    X(manifest_removed, "rm", true) \
+    X(gc_trashed, "gc", true) \
+    X(gc_deleting, "gc", true) \
+    X(damage_marked, "fsck", true) \
+    X(export_half, "export", false) \
+    X(export_written, "export", false)          /* under its temporary name */ \
+    X(snapshot_half, "import-snapshot", false) \
+    X(snapshot_checked, "import-snapshot", false) \
+    X(commit_staged, "commit", false)           /* .rollbox-commit-XXXX made */ \
+    X(commit_half, "commit", false) \
+    X(commit_built, "commit", false) \
+    X(commit_synced, "commit", false) \
+    X(commit_exchanged, "commit", true) \
+    X(commit_removing, "commit", true)
+
+enum fault {
+#define FAULT_ENUM(name, command, done) FAULT_##name,
+    FAULTS(FAULT_ENUM)
+#undef FAULT_ENUM
+    FAULT_COUNT
+};
+
+#define FAULT_EXIT 199
+
+void fault_init(void);
+void fault_in_worker(void);
+void fault_point(enum fault fault);
+const char *fault_name(enum fault fault);
+const char *fault_command(enum fault fault);
+bool fault_is_done(enum fault fault);
+
+#endif

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking at a store and keeping it in order. Every function answers with one JSON object, which is the caller's. */
+#ifndef ROLLBOX_STORE_KEEP_H
+#define ROLLBOX_STORE_KEEP_H
+
+#include <jansson.h>
+
+#include <rollbox/rollbox.h>
+
+#define KEEP_SNAPSHOT_PREFIX "snapshot:"
+
+/* {"images": [{"name", "layers", "bytes", "files", "created", "problem"}], "snapshots": [...]} */
+int keep_list(int store, json_t **ret_json, struct rollbox_error *error);
+
+/* `name` is an image's, or "snapshot:" and a snapshot's. {"name", "kind", "layers": [...], "config" or "places", ...} */
+int keep_show(int store, const char *name, json_t **ret_json, struct rollbox_error *error);
+
+/* Removes a manifest; its layers go with the next gc. {"removed"} */
+int keep_remove(int store, const char *name, json_t **ret_json, struct rollbox_error *error);
+
+/* Removes layers that no manifest names and nobody uses, and what dead processes left. {"removed_layers", "freed_bytes", "in_use", "removed_work"} */
+int keep_collect(int store, json_t **ret_json, struct rollbox_error *error);
+
+/* Reads every layer anew; marks those that are damaged, and takes the mark from those that are not. {"layers", "damaged": [{"layer", "reason", "used_by"}], "manifests": [{"name", "problem"}]} */
+int keep_check(int store, json_t **ret_json, struct rollbox_error *error);
+
+/* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "free_bytes"} */
+int keep_usage(int store, json_t **ret_json, struct rollbox_error *error);
+
+#endif

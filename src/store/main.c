@@ -1,0 +1,464 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rollbox-store: the slow work on files and layers, outside of every sandbox. The engine and the command line start one for each job; it is no daemon.
+ *
+ * With --json it answers with one object on standard output, and with one {"error": {"code", "stage", "message"}} on standard error if it fails; without, in words, under the name that it was called by.
+ * Exit status: 0 done; 1 for fsck that found damage; 125 failed.
+ *
+ * setlocale is never called: names of files are bytes, and only in the C locale does libarchive leave them as they are. In a UTF-8 one it composes characters, and two names become one.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "store/commit.h"
+#include "store/fault.h"
+#include "store/files.h"
+#include "store/image.h"
+#include "store/job.h"
+#include "store/keep.h"
+#include "store/layer.h"
+#include "store/snapshot.h"
+
+#define EXIT_ERROR 125
+#define EXIT_DAMAGE 1
+
+struct arguments {
+    const char *program, *store, *name, *tag, *part, *operand;
+    struct unpack_limits limits;
+    bool json, no_progress;
+};
+
+struct command {
+    const char *name;
+    const char *operand;        /* NULL: none */
+    const char *summary;
+    bool opens, creates;        /* the store */
+    int (*call)(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error);
+    void (*tell)(const json_t *json);
+};
+
+static json_int_t number(const json_t *object, const char *key) {
+    return json_integer_value(json_object_get(object, key));
+}
+
+static const char *text(const json_t *object, const char *key) {
+    const char *value = json_string_value(json_object_get(object, key));
+
+    return value ? value : "";
+}
+
+/* Static, of a few turns. */
+static const char *size(json_int_t bytes) {
+    static char turns[4][32];
+    static unsigned turn;
+    static const char *const units[] = { "B", "kB", "MB", "GB", "TB" };
+    char *to = turns[turn++ % ARRAY_SIZE(turns)];
+    double value = (double)bytes;
+    size_t unit = 0;
+
+    for (; value >= 1000 && unit + 1 < ARRAY_SIZE(units); unit++)
+        value /= 1000;
+    snprintf(to, sizeof turns[0], unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+    return to;
+}
+
+/* ---- commands ------------------------------------------------------------------------------------------------------- */
+
+static int needs_name(const struct arguments *arguments, struct rollbox_error *error) {
+    return arguments->name ? 0 : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "what shall it be called? add --name NAME");
+}
+
+static int call_import(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    struct import_options options = { arguments->name, arguments->operand, arguments->tag, arguments->limits, !arguments->no_progress && isatty(STDERR_FILENO) };
+    int r = needs_name(arguments, error);
+
+    return r < 0 ? r : image_import(store, &options, ret_json, error);
+}
+
+static void tell_import(const json_t *json) {
+    const json_t *note;
+    size_t i;
+
+    printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT " new), %s in %" JSON_INTEGER_FORMAT " files\n", text(json, "name"), number(json, "layers"), number(json, "new_layers"),
+           size(number(json, "bytes")), number(json, "files"));
+    json_array_foreach(json_object_get(json, "notes"), i, note)
+        printf("note: %s\n", json_string_value(note));
+}
+
+static int call_import_snapshot(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    int r = needs_name(arguments, error);
+
+    return r < 0 ? r : snapshot_import(store, arguments->operand, arguments->name, &arguments->limits, ret_json, error);
+}
+
+static int call_list(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return keep_list(store, ret_json, error);
+}
+
+static void tell_rows(const json_t *rows, const char *prefix) {
+    const json_t *row;
+    size_t i;
+
+    json_array_foreach(rows, i, row) {
+        time_t created = (time_t)number(row, "created");
+        char date[32] = "?";
+        struct tm tm;
+
+        if (localtime_r(&created, &tm))
+            strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
+        printf("%s%-*s %3" JSON_INTEGER_FORMAT " layers  %9s  %s%s%s\n", prefix, (int)(40 - strlen(prefix)), text(row, "name"), number(row, "layers"), size(number(row, "bytes")), date,
+               text(row, "problem")[0] ? "  DAMAGED: " : "", text(row, "problem"));
+    }
+}
+
+static void tell_list(const json_t *json) {
+    tell_rows(json_object_get(json, "images"), "");
+    tell_rows(json_object_get(json, "snapshots"), KEEP_SNAPSHOT_PREFIX);
+}
+
+static int call_show(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    return keep_show(store, arguments->operand, ret_json, error);
+}
+
+static void tell_words(const char *key, const json_t *words) {
+    const json_t *word;
+    size_t i;
+
+    if (!json_array_size(words))
+        return;
+    printf("%-13s", key);
+    json_array_foreach(words, i, word)
+        printf("%s%s", i ? " " : "", files_printable(json_string_value(word)));
+    putchar('\n');
+}
+
+static void tell_show(const json_t *json) {
+    const json_t *config = json_object_get(json, "config"), *layer, *variable, *place;
+    static const char *const keys[] = { "cwd", "user", "architecture" };
+    size_t i;
+
+    printf("%-13s%s (%s)\n", "name", text(json, "name"), text(json, "kind"));
+    for (i = 0; i < ARRAY_SIZE(keys); i++)
+        if (text(config, keys[i])[0])
+            printf("%-13s%s\n", keys[i], files_printable(text(config, keys[i])));
+    tell_words("entrypoint", json_object_get(config, "entrypoint"));
+    tell_words("cmd", json_object_get(config, "cmd"));
+    json_array_foreach(json_object_get(config, "env"), i, variable)
+        printf("%-13s%s\n", "env", files_printable(json_string_value(variable)));
+    json_array_foreach(json_object_get(json, "places"), i, place)
+        printf("%-13s%s (%s)\n", "place", files_printable(text(place, "path")), text(place, "kind"));
+    json_array_foreach(json_object_get(json, "layers"), i, layer)
+        printf("%-13s%.12s  %9s  %6" JSON_INTEGER_FORMAT " files%s%s\n", "layer", text(layer, "id"), size(number(layer, "bytes")), number(layer, "files"), text(layer, "problem")[0] ? "  DAMAGED: " : "",
+               text(layer, "problem"));
+}
+
+static int call_remove(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    return keep_remove(store, arguments->operand, ret_json, error);
+}
+
+static void tell_nothing(const json_t *json) {
+    (void)json;
+}
+
+static int call_path(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    auto_free char *path = NULL;
+    int r = arguments->store ? 0 : store_default_path(&path, error);
+
+    (void)store;
+    if (r < 0)
+        return r;
+    *ret_json = json_pack("{s:s}", "path", arguments->store ? arguments->store : path);
+    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EILSEQ, "store", "the store's path is not UTF-8");
+}
+
+static void tell_path(const json_t *json) {
+    printf("%s\n", text(json, "path"));
+}
+
+static int call_collect(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return keep_collect(store, ret_json, error);
+}
+
+static void tell_collect(const json_t *json) {
+    printf("%" JSON_INTEGER_FORMAT " layers removed, %s freed", number(json, "removed_layers"), size(number(json, "freed_bytes")));
+    if (number(json, "in_use"))
+        printf("; %" JSON_INTEGER_FORMAT " are in use", number(json, "in_use"));
+    putchar('\n');
+}
+
+static int call_check(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return keep_check(store, ret_json, error);
+}
+
+static void tell_check(const json_t *json) {
+    const json_t *row, *user;
+    size_t i, j;
+
+    json_array_foreach(json_object_get(json, "damaged"), i, row) {
+        printf("layer %.12s is damaged: %s", text(row, "layer"), text(row, "reason"));
+        json_array_foreach(json_object_get(row, "used_by"), j, user)
+            printf("%s%s", j ? ", " : "; used by ", json_string_value(user));
+        putchar('\n');
+    }
+    json_array_foreach(json_object_get(json, "manifests"), i, row)
+        printf("%s: %s\n", text(row, "name"), text(row, "problem"));
+    printf("%" JSON_INTEGER_FORMAT " layers checked, %zu damaged\n", number(json, "layers"), json_array_size(json_object_get(json, "damaged")));
+}
+
+static int call_usage(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return keep_usage(store, ret_json, error);
+}
+
+static void tell_usage(const json_t *json) {
+    printf("%" JSON_INTEGER_FORMAT " images, %" JSON_INTEGER_FORMAT " snapshots\n", number(json, "images"), number(json, "snapshots"));
+    printf("%" JSON_INTEGER_FORMAT " layers, %s\n", number(json, "layers"), size(number(json, "bytes")));
+    printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n", number(json, "unused_layers"), size(number(json, "unused_bytes")));
+    printf("%s free\n", size(number(json, "free_bytes")));
+}
+
+static int with_job(int (*call)(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error), const struct arguments *arguments, json_t **ret_json,
+                    struct rollbox_error *error) {
+    struct job job;
+    int r = job_read(STDIN_FILENO, &job, error);
+
+    if (r < 0)
+        return r;
+    r = call(&job, arguments, ret_json, error);
+    job_done(&job);
+    return r;
+}
+
+static int diff_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return changes_json(job, ret_json, error);
+}
+
+static int export_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    return snapshot_export(job, arguments->operand, ret_json, error);
+}
+
+static int commit_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    return commit_place(job, arguments->part, ret_json, error);
+}
+
+static int call_diff(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)store;
+    return with_job(diff_job, arguments, ret_json, error);
+}
+
+static int call_export(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)store;
+    return with_job(export_job, arguments, ret_json, error);
+}
+
+static int call_commit(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)store;
+    return with_job(commit_job, arguments, ret_json, error);
+}
+
+static void tell_diff(const json_t *json) {
+    const json_t *row;
+    size_t i;
+
+    json_array_foreach(json_object_get(json, "changes"), i, row)
+        printf("%s %s\n%s", text(row, "change"), files_printable(text(row, "path")), text(row, "diff"));
+}
+
+static int call_faults(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    json_t *list = json_array();
+
+    (void)store;
+    (void)arguments;
+    for (int i = 0; i < FAULT_COUNT; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:b}", "name", fault_name((enum fault)i), "command", fault_command((enum fault)i), "done", fault_is_done((enum fault)i)));
+    *ret_json = json_pack("{s:o}", "faults", list);
+    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory");
+}
+
+static void tell_faults(const json_t *json) {
+    const json_t *row;
+    size_t i;
+
+    json_array_foreach(json_object_get(json, "faults"), i, row)
+        printf("%s %s\n", text(row, "name"), text(row, "command"));
+}
+
+static const struct command commands[] = {
+    { "import", "PATH", "an image: an OCI layout, or a tar of one or of docker save; --name NAME", true, true, call_import, tell_import },
+    { "import-snapshot", "FILE", "a snapshot that was exported; --name NAME", true, true, call_import_snapshot, tell_import },
+    { "ls", NULL, "list images and snapshots", true, true, call_list, tell_list },
+    { "show", "NAME", "what an image is made of", true, false, call_show, tell_show },
+    { "rm", "NAME", "remove an image, or snapshot:NAME", true, false, call_remove, tell_nothing },
+    { "path", NULL, "where the store is", false, false, call_path, tell_path },
+    { "gc", NULL, "remove what nothing needs", true, true, call_collect, tell_collect },
+    { "fsck", NULL, "read every layer and mark those that are damaged", true, true, call_check, tell_check },
+    { "df", NULL, "how much there is", true, true, call_usage, tell_usage },
+    { "diff", NULL, "what the layers of the job on standard input change", false, false, call_diff, tell_diff },
+    { "export", "FILE", "the layers of a job as one file", false, false, call_export, tell_nothing },
+    { "commit", NULL, "publish a place of a job on the host; --part PART", false, false, call_commit, tell_nothing },
+    { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults, tell_faults },
+};
+
+/* ---- arguments ------------------------------------------------------------------------------------------------------ */
+
+static int fail(const struct arguments *arguments, const struct rollbox_error *error) {
+    if (arguments->json) {
+        json_t *object = json_pack("{s:{s:s, s:s, s:s, s:i}}", "error", "code", rollbox_error_name(error->code), "stage", error->stage, "message", error->message, "errno", error->error_number);
+        auto_free char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
+
+        fprintf(stderr, "%s\n", line ? line : "{\"error\": {\"code\": \"internal\", \"stage\": \"store\", \"message\": \"the error cannot be told\"}}");
+        json_decref(object);
+    } else {
+        fprintf(stderr, "%s: %s\n", arguments->program, error->message);
+    }
+    return EXIT_ERROR;
+}
+
+static void help(void) {
+    printf("Usage: rollbox-store COMMAND [OPTION...] [ARGUMENT]\n\nImages, snapshots and layers on disk. rollbox(1) and rollbox-engine start it.\n\n");
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+        printf("  %-16s %-5s %s\n", commands[i].name, commands[i].operand ? commands[i].operand : "", commands[i].summary);
+    printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, --max-bytes N, --max-depth N, --max-ratio N, --no-progress, --part PART\n");
+}
+
+static int parse_number(const char *name, const char *value, uint64_t most, uint64_t *ret, struct rollbox_error *error) {
+    char *end;
+
+    errno = 0;
+    uint64_t found = strtoull(value, &end, 10);
+    if (value[0] < '0' || value[0] > '9' || *end || errno || !found || found > most)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "--%s %s: must be a whole number from 1 to %" PRIu64, name, value, most);
+    *ret = found;
+    return 0;
+}
+
+static int set_option(struct arguments *arguments, const char *name, const char *value, struct rollbox_error *error) {
+    uint64_t found = 0;
+    int r = 0;
+
+    if (strcmp(name, "store") == 0)
+        arguments->store = value;
+    else if (strcmp(name, "name") == 0)
+        arguments->name = value;
+    else if (strcmp(name, "tag-of-archive") == 0)
+        arguments->tag = value;
+    else if (strcmp(name, "part") == 0)
+        arguments->part = value;
+    else if (strcmp(name, "max-entries") == 0)
+        r = parse_number(name, value, FILES_MAX_ENTRIES * 10ull, &arguments->limits.max_entries, error);
+    else if (strcmp(name, "max-bytes") == 0)
+        r = parse_number(name, value, 1ull << 60, &arguments->limits.max_bytes, error);
+    else if (strcmp(name, "max-depth") == 0) {
+        r = parse_number(name, value, FILES_MAX_DEPTH, &found, error);
+        arguments->limits.max_depth = (unsigned)found;
+    } else if (strcmp(name, "max-ratio") == 0) {
+        r = parse_number(name, value, 1000000, &found, error);
+        arguments->limits.max_ratio = (unsigned)found;
+    } else
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unknown option --%s; see rollbox-store --help", name);
+    return r;
+}
+
+static int parse(int argc, char **argv, struct arguments *arguments, struct rollbox_error *error) {
+    int r = 0;
+
+    /* First, so that an error in the others is told in the right form. */
+    for (int i = 2; i < argc; i++)
+        arguments->json |= strcmp(argv[i], "--json") == 0;
+    for (int i = 2; r == 0 && i < argc; i++) {
+        char *word = argv[i];
+
+        if (strcmp(word, "--json") == 0)
+            continue;
+        if (strcmp(word, "--no-progress") == 0) {
+            arguments->no_progress = true;
+        } else if (strcmp(word, "--") == 0 && i + 2 == argc && !arguments->operand) {
+            arguments->operand = argv[++i];
+        } else if (strncmp(word, "--", 2) == 0) {
+            char *equals = strchr(word, '=');
+
+            if (equals)
+                *equals = '\0';
+            else if (i + 1 >= argc)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s needs a value, or is unknown; see rollbox-store --help", word);
+            r = set_option(arguments, word + 2, equals ? equals + 1 : argv[++i], error);
+        } else if (arguments->operand) {
+            r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unexpected argument '%s'", files_printable(word));
+        } else {
+            arguments->operand = word;
+        }
+    }
+    return r;
+}
+
+static int run(const struct command *command, const struct arguments *arguments) {
+    struct rollbox_error error = { 0 };
+    auto_close int store = -EBADF;
+    json_t *json = NULL;
+    int r = 0;
+
+    if (command->operand && !arguments->operand)
+        r = error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s is missing: %s %s", command->operand, command->name, command->operand);
+    else if (!command->operand && arguments->operand)
+        r = error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unexpected argument '%s'", files_printable(arguments->operand));
+    if (r == 0 && command->opens)
+        r = layer_store_open(arguments->store, command->creates, &store, &error);
+    if (r == 0)
+        r = command->call(store, arguments, &json, &error);
+    if (r < 0)
+        return fail(arguments, &error);
+    int status = command->call == call_check && (json_array_size(json_object_get(json, "damaged")) || json_array_size(json_object_get(json, "manifests"))) ? EXIT_DAMAGE : 0;
+    if (arguments->json) {
+        json_dumpf(json, stdout, JSON_COMPACT);
+        putchar('\n');
+    } else {
+        command->tell(json);
+    }
+    json_decref(json);
+    if (fflush(stdout) < 0 || ferror(stdout)) {
+        error_set(&error, ROLLBOX_ERR_IO, errno, "store", "cannot write to standard output: %s", strerror(errno));
+        return fail(arguments, &error);
+    }
+    return status;
+}
+
+int main(int argc, char **argv) {
+    struct arguments arguments = { .program = argc > 0 ? argv[0] : "rollbox-store", .limits = UNPACK_DEFAULTS };
+    struct rollbox_error error = { 0 };
+    struct rlimit files;
+
+    /* Trees may be deep, and a merged one has a descriptor a layer and level. */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files);
+    }
+    umask(0077);
+    signal(SIGPIPE, SIG_IGN);
+    fault_init();
+    if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        help();
+        return argc < 2 ? EXIT_ERROR : 0;
+    }
+    if (parse(argc, argv, &arguments, &error) < 0)
+        return fail(&arguments, &error);
+    for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return run(&commands[i], &arguments);
+    error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "unknown command '%s'; see rollbox-store --help", files_printable(argv[1]));
+    return fail(&arguments, &error);
+}

@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Snapshot files: a tar (zstd) whose first member is manifest.json with the digest of each layer's tree, and then the layers' trees, bottom first, under 0/, 1/, ...
+ *
+ * A whiteout is a character device 0:0 and an opaque directory has the attribute user.overlay.opaque, as on disk. A file with holes is a member of its data alone, with the attribute
+ * user.rollbox.sparse="SIZE;OFFSET,LENGTH;...": tar's own way makes the writer go through the holes, and a guest can make those as large as it likes.
+ *
+ * Digests are taken in a first pass and again while writing; if they differ, somebody has changed a layer meanwhile and the file does not appear. An import unpacks, confined as an image's is, and takes
+ * the digests anew.
+ */
+#include "store/snapshot.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "store/confine.h"
+#include "store/digest.h"
+#include "store/fault.h"
+#include "store/files.h"
+#include "store/layer.h"
+#include "store/worker.h"
+
+#define MAX_SPARSE_SEGMENTS 1500        /* what fits into an attribute; a file with more is written with its holes as zeros */
+#define CHUNK (256u << 10)
+
+/* ---- export --------------------------------------------------------------------------------------------------------- */
+
+struct export {
+    struct archive *archive;
+    struct rollbox_error *error;
+    size_t layer;
+    struct digest digest;
+    struct inodes inodes;
+    uint64_t files;
+    char *chunk;
+};
+
+static int bad_write(struct export *export, const char *path) {
+    const char *text = archive_error_string(export->archive);
+    int number = archive_errno(export->archive);
+
+    return error_set(export->error, error_code_of(number, ROLLBOX_ERR_IO), number > 0 ? number : EIO, "export", "cannot write %s to the snapshot: %s", files_printable(path), text ? files_printable(text) : "unknown");
+}
+
+static int bad_read(struct export *export, int r, const char *path) {
+    return error_set(export->error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "export", "cannot read %s of the snapshot: %s", files_printable(path), strerror(-r));
+}
+
+static int add_attribute(void *context, const char *name, const void *value, size_t length) {
+    archive_entry_xattr_add_entry(context, name, value, length);
+    return 0;
+}
+
+/* The data of a file, and its digest. `dense`: with its holes as zeros. */
+static int write_content(struct export *export, int fd, const struct files_entry *entry, const struct segment *segments, size_t n, bool dense, uint8_t digest[DIGEST_BYTES]) {
+    const struct segment whole = { 0, (uint64_t)entry->st.st_size };
+    struct content content;
+
+    if (dense) {
+        segments = &whole;
+        n = 1;
+    }
+    content_init(&content, (uint64_t)entry->st.st_size);
+    for (size_t i = 0; i < n; i++)
+        for (uint64_t done = 0; done < segments[i].length;) {
+            size_t part = (size_t)MIN(segments[i].length - done, (uint64_t)CHUNK);
+            ssize_t got = pread(fd, export->chunk, part, (off_t)(segments[i].offset + done));
+
+            if (got < 0 && errno == EINTR)
+                continue;
+            if (got <= 0)
+                return bad_read(export, got < 0 ? -errno : -EAGAIN, entry->path);
+            content_add(&content, segments[i].offset + done, export->chunk, (size_t)got);
+            if (archive_write_data(export->archive, export->chunk, (size_t)got) != got)
+                return bad_write(export, entry->path);
+            done += (uint64_t)got;
+            if (entry->path_length)
+                fault_point(FAULT_export_half);
+        }
+    content_end(&content, digest);
+    return 0;
+}
+
+static int write_file(struct export *export, struct archive_entry *to, const struct files_entry *entry, int fd, uint8_t digest[DIGEST_BYTES]) {
+    auto_free struct segment *segments = NULL;
+    auto_buf struct buf sparse = BUF_INIT;
+    uint64_t data = 0, size = (uint64_t)entry->st.st_size;
+    size_t n = 0;
+    int r = segments_of(fd, size, &segments, &n);
+
+    if (r < 0)
+        return bad_read(export, r, entry->path);
+    for (size_t i = 0; i < n; i++)
+        data += segments[i].length;
+    bool dense = data == size || n > MAX_SPARSE_SEGMENTS;
+    if (dense && size > 2 * data + (1ull << 30))
+        return error_set(export->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "export", "%s has too many holes to be exported; copy it densely inside the sandbox or remove it", files_printable(entry->path));
+    if (!dense) {
+        buf_printf(&sparse, "%" PRIu64, size);
+        for (size_t i = 0; i < n; i++)
+            buf_printf(&sparse, ";%" PRIu64 ",%" PRIu64, segments[i].offset, segments[i].length);
+        if (buf_failed(&sparse))
+            return bad_read(export, -ENOMEM, entry->path);
+        archive_entry_xattr_add_entry(to, XATTR_SPARSE, sparse.data, sparse.length);
+    }
+    archive_entry_set_size(to, (la_int64_t)(dense ? size : data));
+    if (archive_write_header(export->archive, to) < ARCHIVE_WARN)
+        return bad_write(export, entry->path);
+    return write_content(export, fd, entry, segments, n, dense, digest);
+}
+
+static int export_visit(void *context, const struct files_entry *entry, struct rollbox_error *error) {
+    struct export *export = context;
+    auto_buf struct buf name = BUF_INIT;
+    auto_free char *target = NULL;
+    auto_close int fd = -EBADF;
+    uint8_t digest[DIGEST_BYTES];
+    bool regular = S_ISREG(entry->st.st_mode), found = false;
+    struct inode *inode = NULL;
+    struct owner owner;
+    int r = 0;
+
+    (void)error;
+    if (files_is_left_out(&entry->st))
+        return 0;
+    struct archive_entry *to = archive_entry_new();
+    buf_printf(&name, "%zu/%s", export->layer, entry->path);
+    if (!to || buf_failed(&name)) {
+        archive_entry_free(to);
+        return bad_read(export, -ENOMEM, entry->path);
+    }
+    if (regular) {
+        fd = files_open(entry->parent, entry->name, 0);
+        r = fd < 0 ? fd : 0;
+    } else if (S_ISLNK(entry->st.st_mode)) {
+        target = files_link(entry->parent, entry->name, &entry->st);
+        r = target ? 0 : -errno;
+    }
+    if (r == 0 && regular && entry->st.st_nlink > 1)
+        r = inodes_note(&export->inodes, &entry->st, name.data, &inode, &found);
+    int attributes = regular ? fd : entry->fd;
+    archive_entry_copy_stat(to, &entry->st);
+    archive_entry_copy_pathname(to, name.data);
+    archive_entry_set_size(to, 0);
+    archive_entry_set_uname(to, NULL);
+    files_owner(attributes, &entry->st, &owner);
+    if (geteuid() != 0 && attributes >= 0) {
+        char text[64];
+
+        if (fgetxattr(attributes, XATTR_OWNER, text, sizeof text) < 0)
+            owner.uid = owner.gid = 0;
+    } else if (geteuid() != 0) {
+        owner.uid = owner.gid = 0;
+    }
+    archive_entry_set_uid(to, MIN(owner.uid, 65534u));
+    archive_entry_set_gid(to, MIN(owner.gid, 65534u));
+    archive_entry_set_perm(to, (__LA_MODE_T)owner.mode);
+    if (target)
+        archive_entry_copy_symlink(to, target);
+    if (r == 0 && attributes >= 0 && !found)
+        r = files_xattrs(attributes, add_attribute, to);
+    if (r < 0) {
+        r = bad_read(export, r, entry->path);
+    } else if (found) {
+        archive_entry_copy_hardlink(to, inode->path);
+        memcpy(digest, inode->content, sizeof digest);
+        r = archive_write_header(export->archive, to) < ARCHIVE_WARN ? bad_write(export, entry->path) : 0;
+    } else if (regular) {
+        r = write_file(export, to, entry, fd, digest);
+        if (r == 0 && inode)
+            memcpy(inode->content, digest, sizeof digest);
+    } else {
+        r = archive_write_header(export->archive, to) < ARCHIVE_WARN ? bad_write(export, entry->path) : 0;
+    }
+    archive_entry_free(to);
+    if (r == 0) {
+        r = tree_digest_entry(&export->digest, entry, attributes, regular ? digest : NULL, target);
+        if (r < 0)
+            r = bad_read(export, r, entry->path);
+    }
+    export->files += entry->path_length > 0;
+    return r;
+}
+
+static int layer_at(const struct job *job, size_t i) {
+    return i < job->n_lower ? job->lower[i] : job->upper[i - job->n_lower];
+}
+
+static int write_manifest(struct export *export, const json_t *manifest) {
+    auto_free char *text = json_dumps(manifest, JSON_COMPACT);
+    struct archive_entry *to = text ? archive_entry_new() : NULL;
+    int r = 0;
+
+    if (!to)
+        return bad_read(export, -ENOMEM, "manifest.json");
+    archive_entry_copy_pathname(to, "manifest.json");
+    archive_entry_set_filetype(to, AE_IFREG);
+    archive_entry_set_perm(to, 0644);
+    archive_entry_set_size(to, (la_int64_t)strlen(text));
+    if (archive_write_header(export->archive, to) < ARCHIVE_WARN || archive_write_data(export->archive, text, strlen(text)) != (la_ssize_t)strlen(text))
+        r = bad_write(export, "manifest.json");
+    archive_entry_free(to);
+    return r;
+}
+
+static json_t *manifest_of(const struct job *job, struct tree_digest *digests, size_t n) {
+    json_t *layers = json_array(), *places = json_array();
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(layers, json_pack("{s:s, s:I, s:I}", "tree", digests[i].hex, "bytes", (json_int_t)digests[i].bytes, "files", (json_int_t)digests[i].files));
+    for (size_t i = 0; i < job->n_places; i++)
+        json_array_append_new(places, json_pack("{s:s, s:s, s:s}", "part", job->places[i].part, "path", job->places[i].path, "kind", job->places[i].is_file ? "file" : "directory"));
+    return json_pack("{s:s, s:i, s:I, s:o, s:o}", "format", "rollbox-snapshot", "version", 1, "created", (json_int_t)time(NULL), "places", places, "layers", layers);
+}
+
+static int write_layers(struct export *export, const struct job *job, const struct tree_digest *digests, size_t n) {
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        char hex[DIGEST_HEX + 1];
+
+        export->layer = i;
+        tree_digest_begin(&export->digest);
+        r = files_walk(layer_at(job, i), export_visit, export, export->error);
+        inodes_done(&export->inodes);
+        digest_end_hex(&export->digest, hex);
+        if (r == 0 && strcmp(hex, digests[i].hex) != 0)
+            r = error_set(export->error, ROLLBOX_ERR_CONFLICT, EAGAIN, "export", "layer %zu was changed while it was being exported; try again", i);
+    }
+    return r;
+}
+
+static int write_archive(const struct job *job, int fd, uint64_t *ret_files, struct rollbox_error *error) {
+    size_t n = job->n_lower + job->n_upper;
+    struct export export = { .archive = archive_write_new(), .error = error, .chunk = malloc(CHUNK) };
+    auto_free struct tree_digest *digests = calloc(n + 1, sizeof *digests);
+    json_t *manifest = NULL;
+    int r = export.archive && export.chunk && digests ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+
+    for (size_t i = 0; r == 0 && i < n; i++)
+        r = tree_digest(layer_at(job, i), &digests[i], error);
+    if (r == 0 && !(manifest = manifest_of(job, digests, n)))
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+    if (r == 0) {
+        archive_write_set_format_pax(export.archive);
+        archive_write_set_options(export.archive, "hdrcharset=BINARY");
+        if (archive_write_add_filter_zstd(export.archive) != ARCHIVE_OK)
+            archive_write_add_filter_gzip(export.archive);
+        r = archive_write_open_fd(export.archive, fd) == ARCHIVE_OK ? 0 : bad_write(&export, "the file");
+    }
+    if (r == 0)
+        r = write_manifest(&export, manifest);
+    if (r == 0)
+        r = write_layers(&export, job, digests, n);
+    if (r == 0 && archive_write_close(export.archive) != ARCHIVE_OK)
+        r = bad_write(&export, "the end");
+    if (r < 0 && export.archive)
+        archive_write_fail(export.archive);
+    if (export.archive)
+        archive_write_free(export.archive);
+    free(export.chunk);
+    json_decref(manifest);
+    *ret_files = export.files;
+    return r;
+}
+
+int snapshot_export(const struct job *job, const char *path, json_t **ret_json, struct rollbox_error *error) {
+    auto_free char *copy = strdup(path);
+    char *slash = copy ? strrchr(copy, '/') : NULL;
+    const char *leaf = slash ? slash + 1 : path;
+    char temporary[40] = ".rollbox-export-";
+    uint64_t files = 0;
+    struct stat st;
+
+    if (!copy)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+    if (!leaf[0])
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EISDIR, "export", "%s is no file's name", files_printable(path));
+    if (slash)
+        *slash = '\0';
+    auto_close int parent = open(!slash ? "." : copy[0] ? copy : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    layer_random(temporary + strlen(temporary), 12);
+    auto_close int fd = parent < 0 ? -EBADF : openat(parent, temporary, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return error_set(error, errno == ENOENT ? ROLLBOX_ERR_NOT_FOUND : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED : error_code_of(errno, ROLLBOX_ERR_IO), errno, "export", "cannot write %s: %s",
+                         files_printable(path), strerror(errno));
+    int r = write_archive(job, fd, &files, error);
+    if (r == 0 && (fsync(fd) < 0 || fstat(fd, &st) < 0))
+        r = error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "export", "cannot write %s: %s", files_printable(path), strerror(errno));
+    if (r == 0)
+        fault_point(FAULT_export_written);
+    if (r == 0 && renameat(parent, temporary, parent, leaf) < 0)
+        r = error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "export", "cannot write %s: %s", files_printable(path), strerror(errno));
+    if (r < 0) {
+        (void)unlinkat(parent, temporary, 0);
+        return r;
+    }
+    (void)fsync(parent);
+    *ret_json = json_pack("{s:s, s:I, s:I, s:I}", "path", path, "bytes", (json_int_t)st.st_size, "layers", (json_int_t)(job->n_lower + job->n_upper), "files", (json_int_t)files);
+    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+}
+
+/* ---- import --------------------------------------------------------------------------------------------------------- */
+
+struct importing {
+    const struct unpack_limits *limits;
+    int archive, work;
+};
+
+/* In the child: {"manifest", "landlock"}. */
+static int read_in_child(void *context, json_t **ret_report, struct rollbox_error *error) {
+    const struct importing *importing = context;
+    const struct confine confine = { &importing->archive, 1, importing->work };
+    struct unpack_totals totals = { 0 };
+    json_t *manifest = NULL;
+    bool landlock;
+    int r = confine_enter(&confine, &landlock, error);
+
+    if (r == 0)
+        r = unpack_snapshot(importing->archive, importing->work, importing->limits, &totals, &manifest, error);
+    if (r < 0)
+        return r;
+    *ret_report = json_pack("{s:o, s:b}", "manifest", manifest, "landlock", landlock);
+    return *ret_report ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+}
+
+/* One layer that was unpacked, if its tree is what the manifest says. */
+static int take_layer(const struct work *work, size_t i, const json_t *row, char **ret_id, int *ret_lock, struct layer_meta *ret_meta, bool *ret_new, struct rollbox_error *error) {
+    struct layer_meta meta = { .kind = "snapshot", .created_s = time(NULL) };
+    const char *wanted = json_string_value(json_object_get(row, "tree"));
+    char directory[24], path[32];
+
+    snprintf(directory, sizeof directory, "L%zu", i);
+    snprintf(path, sizeof path, "%s/fs", directory);
+    auto_close int root = openat(work->fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (root < 0)
+        return error_set(error, ROLLBOX_ERR_IO, errno, "import", "cannot open an unpacked layer: %s", strerror(errno));
+    int r = tree_digest(root, &meta.tree, error);
+    if (r < 0)
+        return r;
+    if (!wanted || strcmp(wanted, meta.tree.hex) != 0)
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import", "layer %zu of the snapshot has the digest %.16s..., not %.16s...: the file is damaged; it is refused", i, meta.tree.hex, wanted ? wanted : "?");
+    /* Its id is its tree's digest: the same layer of two snapshots is there once. */
+    snprintf(meta.id, sizeof meta.id, "%s", meta.tree.hex);
+    *ret_id = strdup(meta.id);
+    if (!*ret_id)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+    *ret_meta = meta;
+    struct layer_meta there;
+    auto_free char *damage = store_layer_damage(work->store, meta.id);
+    *ret_new = damage || layer_meta_read(work->store, meta.id, &there) < 0;
+    return layer_publish(work, directory, &meta, ret_lock, error);
+}
+
+static int publish(const struct work *work, const char *name, const json_t *report, json_t **ret_json, struct rollbox_error *error) {
+    const json_t *from = json_object_get(report, "manifest"), *rows = json_object_get(from, "layers");
+    size_t n = json_array_size(rows), n_locks = 0, n_new = 0;
+    struct manifest manifest = { .kind = MANIFEST_SNAPSHOT, .name = strdup(name), .created_s = time(NULL), .places = json_incref(json_object_get(from, "places")) };
+    auto_free int *locks = calloc(n + 1, sizeof *locks);
+    uint64_t bytes = 0, files = 0;
+    int r = 0;
+
+    manifest.layers = calloc(n + 1, sizeof *manifest.layers);
+    if (!manifest.name || !manifest.layers || !locks)
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        struct layer_meta meta = { 0 };
+        bool is_new = false;
+
+        locks[i] = -EBADF;
+        n_locks = i + 1;
+        r = take_layer(work, i, json_array_get(rows, i), &manifest.layers[i], &locks[i], &meta, &is_new, error);
+        manifest.n_layers = i + (manifest.layers[i] != NULL);
+        n_new += is_new;
+        bytes += meta.tree.bytes;
+        files += meta.tree.files;
+    }
+    /* Twice the same: see image.c. */
+    for (size_t i = 0; r == 0 && i < manifest.n_layers; i++)
+        for (size_t j = i + 1; j < manifest.n_layers; j++)
+            if (strcmp(manifest.layers[i], manifest.layers[j]) == 0) {
+                free(manifest.layers[i]);
+                memmove(manifest.layers + i, manifest.layers + i + 1, (manifest.n_layers - i) * sizeof *manifest.layers);
+                manifest.n_layers--;
+                i--;
+                break;
+            }
+    if (r == 0) {
+        fault_point(FAULT_snapshot_checked);
+        r = layer_publish_manifest(work, &manifest, error);
+    }
+    if (r == 0) {
+        *ret_json = json_pack("{s:s, s:I, s:I, s:I, s:I, s:{s:b, s:b}}", "name", name, "layers", (json_int_t)manifest.n_layers, "new_layers", (json_int_t)n_new, "bytes", (json_int_t)bytes, "files", (json_int_t)files,
+                              "isolation", "landlock", json_is_true(json_object_get(report, "landlock")), "seccomp", 1);
+        if (!*ret_json)
+            r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "import", "out of memory");
+    }
+    for (size_t i = 0; i < n_locks; i++)
+        close_fd(&locks[i]);
+    manifest_done(&manifest);
+    return r;
+}
+
+int snapshot_import(int store, const char *path, const char *name, const struct unpack_limits *limits, json_t **ret_json, struct rollbox_error *error) {
+    struct importing importing = { .limits = limits };
+    struct work work = WORK_NONE;
+    struct worker worker = WORKER_NONE;
+    json_t *report = NULL;
+    struct stat st;
+
+    if (!manifest_name_ok(name))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%.200s is no name of a snapshot: letters, digits and . _ : @ / + -, beginning with a letter or digit", name);
+    auto_close int archive = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (archive < 0 || fstat(archive, &st) < 0)
+        return error_set(error, errno == ENOENT ? ROLLBOX_ERR_NOT_FOUND : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED : ROLLBOX_ERR_IO, errno, "import", "%s cannot be opened: %s", files_printable(path), strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "%s is no file", files_printable(path));
+    int r = work_begin(store, &work, error);
+    if (r < 0)
+        return r;
+    importing.archive = archive;
+    importing.work = work.fd;
+    r = worker_start(read_in_child, &importing, &worker, &report, error);
+    if (r == 0)
+        r = publish(&work, name, report, ret_json, error);
+    worker_end(&worker);
+    json_decref(report);
+    work_done(&work);
+    return r;
+}
