@@ -26,7 +26,30 @@
 
 #define SETUP_SECONDS 60        /* far more than set-up takes on a host that is not broken */
 #define SPARE_SECONDS 30
+#define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
+#define FILES_OF_SLOT 14
+#define FILES_OF_LIVE 3         /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
 #define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */
+
+static void set_files(struct box *box, unsigned files) {
+    box->engine->files += files - box->files;
+    box->files = files;
+}
+
+static unsigned files_of_new(const struct engine *engine) {
+    return FILES_OF_BOX + (cgroup_root_backend(engine->cgroups) != CGROUP_NONE ? FILES_OF_SLOT : 0);
+}
+
+bool box_has_room(const struct engine *engine) {
+    return engine->files + files_of_new(engine) <= engine->max_files || !engine->n_boxes;
+}
+
+void box_live(struct box *box) {
+    close_fd(&box->netns);
+    if (box->slot)
+        slot_rest(box->slot);
+    set_files(box, FILES_OF_LIVE + (box->slot ? 1 : 0));
+}
 
 static void box_free(struct box *box) {
     struct engine *engine = box->engine;
@@ -53,6 +76,7 @@ static void box_free(struct box *box) {
     list_remove(&box->in_program);
     list_remove(&box->in_launcher);
     engine->n_boxes--;
+    set_files(box, 0);
     free(box);
     if (engine->stopping && !engine->n_boxes)
         loop_stop(engine->loop);
@@ -169,6 +193,7 @@ int box_new(struct program *program, struct session *session, struct box **ret_b
     list_init(&box->in_program);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
+    set_files(box, files_of_new(engine));
     if (!engine->n_boxes++)
         engine_tidy(engine);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)

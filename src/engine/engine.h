@@ -38,9 +38,10 @@ struct engine {
     struct loop_source listen;
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;
-    unsigned max_boxes;         /* that our limit of open files can bear, each with all that it may come to need */
+    unsigned max_files, files;  /* of our limit of open files: for boxes; what they have, or may come to need */
     char *socket_path;
     struct list clients, programs, boxes, runs, queue, sessions, streams, sinks;
+    struct list sessions_by[1024];      /* the same, found by a hash of the name */
     uint64_t next_session, next_name, next_exec;
     unsigned n_sessions, n_sinks;
     uint64_t next_program;
@@ -97,6 +98,7 @@ struct slot {
     struct cgroup_slot *cgroup;
     int entries[CGROUP_MAX_ENTRIES];
     int n_entries;
+    bool resting;               /* of few descriptors, and not to be used again */
     struct loop_source oom;
     struct box *box;            /* that uses it */
     struct engine *engine;
@@ -138,6 +140,7 @@ struct box {
     struct run *run;            /* NULL: spare, or its run is over, or: */
     struct session *session;    /* that lives in it */
     bool is_layered;            /* `disk` is a layer (layer.c) */
+    unsigned files;             /* counted in engine->files */
     struct disk_mark *fresh;    /* how that looked before its first command */
     bool oom;
 };
@@ -237,12 +240,15 @@ void box_kill(struct box *box);         /* every process; freed when the kernel 
 void box_orphan(struct box *box);       /* the same, of a program that is going */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
 void box_expect_start(struct box *box); /* of a command, within some time */
+bool box_has_room(const struct engine *engine);         /* for one more, in open files */
+void box_live(struct box *box);         /* a session's, which is ready: holds no more than it must */
 void box_make_spare(struct box *box);
 struct box *box_take_spare(struct program *program, bool layered);
 
 /* slot.c */
 int slot_get(struct program *program, struct slot **ret_slot);
 void slot_put(struct program *program, struct slot *slot);
+void slot_rest(struct slot *slot);
 struct slot *slot_free(struct slot *slot);
 
 /* run.c */

@@ -283,10 +283,17 @@ void exec_attach(struct client *client, struct wire_message *message) {
     if (r == 0 && input && next < message->n_fds) {
         int fd = wire_take_fd(message, next++);
 
-        if (run->has_terminal && !run->typing && run->outputs[0].fd >= 0)
-            run->typing = typing_new(run->engine, fd, run->outputs[0].fd);
-        else
+        if (!run->has_terminal) {
             close_fd(&fd);
+        } else if (run->outputs[0].fd >= 0) {
+            /* Who comes last types: the one before may be gone. */
+            typing_free(run->typing);
+            run->typing = typing_new(run->engine, fd, run->outputs[0].fd);
+        } else {
+            /* It has not started yet, or its terminal is gone. */
+            close_fd(&run->input);
+            run->input = fd;
+        }
     }
     for (unsigned i = 0; i < 2 && r == 0; i++)
         if (streams & 1u << i && next < message->n_fds)

@@ -383,7 +383,7 @@ int program_keep_spares(struct program *program) {
     unsigned wanted = program->n_runs < 2 ? program->n_sessions > 1 : MIN(MAX(program->n_running, 1u), program->engine->features.cpus);
     struct rollbox_error error;
 
-    while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued && program->engine->n_boxes < program->engine->max_boxes) {
+    while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued && box_has_room(program->engine)) {
         struct box *box;
         int r = box_new(program, NULL, &box, &error);
 

@@ -787,7 +787,7 @@ static void pump(struct engine *engine) {
 
         if (engine->n_running && engine->memory_budget && engine->memory_reserved + memory > engine->memory_budget)
             return;
-        if (engine->n_boxes >= engine->max_boxes && !run->program->n_spares) {
+        if (!box_has_room(engine) && !run->program->n_spares) {
             program_drop_spares(engine);
             return;
         }

@@ -29,9 +29,7 @@
 #include "sys/proc.h"
 
 #define TIDY_SECONDS 1
-#define FILES_OF_ENGINE 32      /* its own, of a few clients and launchers, and for telling failures */
-#define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
-#define FILES_OF_SLOT 14
+#define FILES_OF_ENGINE 32u     /* its own, of a few clients and launchers, and for telling failures */
 #define ENOUGH_FILES (1u << 19)
 
 int serve_complain(const char *what, const char *why) {
@@ -209,6 +207,8 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(engine->sessions_by); i++)
+        list_init(&engine->sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
     engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
@@ -237,10 +237,8 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         r = cgroup_root_open(&engine->features, CGROUP_LIMITS, &engine->cgroups);
     if (r < 0)
         return serve_complain("starting", strerror(-r));
-    unsigned each = FILES_OF_BOX + (cgroup_root_backend(engine->cgroups) != CGROUP_NONE ? FILES_OF_SLOT : 0);
     engine->max_finished_fds = MIN(open_files / 8, 2048u);
-    open_files -= engine->max_finished_fds;
-    engine->max_boxes = open_files > FILES_OF_ENGINE + each ? (open_files - FILES_OF_ENGINE) / each : 1;
+    engine->max_files = open_files - engine->max_finished_fds - MIN(open_files / 2, FILES_OF_ENGINE);
     uint64_t available = engine->features.memory_available_bytes;
     engine->memory_budget = have_budget ? memory_budget : available / 10 * 8;
     return 0;

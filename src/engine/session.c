@@ -23,9 +23,18 @@
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
+/* FNV-1a. */
+static struct list *bucket_of(struct engine *engine, const char *name) {
+    uint32_t hash = 2166136261u;
+
+    for (; *name; name++)
+        hash = (hash ^ (unsigned char)*name) * 16777619u;
+    return &engine->sessions_by[(hash ^ hash >> 16) % ARRAY_SIZE(engine->sessions_by)];
+}
+
 struct session *session_find(struct engine *engine, const char *name) {
-    list_for_each(node, &engine->sessions) {
-        struct session *session = container_of(node, struct session, node);
+    list_for_each(node, bucket_of(engine, name)) {
+        struct session *session = container_of(node, struct session, by_name);
 
         if (session->state != SESSION_CLOSING && !strcmp(session->name, name))
             return session;
@@ -85,6 +94,7 @@ struct session *session_new(struct engine *engine, struct program *program, stru
     list_init(&session->works);
     list_init(&session->ended);
     list_add_tail(&engine->sessions, &session->node);
+    list_add_tail(bucket_of(engine, session->name), &session->by_name);
     if (client)
         list_add_tail(&client->sessions, &session->of_client);
     program->n_sessions++;
@@ -116,6 +126,7 @@ static void session_free(struct session *session) {
     node_put(session->at);
     family_put(session->family);
     list_remove(&session->node);
+    list_remove(&session->by_name);
     list_remove(&session->of_client);
     session->program->n_sessions--;
     engine->n_sessions--;
@@ -282,6 +293,7 @@ void session_give_up_box(struct session *session) {
 void session_box_ready(struct session *session) {
     if (session->state == SESSION_NEW)
         session->state = SESSION_LIVE;
+    box_live(session->box);
     if (!session->box->fresh)
         session->box->fresh = state_mark(session->box);
     state_session_ready(session, NULL);
@@ -502,10 +514,12 @@ void session_name_operation(const struct session *session, unsigned char *operat
 }
 
 static struct session *made_before(struct engine *engine, const struct wire_field *operation) {
+    if (!operation->length)
+        return NULL;
     list_for_each(node, &engine->sessions) {
         struct session *session = container_of(node, struct session, node);
 
-        if (operation->length && session->state != SESSION_CLOSING && session->operation_length == operation->length && !memcmp(session->operation, operation->data, operation->length))
+        if ( session->state != SESSION_CLOSING && session->operation_length == operation->length && !memcmp(session->operation, operation->data, operation->length))
             return session;
     }
     return NULL;
@@ -555,9 +569,9 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", ask->sandbox);
     if (ask->detached && engine->is_private)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "detached: a private engine ends with its one client, and all its sandboxes with it; use a shared one");
-    if (engine->n_boxes >= engine->max_boxes) {
+    if (!box_has_room(engine)) {
         program_drop_spares(engine);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%u sandboxes are all that this process' limit of open files bears; raise it (ulimit -n)", engine->max_boxes);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or close some", engine->n_sessions);
     }
     session = session_new(engine, program, ask->detached ? NULL : client, ask->sandbox, NULL, NULL, error);
     if (!session)

@@ -56,6 +56,7 @@ struct session {
     struct program *program;
     struct client *client;      /* NULL: detached */
     struct list node;           /* engine->sessions */
+    struct list by_name;        /* engine->sessions_by */
     struct list of_client;
     char name[SESSION_NAME_MAX + 1];
     uint64_t number;

@@ -85,10 +85,18 @@ void slot_put(struct program *program, struct slot *slot) {
     if (cgroup_slot_oom_fd(slot->cgroup) >= 0 && cgroup_slot_oom_events(slot->cgroup) & EPOLLIN)
         while (read(cgroup_slot_oom_fd(slot->cgroup), &count, sizeof count) > 0)
             ;
-    if (program)
+    if (program && !slot->resting)
         list_add_tail(&program->slots, &slot->node);
     else
         slot_free(slot);
+}
+
+/* Of a box that lives: its init has entered, and is looked at now and then. */
+void slot_rest(struct slot *slot) {
+    slot->resting = true;
+    while (slot->n_entries)
+        close(slot->entries[--slot->n_entries]);
+    cgroup_slot_rest(slot->cgroup);
 }
 
 struct slot *slot_free(struct slot *slot) {

@@ -88,6 +88,7 @@ struct cgroup_slot {
     int oom_fd;                 /* v1: eventfd. v2: borrowed from files */
     int files[SLOT_FILES];
     bool peak_resets;
+    bool resting;               /* `files` are opened for each look */
     uint64_t memory_limit;
     struct cgroup_usage base;   /* what was counted before the last reset */
 };
@@ -724,7 +725,7 @@ static int arm_oom_eventfd(struct cgroup_slot *slot) {
     return 0;
 }
 
-static int open_files(struct cgroup_slot *slot) {
+static int open_readings(struct cgroup_slot *slot) {
     struct cgroup_root *root = slot->root;
 
     for (size_t i = 0; i < SLOT_FILES; i++) {
@@ -733,7 +734,7 @@ static int open_files(struct cgroup_slot *slot) {
         char path[96];
         int at;
 
-        if (name == NULL || root->where[row->controller] < 0 || !(slot->members & 1u << root->where[row->controller]))
+        if (name == NULL || slot->files[i] >= 0 || root->where[row->controller] < 0 || !(slot->members & 1u << root->where[row->controller]))
             continue;
         at = root->hierarchies[root->where[row->controller]].engine_fd;
         snprintf(path, sizeof(path), "%s/%s", slot->name, name);
@@ -745,8 +746,15 @@ static int open_files(struct cgroup_slot *slot) {
         if (slot->files[i] < 0 && (errno != ENOENT || row->required))
             return -errno;
     }
-    if (root->backend == CGROUP_V1)
-        return arm_oom_eventfd(slot);
+    return 0;
+}
+
+static int open_files(struct cgroup_slot *slot) {
+    struct cgroup_root *root = slot->root;
+    int r = open_readings(slot);
+
+    if (r < 0 || root->backend == CGROUP_V1)
+        return r < 0 ? r : arm_oom_eventfd(slot);
     slot->dir_fd = openat(root->hierarchies[0].engine_fd, slot->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (slot->dir_fd < 0)
         return -errno;
@@ -946,10 +954,21 @@ static int read_usage(struct cgroup_slot *slot, struct cgroup_usage *u) {
     return 0;
 }
 
+void cgroup_slot_rest(struct cgroup_slot *slot) {
+    slot->resting = true;
+    for (size_t i = 0; i < SLOT_FILES; i++)
+        if (slot->root->backend == CGROUP_V1 || i != FILE_OOM)     /* v2: oom_fd is that */
+            close_fd(&slot->files[i]);
+}
+
 int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage) {
     struct cgroup_usage u;
-    int r = read_usage(slot, &u);
+    int r = slot->resting ? open_readings(slot) : 0;
 
+    if (r == 0)
+        r = read_usage(slot, &u);
+    if (slot->resting)
+        cgroup_slot_rest(slot);
     if (r < 0)
         return r;
     u.cpu_ns -= slot->base.cpu_ns;

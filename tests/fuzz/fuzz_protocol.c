@@ -48,16 +48,18 @@ static void check(bool holds) {
 }
 
 static void start(void) {
-    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.queue, &engine.finished };
+    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.runs, &engine.queue, &engine.finished, &engine.sessions, &engine.streams, &engine.sinks };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(engine.sessions_by); i++)
+        list_init(&engine.sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine.finished_by); i++)
         list_init(&engine.finished_by[i]);
     engine.janitor = engine.listen_fd = engine.signal_fd = engine.lock_fd = -EBADF;
     engine.init_path = "/bin/true";
-    engine.max_boxes = 16;
+    engine.max_files = 64 * (16);
     engine.max_finished_fds = 16;
     engine.null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     features_quick(&engine.features);
