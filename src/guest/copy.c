@@ -10,6 +10,9 @@
  * What is read is a guest's work, of any depth and width, and may belong to a sandbox that stands still but lives. Nothing is written to it and no link in it followed. The walk keeps few directories open:
  * those further up are found again as "..". Memory is a small record for each level.
  *
+ * Most of the time goes into making many small files, so a second process helps with those of a large directory. It shares the descriptors, and the directory's entries in shared memory, of which each
+ * takes the next one until there are none.
+ *
  * Hard links are kept with the help of a directory in the copy, in which each such file has a second name: the number that it has in its layer.
  *
  * Not copied: access lists of FIFOs, and what only the host's root could have set.
@@ -17,7 +20,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/mount.h>
+#include <linux/sched.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -25,7 +32,9 @@
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <sys/xattr.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -40,6 +49,8 @@
 #define LINKS "links"                   /* beside the parts, while a layer is copied */
 #define OPEN_LEVELS 48                  /* of each tree */
 #define WHOLE 262144u                   /* up to here a file is read and written in one go */
+#define WORTH_HELP 64                   /* regular files at once */
+#define MAX_FILES (65536 / 24)          /* in what one call lists */
 #define NO_SECURE_FIXUP 4               /* SECBIT_NO_SETUID_FIXUP: a change of the id for files takes no right away */
 
 /* What getdents64(2) fills in; C libraries disagree on its name. */
@@ -64,7 +75,24 @@ struct level {
     bool whiteouts;             /* the copy has some */
 };
 
+/* What both processes work on: the regular files that one call has listed. */
+struct crew {
+    _Atomic uint64_t ticket;    /* round << 32 | how many << 16 | the next */
+    _Atomic uint32_t done;      /* by the helper, of all rounds */
+    _Atomic uint32_t calls;     /* changes to wake the helper */
+    atomic_bool sleeps, stop;
+    _Atomic int error;
+    int from, to;
+    bool fresh;
+    uint32_t files[MAX_FILES];  /* where their names are */
+    bool left[MAX_FILES];       /* not for the helper */
+    _Alignas(struct entry) char entries[65536];
+};
+
 struct walk {
+    struct crew *crew;
+    pid_t helper;               /* 0: none yet; -1: none is to be had */
+    uint32_t n_done;            /* by it before this round */
     struct level *levels;
     size_t n_levels;
     size_t first_open;          /* of the levels; the top is always */
@@ -255,7 +283,8 @@ static int forget_links(struct walk *w) {
 
 /* ---- the tree -------------------------------------------------------------------------------------------------------- */
 
-static int copy_one(struct walk *w, struct level *l, const char *name, unsigned char type) {
+/* 1: it has more than one name, which `alone` are not copied. */
+static int copy_one(struct walk *w, struct level *l, const char *name, unsigned char type, bool alone) {
     char known[24];
     struct stat st;
     int from = -1, r = 0;
@@ -266,6 +295,8 @@ static int copy_one(struct walk *w, struct level *l, const char *name, unsigned 
         r = -errno;
     else if ((type == DT_REG) != S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
         r = -ESTALE;            /* somebody lives in it after all */
+    else if (alone && st.st_nlink > 1)
+        r = 1;
     if (r == 0 && !l->fresh && (r = remove_at(l->to, name)) == -ENOENT)
         r = 0;
     if (r == 0 && S_ISCHR(st.st_mode) && st.st_rdev == 0) {
@@ -286,29 +317,165 @@ static int copy_one(struct walk *w, struct level *l, const char *name, unsigned 
     return r;
 }
 
+/* ---- two at once ----------------------------------------------------------------------------------------------------- */
+
+/* The next file of the round; -1: there is none. */
+static int take_file(struct crew *crew) {
+    uint64_t ticket = atomic_load(&crew->ticket);
+
+    while ((ticket & 0xffff) < (ticket >> 16 & 0xffff))
+        if (atomic_compare_exchange_weak(&crew->ticket, &ticket, ticket + 1))
+            return (int)(ticket & 0xffff);
+    return -1;
+}
+
+static void futex_wait(_Atomic uint32_t *at, uint32_t seen) {
+    struct timespec most = { 0, 100000000 };
+
+    (void)sys_call4(__NR_futex, at, FUTEX_WAIT, seen, &most);
+}
+
+static void futex_wake(_Atomic uint32_t *at) {
+    (void)sys_call3(__NR_futex, at, FUTEX_WAKE, 1);
+}
+
+static int copy_file_of(struct walk *w, struct level *l, int i, bool alone) {
+    return copy_one(w, l, w->crew->entries + w->crew->files[i], DT_REG, alone);
+}
+
+_Noreturn static void help(struct walk *w) {
+    struct crew *crew = w->crew;
+
+    for (;;) {
+        uint32_t calls = atomic_load(&crew->calls);
+        int i = take_file(crew);
+
+        if (i < 0) {
+            atomic_store(&crew->sleeps, true);
+            if (atomic_load(&crew->stop))
+                _exit(0);
+            if (atomic_load(&crew->calls) == calls)
+                futex_wait(&crew->calls, calls);
+            atomic_store(&crew->sleeps, false);
+            continue;
+        }
+        struct level l = { .from = crew->from, .to = crew->to, .fresh = crew->fresh };
+        int r = copy_file_of(w, &l, i, true);
+        crew->left[i] = r > 0;
+        if (r < 0)
+            atomic_store(&crew->error, r);
+        atomic_fetch_add(&crew->done, 1);
+        futex_wake(&crew->done);
+    }
+}
+
+static void call_helper(struct walk *w) {
+    atomic_fetch_add(&w->crew->calls, 1);
+    if (atomic_load(&w->crew->sleeps))
+        futex_wake(&w->crew->calls);
+}
+
+static void start_helper(struct walk *w) {
+    struct clone_args args = { .flags = CLONE_FILES, .exit_signal = SIGCHLD };
+    pid_t parent = getpid(), pid = (pid_t)sys_clone3(&args, sizeof args);
+
+    if (pid == 0) {
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || getppid() != parent)
+            _exit(1);
+        help(w);
+    }
+    w->helper = pid < 0 ? -1 : pid;
+}
+
+/* The helper is at work on something of this round until it has said that it is done. */
+static int await_helper(struct walk *w, uint32_t done) {
+    for (;;) {
+        uint32_t now = atomic_load(&w->crew->done);
+
+        if (now == done)
+            return atomic_load(&w->crew->error);
+        if (waitpid(w->helper, NULL, WNOHANG) == w->helper) {
+            w->helper = -1;
+            return -ECHILD;
+        }
+        futex_wait(&w->crew->done, now);
+    }
+}
+
+static void stop_helper(struct walk *w) {
+    if (w->helper <= 0)
+        return;
+    atomic_store(&w->crew->stop, true);
+    call_helper(w);
+    waitpid(w->helper, NULL, 0);
+}
+
+/* The regular files of a round. */
+static int copy_round(struct walk *w, struct level *l, size_t n) {
+    struct crew *crew = w->crew;
+    size_t by_us = 0;
+    int i, r = 0;
+
+    crew->from = l->from;
+    crew->to = l->to;
+    crew->fresh = l->fresh;
+    memset(crew->left, 0, n);
+    bool helped = n >= WORTH_HELP && w->helper >= 0;
+    atomic_store(&crew->ticket, ((atomic_load(&crew->ticket) >> 32) + 1) << 32 | n << 16);
+    if (helped && !w->helper)
+        start_helper(w);
+    else if (helped)
+        call_helper(w);
+    while (r == 0 && (i = take_file(crew)) >= 0) {
+        r = copy_file_of(w, l, i, false);
+        by_us++;
+    }
+    /* After a failure nobody is to begin with the others. */
+    while (r < 0 && take_file(crew) >= 0)
+        by_us++;
+    w->n_done += (uint32_t)(n - by_us);
+    if (w->helper > 0 && n > by_us) {
+        int theirs = await_helper(w, w->n_done);
+        r = r < 0 ? r : theirs;
+    }
+    for (size_t left = 0; r == 0 && left < n; left++)
+        if (crew->left[left])
+            r = copy_file_of(w, l, (int)left, false);
+    return r;
+}
+
+/* ---- directories ----------------------------------------------------------------------------------------------------- */
+
 static bool is_dot(const char *name) {
     return name[0] == '.' && (!name[1] || (name[1] == '.' && !name[2]));
 }
 
 /* All but the directories in a directory. At the top only the parts count. */
 static int copy_files(struct walk *w, struct level *l) {
-    static _Alignas(struct entry) char entries[65536];
+    struct crew *crew = w->crew;
     bool top = l == w->levels;
     long n = 0;
     int r = 0;
 
-    while (r == 0 && (n = sys_call3(__NR_getdents64, l->from, entries, sizeof entries)) > 0)
-        for (long i = 0; r == 0 && i < n;) {
-            const struct entry *entry = (const void *)(entries + i);
+    while (r == 0 && (n = sys_call3(__NR_getdents64, l->from, crew->entries, sizeof crew->entries)) > 0) {
+        size_t n_files = 0;
 
-            i += entry->length;
+        for (long i = 0; r == 0 && i < n;) {
+            const struct entry *entry = (const void *)(crew->entries + i);
+
             if (is_dot(entry->name) || (top && entry->name[0] != 'p'))
-                continue;
-            if (entry->type == DT_DIR)
+                ;
+            else if (entry->type == DT_DIR)
                 l->has_directories = true;
+            else if (entry->type == DT_REG)
+                crew->files[n_files++] = (uint32_t)(entry->name - crew->entries);
             else
-                r = copy_one(w, l, entry->name, entry->type);
+                r = copy_one(w, l, entry->name, entry->type, false);
+            i += entry->length;
         }
+        if (r == 0 && n_files)
+            r = copy_round(w, l, n_files);
+    }
     l->listed = true;
     return r < 0 ? r : n < 0 ? (int)n : 0;
 }
@@ -500,7 +667,8 @@ int copy_layers(const int *layers, size_t n, uint32_t id, uint64_t bytes, uint64
         return copy;
     umask(0);
     w.levels = mmap(NULL, w.n_levels * sizeof *w.levels, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (w.levels == MAP_FAILED)
+    w.crew = mmap(NULL, sizeof *w.crew, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (w.levels == MAP_FAILED || w.crew == MAP_FAILED)
         return -errno;
     w.top = openat(copy, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     r = w.top < 0 ? -errno : create_as(id);
@@ -510,6 +678,7 @@ int copy_layers(const int *layers, size_t n, uint32_t id, uint64_t bytes, uint64
         if (from >= 0)
             close(from);
     }
+    stop_helper(&w);
     if (r == 0 && fstatfs(copy, &used) < 0)
         r = -errno;
     if (r < 0)

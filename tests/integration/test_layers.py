@@ -3,6 +3,7 @@
 
 import errno
 import os
+import stat
 
 import pytest
 from harness import caller, place  # noqa: F401
@@ -188,3 +189,90 @@ def test_merge_shows_what_the_layers_show(launcher, seed):
         os.close(one)
     twice = merged(launcher, [merged(launcher, layers[:4]), merged(launcher, layers[4:])])
     assert tree(launcher, [twice], roots) == wanted
+
+
+def raw(directory, path=b""):
+    """All that is in a layer as it is, by path."""
+    found = {}
+    for name in os.listdir(directory + path if path else directory):
+        at = path + b"/" + name
+        s = os.lstat(directory + at)
+        whiteout = stat.S_ISCHR(s.st_mode)
+        of_file = (s.st_blocks, s.st_atime_ns) if stat.S_ISREG(s.st_mode) else ()   # looking at other things is an access
+        found[at] = (stat.S_IFMT(s.st_mode),) if whiteout else (s.st_mode, s.st_uid, s.st_nlink, s.st_size, s.st_mtime_ns, *of_file)
+        if stat.S_ISREG(s.st_mode) or stat.S_ISDIR(s.st_mode):
+            kept = {key: os.getxattr(directory + at, key) for key in os.listxattr(directory + at)}
+            found[at] += tuple(sorted((key, value) for key, value in kept.items() if key not in ("user.overlay.origin", "user.overlay.impure", "user.overlay.uuid")))
+        if stat.S_ISDIR(s.st_mode):
+            found.update(raw(directory, at))
+    return found
+
+
+def parts(layer):
+    return {i: raw(b"/proc/self/fd/%d/p%d" % (layer, i)) for i in (0, 1, 3)}
+
+
+ACLS = r"""
+import os, struct
+acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, mode, i) for tag, mode, i in ((1, 6, 2**32 - 1), (2, 4, 1000), (4, 0, 2**32 - 1), (0x10, 4, 2**32 - 1), (0x20, 0, 2**32 - 1)))
+os.mkdir("/tmp/acl")
+os.setxattr("/tmp/acl", "system.posix_acl_default", acl)
+open("/tmp/acl/inherits", "w").close()
+open("/tmp/acl/not", "w").close()
+os.removexattr("/tmp/acl/not", "system.posix_acl_access")
+os.setxattr("/tmp/acl", "system.posix_acl_access", acl.replace(struct.pack("<HH", 1, 6), struct.pack("<HH", 1, 7)))
+"""
+
+
+@pytest.mark.parametrize("seed", (1, 2))
+def test_copy_of_one_layer_is_exact(launcher, seed):
+    """Down to link counts, holes and times; the sandbox whose files they are still lives, and nothing of its is touched."""
+    roots = ["/tmp", str(launcher.home / "work")]
+    with launcher.create() as below:
+        below.run(*PYTHON, CHANGES, str(seed), "200", *roots)
+    with launcher.create([below.layer]) as box:
+        box.run(*PYTHON, CHANGES, str(seed + 50), "200", *roots)
+        box.run(*PYTHON, ACLS)
+        box.sh("cd /tmp; truncate -s 3M hole; echo x | dd of=hole bs=1 seek=1M conv=notrunc 2>/dev/null; for i in 1 2 3; do ln hole hole$i; done")
+        before = parts(box.layer)
+        assert len(before[0]) > 10
+        copy = merged(launcher, [box.layer])
+        assert parts(box.layer) == before
+        assert parts(copy) == before
+        assert sorted(os.listdir(f"/proc/self/fd/{copy}")) == ["p0", "p1", "p2", "p3"]
+
+
+def test_copy_of_many_files(launcher):
+    """So many in one directory that two processes copy them, some with several names, some over others."""
+    make = "import os\nos.makedirs('/tmp/d', exist_ok=True); os.chdir('/tmp/d')\nfor i in range({}):\n  open(f'{{i}}', 'w').write(f'{} {{i}}' * 100)\n  i % 7 or os.path.exists(f'x{{i}}') or os.link(f'{{i}}', f'x{{i}}')"
+    with launcher.create() as first:
+        first.run(*PYTHON, make.format(3000, "first"))
+    with launcher.create([first.layer]) as second:
+        second.run(*PYTHON, make.format(1000, "second"))
+    assert parts(merged(launcher, [second.layer])) == parts(second.layer)
+    one = merged(launcher, [first.layer, second.layer])
+    assert tree(launcher, [one], ["/tmp/d"]) == tree(launcher, [first.layer, second.layer], ["/tmp/d"])
+
+
+def test_copy_of_a_deep_tree(launcher):
+    """As deep as a guest likes: made from the inside out, as every step takes the longer the deeper it is."""
+    dig = "import os\nos.chdir('/tmp'); os.mkdir('d')\nfor i in range(10000):\n  os.mkdir('n'); open('n/f', 'w').write(str(i)); os.rename('d', 'n/d'); os.rename('n', 'd')"
+    change = "import os\nos.chdir('/tmp')\nfor i in range(1000): os.chdir('d')\nopen('g', 'w'); os.unlink('f')"
+    climb = "import os\nos.chdir('/tmp')\nfor i in range(10000):\n  os.chdir('d')\n  if i % 1000 == 999: print(sorted(os.listdir('.')))\nprint(os.path.exists('f'), os.listdir('d'))"
+    with launcher.create() as first:
+        first.run(*PYTHON, dig)
+    with launcher.create([first.layer]) as second:
+        second.run(*PYTHON, change)
+    with launcher.create([merged(launcher, [first.layer, second.layer])]) as box:
+        assert box.run(*PYTHON, climb).splitlines() == ["['d', 'g']"] + ["['d', 'f']"] * 9 + ["True []"]
+
+
+def test_copy_that_does_not_fit(launcher):
+    with launcher.create() as box:
+        box.sh("head -c 1000000 /dev/zero > /tmp/big")
+    launcher.copy([box.layer], (500000, 1000), error=errno.ENOSPC)
+    with launcher.create() as box:
+        box.run(*PYTHON, "import os\nos.chdir('/tmp')\nfor i in range(300): os.mknod(str(i)); os.mkdir('d'); os.chdir('d')")
+    launcher.copy([box.layer], (1 << 20, 10), error=errno.ENOSPC)
+    launcher.copy([], error=errno.EBADMSG)
+    assert os.listdir(f"/proc/self/fd/{merged(launcher, [box.layer])}")
