@@ -206,12 +206,12 @@ def deep(top, levels, make=False):
 def test_deep_trees(box, place, tmp_path):
     for name in ("from", "to"):
         (tmp_path / name).mkdir()
-    bottom = deep(tmp_path / "from", 3000, make=True)
+    bottom = deep(tmp_path / "from", 1000, make=True)
     os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=bottom))
     os.close(bottom)
     box.upload(tmp_path / "from", f"{place}/up")
     box.download(f"{place}/up", tmp_path / "to")
-    bottom = deep(tmp_path / "to", 3000)
+    bottom = deep(tmp_path / "to", 1000)
     assert os.stat("file", dir_fd=bottom).st_size == 0
     os.close(bottom)
     box.remove(f"{place}/up", recursive=True)
