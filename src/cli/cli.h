@@ -35,6 +35,8 @@ int cmd_exec(const struct options *options);
 int cmd_attach(const struct options *options);
 int cmd_rm(const struct options *options);
 int cmd_sandbox(const struct options *options);
+int cmd_image(const struct options *options);
+int cmd_store(const struct options *options);
 int cmd_engine_start(const struct options *options);
 int cmd_engine_status(const struct options *options);
 int cmd_engine_stop(const struct options *options);
@@ -50,6 +52,9 @@ int cli_fail_error(const struct options *options, const struct rollbox_error *er
 
 /* Opens the engine that --engine names, or a private one. As rollbox_engine_open. */
 int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+
+/* Becomes rollbox-store with its command and the options given; CLI_EXIT_ERROR if that cannot be found. */
+int cli_become_store(const struct options *options, const char *command);
 
 /* Flushes standard output: `status`, or CLI_EXIT_ERROR with a line if what was printed could not be written. */
 int cli_flush(const struct options *options, int status);

@@ -18,9 +18,12 @@
     (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | \
      COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP)
 #define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
+#define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
+#define STORE_COMMANDS                                                                                                                            \
+    (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
 #define JSON_COMMANDS                                                                                                                              \
     (COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK | COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_SNAPSHOT | \
-     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP)
+     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | STORE_COMMANDS)
 
 /* In the order of the help. */
 const struct option option_table[] = {
@@ -28,7 +31,7 @@ const struct option option_table[] = {
     { OPTION_JOBS, 'j', "jobs", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how many jobs run at once (default: the CPUs)" },
     { OPTION_ORDERED, 0, "ordered", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "write the rows in the order of the jobs, not as they end" },
     { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how often a job is tried again after an infrastructure error (default 2)" },
-    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH | COMMAND_CP, NULL, "no progress bar on a terminal" },
+    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH | COMMAND_CP | COMMAND_IMAGE_IMPORT, NULL, "no progress bar on a terminal" },
     { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL, "start it in the background and return when it answers" },
     { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL, "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
     { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "pause it after so long without a call or a running command" },
@@ -48,6 +51,12 @@ const struct option option_table[] = {
     { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL, "a snapshot's files (default: those of now)" },
     { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL, "unified diffs of text files" },
     { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL, "even if the host's files were changed meanwhile" },
+    { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL, "what it will be called in the store (required): A-Z a-z 0-9 . _ : @ / + -" },
+    { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL, "which image, if the archive has several" },
+    { OPTION_MAX_ENTRIES, 0, "max-entries", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse more files and directories than so many (default 2000000)" },
+    { OPTION_MAX_BYTES, 0, "max-bytes", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse what unpacks to more bytes (default 64 GiB)" },
+    { OPTION_MAX_DEPTH, 0, "max-depth", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse deeper trees (default 1000)" },
+    { OPTION_MAX_RATIO, 0, "max-ratio", "N", OPTION_COUNT, COMMAND_IMAGE_IMPORT, NULL, "refuse layers that unpack to more than N times their size (default 500)" },
     { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, JSON_COMMANDS, NULL, "print the result as one JSON object" },
     { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH | COMMAND_CREATE, NULL, "a policy file (JSON); the options below add to it" },
     { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable", "let the sandbox read PATH of the host" },
@@ -126,6 +135,19 @@ const struct command command_table[] = {
     { "commit", "NAME [PATH]", "publish on the host what was changed below a --writable path (default: all of them)", NULL, COMMAND_COMMIT, 1, 2, cmd_sandbox, 0 },
     { "discard", "NAME", "drop what was changed since the latest snapshot, or the beginning", "Its processes are killed.\n", COMMAND_DISCARD, 1, 1, cmd_sandbox, 0 },
     { "export", "NAME FILE", "write a snapshot to one file", NULL, COMMAND_EXPORT, 2, 2, cmd_sandbox, 0 },
+    { "import", "FILE", "bring a snapshot that was exported into the store, for --image snapshot:NAME", NULL, COMMAND_IMPORT, 1, 1, cmd_image, 0 },
+    { "image import", "PATH", "bring an image into the store: an OCI layout, or a tar of one or of docker save",
+      "Layers that the store has already are not stored again. An image of the same name is replaced.\n"
+      "Example: docker save python:3.12 -o python.tar; rollbox image import --name python:3.12 python.tar\n",
+      COMMAND_IMAGE_IMPORT, 1, 1, cmd_image, 0 },
+    { "image ls", "", "list the images and snapshots of the store", NULL, COMMAND_IMAGE_LS, 0, 0, cmd_image, 0 },
+    { "image rm", "NAME", "remove an image, or snapshot:NAME; rollbox store gc then frees its layers", NULL, COMMAND_IMAGE_RM, 1, 1, cmd_image, 0 },
+    { "image show", "NAME", "show an image's layers and configuration", NULL, COMMAND_IMAGE_SHOW, 1, 1, cmd_image, 0 },
+    { "store path", "", "print where the store is", NULL, COMMAND_STORE_PATH, 0, 0, cmd_store, 0 },
+    { "store gc", "", "remove layers that no image needs and no sandbox uses", NULL, COMMAND_STORE_GC, 0, 0, cmd_store, 0 },
+    { "store fsck", "", "read every layer anew, and mark those that are damaged",
+      "A marked layer is refused by name. Importing its image again mends it. Exit status: 1 if something is damaged.\n", COMMAND_STORE_FSCK, 0, 0, cmd_store, 0 },
+    { "store df", "", "tell how much the store holds and what of it is unused", NULL, COMMAND_STORE_DF, 0, 0, cmd_store, 0 },
     { "engine start", "", "run a shared engine, in the foreground",
       "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else /run/rollbox.sock (root) or /run/user/UID/rollbox.sock:\n"
       "every command that needs a shared engine looks there.\n",

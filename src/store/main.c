@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -253,7 +252,7 @@ static int export_job(const struct job *job, const struct arguments *arguments, 
 }
 
 static int commit_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
-    return commit_place(job, arguments->part, ret_json, error);
+    return commit_places(job, arguments->part, ret_json, error);
 }
 
 static int call_diff(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -264,6 +263,14 @@ static int call_diff(int store, const struct arguments *arguments, json_t **ret_
 static int call_export(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)store;
     return with_job(export_job, arguments, ret_json, error);
+}
+
+static int call_sweep(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    int r = commit_sweep(arguments->operand, error);
+
+    (void)store;
+    *ret_json = json_object();
+    return r;
 }
 
 static int call_commit(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -310,7 +317,8 @@ static const struct command commands[] = {
     { "df", NULL, "how much there is", true, true, call_usage, tell_usage },
     { "diff", NULL, "what the layers of the job on standard input change", false, false, call_diff, tell_diff },
     { "export", "FILE", "the layers of a job as one file", false, false, call_export, tell_nothing },
-    { "commit", NULL, "publish a place of a job on the host; --part PART", false, false, call_commit, tell_nothing },
+    { "commit", NULL, "publish the places of a job on the host; --part PART: one of them", false, false, call_commit, tell_nothing },
+    { "sweep", "PATH", "remove what commits beside it have left", false, false, call_sweep, tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults, tell_faults },
 };
 
@@ -448,7 +456,6 @@ int main(int argc, char **argv) {
         (void)setrlimit(RLIMIT_NOFILE, &files);
     }
     umask(0077);
-    signal(SIGPIPE, SIG_IGN);
     fault_init();
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         help();

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rollbox store: what is in the store as a whole. The work is rollbox-store's, a program of its own: this one parses no archive and walks no guest's tree. It takes this process' place, under the name of the
+ * command that was typed, so that its messages and its exit status are ours.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "cli/cli.h"
+
+#define PROGRAM "rollbox-store"
+
+/* Beside this program (a build tree, the Python package), then where an installation puts it. */
+static void execute(char *const *argv) {
+    static const char *const below[] = { PROGRAM, "../libexec/rollbox/" PROGRAM };
+    auto_buf struct buf candidate = BUF_INIT;
+    auto_free char *self = realpath("/proc/self/exe", NULL);
+    char *slash = self ? strrchr(self, '/') : NULL;
+
+    for (size_t i = 0; slash && i < ARRAY_SIZE(below); i++) {
+        candidate.length = 0;
+        buf_add(&candidate, self, (size_t)(slash + 1 - self));
+        buf_add_text(&candidate, below[i]);
+        if (!buf_failed(&candidate))
+            execv(candidate.data, argv);
+    }
+#ifdef ROLLBOX_LIBEXECDIR
+    execv(ROLLBOX_LIBEXECDIR "/" PROGRAM, argv);
+#endif
+}
+
+int cli_become_store(const struct options *options, const char *command) {
+    static char separator[] = "--";
+    auto_buf struct buf name = BUF_INIT;
+    size_t n = 0;
+    auto_free char **argv = calloc(2 * options->n_uses + (size_t)options->n_rest + 4, sizeof *argv);
+    auto_free char **words = calloc(options->n_uses + 1, sizeof *words);
+
+    buf_printf(&name, "rollbox %s", options->command->name);
+    if (!argv || !words || buf_failed(&name))
+        return cli_fail(options, "out of memory");
+    argv[n++] = name.data;
+    argv[n++] = (char *)(uintptr_t)command;
+    for (size_t i = 0; i < options->n_uses; i++) {
+        const struct option_use *use = &options->uses[i];
+
+        if (asprintf(&words[i], "--%s%s%s", use->option->name, use->value ? "=" : "", use->value ? use->value : "") < 0)
+            return cli_fail(options, "out of memory");
+        argv[n++] = words[i];
+    }
+    if (options->n_rest) {
+        argv[n++] = separator;
+        argv[n++] = options->rest[0];
+    }
+    execute(argv);
+    int error_number = errno;
+    for (size_t i = 0; i < options->n_uses; i++)
+        free(words[i]);
+    return cli_fail(options, PROGRAM " cannot be started: %s; it belongs beside rollbox or into its libexec directory", strerror(error_number));
+}
+
+int cmd_store(const struct options *options) {
+    switch (options->command->bit) {
+    case COMMAND_STORE_PATH:
+        return cli_become_store(options, "path");
+    case COMMAND_STORE_GC:
+        return cli_become_store(options, "gc");
+    case COMMAND_STORE_FSCK:
+        return cli_become_store(options, "fsck");
+    default:
+        return cli_become_store(options, "df");
+    }
+}
