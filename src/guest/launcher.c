@@ -114,14 +114,19 @@ static int set_names(const struct plan *plan, struct guest_fault *fault) {
     return 0;
 }
 
-static int build_root(const struct plan *plan, struct guest_fault *fault) {
-    struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
-
+/* An empty root, with the host's in it. */
+static int enter_root(struct guest_fault *fault) {
     umask(0);
     if (mount("rollbox", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m") < 0)
         return guest_fault(fault, GUEST_STAGE_ROOT, 1, -errno);
     if (chdir(STAGE) < 0 || mkdir(HOST, 0700) < 0 || sys_pivot_root(".", HOST) < 0 || chdir("/") < 0)
         return guest_fault(fault, GUEST_STAGE_PIVOT, 0, -errno);
+    return 0;
+}
+
+static int build_root(const struct plan *plan, struct guest_fault *fault) {
+    struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
+
     int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int host = open("/" HOST, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0 || host < 0)
@@ -177,6 +182,8 @@ static int build(const struct plan *plan, bool in_namespaces, struct guest_fault
 
     int r = in_namespaces ? 0 : enter_namespaces(plan->flags & PLAN_AS_ROOT, fault);
 
+    if (r == 0 && !in_namespaces)
+        r = enter_root(fault);
     if (r == 0)
         r = set_names(plan, fault);
     if (r == 0)
@@ -361,8 +368,10 @@ int main(int argc, char **argv) {
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
     bool early = argc > 2;      /* for a plan with namespaces, by "root" or another */
     int early_error = early ? enter_namespaces(!strcmp(argv[2], "root"), &fault) : 0;
-    if (early && early_error == 0)
+    if (early && early_error == 0) {
         make_first_netns();
+        early_error = enter_root(&fault);
+    }
     int r = receive_plan(&plan);
     if (r == 0)
         r = early_error ? early_error : build(plan, early, &fault);
