@@ -44,7 +44,7 @@ Starter = Callable[..., int]
 
 _tokens = itertools.count(1)
 _pending: Dict[int, Any] = {}
-"""PendingRuns and LooseRuns, which have a callback, of all connections, by token. Who pops one owns its end."""
+"""PendingRuns, and LooseRuns by a weak reference, of all connections, by token. Who pops one owns its end."""
 
 
 class PendingRun:
@@ -81,9 +81,26 @@ class PendingRun:
             self.connection.release()
 
 
+class _Loosely:
+    """What `_pending` has of a LooseRun, which may be forgotten before its end."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: "LooseRun") -> None:
+        self._run = weakref.ref(run)
+
+    def on_end(self, _: Any) -> None:
+        run = self._run()
+        if run is not None:
+            run.on_end()
+
+    def abandon(self) -> None:
+        pass
+
+
 class LooseRun:
-    """A run under way that anybody may wait for, any number of times, and that runs on when nobody does. It holds no use of its connection
-    but while somebody waits; when the connection goes, it is lost.
+    """A run under way that anybody may wait for, any number of times. It holds no use of its connection but while somebody waits; when the
+    connection goes, it is lost. Forgetting it frees the run, which kills the command unless it was started detached.
 
     Made with a use of the connection held.
     """
@@ -98,7 +115,7 @@ class LooseRun:
         self._callbacks: List[Callable[[], None]] = []
         self._result: Optional[Result[bytes]] = None
         self._lock = threading.Lock()
-        _pending[self.token] = self
+        _pending[self.token] = _Loosely(self)
         try:
             self.run = starter(_CALLBACK, self.token)
         except BaseException:
@@ -106,7 +123,7 @@ class LooseRun:
             raise
         connection.loose[self.run] = self.token
 
-    def on_end(self, _: Any) -> None:
+    def on_end(self) -> None:
         with self._lock:
             self._ended = True
             callbacks, self._callbacks = self._callbacks, []
@@ -150,6 +167,7 @@ class LooseRun:
 
     def __del__(self) -> None:
         run, self.run = self.run, None
+        _pending.pop(self.token, None)
         if run is None or self.connection.process != os.getpid() or not self.connection.use():
             return                          # it is freed with the connection
         try:

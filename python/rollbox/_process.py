@@ -201,6 +201,16 @@ class Stream:
             self.close()
 
 
+def _file_of(data: bytes) -> int:
+    """A descriptor that reads as data."""
+    with os.fdopen(os.memfd_create("rollbox-output"), "wb") as file:
+        file.write(data)
+        file.flush()
+        fd = os.dup(file.fileno())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
 class Process:
     """A command that runs in a session.
 
@@ -234,8 +244,14 @@ class Process:
     @classmethod
     def attach(cls, handle: Handle, id: str, text: bool) -> "Process":
         """(For this package: Sandbox.process.)"""
-        terminal = any(one.get("id") == id and one.get("terminal") for one in handle.json(
-            "rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("execs", ()))
+        rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("execs", ())
+        row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
+        terminal = bool(row.get("terminal"))
+        if row.get("state") == "ended":         # nothing is streamed any more: its output is in the result
+            run = handle.start(AttachRequest(id))
+            result = run.wait(None)
+            assert result is not None
+            return cls(handle, id, run, None, _file_of(result.stdout), _file_of(result.stderr), text)
         with Pipes() as pipes:
             stdin, stdin_read = pipes.writer() if terminal else (None, -1)
             stdout, stdout_write = pipes.reader()
