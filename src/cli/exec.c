@@ -19,6 +19,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
@@ -170,6 +171,13 @@ static void pump(struct view *view) {
     }
 }
 
+/* Writes what a retry by an id got at once: the first one's output, which came with its result and not by a stream. */
+static int write_rest(const struct view *view, const struct relay *relay, int fd, const void *data, size_t length) {
+    int r = relay->passed || relay->broken || !length ? 0 : fd_write_all(fd, data, length);
+
+    return r < 0 && r != -EPIPE ? cli_fail(view->options, "cannot write to standard %s: %s", fd == STDOUT_FILENO ? "output" : "error", strerror(-r)) : 0;
+}
+
 /* The command's end as ours. */
 static int conclude(struct view *view, uint64_t output_limit) {
     const struct relay *out = &view->relays[STREAM_OUT], *err = &view->relays[STREAM_ERR];
@@ -187,7 +195,10 @@ static int conclude(struct view *view, uint64_t output_limit) {
         return cli_fail(view->options, "cannot write to standard %s: %s", out->error ? "output" : "error", strerror(out->error ? out->error : err->error));
     if (options_has(view->options, OPTION_JSON))
         return outcome_print_json(view->options, result, view->id);
-    return outcome_status(view->options, result, output_limit);
+    int status = write_rest(view, out, STDOUT_FILENO, result->stdout_data, result->stdout_length);
+    if (!status)
+        status = write_rest(view, err, STDERR_FILENO, result->stderr_data, result->stderr_length);
+    return status ? status : outcome_status(view->options, result, output_limit);
 }
 
 /* ---- exec --------------------------------------------------------------------------------------------------------- */

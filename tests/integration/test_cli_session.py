@@ -1,0 +1,639 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line's sandboxes that live: create, exec, attach, ps, kill, rm and their kin on a shared engine, as each caller.
+
+The model: one engine a caller for the whole file, started by `engine start --background` as a user would; a test makes the sandboxes it needs and
+removes them. What must not be disturbed by others (a killed engine) has an engine of its own. Ordering is by handshakes over the command's own streams.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+from harness import DEADLINE, binaries, callers, descendants, pidfds, wait_gone, wait_unmarked
+
+
+class Shared:
+    """A shared engine of one caller."""
+
+    def __init__(self, who, path):
+        self.who, self.path = who, path
+        self.started = self("engine", "start", "--background")
+
+    def environment(self, **more):
+        return self.who.environment(ROLLBOX_SOCKET=str(self.path), **more)
+
+    def __call__(self, *arguments, **options):
+        """A command to its end: a CompletedProcess of bytes."""
+        return self.who.rollbox(*arguments, env=self.environment(), **options)
+
+    def ok(self, *arguments, **options):
+        """What a command that must succeed printed, without the last newline."""
+        done = self(*arguments, **options)
+        assert done.returncode == 0, done
+        return done.stdout.decode().rstrip("\n")
+
+    def json(self, *arguments):
+        return json.loads(self.ok(*arguments))
+
+    def start(self, *arguments, **options):
+        for stream in ("stdin", "stdout", "stderr"):
+            options.setdefault(stream, subprocess.PIPE)
+        return Client(self.who.popen([binaries() / "rollbox", *arguments], env=self.environment(), **options))
+
+    @property
+    def pid(self):
+        return self.json("engine", "status")["pid"]
+
+    @contextlib.contextmanager
+    def box(self, *flags):
+        name = self.ok("create", *flags)
+        try:
+            yield name
+        finally:
+            self("rm", name)
+
+    def states(self, name):
+        """The commands of a sandbox, by id."""
+        return {row["id"]: row for row in self.json("inspect", name)["execs"]}
+
+
+class Client:
+    """A running command with pipes; ends with its block."""
+
+    def __init__(self, process):
+        self.process = process
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self.process.wait()
+
+    def line(self):
+        end = time.monotonic() + DEADLINE
+        text = b""
+        while not text.endswith(b"\n"):
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
+            byte = os.read(self.process.stdout.fileno(), 1) if ready else b""
+            assert byte, (text, self.process.poll() is not None and self.process.stderr.read())
+            text += byte
+        return text.decode().rstrip("\n")
+
+    def say(self, text):
+        self.process.stdin.write(text.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def finish(self):
+        out, err = self.process.communicate(timeout=DEADLINE)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture(params=callers(), ids=repr, scope="module")
+def shared(request):
+    who = request.param
+    engine = Shared(who, who.directory() / "rollbox.sock")
+    assert engine.started.returncode == 0, engine.started
+    yield engine
+    engine("engine", "stop")
+
+
+@pytest.fixture
+def own(shared):
+    """An engine for one test."""
+    engine = Shared(shared.who, shared.who.directory() / "rollbox.sock")
+    assert engine.started.returncode == 0, engine.started
+    yield engine
+    engine("engine", "stop")
+
+
+@pytest.fixture
+def box(shared):
+    with shared.box() as name:
+        yield name
+
+
+def until(condition):
+    """Asks until it is so: for what nobody tells of."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+        select.select([], [], [], 0.01)
+
+
+def shell(text):
+    return ["--", "sh", "-c", text]
+
+
+# ---- the engine --------------------------------------------------------------------------------------------------------
+
+
+def test_engine_in_the_background(own):
+    """It answers when the command returns, is no child of anybody's, and holds nothing of its caller but its socket."""
+    assert re.fullmatch(rf"engine {own.pid} serves {own.path}\n", own.started.stdout.decode())
+    assert own.started.stderr == b""
+    stat = open(f"/proc/{own.pid}/stat").read().rpartition(")")[2].split()
+    assert int(stat[3]) == own.pid, "it leads a session of its own"
+    assert os.readlink(f"/proc/{own.pid}/cwd") == "/"
+    second = own("engine", "start", "--background")
+    assert second.returncode == 125 and str(own.path).encode() in second.stderr
+    assert own("ps").returncode == 0
+    assert own("engine", "stop").returncode == 0
+    assert not own.path.exists()
+
+
+def test_no_engine_says_how_to_start_one(shared):
+    path = shared.who.directory() / "none"
+    for arguments in (["create"], ["ps"], ["exec", "x", "true"], ["rm", "x"], ["tree", "x"]):
+        done = shared.who.rollbox(*arguments, env=shared.who.environment(ROLLBOX_SOCKET=str(path)))
+        assert done.returncode == 125 and done.stderr.count(b"\n") == 1 and b"rollbox engine start" in done.stderr and str(path).encode() in done.stderr
+    done = shared("ps", "--socket", path)
+    assert done.returncode == 125 and f"engine start --background --socket {path}".encode() in done.stderr, "--socket goes before the variable"
+
+
+def test_the_socket_is_found_below_the_runtime_directory(shared):
+    home = shared.who.directory()
+    environment = {key: value for key, value in shared.who.environment(XDG_RUNTIME_DIR=str(home)).items() if key != "ROLLBOX_SOCKET"}
+    assert shared.who.rollbox("engine", "start", "--background", env=environment).returncode == 0
+    try:
+        assert (home / "rollbox.sock").is_socket()
+        name = shared.who.rollbox("create", env=environment).stdout.decode().strip()
+        assert shared.who.rollbox("exec", name, "echo", "hi", env=environment).stdout == b"hi\n"
+    finally:
+        assert shared.who.rollbox("engine", "stop", env=environment).returncode == 0
+
+
+def test_killed_engine(own):
+    """Commands end with 125, and every process of the sandboxes is gone."""
+    name = own.ok("create")
+    with own.start("exec", name, *shell("echo up; sleep 1000")) as client:
+        assert client.line() == "up"
+        family = pidfds(descendants(own.pid))
+        os.kill(own.pid, signal.SIGKILL)
+        status, _, errors = client.finish()
+        assert status == 125 and errors.count(b"\n") == 1, errors
+        wait_gone(family)
+    assert own("ps").returncode == 125
+
+
+# ---- create, ps, inspect, rm -------------------------------------------------------------------------------------------
+
+
+def test_names(shared):
+    with shared.box("--name", "a-b.C_1") as name:
+        assert name == "a-b.C_1"
+        again = shared("create", "--name", name)
+        assert again.returncode == 125 and name.encode() in again.stderr
+        assert any(line.startswith(name + " ") for line in shared.ok("ps").splitlines())
+        assert name in shared.ok("ps", "-q").splitlines()
+        assert name in [row["name"] for row in shared.json("ps", "--json")["sandboxes"]]
+        assert shared.json("inspect", name)["name"] == name
+    assert name not in shared.ok("ps", "-q").splitlines()
+    with shared.box() as one, shared.box() as two:
+        assert one != two
+    for bad in ("a b", "", "a/b", "x" * 65):
+        done = shared("create", "--name", bad)
+        assert done.returncode == 125 and done.stderr.count(b"\n") == 1
+    assert json.loads(shared.ok("create", "--name", "made", "--json")) == {"name": "made"}
+    assert shared("rm", "made").returncode == 0
+
+
+def test_a_policy_that_is_wrong(shared):
+    done = shared("create", "--memory", "much")
+    assert done.returncode == 125 and b"--memory" in done.stderr
+    done = shared("create", "--readable", "/no/such/place")
+    assert done.returncode == 125 and b"/no/such/place" in done.stderr
+
+
+def test_what_is_not_there(shared):
+    for arguments in (["exec", "no-such", "true"], ["ps", "no-such"], ["inspect", "no-such"], ["kill", "no-such"], ["pause", "no-such"], ["attach", "no-such", "x"]):
+        done = shared(*arguments)
+        assert done.returncode == 125 and done.stderr.count(b"\n") == 1 and b"no-such" in done.stderr, done
+
+
+def test_rm_goes_on_past_what_is_not_there(shared):
+    one, two = shared.ok("create"), shared.ok("create")
+    done = shared("rm", one, "no-such", two)
+    assert done.returncode == 125 and done.stderr.count(b"\n") == 1 and b"no-such" in done.stderr
+    left = shared.ok("ps", "-q").splitlines()
+    assert one not in left and two not in left
+
+
+def test_rm_ends_processes(shared):
+    marker = "rm-ends-processes"
+    with shared.box() as name:
+        shared.ok("exec", "-d", name, *shell(f"sleep 1000; : {marker}"))
+    wait_unmarked(marker)
+
+
+def test_a_sandbox_that_is_held(shared):
+    """--no-detach: it lives as long as the command that made it."""
+    with shared.start("create", "--no-detach") as client:
+        name = client.line()
+        assert shared.ok("exec", name, "echo", "there") == "there"
+        assert client.finish()[0] == 0
+    until(lambda: name not in shared.ok("ps", "-q").splitlines())
+    with shared.start("create", "--no-detach") as client:
+        name = client.line()
+        client.process.terminate()
+        assert client.process.wait(DEADLINE) == -signal.SIGTERM
+    until(lambda: name not in shared.ok("ps", "-q").splitlines())
+
+
+@pytest.mark.parametrize("limit", ["--lifetime", "--ttl"])
+def test_a_sandbox_ends_by_itself(shared, limit):
+    name = shared.ok("create", limit, "0.3")
+    until(lambda: name not in shared.ok("ps", "-q").splitlines())
+
+
+def test_pause_and_resume(shared, box):
+    """A paused sandbox stands still; the next command resumes it."""
+    shared.ok("exec", "-d", "--id", "sleeper", box, *shell("sleep 1000"))
+    shared.ok("pause", box)
+    assert shared.json("inspect", box)["state"] == "paused"
+    shared.ok("resume", box)
+    assert shared.json("inspect", box)["state"] != "paused"
+    shared.ok("pause", box)
+    assert shared.ok("exec", box, "echo", "awake") == "awake"
+    assert shared.json("inspect", box)["state"] != "paused"
+
+
+# ---- exec --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, status",
+    [
+        (shell("exit 7"), 7),
+        (shell("kill -9 $$"), 137),
+        (shell("kill -15 $$"), 143),
+        (["no-such-program"], 127),
+        (["/etc/passwd"], 126),
+        (["--timeout", "0.2", *shell("sleep 100")], 124),
+        (["--output-limit", "10", *shell("echo 0123456789abc")], 141),
+        (["--cwd", "/no/such", "true"], 125),
+    ],
+)
+def test_exit_status(shared, box, arguments, status):
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments[:2] if arguments[0].startswith("--") else []
+    done = shared("exec", *flags, box, *arguments[len(flags) :])
+    assert done.returncode == status, done
+    assert (done.stderr == b"") == (status in (7, 137, 143)), done.stderr
+    assert shared.ok("exec", box, "echo", "well") == "well", "the sandbox lives on"
+
+
+def test_options_may_stand_behind_the_name(shared, box):
+    assert shared.ok("exec", box, "--env", "A=1", "--cwd", "/", "--", "sh", "-c", 'echo "$A $PWD"') == "1 /"
+    assert shared.ok("exec", box, "echo", "--env", "-x") == "--env -x"
+
+
+def test_what_one_command_left_the_next_one_finds(shared, box):
+    shared.ok("exec", box, *shell("mkdir -p /tmp/d; echo kept > /tmp/d/f"))
+    assert shared.ok("exec", box, "cat", "/tmp/d/f") == "kept"
+
+
+def test_streams_are_kept_apart_and_in_order(shared, box):
+    done = shared("exec", box, *shell("for i in 1 2 3; do echo out $i; echo err $i >&2; done"))
+    assert done.stdout == b"out 1\nout 2\nout 3\n" and done.stderr == b"err 1\nerr 2\nerr 3\n"
+
+
+def test_output_comes_while_it_runs(shared, box):
+    """A dialogue: each line is there before the next is asked for."""
+    with shared.start("exec", "-i", box, *shell('echo first; read a; echo "got $a"; read b; echo "got $b"; exit 5')) as client:
+        assert client.line() == "first"
+        client.say("one")
+        assert client.line() == "got one"
+        client.say("two")
+        assert client.line() == "got two"
+        assert client.finish()[0] == 5
+
+
+def test_standard_input(shared, box):
+    data = os.urandom(3 << 20)
+    assert shared("exec", "-i", box, "cat", input=data).stdout == data
+    assert shared("exec", box, "cat", input=b"unseen").stdout == b"", "none unless it is asked for"
+    assert shared("exec", "-i", box, "head", "-c", "3", input=data).stdout == data[:3], "nor need it be read"
+
+
+def test_a_shell_string(shared, box):
+    assert shared.ok("exec", "-c", 'x=1; echo "$((x + 1)) $0"; cd /; pwd', box).splitlines()[1] == "/"
+    assert shared.ok("exec", box, "--shell", "shopt -q login_shell && echo login") == "login"
+    assert shared("exec", "-c", "exit 9", box).returncode == 9
+    done = shared("exec", "-c", "true", box, "false")
+    assert done.returncode == 125 and done.stderr.count(b"\n") == 1
+
+
+def test_nothing_to_run(shared, box):
+    done = shared("exec", box)
+    assert done.returncode == 125 and b"-it" in done.stderr and done.stderr.count(b"\n") == 1
+
+
+def test_results_as_json(shared, box):
+    done = shared("exec", "--json", box, *shell("echo out; echo err >&2; exit 3"))
+    result = json.loads(done.stdout)
+    assert done.returncode == 0 and done.stdout.count(b"\n") == 1
+    assert (result["outcome"], result["exit_code"], result["stdout"], result["stderr"]) == ("exit", 3, "out\n", "err\n")
+    assert result["isolation"]["level"] and result["id"]
+    done = shared("exec", "--json", box, "no-such-program")
+    assert done.returncode == 125 and json.loads(done.stdout)["error"]["code"] == "command_not_found"
+
+
+def test_the_same_id_is_the_same_command(shared, box):
+    for _ in range(2):
+        assert shared.ok("exec", "--id", "once", box, *shell("echo x >> /tmp/count; wc -l < /tmp/count")) == "1"
+
+
+def test_a_timeout_ends_its_own_tree_only(shared, box):
+    with shared.start("exec", "-i", box, *shell("echo up; read line; echo $line")) as other:
+        assert other.line() == "up"
+        assert shared("exec", "--timeout", "0.2", box, *shell("sleep 1000 & setsid sleep 1001 & sleep 1002")).returncode == 124
+        until(lambda: "sleep" not in shared.ok("ps", box))
+        other.say("alive")
+        assert other.line() == "alive"
+
+
+def test_background_processes_outlive_their_command(shared, box):
+    shared.ok("exec", box, *shell("sleep 1000 > /dev/null 2>&1 &"))
+    rows = shared.json("ps", "--json", box)["processes"]
+    assert [row["command"] for row in rows] == ["sleep 1000"], rows
+    assert str(rows[0]["pid"]) in shared.ok("ps", "-q", box).splitlines()
+    assert "sleep 1000" in shared.ok("ps", box)
+
+
+def test_a_reader_that_goes_ends_the_command(shared, box):
+    """As a pipe of the host's would."""
+    with shared.start("exec", "--id", "endless", box, *shell("while :; do echo y; done")) as client:
+        assert client.line() == "y"
+        client.process.stdout.close()
+        assert client.process.wait(DEADLINE) == 128 + signal.SIGPIPE
+
+
+def test_output_to_a_full_disk(shared, box):
+    with open("/dev/full", "wb") as full:
+        done = shared("exec", box, "echo", "x", stdout=full)
+    assert done.returncode == 125 and b"standard output" in done.stderr
+
+
+# ---- signals, detaching, attaching -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_client_kills_its_command(shared, box, number):
+    with shared.start("exec", "--id", "victim", box, *shell("echo up; sleep 1000")) as client:
+        assert client.line() == "up"
+        client.process.send_signal(number)
+        assert client.process.wait(DEADLINE) == -number
+    until(lambda: shared.states(box)["victim"]["state"] == "ended")
+    until(lambda: "sleep" not in shared.ok("ps", box))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_a_command_survives_its_client(shared, box, number):
+    """Its output from the beginning and its exit status are for whoever attaches."""
+    text = "echo before; until [ -e /tmp/go ]; do sleep 0.01; done; echo after; exit 6"
+    with shared.start("exec", "--id", "survivor", box, *shell(text)) as client:
+        assert client.line() == "before"
+        client.process.send_signal(number)
+        assert client.process.wait(DEADLINE) == -number
+    assert shared.states(box)["survivor"]["state"] == "running"
+    with shared.start("attach", box, "survivor") as client:
+        assert client.line() == "before"
+        shared.ok("exec", box, "touch", "/tmp/go")
+        assert client.line() == "after"
+        assert client.finish()[0] == 6
+    done = shared("attach", box, "survivor")
+    assert done.returncode == 6 and done.stdout == b"before\nafter\n", "and again, now that it has ended"
+    assert json.loads(shared("attach", "--json", box, "survivor").stdout)["exit_code"] == 6
+
+
+def test_detached_from_the_beginning(shared, box):
+    name = shared.ok("exec", "-d", box, *shell("echo hello; exit 4"))
+    done = shared("attach", box, name)
+    assert (done.returncode, done.stdout) == (4, b"hello\n")
+    assert json.loads(shared.ok("exec", "-d", "--json", "--id", "mine", box, "true")) == {"id": "mine"}
+    assert shared("attach", box, "mine").returncode == 0
+    done = shared("exec", "-d", "-i", box, "true")
+    assert done.returncode == 125 and done.stderr.count(b"\n") == 1
+    done = shared("attach", box, "no-such-id")
+    assert done.returncode == 125 and done.stderr.count(b"\n") == 1
+
+
+def test_leaving_what_one_is_attached_to(shared, box):
+    shared.ok("exec", "-d", "--id", "stays", box, *shell("echo up; sleep 1000"))
+    with shared.start("attach", box, "stays") as client:
+        assert client.line() == "up"
+        client.process.send_signal(signal.SIGINT)
+        assert client.process.wait(DEADLINE) == -signal.SIGINT
+    assert shared.states(box)["stays"]["state"] == "running"
+
+
+def test_kill(shared, box):
+    shared.ok("exec", "-d", "--id", "a", box, *shell("trap 'exit 9' TERM; echo up; while :; do sleep 0.01; done"))
+    shared.ok("exec", "-d", "--id", "b", box, *shell("sleep 1000; true"))
+    with shared.start("attach", box, "a") as client:
+        assert client.line() == "up"
+        shared.ok("kill", "--signal", "TERM", "--scope", "main", box, "a")
+        assert client.finish()[0] == 9
+    gone = shared("kill", box, "a")
+    assert gone.returncode == 125 and gone.stderr.count(b"\n") == 1
+    shared.ok("kill", box, "-s", "SIGINT", "b")
+    shared.ok("kill", box)
+    done = shared("attach", box, "b")
+    assert done.returncode in (128 + signal.SIGINT, 128 + signal.SIGKILL)
+    done = shared("kill", "-s", "NONSENSE", box, "b")
+    assert done.returncode == 125 and b"--signal" in done.stderr
+
+
+def test_names_of_processes_do_not_speak_to_the_terminal(shared, box):
+    shared.ok("exec", "-d", box, "bash", "-c", r"exec -a $'\e[31mred\n' sleep 1000")
+    until(lambda: "red" in shared.ok("ps", box))
+    text = shared.ok("ps", box)
+    assert "\x1b" not in text and len(text.splitlines()) == 2
+
+
+# ---- terminals ---------------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A command on a terminal of its own, whose other side we hold."""
+
+    def __init__(self, shared, *arguments, rows=31, columns=117):
+        self.master, self.slave = pty.openpty()
+        self.resize(rows, columns)
+        self.before = termios.tcgetattr(self.slave)
+        self.seen = b""
+        command = ["setsid", "-c", "-w", binaries() / "rollbox", *arguments]
+        self.process = shared.who.popen(command, env=shared.environment(TERM="xterm"), stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=False)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+    @property
+    def pid(self):
+        """The command's own, behind setsid's."""
+        return descendants(self.process.pid)[-1]
+
+    def resize(self, rows, columns):
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def expect(self, pattern):
+        """Reads until the pattern has come."""
+        end = time.monotonic() + DEADLINE
+        while not (found := re.search(pattern, self.seen)):
+            ready, _, _ = select.select([self.master], [], [], max(0.0, end - time.monotonic()))
+            assert ready, self.seen
+            self.seen += os.read(self.master, 65536)
+        self.seen = self.seen[found.end() :]
+        return found
+
+    def type(self, text):
+        os.write(self.master, text.encode())
+
+    def is_raw(self):
+        return not termios.tcgetattr(self.slave)[3] & termios.ICANON
+
+    def restored(self):
+        return termios.tcgetattr(self.slave) == self.before
+
+
+def test_a_shell_on_a_terminal(shared, box):
+    """Size, job control, Ctrl-C and the exit status; our own terminal is raw meanwhile and then as it was."""
+    with Terminal(shared, "exec", "-it", "--env", r"PS1=p\#> ", box, "bash", "--norc", "--noprofile", "-i") as terminal:
+        terminal.expect(rb"p1> ")
+        assert terminal.is_raw()
+        terminal.type("stty size; tty; echo $TERM\r")
+        terminal.expect(rb"31 117\r\n/dev/pts/\d+\r\nxterm\r\n")
+        terminal.expect(rb"p2> ")
+        # What is typed while bash still holds the terminal would reach cat unfinished: cat says when it is its turn.
+        terminal.type("sh -c 'echo running; cat'\r")
+        terminal.expect(rb"\rrunning\r\n|\nrunning\r\n")
+        terminal.type("echoed\r")
+        terminal.expect(rb"echoed\r\nechoed\r\n")
+        terminal.type("\x03")
+        terminal.expect(rb"\^C")
+        terminal.expect(rb"p3> ")
+        terminal.type("exit 23\r")
+        assert terminal.process.wait(DEADLINE) == 23
+        assert terminal.restored()
+
+
+def test_the_size_follows(shared, box):
+    with Terminal(shared, "exec", "-it", box, "bash", "--norc", "--noprofile", "-c", "trap 'stty size' WINCH; echo ready; while :; do read -t 0.05 x; done") as terminal:
+        terminal.expect(rb"ready\r\n")
+        terminal.resize(40, 90)
+        terminal.expect(rb"40 90\r\n")
+
+
+def test_a_terminal_is_restored_by_signals(shared, box):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        with Terminal(shared, "exec", "-it", box, *shell("echo ready; sleep 1000")) as terminal:
+            terminal.expect(rb"ready\r\n")
+            assert terminal.is_raw()
+            os.kill(terminal.pid, number)
+            terminal.process.wait(DEADLINE)
+            assert terminal.restored(), number
+
+
+def test_a_terminal_without_one_of_ours(shared, box):
+    """-t alone: the command has a terminal, of the usual size, whatever ours are."""
+    done = shared("exec", "-t", box, *shell("stty size; test -t 0 && test -t 1 && test -t 2 && echo all"))
+    assert done.stdout == b"24 80\r\nall\r\n" and done.returncode == 0
+    done = shared("exec", "-it", box, *shell("read line; echo got $line"), input=b"typed\n")
+    assert done.stdout.endswith(b"got typed\r\n") and done.returncode == 0
+
+
+def test_attaching_to_a_terminal(shared, box):
+    shared.ok("exec", "-d", "-t", "--id", "term", box, *shell("echo ready; read line; echo got $line; stty size; exit 8"))
+    with Terminal(shared, "attach", "-i", box, "term", rows=50, columns=60) as terminal:
+        terminal.expect(rb"ready\r\n")
+        until(terminal.is_raw)
+        terminal.type("word\r")
+        terminal.expect(rb"got word\r\n")
+        assert terminal.process.wait(DEADLINE) == 8
+        assert terminal.restored()
+
+
+# ---- states of the files -----------------------------------------------------------------------------------------------
+
+
+def test_snapshot_reset_fork_and_tree(shared):
+    with shared.box() as box:
+        put = lambda name, text: shared.ok("exec", name, *shell(f"echo {text} > /tmp/f"))
+        get = lambda name: shared.ok("exec", name, "cat", "/tmp/f")
+        put(box, "one")
+        first = shared.ok("snapshot", box, "--as", "base")
+        put(box, "two")
+        second = shared.json("snapshot", box, "--json")
+        assert second["parent"] == first and second["id"] != first
+        put(box, "three")
+        shared.ok("discard", box)
+        assert get(box) == "two"
+        shared.ok("reset", box, "base")
+        assert get(box) == "one"
+        forks = shared.ok("fork", box, "-n", "2").splitlines()
+        restored = shared.ok("restore", box, second["id"])
+        try:
+            assert len(set(forks)) == 2
+            put(forks[0], "fork")
+            assert [get(name) for name in (box, *forks, restored)] == ["one", "fork", "one", "two"]
+            lines = shared.ok("tree", box).splitlines()
+            assert [line for line in lines if '"base"' in line and line.endswith(", ".join([box, *forks]))], lines
+            assert [line for line in lines if "`-- " + second["id"] in line and line.endswith("<- " + restored)], lines
+            nodes = {node["id"]: node for node in shared.json("tree", "--json", box)["snapshots"]}
+            assert nodes[second["id"]]["parent"] == first and restored in nodes[second["id"]]["sandboxes"]
+        finally:
+            shared.ok("rm", *forks, restored)
+        done = shared("reset", box, "no-such")
+        assert done.returncode == 125 and b"no-such" in done.stderr
+
+
+def test_diff_and_commit(shared):
+    # Its parent, too, is the caller's: a directory is published by exchanging it.
+    place = shared.who.directory() / "work"
+    place.mkdir()
+    shared.who.own(place)
+    shared.who.write(place / "kept", "old\n")
+    shared.who.write(place / "gone", "x\n")
+    with shared.box("--writable", place, "--cwd", place) as box:
+        shared.ok("exec", box, *shell("echo new > kept; rm gone; echo more > added"))
+        changes = {os.path.basename(row["path"]): row["change"] for row in shared.json("diff", "--json", box)["changes"]}
+        assert {name: changes[name] for name in ("kept", "gone", "added")} == {"kept": "M", "gone": "D", "added": "A"}
+        text = shared.ok("diff", box)
+        assert f"M {place}/kept" in text and f"D {place}/gone" in text and f"A {place}/added" in text and "\x1b" not in text
+        text = shared.ok("diff", "--text", box)
+        assert "-old" in text and "+new" in text
+        assert (place / "kept").read_text() == "old\n"
+        assert shared.ok("commit", box).startswith(f"{place}: ")
+    assert (place / "kept").read_text() == "new\n" and (place / "added").read_text() == "more\n" and not (place / "gone").exists()
+
+
+def test_export(shared, box):
+    place = shared.who.directory()
+    shared.ok("exec", box, *shell("echo x > /tmp/f"))
+    shared.ok("export", box, place / "state")
+    assert (place / "state").stat().st_size > 0 and os.listdir(place) == ["state"]
+    done = shared("export", box, place / "no" / "state")
+    assert done.returncode == 125 and done.stderr.count(b"\n") == 1
