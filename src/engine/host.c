@@ -63,6 +63,12 @@ static int look_up(const char *path, bool mere_name, struct plan_host_path *foun
     char link[64], real[4096];
     const char *resolved = path;
     struct stat st;
+
+    /* Most of what is denied by default is nowhere; asking costs less than opening. */
+    if (mere_name && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT) {
+        found->error = ENOENT;
+        return 0;
+    }
     auto_close int fd = sys_openat2(AT_FDCWD, path, &how);
 
     if (fd == -ELOOP) {

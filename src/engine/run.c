@@ -375,10 +375,10 @@ static void finish(struct run *run) {
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
         output_drain(&run->outputs[i]);
     if (box) {
-        struct cgroup_usage usage;
+        uint64_t peak;
 
-        if (box->slot && cgroup_slot_usage(box->slot->cgroup, &usage) == 0)
-            run->peak_memory = MAX(run->peak_memory, usage.memory_peak);
+        if (box->slot && cgroup_slot_peak(box->slot->cgroup, &peak) == 0)
+            run->peak_memory = MAX(run->peak_memory, peak);
         box->run = NULL;
         run->box = NULL;
         if (box->state != BOX_DYING)

@@ -57,18 +57,12 @@ static int slot_new(struct program *program, struct slot **ret_slot) {
     return 0;
 }
 
-/* The kernel gives the memory of a torn-down tmpfs back a moment after its last process: a slot that still has it would count it against the next. */
-static bool is_clean(struct slot *slot, const struct policy *policy) {
-    uint64_t now;
-
-    return cgroup_slot_memory_now(slot->cgroup, &now) == 0 && now <= policy->max_memory_bytes / 8;
-}
-
 int slot_get(struct program *program, struct slot **ret_slot) {
     list_for_each(node, &program->slots) {
         struct slot *slot = container_of(node, struct slot, node);
 
-        if (is_clean(slot, program->policy) && cgroup_slot_reset(slot->cgroup) == 0) {
+        /* The kernel gives the memory of a torn-down tmpfs back a moment after its last process: a slot that still has it would count it against the next. */
+        if (cgroup_slot_reset(slot->cgroup, program->policy->max_memory_bytes / 8) == 0) {
             list_remove(&slot->node);
             *ret_slot = slot;
             return 0;

@@ -120,10 +120,14 @@ static int build_ruleset(struct box *box, struct guest_fault *fault) {
 
 /* What the kernel counts for a user over all his namespaces, so that one sandbox could use up all others' and the caller's. A namespace may set itself less. */
 static int limit_user_counts(int proc_sys) {
-    int r = guest_write(proc_sys, "user/max_inotify_instances", "16");
+    int user = openat(proc_sys, "user", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
+    if (user < 0)
+        return errno == ENOENT ? 0 : -errno;
+    int r = guest_write(user, "max_inotify_instances", "16");
     if (r == 0)
-        r = guest_write(proc_sys, "user/max_inotify_watches", "8192");
+        r = guest_write(user, "max_inotify_watches", "8192");
+    close(user);
     return r == -ENOENT ? 0 : r;
 }
 

@@ -43,7 +43,7 @@ static const char *const controller_names[CONTROLLERS] = {
 };
 
 /* The files of a slot that stay open. */
-enum slot_file { FILE_MEMORY_NOW, FILE_MEMORY_PEAK, FILE_MEMORY_HITS, FILE_OOM, FILE_CPU, FILE_PIDS_NOW, FILE_PIDS_EVENTS, SLOT_FILES };
+enum slot_file { FILE_MEMORY_NOW, FILE_MEMORY_PEAK, FILE_MEMORY_HITS, FILE_OOM, FILE_CPU, FILE_PIDS_NOW, SLOT_FILES };
 
 static const struct slot_file_row {
     enum controller controller;
@@ -57,7 +57,6 @@ static const struct slot_file_row {
     [FILE_OOM] = { MEMORY, "memory.oom_control", "memory.events", O_RDONLY, true },
     [FILE_CPU] = { CPUACCT, "cpuacct.usage", "cpu.stat", O_RDONLY, false },
     [FILE_PIDS_NOW] = { PIDS, "pids.current", "pids.current", O_RDONLY, true },
-    [FILE_PIDS_EVENTS] = { PIDS, "pids.events", "pids.events", O_RDONLY, false },
 };
 
 struct hierarchy {
@@ -914,43 +913,43 @@ uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot) {
 
 /* ---- usage --------------------------------------------------------------------------------------------------------- */
 
-/* What the files say, counted from the making of the group. */
-static int read_usage(struct cgroup_slot *slot, struct cgroup_usage *u) {
+/* How often the memory limit was met, and the kernel killed for it, since the making of the group. */
+static int read_hits(struct cgroup_slot *slot, struct cgroup_usage *u, bool kills) {
     bool v2 = slot->root->backend == CGROUP_V2;
     uint64_t value = 0;
     char text[1024];
     int r;
 
-    *u = (struct cgroup_usage){ 0 };
-    r = read_u64(slot->files[FILE_MEMORY_NOW], &u->memory_now);
-    if (r < 0)
-        return r;
-    u->memory_peak = u->memory_now;
-    if (slot->files[FILE_MEMORY_PEAK] >= 0 && read_u64(slot->files[FILE_MEMORY_PEAK], &value) == 0)
-        u->memory_peak = MAX(value, u->memory_now);
-
-    r = (int)read_fd(slot->files[FILE_OOM], text, sizeof(text));
-    if (r < 0)
-        return r;
-    u->oom_kills = (uint32_t)keyed_value(text, "oom_kill");
+    if (kills || v2) {
+        r = (int)read_fd(slot->files[FILE_OOM], text, sizeof(text));
+        if (r < 0)
+            return r;
+        u->oom_kills = (uint32_t)keyed_value(text, "oom_kill");
+    }
     if (v2)
         u->memory_limit_hits = (uint32_t)keyed_value(text, "max");
     else if (slot->files[FILE_MEMORY_HITS] >= 0 && read_u64(slot->files[FILE_MEMORY_HITS], &value) == 0)
         u->memory_limit_hits = (uint32_t)value;
+    return 0;
+}
 
+/* What the files say that a reset does not set back. */
+static int read_counts(struct cgroup_slot *slot, struct cgroup_usage *u) {
+    char text[1024];
+    int r;
+
+    *u = (struct cgroup_usage){ 0 };
+    r = read_u64(slot->files[FILE_MEMORY_NOW], &u->memory_now);
+    if (r == 0)
+        r = read_hits(slot, u, true);
+    if (r < 0)
+        return r;
     if (slot->files[FILE_CPU] >= 0) {
-        if (!v2)
+        if (slot->root->backend != CGROUP_V2)
             (void)read_u64(slot->files[FILE_CPU], &u->cpu_ns);
         else if (read_fd(slot->files[FILE_CPU], text, sizeof(text)) > 0)
             u->cpu_ns = keyed_value(text, "usage_usec") * 1000;
     }
-
-    r = read_u64(slot->files[FILE_PIDS_NOW], &value);
-    if (r < 0)
-        return r;
-    u->processes_now = (uint32_t)value;
-    if (slot->files[FILE_PIDS_EVENTS] >= 0 && read_fd(slot->files[FILE_PIDS_EVENTS], text, sizeof(text)) > 0)
-        u->processes_limit_hits = (uint32_t)keyed_value(text, "max");
     return 0;
 }
 
@@ -961,43 +960,82 @@ void cgroup_slot_rest(struct cgroup_slot *slot) {
             close_fd(&slot->files[i]);
 }
 
+/* At least what is used now. */
+static uint64_t read_peak(struct cgroup_slot *slot, uint64_t now) {
+    uint64_t value = 0;
+
+    return slot->files[FILE_MEMORY_PEAK] >= 0 && read_u64(slot->files[FILE_MEMORY_PEAK], &value) == 0 ? MAX(value, now) : now;
+}
+
+/* What a predecessor left charged is not this user's; but once the limit was met, the kernel has reclaimed it and all of the peak is. */
+static uint64_t own_peak(const struct cgroup_slot *slot, uint64_t peak, uint32_t limit_hits) {
+    if (limit_hits > 0)
+        return peak;
+    return peak > slot->base.memory_now ? peak - slot->base.memory_now : 0;
+}
+
 int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage) {
     struct cgroup_usage u;
+    uint64_t processes = 0;
     int r = slot->resting ? open_readings(slot) : 0;
 
     if (r == 0)
-        r = read_usage(slot, &u);
+        r = read_counts(slot, &u);
+    if (r == 0)
+        r = read_u64(slot->files[FILE_PIDS_NOW], &processes);
+    if (r == 0)
+        u.memory_peak = read_peak(slot, u.memory_now);
     if (slot->resting)
         cgroup_slot_rest(slot);
     if (r < 0)
         return r;
+    u.processes_now = (uint32_t)processes;
     u.cpu_ns -= slot->base.cpu_ns;
     u.oom_kills -= slot->base.oom_kills;
     u.memory_limit_hits -= slot->base.memory_limit_hits;
-    u.processes_limit_hits -= slot->base.processes_limit_hits;
     /* A peak that cannot be reset (v2 before 6.12) is the predecessor's until it is passed. */
     if (!slot->peak_resets && slot->base.memory_peak > 0 && u.memory_peak <= slot->base.memory_peak)
         u.memory_peak = u.memory_now;
-    /* What a predecessor left charged is not this user's; but once the limit was met, the kernel has reclaimed it and all of the peak
-     * is. */
-    if (u.memory_limit_hits == 0)
-        u.memory_peak = u.memory_peak > slot->base.memory_now ? u.memory_peak - slot->base.memory_now : 0;
+    u.memory_peak = own_peak(slot, u.memory_peak, u.memory_limit_hits);
     *ret_usage = u;
     return 0;
+}
+
+int cgroup_slot_peak(struct cgroup_slot *slot, uint64_t *ret_bytes) {
+    struct cgroup_usage u = { 0 };
+    uint64_t peak;
+    int r;
+
+    if (!slot->peak_resets || slot->resting) {
+        r = cgroup_slot_usage(slot, &u);
+        if (r == 0)
+            *ret_bytes = u.memory_peak;
+        return r;
+    }
+    r = read_u64(slot->files[FILE_MEMORY_PEAK], &peak);
+    if (r == 0)
+        r = read_hits(slot, &u, false);
+    if (r == 0)
+        *ret_bytes = own_peak(slot, peak, u.memory_limit_hits - slot->base.memory_limit_hits);
+    return r;
 }
 
 int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes) {
     return read_u64(slot->files[FILE_MEMORY_NOW], ret_bytes);
 }
 
-int cgroup_slot_reset(struct cgroup_slot *slot) {
+int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes) {
     uint64_t drained;
+    int r;
 
     if (slot->peak_resets && pwrite(slot->files[FILE_MEMORY_PEAK], "0\n", 2, 0) < 0)
         slot->peak_resets = false;
     if (slot->root->backend == CGROUP_V1 && slot->oom_fd >= 0 && read(slot->oom_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
         return -errno;
-    return read_usage(slot, &slot->base);
+    r = read_counts(slot, &slot->base);
+    if (r == 0 && !slot->peak_resets)
+        slot->base.memory_peak = read_peak(slot, slot->base.memory_now);
+    return r == 0 && slot->base.memory_now > most_bytes ? -EBUSY : r;
 }
 
 /* ---- freezing and killing ------------------------------------------------------------------------------------------ */

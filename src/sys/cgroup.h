@@ -41,7 +41,6 @@ struct cgroup_usage {
     uint32_t processes_now;     /* tasks, attached launcher included */
     uint32_t oom_kills;         /* processes that the OOM killer ended in this group, be it for the group's limit or the host's need: */
     uint32_t memory_limit_hits; /* times that the group's limit was reached; 0 with oom_kills > 0: the host ran out, not the guest */
-    uint32_t processes_limit_hits;  /* forks that failed for the limit */
 };
 
 /* Which controllers a root is for. Each hierarchy of v1 costs every group about 0.1 ms, so those that nobody asks are left out; on v2
@@ -114,13 +113,15 @@ uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot);   /* the EPOLL*
 void cgroup_slot_rest(struct cgroup_slot *slot);
 int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage);
 
-/* The same of a single number, for watching closely. */
+/* The same of a single number. */
+int cgroup_slot_peak(struct cgroup_slot *slot, uint64_t *ret_bytes);
 int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes);
 
 /* Between two users of a slot: peaks and counts start afresh. The last user's processes are gone (a launcher may stay). Memory that
  * they left behind (page cache) stays charged until it is reclaimed, and is not counted in the new peak. On v2 before Linux 6.12 a
- * peak below the last user's is not known then, and memory_peak is the present use: make a new slot instead, which is cheap there. */
-int cgroup_slot_reset(struct cgroup_slot *slot);
+ * peak below the last user's is not known then, and memory_peak is the present use: make a new slot instead, which is cheap there. -EBUSY, and not for use, if
+ * more than most_bytes are left charged. */
+int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes);
 
 /* Stops all members, and waits (up to a second) until they are stopped; -ETIMEDOUT, -EOPNOTSUPP without a freezer. A slot with a
  * launcher in it freezes that too. */
