@@ -67,29 +67,34 @@ static json_t *places_of(const struct program *program, const char *only, struct
     return places;
 }
 
-/* What is to be compared: everything in `to` that is not in `from`, over what `from` shows. */
-static int split(const struct work *work, struct layer **layers, size_t *ret_lower, size_t *ret_all, struct rollbox_error *error) {
-    struct node *above[MAX_LAYERS];
-    size_t n = 0, lower = 0;
+/* The layers of `from`, then those that `to` has besides. False if it does not stand on it. */
+static bool split_at(const struct node *from, struct node *to, struct layer **layers, size_t *ret_lower, size_t *ret_all) {
+    struct node *above[MAX_LAYERS], *at = to;
+    size_t n = 0;
 
-    struct node *at = work->to;
-    for (; work->verb == VERB_DIFF && work->from && at && at != work->from && n < MAX_LAYERS; at = at->under)
+    for (; at && at != from && n < MAX_LAYERS; at = at->under)
         above[n++] = at;
-    if (work->verb == VERB_DIFF && work->from && work->from->parent) {
-        if (at != work->from)
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s does not stand on %s: compare with one that it was made from, or with the beginning", work->to->id, work->from->id);
-        lower = node_chain(work->from, layers, MAX_LAYERS);
-        for (size_t i = n; i-- > 0;)
-            if (above[i]->layer && lower + n < MAX_LAYERS)
-                layers[lower + (n - 1 - i)] = above[i]->layer;
-        size_t all = lower;
-        for (size_t i = n; i-- > 0;)
-            if (above[i]->layer)
-                layers[all++] = above[i]->layer;
-        *ret_lower = lower;
-        *ret_all = all;
+    *ret_lower = *ret_all = at == from ? node_chain(at, layers, MAX_LAYERS) : 0;
+    if (at != from || *ret_lower + n > MAX_LAYERS)
+        return false;
+    while (n--)
+        if (above[n]->layer)
+            layers[(*ret_all)++] = above[n]->layer;
+    return true;
+}
+
+/* What is to be compared: what `to` shows with what `from` shows. */
+static int split(const struct work *work, struct layer **layers, size_t *ret_lower, size_t *ret_all, struct rollbox_error *error) {
+    const struct session *session = work->session;
+    const struct node *from = work->verb == VERB_DIFF ? work->from : NULL;
+
+    /* What was committed is on the host now, and no conflict. */
+    if (work->verb == VERB_COMMIT && session->committed && !strcmp(session->committed_path ? session->committed_path : "", work->path ? work->path : ""))
+        from = session->committed;
+    if (from && from->parent && split_at(from, work->to, layers, ret_lower, ret_all))
         return 0;
-    }
+    if (work->verb == VERB_DIFF && from && from->parent)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s does not stand on %s: compare with one that it was made from, or with the beginning", work->to->id, from->id);
     *ret_lower = 0;
     *ret_all = node_chain(work->to, layers, MAX_LAYERS);
     return 0;
@@ -185,6 +190,16 @@ static void take_kept(struct errand *errand) {
     }
 }
 
+static void note_commit(struct work *work) {
+    struct session *session = work->session;
+
+    session->since_ns = clock_real_ns();
+    node_put(session->committed);
+    session->committed = node_get(work->to);
+    free(session->committed_path);
+    session->committed_path = TAKE_PTR(work->path);
+}
+
 static void on_end(struct loop_source *source, uint32_t events) {
     struct errand *errand = container_of(source, struct errand, source);
     struct work *work = errand->work;
@@ -207,7 +222,7 @@ static void on_end(struct loop_source *source, uint32_t events) {
     if (errand->verb == VERB_COMMIT)
         take_kept(errand);
     if (work && ok && r == 0 && errand->verb == VERB_COMMIT)
-        work->session->since_ns = clock_real_ns();
+        note_commit(work);
     errand_free(errand);
     if (!work)
         buf_done(&answer);
@@ -251,7 +266,7 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     fds[1] = errand->output;
     fds[2] = errand->errors;
     for (size_t i = 0; i < n; i++)
-        fds[HIGH_FD + i] = layers[i]->fd;
+        fds[HIGH_FD + i] = layers[i]->fd;       /* which only names the directory: it is opened below */
     size_t n_fds = HIGH_FD + n;
     if (work->fd >= 0)
         fds[n_fds++] = work->fd;
@@ -264,7 +279,9 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     }
     /* Out of the way of the numbers that they get. */
     for (size_t i = 0; i < n_fds; i++) {
-        fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, HIGH_FD + MAX_LAYERS + 1);
+        auto_close int directory = i >= HIGH_FD && i < HIGH_FD + n ? openat(fds[i], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -EBADF;
+
+        fds[i] = fcntl(i >= HIGH_FD && i < HIGH_FD + n ? directory : fds[i], F_DUPFD_CLOEXEC, HIGH_FD + MAX_LAYERS + 1);
         r = fds[i] < 0 ? -errno : r;
     }
     snprintf(file, sizeof file, "/proc/self/fd/%zu", HIGH_FD + n);

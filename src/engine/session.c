@@ -124,6 +124,8 @@ static void session_free(struct session *session) {
     }
     node_put(session->base);
     node_put(session->at);
+    node_put(session->committed);
+    free(session->committed_path);
     family_put(session->family);
     list_remove(&session->node);
     list_remove(&session->by_name);

@@ -64,6 +64,8 @@ struct session {
     struct box *box;            /* NULL: not made yet, or given up */
     struct node *base;          /* what the box stands, or will stand, on; a reference */
     struct node *at;            /* the last state that it was in: the parent of the next one; a reference */
+    struct node *committed;     /* what the host has since the last COMMIT; a reference, or NULL */
+    char *committed_path;       /* of that; NULL: everything */
     struct family *family;
     bool dirty;                 /* files may have changed since `at` */
     bool frozen;                /* init has been told so */

@@ -59,8 +59,7 @@ static int tell(struct comparing *comparing, char kind, const char *name, const 
     return comparing->visit(comparing->context, &change, comparing->error);
 }
 
-/* 1: they differ. */
-static int differ(const char *name, int old_parent, const struct stat *old, int new_parent, const struct stat *new) {
+int changes_differ(const char *name, int old_parent, const struct stat *old, int new_parent, const struct stat *new) {
     if ((old->st_mode & S_IFMT) != (new->st_mode & S_IFMT))
         return 1;
     if (S_ISLNK(new->st_mode)) {
@@ -109,7 +108,7 @@ static int compare_name(struct comparing *comparing, const char *name, const str
     else if (new.there && !old.there)
         r = tell(comparing, 'A', name, below, NULL, upper, &new, false);
     else if (new.there) {
-        int different = differ(name, parent_of(below, &old), &old.st, parent_of(upper, &new), &new.st);
+        int different = changes_differ(name, parent_of(below, &old), &old.st, parent_of(upper, &new), &new.st);
 
         if (different < 0)
             r = fail(comparing, different);
@@ -316,6 +315,16 @@ static int add_diff(struct listing *listing, const struct change *change, const 
     return r < 0 ? r : json_object_set_new(row, "diff", json_stringn(text.data ? text.data : "", text.length));
 }
 
+/* A directory that was made for another place to be mounted on is nobody's change. */
+static bool leads_to_place(const struct job *job, const char *path) {
+    size_t length = strlen(path);
+
+    for (size_t i = 0; i < job->n_places; i++)
+        if (strncmp(job->places[i].path, path, length) == 0 && (job->places[i].path[length] == '/' || !job->places[i].path[length]))
+            return true;
+    return false;
+}
+
 static int list_change(void *context, const struct change *change, struct rollbox_error *error) {
     struct listing *listing = context;
     auto_buf struct buf path = BUF_INIT;
@@ -328,6 +337,8 @@ static int list_change(void *context, const struct change *change, struct rollbo
             buf_add(&path, "/", 1);
         buf_add_text(&path, change->path);
     }
+    if (!buf_failed(&path) && change->kind == 'A' && S_ISDIR(st->st_mode) && leads_to_place(listing->job, path.data))
+        return 0;
     if (!buf_failed(&path))
         utf8_replace(&shown, path.data, path.length);
     json_t *row = buf_failed(&path) || buf_failed(&shown) ? NULL

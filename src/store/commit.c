@@ -12,6 +12,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/layer.h"
+#include "sys/syscalls.h"
 
 #define MARK "rollbox commit 1\n"
 #define MAX_NAMED 5             /* paths in the message about conflicts */
@@ -124,6 +126,31 @@ static void sweep(int parent) {
     names_done(&names);
 }
 
+int commit_sweep(const char *path, struct rollbox_error *error) {
+    auto_free char *copy = strdup(path);
+    char *slash = copy ? strrchr(copy, '/') : NULL;
+
+    if (!slash)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s must be an absolute path", files_printable(path));
+    slash[slash == copy] = '\0';
+    auto_close int parent = open(copy, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (parent < 0)
+        return errno == ENOENT ? 0 : error_set(error, ROLLBOX_ERR_PATH_DENIED, errno, "commit", "%s cannot be opened: %s", files_printable(copy), strerror(errno));
+    sweep(parent);
+    return 0;
+}
+
+/* Sandboxes go on to see the directory that was replaced, and must not lose it: whoever holds the socket gets its lock, and has it swept when they are gone. "PLACE\0STAGE", with the descriptor. */
+static bool hand_over(const struct commit *commit) {
+    auto_buf struct buf text = BUF_INIT;
+    const char *slash = strrchr(commit->path, '/');
+
+    buf_add(&text, commit->path, strlen(commit->path) + 1);
+    buf_add(&text, commit->path, (size_t)(slash - commit->path) + 1);
+    buf_add(&text, commit->stage_name, strlen(commit->stage_name) + 1);
+    return !buf_failed(&text) && fd_send(commit->job->kept, text.data, text.length, &commit->stage, 1) == 0;
+}
+
 static int make_stage(struct commit *commit) {
     snprintf(commit->stage_name, sizeof commit->stage_name, COMMIT_PREFIX);
     layer_random(commit->stage_name + strlen(commit->stage_name), 12);
@@ -140,13 +167,30 @@ static int make_stage(struct commit *commit) {
 
 /* ---- conflicts ------------------------------------------------------------------------------------------------------ */
 
+/* What an earlier commit of the sandbox put there is what it takes for the present state: is it still there? */
+static bool host_differs(const struct commit *commit, const struct change *change) {
+    struct open_how how = { .flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS };
+    auto_free char *parent_path = strdup(change->path);
+    char *slash = parent_path ? strrchr(parent_path, '/') : NULL;
+    struct stat st;
+
+    if (!parent_path || commit->place->is_file || !change->path[0])
+        return !parent_path;
+    if (slash)
+        *slash = '\0';
+    auto_close int parent = sys_openat2(commit->base, slash ? parent_path : ".", &how);
+    return parent < 0 || fstatat(parent, change->name, &st, AT_SYMLINK_NOFOLLOW) < 0 || (st.st_mode & S_IFMT) != (change->old->st_mode & S_IFMT) ||
+           (!S_ISDIR(st.st_mode) && changes_differ(change->name, parent, &st, change->old_parent, change->old) != 0);
+}
+
 static int count_change(void *context, const struct change *change, struct rollbox_error *error) {
     struct commit *commit = context;
     int64_t since = commit->job->since_ns;
 
     (void)error;
     commit->n_changes++;
-    if (!change->vanished && (!since || !change->old_is_host || nanoseconds(&change->old->st_ctim) <= since))
+    bool conflict = change->vanished || (since && change->old && (change->old_is_host ? nanoseconds(&change->old->st_ctim) > since : host_differs(commit, change)));
+    if (!conflict)
         return 0;
     if (commit->n_conflicts++ < MAX_NAMED)
         buf_printf(&commit->conflicts, "%s%s%s", commit->conflicts.length ? ", " : "", change->path[0] ? files_printable(change->path) : commit->name, change->vanished ? " (removed)" : "");
@@ -506,7 +550,8 @@ static int publish(struct commit *commit, struct stat *ret_now) {
         r = make_stage(commit);
         if (r == 0)
             r = commit->place->is_file ? publish_file(commit) : publish_directory(commit);
-        if (commit->stage >= 0) {
+        bool kept = r == 0 && commit->job->kept >= 0 && !commit->place->is_file && hand_over(commit);
+        if (commit->stage >= 0 && !kept) {
             int removed = remove_stage(commit->parent, commit->stage_name, commit->stage);
             /* It is published; what is left goes with the next commit. */
             (void)removed;
@@ -517,37 +562,14 @@ static int publish(struct commit *commit, struct stat *ret_now) {
     return r;
 }
 
-static const struct job_place *choose(const struct job *job, const char *part, struct rollbox_error *error) {
-    const struct job_place *place = NULL;
-
-    if (!part && job->n_places != 1) {
-        error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has %zu places; --part says which one to commit", job->n_places);
-        return NULL;
-    }
-    for (size_t i = 0; i < job->n_places && !place; i++)
-        if (!part || strcmp(job->places[i].part, part) == 0)
-            place = &job->places[i];
-    if (!place)
-        error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no place %s", part);
-    else if (!place->base)
-        error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s has no directory on the host to commit to", files_printable(place->path));
-    else
-        return place;
-    return NULL;
-}
-
-int commit_place(const struct job *job, const char *part, json_t **ret_json, struct rollbox_error *error) {
-    struct commit commit = { .job = job, .place = choose(job, part, error), .error = error, .parent = -EBADF, .base = -EBADF, .stage = -EBADF, .conflicts = BUF_INIT, .at = BUF_INIT };
-    struct timespec now;
+static int publish_place(const struct job *job, const struct job_place *place, json_t *committed, struct rollbox_error *error) {
+    struct commit commit = { .job = job, .place = place, .error = error, .parent = -EBADF, .base = -EBADF, .stage = -EBADF, .conflicts = BUF_INIT, .at = BUF_INIT };
     struct stat st;
-
-    if (!commit.place)
-        return -EINVAL;
     int r = publish(&commit, &st);
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (r == 0)
-        *ret_json = json_pack("{s:[{s:s, s:I, s:I, s:I}], s:I}", "committed", "path", commit.place->path, "changes", (json_int_t)commit.n_changes, "base_dev", (json_int_t)st.st_dev, "base_ino",
-                              (json_int_t)st.st_ino, "since_ns", (json_int_t)nanoseconds(&now));
+
+    if (r == 0 && json_array_append_new(committed, json_pack("{s:s, s:I, s:I, s:I}", "path", place->path, "changes", (json_int_t)commit.n_changes, "base_dev", (json_int_t)st.st_dev, "base_ino",
+                                                              (json_int_t)st.st_ino)) < 0)
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "commit", "out of memory");
     for (size_t i = 0; i < commit.n_seen; i++)
         free(commit.seen[i].path);
     free(commit.seen);
@@ -558,5 +580,28 @@ int commit_place(const struct job *job, const char *part, json_t **ret_json, str
     close_fd(&commit.parent);
     close_fd(&commit.base);
     close_fd(&commit.stage);
-    return r == 0 && !*ret_json ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "commit", "out of memory") : r;
+    return r;
+}
+
+int commit_places(const struct job *job, const char *part, json_t **ret_json, struct rollbox_error *error) {
+    json_t *committed = json_array();
+    struct timespec now;
+    bool found = false;
+    int r = 0;
+
+    for (size_t i = 0; i < job->n_places && r == 0; i++) {
+        const struct job_place *place = &job->places[i];
+
+        if (!place->base || (part && strcmp(place->part, part)))
+            continue;
+        found = true;
+        r = publish_place(job, place, committed, error);
+    }
+    if (r == 0 && !found)
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s%s has no directory on the host to commit to", part ? "the place " : "the sandbox", part ? part : "");
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (r == 0 && !(*ret_json = json_pack("{s:O, s:I}", "committed", committed, "since_ns", (json_int_t)nanoseconds(&now))))
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "commit", "out of memory");
+    json_decref(committed);
+    return r;
 }

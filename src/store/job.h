@@ -35,6 +35,7 @@ struct job {
     int *lower, *upper;         /* descriptors, bottom first; ours now */
     size_t n_lower, n_upper;
     bool text, force;
+    int kept;                   /* commit: a socket that gets the directories that were replaced, instead of their being removed; -EBADF */
     int64_t since_ns;           /* commit: host files changed later (ctime) are conflicts; 0: not checked */
 };
 
@@ -83,6 +84,9 @@ struct change {
 };
 
 typedef int (*change_visitor)(void *context, const struct change *change, struct rollbox_error *error);
+
+/* Whether what two directories have by a name differs. 1, 0, or -errno. */
+int changes_differ(const char *name, int old_parent, const struct stat *old, int new_parent, const struct stat *new);
 
 /* Calls for every difference between (base +) lower and what `upper` over it shows, parents before what is in them, names sorted. With `vanished`, calls for these, too. */
 int changes_of_place(const struct job *job, const struct job_place *place, bool vanished, change_visitor visit, void *context, struct rollbox_error *error);

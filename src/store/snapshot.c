@@ -32,6 +32,7 @@
 #include "store/layer.h"
 #include "store/worker.h"
 
+#define DESCRIPTOR "/proc/self/fd/"
 #define MAX_SPARSE_SEGMENTS 1500        /* what fits into an attribute; a file with more is written with its holes as zeros */
 #define CHUNK (256u << 10)
 
@@ -276,6 +277,23 @@ static int write_archive(const struct job *job, int fd, uint64_t *ret_files, str
     return r;
 }
 
+/* A file that whoever handed it over makes whole or removes. */
+static int export_to_descriptor(const struct job *job, const char *path, json_t **ret_json, struct rollbox_error *error) {
+    uint64_t files = 0;
+    struct stat st;
+
+    auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot write %s: %s", files_printable(path), strerror(errno));
+    int r = write_archive(job, fd, &files, error);
+    if (r < 0)
+        return r;
+    if (fstat(fd, &st) < 0)
+        return error_set(error, ROLLBOX_ERR_IO, errno, "export", "cannot look at %s: %s", files_printable(path), strerror(errno));
+    *ret_json = json_pack("{s:I, s:I, s:I}", "bytes", (json_int_t)st.st_size, "layers", (json_int_t)(job->n_lower + job->n_upper), "files", (json_int_t)files);
+    return *ret_json ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
+}
+
 int snapshot_export(const struct job *job, const char *path, json_t **ret_json, struct rollbox_error *error) {
     auto_free char *copy = strdup(path);
     char *slash = copy ? strrchr(copy, '/') : NULL;
@@ -288,6 +306,8 @@ int snapshot_export(const struct job *job, const char *path, json_t **ret_json, 
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
     if (!leaf[0])
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EISDIR, "export", "%s is no file's name", files_printable(path));
+    if (strncmp(path, DESCRIPTOR, strlen(DESCRIPTOR)) == 0)
+        return export_to_descriptor(job, path, ret_json, error);
     if (slash)
         *slash = '\0';
     auto_close int parent = open(!slash ? "." : copy[0] ? copy : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
