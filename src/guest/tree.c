@@ -5,7 +5,7 @@
  * All of it is looking into /proc, which is no picture of one moment: while it is read, processes come and go, and whom it concerns may be trying not to be found. What makes an end of that:
  *
  * - A process that has a SIGKILL or SIGSTOP pending creates no other one, from the moment that kill() returns. So once everything that is found has been sent one, whatever is
- *   not found yet is the child of something that was not found either; a census that finds nothing new, after one that found nothing new, is the end.
+ *   not found yet is the child of something that was not found either; when no process is there that the last census has not seen, that is the end.
  * - A tree does not leave its top while that lives: the main process of a command is a subreaper (exec.c), and the filter keeps it so and refuses CLONE_PARENT. So the top is stopped first and killed last.
  * - Where that comes to no end (bombs that fork faster than they are found, another command that sends SIGCONT), everything in the sandbox is stopped by one kill(-1), which the kernel
  *   does under the lock that forks need. It is the last resort as it is felt by those who are not meant.
@@ -27,7 +27,6 @@
 #define MAX_PROCESSES 32768     /* in one census; what is more is found when these are dead */
 #define MAX_ROUNDS 24           /* before everything is stopped at once */
 #define LATE_ROUND 60           /* of standing still: the better part of 10 ms */
-#define QUIET_ROUNDS 2
 #define TICK_NS 100000
 #define FREEZE_NS 2000000000ll
 #define MAX_THEIRS 1024
@@ -134,7 +133,7 @@ static bool stands(char state) {
     return state == 'T' || state == 't' || state == 'Z' || state == 'X';
 }
 
-/* Calls back for each entry of a directory whose name is a number, until that returns false. */
+/* Calls back for each entry of a directory whose name is a number, until that returns false. 0 (1 if it did) or -errno. */
 static int each_number(int directory, bool (*call)(void *data, pid_t number), void *data) {
     _Alignas(8) char buffer[8192];
     long n;
@@ -145,7 +144,7 @@ static int each_number(int directory, bool (*call)(void *data, pid_t number), vo
 
             at += entry->length;
             if (entry->name[0] >= '1' && entry->name[0] <= '9' && !call(data, (pid_t)number_at(entry->name)))
-                return 0;
+                return 1;
         }
     return (int)n;
 }
@@ -236,6 +235,31 @@ static enum place trace(struct census *census, const struct process *p, pid_t to
     return UNKNOWN;
 }
 
+struct late {
+    struct census *census;
+    pid_t top;                  /* whose tree it is about; 0: all */
+};
+
+static bool is_no_news(void *data, pid_t pid) {
+    const struct late *late = data;
+    struct process p;
+
+    if (pid == 1 || census_find(late->census, pid) || !look(late->census->proc, pid, &p) || is_dead(&p))
+        return true;
+    return late->top && trace(late->census, &p, late->top) == OUTSIDE;
+}
+
+/* Whether there are processes that concern us and that the census did not see. To list them costs little beside looking at each, so it is done twice: what got a pid behind the reader's back
+ * has to do it again. */
+static bool census_is_old(struct census *census, pid_t top) {
+    struct late late = { census, top };
+
+    for (int i = 0; i < 2; i++)
+        if (lseek(census->proc, 0, SEEK_SET) < 0 || each_number(census->proc, is_no_news, &late) != 0)
+            return true;
+    return census->unsure;
+}
+
 static enum place place_of(struct census *census, struct process *p, pid_t top) {
     enum place place = UNKNOWN;
     struct process *at = p;
@@ -262,14 +286,19 @@ static enum place place_of(struct census *census, struct process *p, pid_t top) 
     return place;
 }
 
+static void wait_a_little(void) {
+    struct timespec tick = { .tv_nsec = TICK_NS };      /* the kernel puts there what is left of it */
+
+    (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
+}
+
 /* A SIGSTOP takes effect when its process next looks. Who told of one is to find the process stopped: a freeze that follows must not take it for its own doing. */
 static void await_stop(pid_t pid) {
-    struct timespec tick = { .tv_nsec = TICK_NS };
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     struct process p;
 
     for (int ticks = 0; ticks < MAX_ROUNDS && look(proc, pid, &p) && !stands(p.state); ticks++)
-        (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
+        wait_a_little();
     if (proc >= 0)
         close(proc);
 }
@@ -298,7 +327,8 @@ static int tell(struct census *census, const struct census *before, pid_t top, i
 /* SIGKILL or SIGSTOP to all below the top, however they try to be missed. */
 static int insist(pid_t top, int number) {
     struct census two[2];
-    int total = 0, quiet = 0, r = census_init(&two[0]);
+    bool done = false;
+    int total = 0, r = census_init(&two[0]);
 
     if (r < 0)
         return r;
@@ -308,7 +338,7 @@ static int insist(pid_t top, int number) {
         return r;
     }
     struct census *now = &two[0];
-    for (int round = 0; quiet < QUIET_ROUNDS && round < MAX_ROUNDS; round++) {
+    for (int round = 0; !done && round < MAX_ROUNDS; round++) {
         const struct census *before = round ? now : NULL;
 
         now = &two[round % 2];
@@ -316,9 +346,8 @@ static int insist(pid_t top, int number) {
         r = census_take(now);
         if (r < 0)
             break;
-        int n = tell(now, before, top, number);
-        quiet = n || now->unsure ? 0 : quiet + 1;
-        total += n;
+        total += tell(now, before, top, number);
+        done = !census_is_old(now, top);
         census_close(now);
     }
     for (size_t i = 0; r >= 0 && number == SIGSTOP && i < now->n; i++)
@@ -326,7 +355,7 @@ static int insist(pid_t top, int number) {
             await_stop(now->list[i].pid);
     census_done(&two[0]);
     census_done(&two[1]);
-    return r < 0 ? r : quiet < QUIET_ROUNDS ? -EAGAIN : total;
+    return r < 0 ? r : done ? total : -EAGAIN;
 }
 
 static int tell_once(pid_t top, int number) {
@@ -497,30 +526,29 @@ static int stop_some(struct census *census, int round, bool first, int *ret_n) {
 }
 
 int tree_freeze(void) {
-    struct timespec tick = { .tv_nsec = TICK_NS };
     int64_t deadline = init_now_ns() + FREEZE_NS;
     struct census census;
-    int quiet = 0, n = 0, r = census_init(&census);
+    int n = 0, r = census_init(&census);
 
     if (r < 0)
         return r;
     if (!frozen)
         n_theirs = 0;
-    for (int round = 0; quiet < QUIET_ROUNDS; round++) {
+    for (int round = 0;; round++) {
         r = census_take(&census);
         if (r < 0)
             break;
-        quiet = stop_some(&census, round, round == 0 && !frozen, &n) ? 0 : quiet + 1;
+        bool still = stop_some(&census, round, round == 0 && !frozen, &n) == 0 && !census_is_old(&census, 0);
         census_close(&census);
+        if (still)
+            break;
         if (round == MAX_ROUNDS)
             (void)kill(-1, SIGSTOP);
-        if (quiet)
-            continue;
         if (init_now_ns() > deadline) {
             r = -ETIMEDOUT;
             break;
         }
-        (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
+        wait_a_little();
     }
     census_done(&census);
     frozen = true;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -56,6 +57,29 @@ _Noreturn static void role_bomb(void) {
                 say("bomb\n");
         }
     _exit(0);
+}
+
+static volatile sig_atomic_t was_continued;
+
+static void on_continue(int number) {
+    (void)number;
+    was_continued = 1;
+}
+
+/* Ends well at the end of its input, if it was never stopped meanwhile. */
+_Noreturn static void role_forks(void) {
+    struct pollfd input = { 0, POLLIN, 0 };
+
+    signal(SIGCONT, on_continue);
+    say("x\n");
+    while (poll(&input, 1, 0) != 1) {
+        pid_t pid = fork();
+
+        if (pid == 0)
+            _exit(0);
+        waitpid(pid, NULL, 0);
+    }
+    _exit(was_continued);
 }
 
 _Noreturn static void role_continue(void) {
@@ -238,7 +262,7 @@ __attribute__((constructor)) static void play(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } roles[] = {
-        { "bomb", role_bomb }, { "continue", role_continue }, { "stopper", role_stopper }, { "daemon", role_daemon }, { "leave-daemon", role_leave_daemon }, { "vfork", role_vfork }, { "vfork-apart", role_vfork_apart },
+        { "bomb", role_bomb }, { "forks", role_forks }, { "continue", role_continue }, { "stopper", role_stopper }, { "daemon", role_daemon }, { "leave-daemon", role_leave_daemon }, { "vfork", role_vfork }, { "vfork-apart", role_vfork_apart },
         { "vfork-chain", role_vfork_chain },
         { "headless", role_headless }, { "escape", role_escape }, { "traced", role_traced }, { "terminal", role_terminal }, { "descriptors", role_descriptors },
         { "compute", role_compute }, { "stop-all", role_stop_all }, { "wait", wait_for_ever },
@@ -685,6 +709,25 @@ TEST_TIMEOUT(a_bomb_is_killed_whole, 60) {
     }
     close(bystander.input);
     expect_exit(&session, &bystander, 0);
+}
+
+/* One that starts process after process is not taken for a tree that grows, and not stopped. */
+TEST(a_busy_bystander_does_not_matter) {
+    struct session session;
+
+    open_box(&session, true);
+    struct command busy = start(&session, "forks", NULL);
+    expect_line(&busy, "x\n");
+    for (int i = 0; i < 20; i++) {
+        struct command one = start(&session, "daemon", NULL);
+
+        expect_line(&one, "daemon\n");
+        ASSERT_GE(signal_command(&session, one.serial, SIGKILL, GUEST_SCOPE_TREE, 0), 2);
+        expect_exit(&session, &one, SIGKILL);
+        expect_end_of_output(&one);
+    }
+    close(busy.input);
+    expect_exit(&session, &busy, 0);
 }
 
 /* Another command undoes every SIGSTOP. */
