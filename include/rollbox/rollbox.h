@@ -309,7 +309,7 @@ enum rollbox_scope {
     ROLLBOX_SCOPE_GROUP,        /* the foreground process group of its terminal; without one, its process group */
 };
 
-/* Signals a command that runs. NOT_FOUND if it does not any more. */
+/* Signals a command that runs. NOT_FOUND if it does not any more. operation_id NULL: every process of the sandbox, background ones too; SIGKILL only. */
 ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id, int signal_number, enum rollbox_scope scope, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id, const struct rollbox_terminal *terminal, struct rollbox_error *error);
 

@@ -381,7 +381,7 @@ ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *o
                                   struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
-    int r = check_id(operation_id, error);
+    int r = operation_id ? check_id(operation_id, error) : connection_check_owner(sandbox->owner, error);
     if (r < 0)
         return r;
     if (signal_number < 1 || signal_number > SIGRTMAX)
@@ -389,7 +389,8 @@ ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *o
     if (scope < ROLLBOX_SCOPE_MAIN || scope > ROLLBOX_SCOPE_GROUP)
         return request_invalid(error, "scope is none of enum rollbox_scope");
     sandbox_begin(&message, sandbox, VERB_SIGNAL);
-    wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));
+    if (operation_id)
+        wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));
     wire_add_u64(&message, TAG_NUMBER, (uint64_t)signal_number);
     wire_add_u64(&message, TAG_SCOPE, scope);
     return sandbox_call(sandbox, &message, NULL, 0, NULL, error);

@@ -200,7 +200,7 @@ int box_new(struct program *program, struct session *session, struct box **ret_b
         r = -errno;
     box->socket = pair[0];
     if (r == 0 && cgroup_root_backend(engine->cgroups) != CGROUP_NONE) {
-        r = slot_get(program, &box->slot);
+        r = slot_get(program, box->is_layered, &box->slot);
         if (r == 0)
             box->slot->box = box;
     }

@@ -98,7 +98,7 @@ struct slot {
     struct cgroup_slot *cgroup;
     int entries[CGROUP_MAX_ENTRIES];
     int n_entries;
-    bool resting;               /* of few descriptors, and not to be used again */
+    bool resting, living;       /* of few descriptors; of a sandbox that lives: not to be used again, both */
     struct loop_source oom;
     struct box *box;            /* that uses it */
     struct engine *engine;
@@ -246,7 +246,7 @@ void box_make_spare(struct box *box);
 struct box *box_take_spare(struct program *program, bool layered);
 
 /* slot.c */
-int slot_get(struct program *program, struct slot **ret_slot);
+int slot_get(struct program *program, bool living, struct slot **ret_slot);      /* living: of a sandbox that lives */
 void slot_put(struct program *program, struct slot *slot);
 void slot_rest(struct slot *slot);
 struct slot *slot_free(struct slot *slot);

@@ -21,7 +21,7 @@
  *   OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of rollbox.h; {} of those that only do
  *   LIST                                                                   {"sandboxes": [...]}
  *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
- *   SIGNAL   SANDBOX EXEC NUMBER SCOPE;  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
+ *   SIGNAL   SANDBOX EXEC? NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
  *   SNAPSHOT SANDBOX NAME?;  FORK SANDBOX SNAPSHOT? NUMBER  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT?;  DROP SANDBOX SNAPSHOT
  *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
  *

@@ -7,6 +7,7 @@
  */
 #include <ctype.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -594,8 +595,16 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
 }
 
 static int ask_signal(struct session *session, const struct ask *ask, struct rollbox_error *error) {
-    struct run *run = exec_find(session, &ask->exec);
+    struct run *run = ask->exec.data ? exec_find(session, &ask->exec) : NULL;
 
+    if (!ask->exec.data && ask->verb == VERB_SIGNAL) {
+        if (ask->number != SIGKILL)
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal: without a command only SIGKILL can be sent, to every process of the sandbox");
+        list_for_each(node, &session->runs)
+            (void)exec_kill(container_of(node, struct run, of_session));
+        exec_kill_all(session);
+        return 0;
+    }
     if (!run || run->session != session)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments", "no such command runs in the sandbox");
     if (ask->verb == VERB_RESIZE) {

@@ -9,6 +9,9 @@
 #include "base/cleanup.h"
 #include "engine/session.h"
 
+/* A sandbox that lives must be able to start commands and agents when its guests have used up their processes: the limit of those is RLIMIT_NPROC, to which init is not held, and the group's a little more. */
+#define INIT_PROCESSES 32
+
 static void on_oom(struct loop_source *source, uint32_t events) {
     struct slot *slot = container_of(source, struct slot, oom);
     struct cgroup_usage usage;
@@ -30,17 +33,18 @@ static void on_oom(struct loop_source *source, uint32_t events) {
         run_kill(box->run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
 }
 
-static int slot_new(struct program *program, struct slot **ret_slot) {
+static int slot_new(struct program *program, bool living, struct slot **ret_slot) {
     struct engine *engine = program->engine;
     const struct policy *policy = program->policy;
     /* init counts, and the moment between its fork and its exec. */
-    struct cgroup_limits limits = { policy->max_memory_bytes, policy->max_processes + 1, policy->max_cpu_milli };
+    struct cgroup_limits limits = { policy->max_memory_bytes, policy->max_processes + 1 + (living ? INIT_PROCESSES : 0), policy->max_cpu_milli };
     struct slot *slot = calloc(1, sizeof *slot);
     int r;
 
     if (!slot)
         return -ENOMEM;
     slot->engine = engine;
+    slot->living = living;
     list_init(&slot->node);
     janitor_start_soon(engine);
     r = cgroup_slot_new(engine->cgroups, engine->next_slot++, &limits, &slot->cgroup);
@@ -57,7 +61,9 @@ static int slot_new(struct program *program, struct slot **ret_slot) {
     return 0;
 }
 
-int slot_get(struct program *program, struct slot **ret_slot) {
+int slot_get(struct program *program, bool living, struct slot **ret_slot) {
+    if (living)
+        return slot_new(program, true, ret_slot);
     list_for_each(node, &program->slots) {
         struct slot *slot = container_of(node, struct slot, node);
 
@@ -68,7 +74,7 @@ int slot_get(struct program *program, struct slot **ret_slot) {
             return 0;
         }
     }
-    return slot_new(program, ret_slot);
+    return slot_new(program, false, ret_slot);
 }
 
 void slot_put(struct program *program, struct slot *slot) {
@@ -79,7 +85,7 @@ void slot_put(struct program *program, struct slot *slot) {
     if (cgroup_slot_oom_fd(slot->cgroup) >= 0 && cgroup_slot_oom_events(slot->cgroup) & EPOLLIN)
         while (read(cgroup_slot_oom_fd(slot->cgroup), &count, sizeof count) > 0)
             ;
-    if (program && !slot->resting)
+    if (program && !slot->resting && !slot->living)
         list_add_tail(&program->slots, &slot->node);
     else
         slot_free(slot);
