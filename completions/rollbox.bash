@@ -4,13 +4,27 @@ _rollbox() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options= first=2
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run batch doctor policy engine completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
     policy)
         if ((COMP_CWORD == 2)); then
             COMPREPLY=($(compgen -W 'check plan' -- "$cur"))
+            return
+        fi
+        command="$command ${COMP_WORDS[2]}" first=3
+        ;;
+    image)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'import ls rm show' -- "$cur"))
+            return
+        fi
+        command="$command ${COMP_WORDS[2]}" first=3
+        ;;
+    store)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'path gc fsck df' -- "$cur"))
             return
         fi
         command="$command ${COMP_WORDS[2]}" first=3
@@ -24,19 +38,47 @@ _rollbox() {
         ;;
     esac
     case $command in
-    'run') options='--json --policy --readable --writable --shared --denied --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'batch') options='--output --jobs --ordered --retries --no-progress --json --policy --readable --writable --shared --denied --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'run') options='--json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'batch') options='--output --jobs --ordered --retries --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
-    'policy plan') options='--readable --writable --shared --denied --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'engine start') options='--socket --help' ;;
+    'policy plan') options='--readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'create') options='--name --idle --ttl --lifetime --no-detach --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'exec') options='--interactive --tty --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
+    'attach') options='--interactive --json --socket --help' ;;
+    'cp') options='--no-progress --json --socket --help' ;;
+    'ps') options='--quiet --json --socket --help' ;;
+    'inspect') options='--socket --help' ;;
+    'kill') options='--signal --scope --socket --help' ;;
+    'rm') options='--socket --help' ;;
+    'pause') options='--socket --help' ;;
+    'resume') options='--socket --help' ;;
+    'snapshot') options='--as --json --socket --help' ;;
+    'fork') options='--count --from --json --socket --help' ;;
+    'restore') options='--count --json --socket --help' ;;
+    'reset') options='--socket --help' ;;
+    'tree') options='--json --socket --help' ;;
+    'diff') options='--text --json --socket --help' ;;
+    'commit') options='--force --json --socket --help' ;;
+    'discard') options='--socket --help' ;;
+    'export') options='--from --socket --help' ;;
+    'import') options='--name --max-entries --max-bytes --max-depth --json --help' ;;
+    'image import') options='--no-progress --name --tag-of-archive --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
+    'image ls') options='--json --help' ;;
+    'image rm') options='--json --help' ;;
+    'image show') options='--json --help' ;;
+    'store path') options='--json --help' ;;
+    'store gc') options='--json --help' ;;
+    'store fsck') options='--json --help' ;;
+    'store df') options='--json --help' ;;
+    'engine start') options='--background --socket --help' ;;
     'engine status') options='--socket --help' ;;
     'engine stop') options='--socket --help' ;;
     'completion') options='--help' ;;
     'version') options='--help' ;;
     'help') options='--help' ;;
     esac
-    if [[ $command == run ]]; then
+    if [[ $command == run || $command == exec ]]; then
         # Behind the guest's command come its own words.
         local i
         for ((i = first; i < COMP_CWORD; i++)); do
@@ -46,6 +88,7 @@ _rollbox() {
         done
     fi
     case $prev in
+    --scope) COMPREPLY=($(compgen -W 'main tree children group' -- "$cur")); return ;;
     --net) COMPREPLY=($(compgen -W 'none loopback host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;
@@ -53,6 +96,14 @@ _rollbox() {
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
+    exec | attach | ps | inspect | kill | rm | pause | resume | snapshot | fork | restore | reset | tree | diff | commit | discard | export)
+        if [[ $cur == -* ]]; then
+            COMPREPLY=($(compgen -W "$options" -- "$cur"))
+        else
+            # What behind the name is no option is the command's own, or a snapshot's name.
+            COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" ps -q 2>/dev/null)" -- "$cur"))
+        fi
+        ;;
     *)
         if [[ $cur == -* ]]; then
             COMPREPLY=($(compgen -W "$options" -- "$cur"))

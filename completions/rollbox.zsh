@@ -1,16 +1,33 @@
 #compdef rollbox
 # SPDX-License-Identifier: Apache-2.0
 # zsh completion for rollbox; made by: rollbox completion zsh
+_rollbox_sandboxes() {
+    compadd -- ${(f)"$(rollbox ps -q 2>/dev/null)"}
+}
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run batch doctor policy engine completion version help
+        compadd -- run batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help
         return
     fi
     case $command in
     policy)
         if ((CURRENT == 3)); then
             compadd -- check plan
+            return
+        fi
+        command="$command $words[3]" first=3
+        ;;
+    image)
+        if ((CURRENT == 3)); then
+            compadd -- import ls rm show
+            return
+        fi
+        command="$command $words[3]" first=3
+        ;;
+    store)
+        if ((CURRENT == 3)); then
+            compadd -- path gc fsck df
             return
         fi
         command="$command $words[3]" first=3
@@ -34,6 +51,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -72,6 +90,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -114,6 +133,7 @@ _rollbox() {
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
             '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
@@ -137,21 +157,297 @@ _rollbox() {
             '*--help[print this help]' \
             ':file:_files'
         ;;
+    'create')
+        _arguments -s -S \
+            '*--name=[the sandbox'\'' name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: one is made up)]:NAME:' \
+            '*--idle=[pause it after so long without a call or a running command]:SECONDS:' \
+            '*--ttl=[remove it after so long without a call]:SECONDS:' \
+            '*--lifetime=[remove it after so long, whatever happens]:SECONDS:' \
+            '*--no-detach[stay until a signal or the end of standard input, and remove it then]' \
+            '*--json[print the result as one JSON object]' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
+            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
+            '*--shared=[write through to PATH of the host]:PATH:_files' \
+            '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
+            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
+            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--open-files=[open files a process (default 4096)]:N:' \
+            '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
+            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
+            '*--no-clean-env[keep the caller'\''s environment too]' \
+            '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
+            '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
+            '*--seed=[make randomness repeat]:N:' \
+            '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
+            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'exec')
+        _arguments -s -S \
+            '*-i[pass standard input on (default\: it has none)]' \
+            '*--interactive[pass standard input on (default\: it has none)]' \
+            '*-t[give it a terminal of its own]' \
+            '*--tty[give it a terminal of its own]' \
+            '*-d[print its id and leave it running]' \
+            '*--detach[print its id and leave it running]' \
+            '*-c[run STRING by a login shell\: bash where the sandbox has it, else sh]:STRING:' \
+            '*--shell=[run STRING by a login shell\: bash where the sandbox has it, else sh]:STRING:' \
+            '*--id=[the command'\''s id (default\: one is made up); the same id again gives the first one'\''s result]:ID:' \
+            '*--json[print the result as one JSON object]' \
+            '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
+            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
+            '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
+            '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes' \
+            '*::command:_normal'
+        ;;
+    'attach')
+        _arguments -s -S \
+            '*-i[pass standard input on (default\: it has none)]' \
+            '*--interactive[pass standard input on (default\: it has none)]' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'cp')
+        _arguments -s -S \
+            '*--no-progress[no progress bar on a terminal]' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'ps')
+        _arguments -s -S \
+            '*-q[names alone, or the process ids of one sandbox]' \
+            '*--quiet[names alone, or the process ids of one sandbox]' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'inspect')
+        _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'kill')
+        _arguments -s -S \
+            '*-s[by name or number (default KILL)]:SIGNAL:' \
+            '*--signal=[by name or number (default KILL)]:SIGNAL:' \
+            '*--scope=[which processes of the command get it (default tree)]:value:(main tree children group)' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'rm')
+        _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'pause')
+        _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'resume')
+        _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'snapshot')
+        _arguments -s -S \
+            '*--as=[another name for the snapshot, beside its id]:NAME:' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'fork')
+        _arguments -s -S \
+            '*-n[how many sandboxes to make (default 1)]:N:' \
+            '*--count=[how many sandboxes to make (default 1)]:N:' \
+            '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'restore')
+        _arguments -s -S \
+            '*-n[how many sandboxes to make (default 1)]:N:' \
+            '*--count=[how many sandboxes to make (default 1)]:N:' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'reset')
+        _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'tree')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'diff')
+        _arguments -s -S \
+            '*--text[unified diffs of text files]' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'commit')
+        _arguments -s -S \
+            '*-f[even if the host'\''s files were changed meanwhile]' \
+            '*--force[even if the host'\''s files were changed meanwhile]' \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'discard')
+        _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'export')
+        _arguments -s -S \
+            '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'import')
+        _arguments -s -S \
+            '*--name=[what it will be called in the store (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
+            '*--max-entries=[refuse more files and directories than so many (default 2000000)]:N:' \
+            '*--max-bytes=[refuse what unpacks to more bytes (default 64 GiB)]:N:' \
+            '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'image import')
+        _arguments -s -S \
+            '*--no-progress[no progress bar on a terminal]' \
+            '*--name=[what it will be called in the store (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
+            '*--tag-of-archive=[which image, if the archive has several]:TAG:' \
+            '*--max-entries=[refuse more files and directories than so many (default 2000000)]:N:' \
+            '*--max-bytes=[refuse what unpacks to more bytes (default 64 GiB)]:N:' \
+            '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
+            '*--max-ratio=[refuse layers that unpack to more than N times their size (default 500)]:N:' \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'image ls')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'image rm')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'image show')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'store path')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'store gc')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'store fsck')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'store df')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
     'engine start')
         _arguments -s -S \
-            '*--socket=[the engine'\''s socket (required)]:PATH:_files' \
+            '*-b[start it in the background and return when it answers]' \
+            '*--background[start it in the background and return when it answers]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'engine status')
         _arguments -s -S \
-            '*--socket=[the engine'\''s socket (required)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'engine stop')
         _arguments -s -S \
-            '*--socket=[the engine'\''s socket (required)]:PATH:_files' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
@@ -170,7 +466,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run batch doctor policy engine completion version help)'
+            ':command:(run batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help)'
         ;;
     esac
 }

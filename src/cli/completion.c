@@ -19,6 +19,14 @@ static bool takes_file(const struct option *option) {
     return option->kind == OPTION_FILE || option->kind == OPTION_PATH;
 }
 
+/* Is its first operand a sandbox that lives? */
+static bool takes_sandbox(const struct command *command) {
+    size_t first = strcspn(command->arguments, " ");
+
+    /* "image rm NAME" is about another kind of name. */
+    return !strchr(command->name, ' ') && ((first == 4 && strncmp(command->arguments, "NAME", 4) == 0) || (first == 6 && strncmp(command->arguments, "[NAME]", 6) == 0));
+}
+
 /* True for the first command with this first word ("policy" of "policy check"). */
 static bool is_first_of_word(size_t i, size_t length) {
     for (size_t j = 0; j < i; j++)
@@ -88,7 +96,7 @@ static void bash(void) {
         printf("' ;;\n");
     }
     printf("    esac\n"
-           "    if [[ $command == run ]]; then\n"
+           "    if [[ $command == run || $command == exec ]]; then\n"
            "        # Behind the guest's command come its own words.\n"
            "        local i\n"
            "        for ((i = first; i < COMP_CWORD; i++)); do\n"
@@ -115,6 +123,18 @@ static void bash(void) {
            "    esac\n"
            "    case $command in\n"
            "    completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- \"$cur\")) ;;\n"
+           "    ");
+    for (size_t i = 0, n = 0; i < command_count; i++)
+        if (takes_sandbox(&command_table[i]))
+            printf("%s%s", n++ ? " | " : "", command_table[i].name);
+    printf(")\n"
+           "        if [[ $cur == -* ]]; then\n"
+           "            COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
+           "        else\n"
+           "            # What behind the name is no option is the command's own, or a snapshot's name.\n"
+           "            COMPREPLY=($(compgen -W \"$(\"${COMP_WORDS[0]}\" ps -q 2>/dev/null)\" -- \"$cur\"))\n"
+           "        fi\n"
+           "        ;;\n"
            "    *)\n"
            "        if [[ $cur == -* ]]; then\n"
            "            COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
@@ -143,6 +163,9 @@ static void zsh(void) {
     printf("#compdef rollbox\n"
            "# SPDX-License-Identifier: Apache-2.0\n"
            "# zsh completion for rollbox; made by: rollbox completion zsh\n"
+           "_rollbox_sandboxes() {\n"
+           "    compadd -- ${(f)\"$(rollbox ps -q 2>/dev/null)\"}\n"
+           "}\n"
            "_rollbox() {\n"
            "    local command=$words[2] first=2\n"
            "    if ((CURRENT == 2)); then\n"
@@ -190,6 +213,8 @@ static void zsh(void) {
         }
         if (command_table[i].bit == COMMAND_RUN)
             printf(" \\\n            '*::command:_normal'");
+        else if (takes_sandbox(&command_table[i]))
+            printf(" \\\n            ':sandbox:_rollbox_sandboxes'%s", command_table[i].bit == COMMAND_EXEC ? " \\\n            '*::command:_normal'" : "");
         else if (command_table[i].bit == COMMAND_COMPLETION)
             printf(" \\\n            ':shell:(bash zsh fish)'");
         else if (command_table[i].bit == COMMAND_HELP) {
@@ -245,6 +270,8 @@ static void fish(void) {
                 printf(*p == '\'' || *p == '\\' ? "\\%c" : "%c", *p);
             printf("'\n");
         }
+        if (takes_sandbox(command))
+            printf("complete -c rollbox -n '__fish_seen_subcommand_from %s' -f -a '(rollbox ps -q 2>/dev/null)'\n", command->name);
         if (command->bit == COMMAND_COMPLETION)
             printf("complete -c rollbox -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'\n");
     }

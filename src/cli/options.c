@@ -63,6 +63,7 @@ const struct option option_table[] = {
     { OPTION_WRITABLE, 0, "writable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_writable", "a private copy-on-write view of PATH; the host never changes" },
     { OPTION_SHARED, 0, "shared", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_shared", "write through to PATH of the host" },
     { OPTION_DENIED, 0, "denied", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_denied", "hide PATH, even inside a granted directory" },
+    { OPTION_IMAGE, 0, "image", "NAME", OPTION_TEXT, POLICY_COMMANDS, "image", "an image of the store as root file system (rollbox image ls lists them)" },
     { OPTION_MEMORY, 0, "memory", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_memory", "memory of the whole sandbox, such as 256M (default 512M)" },
     { OPTION_PROCESSES, 0, "processes", "N", OPTION_COUNT, POLICY_COMMANDS, "max_processes", "processes and threads at once (default 64)" },
     { OPTION_CPUS, 0, "cpus", "N", OPTION_NUMBER, POLICY_COMMANDS, "max_cpu", "CPUs, fractions allowed (default: no limit)" },
