@@ -90,7 +90,9 @@ int64_t proc_start_time(pid_t pid) {
     if (n < 0)
         return n == -ENOENT ? -ESRCH : n;
     r = parse_stat(text, &line);
-    return r < 0 ? r : line.start_time;
+    if (r < 0)
+        return r;
+    return line.state == 'Z' || line.state == 'X' ? -ESRCH : line.start_time;
 }
 
 int64_t proc_oom_kill_count(void) {

@@ -37,7 +37,8 @@ int proc_scan(pid_t init_pid, struct proc_usage *ret_usage);
  * files. A process that may not be looked into counts as in proc_scan. */
 int proc_scan_exact(pid_t init_pid, struct proc_usage *ret_usage);
 
-/* When a process started, in clock ticks since boot; with its pid, a name that is never used again. -ESRCH. */
+/* When a process started, in clock ticks since boot; with its pid, a name that is never used again. -ESRCH, also for one that is dead and only
+ * waits to be reaped: pid 1 may be slow or not care. */
 int64_t proc_start_time(pid_t pid);
 
 /* How often the kernel's OOM killer has killed, over the whole host. -ENOENT (kernels before 4.13), ... */

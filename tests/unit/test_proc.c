@@ -290,6 +290,8 @@ TEST(start_time_tells_processes_apart_whatever_their_name) {
         stand_still();
     ASSERT_GT(proc_start_time(pid), own);
     kill(pid, SIGKILL);
+    ASSERT_EQ(waitid(P_PID, (id_t)pid, &(siginfo_t){ 0 }, WEXITED | WNOWAIT), 0);
+    ASSERT_ERR(proc_start_time(pid), -ESRCH);   /* dead, though not gone */
     ASSERT_EQ(waitpid(pid, NULL, 0), pid);
 }
 
