@@ -409,7 +409,7 @@ static void add_private(struct compiler *c) {
     box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/s", NULL, 01777);
     writable_place(c, "/tmp", NULL, 01777, 0, 0);
     writable_place(c, "/var/tmp", NULL, 01777, 0, 0);
-    box(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", 0);
+    box(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620,max=64", 0);
     compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
     compiler_rule(c, "/var/tmp", c->access_write, PLAN_RULE_OWN);
     compiler_rule(c, "/dev/shm", c->access_write, PLAN_RULE_OWN);
