@@ -98,6 +98,26 @@ _Noreturn static void role_stopper(void) {
             kill(pid, SIGSTOP);
 }
 
+/* As many processes as there may be. */
+_Noreturn static void role_fill(void) {
+    pid_t pid;
+
+    while ((pid = fork()) > 0)
+        ;
+    if (pid < 0)
+        say("x\n");
+    wait_for_ever();
+}
+
+/* As many terminals as there may be; their number. */
+_Noreturn static void role_terminals(void) {
+    int n = 0;
+
+    while (open("/dev/ptmx", O_RDWR | O_NOCTTY) >= 0)
+        n++;
+    _exit(n < 255 ? n : 255);
+}
+
 _Noreturn static void role_stop_all(void) {
     kill(-1, SIGSTOP);
     _exit(0);
@@ -265,7 +285,8 @@ __attribute__((constructor)) static void play(int argc, char **argv) {
         { "bomb", role_bomb }, { "forks", role_forks }, { "continue", role_continue }, { "stopper", role_stopper }, { "daemon", role_daemon }, { "leave-daemon", role_leave_daemon }, { "vfork", role_vfork }, { "vfork-apart", role_vfork_apart },
         { "vfork-chain", role_vfork_chain },
         { "headless", role_headless }, { "escape", role_escape }, { "traced", role_traced }, { "terminal", role_terminal }, { "descriptors", role_descriptors },
-        { "compute", role_compute }, { "stop-all", role_stop_all }, { "wait", wait_for_ever },
+        { "compute", role_compute }, { "stop-all", role_stop_all }, { "fill", role_fill },
+        { "terminals", role_terminals }, { "wait", wait_for_ever },
     };
     if (!strcmp(role, "peer"))
         role_peer(argv + 2);
@@ -286,6 +307,8 @@ struct session {
 static struct plan *make_plan(const struct features *features, const char *directory) {
     static const char *links[16];
     static char targets[8][64];
+    static struct plan_host_path paths[256];
+    static char reals[256][4096];
     static const char *const names[] = { "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
     struct plan_host host = {
         .is_root = features->is_root, .landlock_abi = features->landlock ? features->landlock_abi : 0, .seccomp = features->seccomp, .timens = features->timens, .cgroupns = features->cgroupns,
@@ -296,8 +319,9 @@ static struct plan *make_plan(const struct features *features, const char *direc
     auto_free char *text = NULL;
     struct policy *policy;
     struct plan *plan;
-    size_t n = 0;
+    size_t n = 0, n_reals = 0;
 
+    memset(paths, 0, sizeof paths);
     for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
         ssize_t length = readlink(names[i], targets[i], sizeof targets[i] - 1);
 
@@ -311,13 +335,16 @@ static struct plan *make_plan(const struct features *features, const char *direc
     struct policy_paths *lists[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared, &policy->fs_denied };
     struct plan_host_path **found[] = { &host.readable, &host.writable, &host.shared, &host.denied };
     for (size_t list = 0; list < ARRAY_SIZE(lists); list++) {
-        *found[list] = calloc(lists[list]->n + 1, sizeof **found[list]);
+        *found[list] = paths + n_reals;
         for (size_t i = 0; i < lists[list]->n; i++) {
             struct plan_host_path *path = &(*found[list])[i];
             struct stat st;
 
-            path->real = realpath(lists[list]->items[i].path, NULL);
-            path->error = path->real && stat(path->real, &st) == 0 ? 0 : ENOENT;
+            if (!realpath(lists[list]->items[i].path, reals[n_reals]))
+                reals[n_reals][0] = '\0';
+            path->real = reals[n_reals++];
+            ASSERT_LT(n_reals, ARRAY_SIZE(reals));
+            path->error = stat(path->real, &st) == 0 ? 0 : ENOENT;
             path->type = path->error ? PLAN_PATH_MISSING : S_ISDIR(st.st_mode) ? PLAN_PATH_DIRECTORY : PLAN_PATH_OTHER;
         }
     }
@@ -327,6 +354,7 @@ static struct plan *make_plan(const struct features *features, const char *direc
     host.proc_exists = masked;
     if (plan_compile(policy, &host, &plan, &error) < 0)
         FAIL("no plan: %s", error.message);
+    policy_free(policy);
     return plan;
 }
 
@@ -395,7 +423,9 @@ static void open_box(struct session *session, bool is_session) {
     launch(session, features.is_root);
     int file = (int)ASSERT_CALL(fd_memory_file("plan", plan, plan->length));
     wire_begin(&message, GUEST_PLAN, 0);
+    free(plan);
     tell(session->launcher, &message, &file, 1);
+    close(file);
     hear(session->launcher, GUEST_TEMPLATE_READY, NULL, NULL);
     ASSERT_CALL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair));
     session->init = pair[0];
@@ -845,6 +875,18 @@ TEST_TIMEOUT(bombs_and_oddities_stand_still, 60) {
     }
 }
 
+TEST(a_full_sandbox_takes_commands) {
+    struct session session;
+
+    open_box(&session, true);
+    struct command fill = start(&session, "fill", NULL);
+    expect_line(&fill, "x\n");
+    struct command command = start(&session, "/bin/true", NULL);
+    expect_exit(&session, &command, 0);
+    signal_command(&session, fill.serial, SIGKILL, GUEST_SCOPE_TREE, 0);
+    expect_exit(&session, &fill, SIGKILL);
+}
+
 /* ---- terminals ---------------------------------------------------------------------------------------------------------- */
 
 TEST(a_terminal_of_its_own) {
@@ -878,6 +920,17 @@ TEST(the_foreground_of_a_terminal) {
     expect_line(&command, "ready\r\n");
     signal_command(&session, command.serial, SIGHUP, GUEST_SCOPE_GROUP, 0);
     expect_exit(&session, &command, SIGHUP);
+}
+
+/* The kernel has some thousand for the whole host. */
+TEST(terminals_are_few) {
+    struct session session;
+
+    open_box(&session, true);
+    struct command command = start(&session, "terminals", NULL);
+    struct guest_record record = hear(session.init, GUEST_EXITED, NULL, NULL);
+    ASSERT_EQ(record.serial, command.serial);
+    ASSERT_EQ(record.value >> 8, 64);
 }
 
 /* ---- agents --------------------------------------------------------------------------------------------------------------- */
