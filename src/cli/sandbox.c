@@ -6,17 +6,14 @@
  * Names of files and commands come from guests: what a terminal would take for more than text is shown escaped.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
-#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/session.h"
 #include "cli/shown.h"
@@ -205,7 +202,7 @@ static void show_ps(const struct call *call, const json_t *answer) {
 
 static void show_inspect(const struct call *call, const json_t *answer) {
     (void)call;
-    (void)json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+    (void)json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
     putchar('\n');
 }
 

@@ -293,11 +293,12 @@ void shown_diff(const json_t *answer, bool text) {
         const char *diff = json_string_value(json_object_get(change, "diff"));
         auto_buf struct buf sizes = BUF_INIT;
 
-        if (json_is_number(old_size))
+        bool before = json_is_number(old_size) && kind && kind[0] != 'A', after = json_is_number(size) && kind && kind[0] != 'D';
+        if (before)
             add_size(&sizes, json_number_value(old_size));
-        if (json_is_number(old_size) && json_is_number(size))
+        if (before && after)
             buf_add_text(&sizes, " -> ");
-        if (json_is_number(size))
+        if (after)
             add_size(&sizes, json_number_value(size));
         printf("%s%c%s ", colours && kind ? colour_of(kind[0]) : "", kind ? kind[0] : '?', colours ? PLAIN : "");
         shown_text(json_string_value(json_object_get(change, "path")));
