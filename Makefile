@@ -3,7 +3,7 @@
 # A front for meson, ninja and pip. `make` leaves the programs at the top of build/ and the Python package in .venv. Nothing is fetched once
 # everything is there. JOBS=N limits the compilers at work; CI=true makes warnings errors.
 .DELETE_ON_ERROR:
-.PHONY: all build python check demo bench soak fuzz format clean
+.PHONY: all build python check demo integrations bench soak fuzz format clean
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
@@ -24,7 +24,7 @@ python: build
 	@tools/setup venv .venv $(VENV_PACKAGES)
 	@$(MAKE) --no-print-directory .venv/.installed
 
-.venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/*) build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init
+.venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/* python/rollbox/*/*) build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init
 	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall --config-settings=build-dir=build-python .
 	@touch $@
 
@@ -40,6 +40,11 @@ check: all build-asan
 
 demo: all
 	@$(PYTHON) examples/reward.py examples/problems.jsonl
+
+# The adapters against the frameworks themselves, which are large: not part of check, where those tests are skipped.
+integrations: all
+	@tools/setup venv .venv-integrations pytest inspect_ai
+	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-integrations/bin/python -B -m pytest -q -p no:cacheprovider tests/integration/test_integrations.py
 
 bench: all
 	@bench/setup
@@ -63,4 +68,4 @@ format:
 	clang-format-14 -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	rm -rf build build-asan build-fuzz build-python .venv .venv-bench
+	rm -rf build build-asan build-fuzz build-python .venv .venv-bench .venv-integrations

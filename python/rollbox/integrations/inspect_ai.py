@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""inspect_ai: the sandbox environment "rollbox", found by its entry point once rollbox is installed.
+
+    Task(..., sandbox="rollbox")
+    Task(..., sandbox=("rollbox", "policy.json"))       # a policy of docs/policy.md
+    Task(..., sandbox=SandboxEnvironmentSpec("rollbox", RollboxConfig(policy={"max_memory": "2G"}, setup="pip install ...")))
+
+A sample has a session. A set-up command is run once a task; the samples' sandboxes are forks of what it left.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from typing import Any, Dict, List, Literal, Optional, Union, overload
+
+from inspect_ai.util import ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentLimits, sandboxenv
+from pydantic import BaseModel
+
+from .._async_sandbox import AsyncSandbox
+from .._errors import CommandNotFound, FeatureMissing, InvalidArgument, NotFound, PathDenied, RollboxError
+from .._policy import Policy
+from .._result import Outcome
+from ._common import policy_for, remark_on, status_of
+
+
+class RollboxConfig(BaseModel):
+    """policy: keys of docs/policy.md. image: of the store; None or "host": the host's directories. setup: a shell command."""
+
+    model_config = {"frozen": True}
+
+    policy: Dict[str, Any] = {}
+    image: Optional[str] = None
+    setup: Optional[str] = None
+
+
+def _config(config: Any) -> RollboxConfig:
+    if config is None:
+        return RollboxConfig()
+    if isinstance(config, RollboxConfig):
+        return config
+    if isinstance(config, str):
+        return RollboxConfig(policy=Policy.from_file(config).to_dict())
+    raise InvalidArgument(f"the sandbox' config must be a RollboxConfig or the path of a policy, not {type(config).__name__}",
+                          stage="arguments")
+
+
+_templates: Dict[str, AsyncSandbox] = {}
+"""What a set-up left, by the config's JSON."""
+
+
+@sandboxenv(name="rollbox")
+class RollboxSandboxEnvironment(SandboxEnvironment):
+    """One sandbox of a sample. Relative paths are below the policy's cwd."""
+
+    def __init__(self, box: AsyncSandbox) -> None:
+        super().__init__()
+        self.box = box
+
+    # Life
+
+    @classmethod
+    async def _make(cls, config: RollboxConfig) -> AsyncSandbox:
+        box = AsyncSandbox(policy_for(config.policy, config.image, {}))
+        try:
+            await box.__aenter__()
+            if config.setup:
+                await box.exec(config.setup, check=True)
+                await box.snapshot()
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    @classmethod
+    async def task_init(cls, task_name: str, config: Any) -> None:
+        """Runs the set-up, if there is one and it was not run yet."""
+        given = _config(config)
+        if given.setup and given.model_dump_json() not in _templates:
+            _templates[given.model_dump_json()] = await cls._make(given)
+
+    @classmethod
+    async def sample_init(cls, task_name: str, config: Any, metadata: Dict[str, str]) -> Dict[str, SandboxEnvironment]:
+        """A sandbox: a fork of the set-up, or a new one."""
+        given = _config(config)
+        template = _templates.get(given.model_dump_json())
+        if template is not None:
+            box = (await template.fork(1))[0]
+        else:
+            box = await cls._make(given)
+        return {"default": cls(box)}
+
+    @classmethod
+    async def sample_cleanup(cls, task_name: str, config: Any, environments: Dict[str, SandboxEnvironment], interrupted: bool) -> None:
+        """Ends the sample's sandboxes."""
+        for environment in environments.values():
+            await environment.as_type(RollboxSandboxEnvironment).box.close()
+
+    @classmethod
+    async def task_cleanup(cls, task_name: str, config: Any, cleanup: bool) -> None:
+        """Ends the set-up. Nothing outlives this process in any case."""
+        template = _templates.pop(_config(config).model_dump_json(), None)
+        if template is not None:
+            await template.close()
+
+    @classmethod
+    def config_files(cls) -> List[str]:
+        return ["rollbox.json"]
+
+    @classmethod
+    def config_deserialize(cls, config: Dict[str, Any]) -> BaseModel:
+        return RollboxConfig(**config)
+
+    def default_polling_interval(self) -> float:
+        return 0.2
+
+    # Calls
+
+    def _path(self, path: str) -> str:
+        return posixpath.join(self.box.policy.cwd or "/tmp", path)
+
+    async def exec(
+        self,
+        cmd: List[str],
+        input: Optional[Union[str, bytes]] = None,
+        cwd: Optional[str] = None,
+        env: Optional[Dict[str, str]] = None,
+        user: Optional[str] = None,
+        timeout: Optional[int] = None,
+        timeout_retry: bool = True,
+        concurrency: bool = True,
+    ) -> ExecResult[str]:
+        """As inspect_ai wants it. A time-out is never retried: here it is the command's, not a transport's."""
+        limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        try:
+            result = await self.box.exec(cmd, input=input, cwd=self._path(cwd or ""), env=env, user=user, timeout=timeout, max_output=limit,
+                                         text=True)
+        except CommandNotFound as problem:
+            return ExecResult(False, 127, "", f"{problem}\n")
+        except (FeatureMissing, NotFound, InvalidArgument) as problem:
+            if user is None or isinstance(problem, NotFound) and problem.stage == "connect":
+                raise
+            return ExecResult(False, 126, "", f"cannot run as user {user}: {problem}\n")
+        if result.outcome is Outcome.TIMEOUT:
+            raise TimeoutError(f"the command ran into its time-out of {timeout} s; its output ends: {result.stdout[-1000:]}"
+                               f"{result.stderr[-1000:]}")
+        if result.outcome is Outcome.OUTPUT_LIMIT:
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR,
+                                           result.stdout if result.stdout_truncated else result.stderr)
+        return ExecResult(result.ok, status_of(result), result.stdout, result.stderr + remark_on(result))
+
+    async def write_file(self, file: str, contents: Union[str, bytes]) -> None:
+        """A file that is there keeps its mode, and one that its owner may not write is refused, as by a program of the sandbox."""
+        path = self._path(file)
+        mode = 0o644
+        try:
+            found = await self.box.stat(path)
+            if found.is_dir:
+                raise IsADirectoryError(errno.EISDIR, "is a directory", file)
+            if not found.mode & 0o200:
+                raise PermissionError(errno.EACCES, "is not writable", file)
+            mode = found.mode & 0o777 or mode
+        except RollboxError as problem:
+            if problem.errno not in (errno.ENOENT, errno.ENOTDIR):
+                raise _as_oserror(problem, file) from problem
+        try:
+            await self.box.write_file(path, contents, mode)
+        except RollboxError as problem:
+            raise _as_oserror(problem, file) from problem
+
+    @overload
+    async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
+
+    @overload
+    async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
+
+    async def read_file(self, file: str, text: bool = True) -> Union[str, bytes]:
+        try:
+            data = await self.box.read_file(self._path(file), SandboxEnvironmentLimits.MAX_READ_FILE_SIZE)
+        except RollboxError as problem:
+            if problem.errno == errno.EFBIG:
+                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from problem
+            raise _as_oserror(problem, file) from problem
+        return data.decode("utf-8") if text else data
+
+
+def _as_oserror(problem: RollboxError, file: str) -> Exception:
+    """The OSError that inspect_ai wants for a file call's error; the error itself if there is none."""
+    if problem.errno in (errno.ENOENT, errno.ENOTDIR):
+        return FileNotFoundError(problem.errno, str(problem), file)
+    if problem.errno == errno.EISDIR:
+        return IsADirectoryError(problem.errno, str(problem), file)
+    if isinstance(problem, PathDenied):
+        return PermissionError(problem.errno or errno.EACCES, str(problem), file)
+    return problem

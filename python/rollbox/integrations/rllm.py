@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rLLM: its Sandbox protocol, and the hooks by which it makes and boots snapshots.
+
+    box = RollboxSandbox("task-17")                     # or create_rollbox_sandbox, as rLLM's backends have it
+    hooks = SnapshotHooks(socket="/run/rollbox/engine") # picklable: each process joins the engine when it needs it
+
+A snapshot is a detached sandbox that was set up and stands still; booting from it is a fork. Its ref is its name on the engine. On a
+private engine (no socket) it lives as long as this process.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+
+from .._base import PolicyLike
+from .._engine import Engine, default_engine
+from .._errors import FeatureMissing, InvalidArgument, NotFound, RollboxError
+from .._result import Outcome
+from .._sandbox import Sandbox
+from ._common import HOST, policy_for, remark_on, status_of
+
+_engines: Dict[Tuple[int, str], Engine] = {}
+
+
+def _engine(socket: Optional[str]) -> Engine:
+    """One connection a process and socket."""
+    if socket is None:
+        return default_engine()
+    key = (os.getpid(), os.fspath(socket))
+    if key not in _engines:
+        _engines[key] = Engine(socket)
+    return _engines[key]
+
+
+def _snapshot_not_found() -> Any:
+    """rLLM's exception, or where it is not installed, one of that name."""
+    try:
+        from rllm.sandbox.protocol import SnapshotNotFound
+        return SnapshotNotFound
+    except ImportError:
+        return SnapshotNotFoundError
+
+
+class SnapshotNotFoundError(LookupError):
+    """The snapshot that a sandbox was to begin from is gone."""
+
+
+class CommandTimeout(RuntimeError, TimeoutError):
+    """A command ran into its time-out."""
+
+
+class RollboxSandbox:
+    """A sandbox of rLLM. Usable from threads; not picklable, as its protocol does not ask for it."""
+
+    def __init__(self, name: str, image: str = HOST, *, policy: PolicyLike = None, images: Optional[Mapping[str, str]] = None,
+                 snapshot: Optional[str] = None, socket: Optional[str] = None, workdir: Optional[str] = None) -> None:
+        """image: of the store, by way of `images` ({rLLM's name: the store's}); "host": the host's directories. snapshot: the ref of one,
+        instead. Raises SnapshotNotFound (rLLM's) if that is gone."""
+        self.name = name
+        self.baked_install = ""
+        engine = _engine(socket)
+        if snapshot is None:
+            self._box = Sandbox(policy_for(policy, image, images or {}), engine=engine)
+            self._box._enter()
+        else:
+            try:
+                self._box = Sandbox.open(snapshot, engine=engine).fork(1)[0]
+            except NotFound as problem:
+                raise _snapshot_not_found()(f"snapshot {snapshot}: {problem}") from problem
+        self._workdir = workdir or self._box.policy.cwd or "/tmp"
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The session, for what rLLM has no call for."""
+        return self._box
+
+    def exec(self, command: str, timeout: Optional[float] = None, user: Optional[str] = None) -> str:
+        """stdout of `bash -c`. Raises RuntimeError, with both streams at its end, if it did not exit with 0; CommandTimeout (a
+        RuntimeError, too)."""
+        argv = [self._box._shell_name(), "-c", command]
+        result = self._box.exec(argv, timeout=timeout, user=user, cwd=self._workdir, text=True)
+        if result.ok:
+            return result.stdout
+        ends = f"{remark_on(result)}stdout ends: {result.stdout[-1000:]}\nstderr ends: {result.stderr[-1000:]}"
+        if result.outcome is Outcome.TIMEOUT:
+            raise CommandTimeout(f"the command ran into its time-out of {timeout} s: {command[:200]}\n{ends}")
+        raise RuntimeError(f"the command ended with {status_of(result)}: {command[:200]}\n{ends}")
+
+    def _path(self, path: str) -> str:
+        return posixpath.join(self._workdir, path)
+
+    def upload_file(self, local_path: str, remote_path: str) -> None:
+        """One file to its path; directories on the way are made."""
+        if not os.path.isfile(local_path):
+            raise InvalidArgument(f"{local_path} is no file", stage="arguments")
+        self._box.upload(local_path, self._path(remote_path))
+
+    def upload_dir(self, local_path: str, remote_path: str) -> None:
+        """A tree; what is at remote_path already stays."""
+        if not os.path.isdir(local_path):
+            raise InvalidArgument(f"{local_path} is no directory", stage="arguments")
+        self._box.upload(local_path, self._path(remote_path))
+
+    def download_file(self, remote_path: str) -> bytes:
+        """A file's content. Raises FileNotFoundError."""
+        try:
+            return self._box.read_file(self._path(remote_path))
+        except NotFound as problem:
+            raise FileNotFoundError(2, str(problem), remote_path) from problem
+
+    def start_agent_process(self, command: str, port: int) -> None:
+        """Starts a program in the background; it ends with the sandbox."""
+        self._box.spawn([self._box._shell_name(), "-c", command], cwd=self._workdir, stdin=b"", env={"PORT": str(port)})
+
+    def get_endpoint(self, port: int) -> Tuple[str, Dict[str, str]]:
+        """Raises FeatureMissing but with net "host": a sandbox' ports are its own."""
+        if self._box.policy.net != "host":
+            raise FeatureMissing(f"port {port} of the sandbox cannot be reached from outside: its network is its own", stage="policy")
+        return f"http://127.0.0.1:{port}", {}
+
+    def is_alive(self) -> bool:
+        """Whether it answers. Never raises."""
+        try:
+            return bool(self._box.inspect())
+        except Exception:
+            return False
+
+    def close(self) -> None:
+        """Ends it. May be called twice."""
+        self._box.close()
+
+    def __enter__(self) -> "RollboxSandbox":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def create_rollbox_sandbox(name: str, **options: Any) -> RollboxSandbox:
+    """RollboxSandbox(name, **options), as rLLM's backends are made."""
+    return RollboxSandbox(name, **options)
+
+
+class SnapshotHooks:
+    """Makes, finds and drops snapshots. `setup(task)` gives the shell commands that a task's environment is made by, `image(task)` its
+    image; by default none, and "host". Picklable if those are."""
+
+    def __init__(self, socket: Optional[str] = None, *, policy: PolicyLike = None, images: Optional[Mapping[str, str]] = None,
+                 setup: Optional[Callable[[Any], str]] = None, image: Optional[Callable[[Any], str]] = None) -> None:
+        self.socket, self.policy, self.images, self.setup, self.image = socket, policy, dict(images or {}), setup, image
+        self._kept: Dict[str, Sandbox] = {}     # of a private engine, where a sandbox ends with its last reference
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {**self.__dict__, "_kept": {}}
+
+    def create(self, name: str, snapshot: str) -> RollboxSandbox:
+        """A sandbox that begins from a snapshot. Raises SnapshotNotFound."""
+        return RollboxSandbox(name, snapshot=snapshot, socket=self.socket, policy=self.policy)
+
+    def build_snapshot(self, backend: str, task: Any, key: str, prior_ref: Optional[str] = None, *, force: bool = False,
+                       install_script: str = "") -> Optional[str]:
+        """The ref of a snapshot for `key`: the one that is there, unless `force`, or a new one. None if its set-up fails; what the commands
+        said is in the log of the caller's choice, as RuntimeError's text is not rLLM's to handle."""
+        if prior_ref is not None and not force and not self.snapshot_absent(backend, prior_ref):
+            return prior_ref
+        if prior_ref is not None:
+            self.delete_snapshot(backend, prior_ref)
+        elif not self.snapshot_absent(backend, key):
+            if not force:
+                return key
+            self.delete_snapshot(backend, key)
+        image = HOST if self.image is None else self.image(task)
+        box = Sandbox(policy_for(self.policy, image, self.images), engine=_engine(self.socket), name=key, detached=self.socket is not None)
+        try:
+            for script in ("" if self.setup is None else self.setup(task), install_script):
+                if script and not box.exec(script).ok:
+                    box.close()
+                    return None
+            box.snapshot()
+        except RollboxError:
+            box.close()
+            raise
+        if self.socket is None:
+            self._kept[key] = box
+        return key
+
+    def delete_snapshot(self, backend: str, ref: str) -> bool:
+        """True once it is gone."""
+        kept = self._kept.pop(ref, None)
+        try:
+            (kept if kept is not None else Sandbox.open(ref, engine=_engine(self.socket))).close()
+        except NotFound:
+            pass
+        return True
+
+    def snapshot_absent(self, backend: str, ref: str) -> bool:
+        """True only if the engine says that there is none; an engine that cannot be asked raises."""
+        try:
+            Sandbox.open(ref, engine=_engine(self.socket))._session().leave()
+            return False
+        except NotFound:
+            return True
