@@ -133,7 +133,7 @@ static int spawn_init(struct engine *engine, uint32_t id_base, bool early, int s
     char *argv[] = { "rollbox-init", base, !early ? NULL : engine->features.is_root ? "root" : "user", NULL };
 
     snprintf(base, sizeof base, "%u", id_base);
-    return spawn_clean(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
+    return (early ? spawn_soon : spawn_clean)(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
 }
 
 /* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. 0 or -errno. */
@@ -171,7 +171,7 @@ void launcher_prestart(struct engine *engine) {
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
     /* What goes wrong is told when one is needed. */
-    if (mounts < 0 || start_process(engine, true, &engine->idle_launcher) < 0)
+    if (mounts < 0 || access(engine->init_path, X_OK) < 0 || start_process(engine, true, &engine->idle_launcher) < 0)
         close_fd(&mounts);
     else
         engine->idle_launcher->mounts = mounts;
@@ -216,7 +216,7 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     wire_begin(&message, GUEST_PLAN, 0);
     if (r == 0)
         r = wire_send(launcher->socket, &message, &plan, 1);
-    if (r == -EPIPE && was_idle) {      /* it was killed while it waited, which nobody looked for */
+    if ((r == -EPIPE || r == -ECONNRESET) && was_idle) {      /* it was killed while it waited, which nobody looked for */
         close(launcher->socket);
         free(TAKE_PTR(launcher));
         r = start_process(engine, false, &launcher);

@@ -367,7 +367,7 @@ int main(int argc, char **argv) {
     /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
     bool early = argc > 2;      /* for a plan with namespaces, by "root" or another */
-    int early_error = early ? enter_namespaces(!strncmp(argv[2], "root", 5), &fault) : 0;
+    int early_error = early ? enter_namespaces(argv[2][0] == 'r', &fault) : 0;
     if (early && early_error == 0) {
         make_first_netns();
         early_error = enter_root(&fault);
