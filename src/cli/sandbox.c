@@ -168,7 +168,11 @@ static int call_kill(struct call *call) {
 
     if (!number)
         return fail(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--signal: no such signal; give a name such as TERM, or a number");
-    return operand(call, 1) ? rollbox_signal(call->sandbox, operand(call, 1), number, scope, &call->error) : kill_all(call, number, scope);
+    if (operand(call, 1))
+        return rollbox_signal(call->sandbox, operand(call, 1), number, scope, &call->error);
+    if (number == SIGKILL && !options_has(call->options, OPTION_SCOPE))
+        return rollbox_signal(call->sandbox, NULL, number, scope, &call->error);
+    return kill_all(call, number, scope);
 }
 
 /* ---- what is shown ------------------------------------------------------------------------------------------------ */

@@ -386,6 +386,8 @@ ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *o
         return r;
     if (signal_number < 1 || signal_number > SIGRTMAX)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal_number is %d; signals are 1 to %d", signal_number, SIGRTMAX);
+    if (!operation_id && signal_number != SIGKILL)
+        return request_invalid(error, "without an operation_id the signal must be SIGKILL: it is for every process of the sandbox");
     if (scope < ROLLBOX_SCOPE_MAIN || scope > ROLLBOX_SCOPE_GROUP)
         return request_invalid(error, "scope is none of enum rollbox_scope");
     sandbox_begin(&message, sandbox, VERB_SIGNAL);

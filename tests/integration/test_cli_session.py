@@ -460,6 +460,32 @@ def test_kill(shared, box):
     assert done.returncode == 125 and b"--signal" in done.stderr
 
 
+def test_kill_of_everything(shared, box):
+    """Without an id: background processes, whose command is long over, too."""
+    shared.ok("exec", box, *shell("sleep 1000 > /dev/null 2>&1 &"))
+    shared.ok("exec", "-d", "--id", "a", box, "sleep", "1001")
+    shared.ok("kill", box)
+    until(lambda: "sleep" not in shared.ok("ps", box))
+    assert shared("attach", box, "a").returncode == 128 + signal.SIGKILL
+    assert shared.ok("exec", box, "echo", "well") == "well"
+
+
+def test_a_reset_cancels_what_runs(shared, box):
+    with shared.start("exec", box, *shell("echo up; sleep 1000")) as client:
+        assert client.line() == "up"
+        shared.ok("reset", box)
+        status, _, errors = client.finish()
+        assert status == 125 and errors.count(b"\n") == 1
+    assert shared.ok("exec", box, "echo", "well") == "well"
+
+
+def test_out_of_memory_leaves_the_files(shared):
+    with shared.box("--memory", "64M") as box:
+        shared.ok("exec", box, *shell("echo kept > /tmp/f"))
+        assert shared("exec", box, "python3", "-I", "-S", "-c", "bytearray(1 << 30)").returncode in (137, 1)
+        assert shared.ok("exec", box, "cat", "/tmp/f") == "kept"
+
+
 def test_names_of_processes_do_not_speak_to_the_terminal(shared, box):
     shared.ok("exec", "-d", box, "bash", "-c", r"exec -a $'\e[31mred\n' sleep 1000")
     until(lambda: "red" in shared.ok("ps", box))

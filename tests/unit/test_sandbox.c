@@ -301,12 +301,13 @@ TEST(every_call_has_its_verb) {
     ASSERT_OK(rollbox_pause(box, NULL));
     ASSERT_OK(rollbox_resume(box, NULL));
     ASSERT_OK(rollbox_signal(box, "op", 15, ROLLBOX_SCOPE_GROUP, NULL));
+    ASSERT_OK(rollbox_signal(box, NULL, 9, ROLLBOX_SCOPE_TREE, NULL));
     ASSERT_OK(rollbox_resize(box, "op", &terminal, NULL));
     ASSERT_STR_EQ(list, "{\"x\": 1}");
     ASSERT_STR_EQ(tree, "{\"x\": 1}");
     rollbox_sandbox_free(box);
     expect_said(&fake, OPENED "14 verb=9\n14 verb=3 sandbox=box\n14 verb=4 sandbox=box\n14 verb=5 sandbox=box\n14 verb=6 sandbox=box\n14 verb=7 sandbox=box\n"
-                              "14 verb=10 sandbox=box exec=op number=15 scope=4\n14 verb=11 sandbox=box exec=op terminal=1572944\n");
+                              "14 verb=10 sandbox=box exec=op number=15 scope=4\n14 verb=10 sandbox=box number=9 scope=2\n14 verb=11 sandbox=box exec=op terminal=1572944\n");
 }
 
 TEST(signals_that_are_none_are_refused) {
@@ -319,7 +320,7 @@ TEST(signals_that_are_none_are_refused) {
     ASSERT_EQ(rollbox_signal(box, "op", 65, ROLLBOX_SCOPE_MAIN, &error), -EINVAL);
     ASSERT_EQ(rollbox_signal(box, "op", 9, (enum rollbox_scope)0, &error), -EINVAL);
     ASSERT_EQ(rollbox_signal(box, "", 9, ROLLBOX_SCOPE_MAIN, &error), -EINVAL);
-    ASSERT_EQ(rollbox_signal(box, NULL, 9, ROLLBOX_SCOPE_MAIN, &error), -EINVAL);
+    ASSERT_EQ(rollbox_signal(box, NULL, 15, ROLLBOX_SCOPE_TREE, &error), -EINVAL);
     ASSERT_EQ(rollbox_resize(box, "op", NULL, &error), -EINVAL);
     rollbox_sandbox_free(box);
     expect_said(&fake, OPENED);
