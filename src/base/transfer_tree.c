@@ -445,7 +445,7 @@ static int take_symlink(struct transfer *t, const struct transfer_message *m) {
     return r;
 }
 
-static int copy(struct transfer *t, int from_directory, const char *name) {
+static int copy(struct transfer *t, int from_directory, const char *name, uint64_t device, uint64_t inode) {
     auto_close int from = openat(from_directory, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     struct timespec times[2] = { { .tv_nsec = UTIME_NOW } };
     struct stat st;
@@ -454,6 +454,8 @@ static int copy(struct transfer *t, int from_directory, const char *name) {
 
     if (from < 0 || fstat(from, &st) < 0)
         return -errno;
+    if (st.st_dev != device || st.st_ino != inode)
+        return -ESTALE;
     auto_close int to = transfer_make_temporary(t, place(t), st.st_mode);
     if (to < 0)
         return to;
@@ -507,7 +509,7 @@ static int take_hardlink(struct transfer *t, const struct transfer_message *m) {
     if (linkat(directory, name, place(t), t->temporary, 0) < 0) {
         if (errno != EXDEV && errno != EPERM && errno != EMLINK && errno != EOPNOTSUPP)
             return -errno;
-        r = copy(t, directory, name);
+        r = copy(t, directory, name, device, inode);
     } else if (fstatat(place(t), t->temporary, &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_dev != device || st.st_ino != inode) {
         r = -ESTALE;
     }

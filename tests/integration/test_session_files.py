@@ -291,6 +291,16 @@ def test_a_guest_that_kills_everything_ends_only_the_call():
         assert box.read_file("/tmp/file") == b"after"
 
 
+def test_a_guest_that_stops_everything_stops_no_call():
+    with Sandbox(Policy()) as box:
+        process = box.spawn(["sh", "-c", "echo; while :; do kill -STOP -1; done"])
+        assert process.stdout.read(1) == b"\n"
+        for _ in range(10):
+            box.write_file("/tmp/file", b"x" * 1_000_000)
+            assert len(box.read_file("/tmp/file")) == 1_000_000
+        process.kill()
+
+
 def test_files_of_a_granted_directory_are_private(tmp_path):
     grant = tmp_path / "grant"
     (grant / "a" / "b").mkdir(parents=True)

@@ -300,7 +300,7 @@ static unsigned depth_of(const char *name) {
     return levels;
 }
 
-TEST_TIMEOUT(deep_trees_take_no_descriptors, 60) {
+TEST_TIMEOUT(deep_trees_take_no_descriptors, 240) {
     ASSERT_CALL(mkdir(at("from"), 0755));
     make_deep("from", 10000);
     ASSERT_CALL(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 64, 64 }));
@@ -523,7 +523,7 @@ TEST(killed_agent_is_an_error) {
 }
 
 /* Somebody swaps a directory for a link all the while. */
-TEST_TIMEOUT(swapped_directory_leads_nowhere, 60) {
+TEST_TIMEOUT(swapped_directory_leads_nowhere, 120) {
     ASSERT_OK(CALL(files_mkdir, at("from/d"), 0));
     put("from/d/file", "uploaded");
     ASSERT_CALL(mkdir(at("outside"), 0755));
@@ -557,7 +557,7 @@ TEST_TIMEOUT(swapped_directory_leads_nowhere, 60) {
     ASSERT_EQ(waitpid(swapper, NULL, 0), swapper);
 }
 
-TEST_TIMEOUT(many_files, 60) {
+TEST_TIMEOUT(many_files, 120) {
     char name[64];
 
     ASSERT_CALL(mkdir(at("from"), 0755));
