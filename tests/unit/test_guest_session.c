@@ -922,6 +922,31 @@ TEST(the_foreground_of_a_terminal) {
     expect_exit(&session, &command, SIGHUP);
 }
 
+/* A shell with job control does not take a freeze for the user's ^Z: it would put its command aside, and not leave at the first "exit". */
+TEST(a_shell_does_not_see_a_freeze) {
+    struct session session;
+    struct command command = { 0 };
+    char text[65536] = "";
+    size_t length = 0;
+    int master;
+
+    open_box(&session, true);
+    if (access("/bin/bash", X_OK) < 0)
+        SKIP("bash", "there is no /bin/bash");
+    command.serial = ask(&session, "/bin/bash", "--norc", true, NULL, 0);
+    hear(session.init, GUEST_STARTED, &master, NULL);
+    ASSERT_GT(write(master, "echo a''b; cat\n", 15), 0);
+    while (!strstr(text, "ab\r\n")) {
+        ssize_t n = ASSERT_CALL(read(master, text + length, sizeof text - 1 - length));
+        length += (size_t)n;
+    }
+    for (int i = 0; i < 30; i++)
+        ASSERT_GE(count(&session), 1);
+    ASSERT_GT(write(master, "c''d\n", 5), 0);
+    ASSERT_EQ(write(master, "\4exit 5\n", 8), 8);
+    expect_exit(&session, &command, 5 << 8);
+}
+
 /* The kernel has some thousand for the whole host. */
 TEST(terminals_are_few) {
     struct session session;
