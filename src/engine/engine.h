@@ -307,7 +307,7 @@ void errand_sweep(struct engine *engine, const char *path);     /* a directory t
 
 /* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1 are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
-/* The same once in a process' life (later it is spawn_clean), without waiting until it is executed: a failure of that shows as its end, with 127. */
+/* The same once in a process' life (later it is spawn_clean), without waiting until it is executed, so the path is to stay. A failure of that shows as its end, with 127. */
 int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
 
 /* process.c: isolation process: private files, ids, processes. */

@@ -12,7 +12,8 @@
 
 /* Of a child that is on its way to its program while we go on: until it has executed it, it is in our memory. */
 static struct {
-    char path[4096], words[64];
+    const char *path;
+    char words[64];
     char *argv[8];
     int fds[8], n_fds;
     _Alignas(16) char stack[16384];
@@ -57,9 +58,9 @@ int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, p
     char *at = soon.words, *end = soon.words + sizeof soon.words;
     size_t n = 0;
 
-    if (soon.n_fds || strlen(path) >= sizeof soon.path || n_fds > (int)ARRAY_SIZE(soon.fds))
+    if (soon.n_fds || n_fds > (int)ARRAY_SIZE(soon.fds))
         return spawn_clean(path, argv, fds, n_fds, ret_pid);
-    strcpy(soon.path, path);
+    soon.path = path;
     for (; argv[n]; n++) {
         size_t size = strlen(argv[n]) + 1;
 

@@ -9,7 +9,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sched.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -31,21 +30,22 @@ static char *put(char *at, uint32_t value, char after) {
     return at;
 }
 
+/* The first process of a namespace. It ends with the launcher, also if that was killed before this line. */
+static int stand(void *launcher) {
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == *(pid_t *)launcher)
+        for (;;)
+            pause();
+    _exit(1);
+}
+
 /* A user namespace with these maps, kept alive by the descriptor alone. The maps are written from outside, with rights that nobody inside has. */
 static int new_namespace(int host, const char *uid_map, const char *gid_map) {
+    static _Alignas(16) char stack[4096];
     char path[32] = "proc/";
-    struct clone_args args = { .flags = CLONE_NEWUSER, .exit_signal = SIGCHLD };
-    pid_t launcher = getpid(), pid = (pid_t)sys_clone3(&args, sizeof args);
+    pid_t launcher = getpid(), pid = clone(stand, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | SIGCHLD, &launcher);    /* in our memory: it needs none of its own */
 
-    if (pid == 0) {
-        /* Ends with the launcher, also if that was killed before this line. */
-        if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) == 0 && getppid() == launcher)
-            for (;;)
-                pause();
-        _exit(1);
-    }
     if (pid < 0)
-        return pid;
+        return -errno;
     put(path + 5, (uint32_t)pid, '\0');
     int fd = -1, process = openat(host, path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     int r = process < 0 ? -errno : guest_write(process, "uid_map", uid_map);
