@@ -5,12 +5,15 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+import sessions
+
 TITLES = {
     "true": "`/bin/true`, one after the other",
     "python": "`python3 -c pass`, one after the other",
     "throughput": "two workers, create, run, destroy",
     "burst": "100 at once: time from the common start to each one's end",
     "humaneval": "the 164 canonical solutions of HumanEval, two at a time",
+    "sessions": "sandboxes that live, and what one does without them",
 }
 
 CONTESTANTS = {
@@ -49,6 +52,8 @@ def targets(results: Dict[str, Any]) -> List[Dict[str, Any]]:
         add(identity, "`rollbox run -- /bin/true`, the whole command: p50 as a part of bwrap's", cli.get("of_bwrap"), 1)
         add(identity, "two workers: sandboxes a second as a multiple of bwrap's", rate["per_second"] / bwrap["per_second"] if rate and bwrap else None, 3, at_most=False)
         add(identity, "two workers: sandboxes a second", rate.get("per_second"), 1000, at_most=False)
+        for row, key, limit, what in sessions.TARGETS:
+            add(identity, what, _row(results, identity, "sessions", row).get(key), limit)
         add(identity, "HumanEval, `rollbox batch -j 2`: time as a multiple of no sandbox", batch.get("of_bare"), 1.15)
     return found
 
@@ -71,6 +76,14 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
         head = ["", "seconds", "x no sandbox", "failed"]
         for name, row in rows.items():
             lines.append([name, f"{row['seconds']:.2f}", f"{row['of_bare']:.2f}", str(row["failed_programs"])])
+    elif test == "sessions":
+        head = ["", "p50 us", "p99 us", "x bare", "runs"]
+        for name, row in rows.items():
+            if "failed" in row:
+                lines.append([name, "failed", "", "", ""])
+            else:
+                lines.append([name, f"{row['p50_us']:,.0f}" if row["p50_us"] >= 100 else f"{row['p50_us']:.1f}", f"{row['p99_us']:,.0f}" if "p99_us" in row else "",
+                              f"{row['of_bare']:.2f}" if "of_bare" in row else "", str(row.get("runs", ""))])
     else:
         head = ["", "p50 ms", "p99 ms", "x bare", "x bwrap", "runs"]
         for name, row in rows.items():

@@ -21,6 +21,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 import peers
 import report
+import sessions
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
@@ -230,6 +231,11 @@ class Driver:
         self.rounds(contestants, max(3, self.arguments.rounds // 2), lambda c: [ns / 1e3 for ns in c.order("burst 100")])
         return self.finish(contestants, summarise_times)
 
+    def sessions(self, identity: Identity) -> Dict[str, Any]:
+        self.look_around()
+        program = sessions.compile_program(self.build, self.scratch, PROJECT) if not (self.scratch / "bench-sessions").exists() else self.scratch / "bench-sessions"
+        return sessions.measure(identity, program, 40 * self.arguments.rounds, self.without_unified(identity))
+
     # ---- HumanEval ------------------------------------------------------------------------------------------------------
 
     def humaneval(self, identity: Identity, programs: List[str]) -> Dict[str, Any]:
@@ -336,7 +342,7 @@ def main() -> int:
     parser.add_argument("--patience", type=int, default=0, help="seconds to wait, in all, for a quiet machine between the rounds")
     parser.add_argument("--uid", type=int, default=1000, help="the ordinary user, when run by root")
     parser.add_argument("--identity", choices=["root", "user", "both"], default="both")
-    parser.add_argument("--tests", default="true,python,throughput,burst,humaneval", help="which measurements, with commas between")
+    parser.add_argument("--tests", default="true,python,throughput,burst,humaneval,sessions", help="which measurements, with commas between")
     parser.add_argument("--only", type=lambda text: text.split(","), help="contestants of the latency tests, with commas between")
     parser.add_argument("--humaneval", type=Path, default=PROJECT.parent / "shared" / "data" / "HumanEval.jsonl.gz", help="the problems; left out if there is no such file")
     parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/bench.json; docs/benchmarks.md is left alone then")
@@ -361,6 +367,7 @@ def main() -> int:
                 "throughput": lambda: driver.throughput(identity),
                 "burst": lambda: driver.burst(identity),
                 "humaneval": lambda: driver.humaneval(identity, programs),
+                "sessions": lambda: driver.sessions(identity),
             }
             for test, measure in measurements.items():
                 if test not in tests or (test == "humaneval" and not programs):
