@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>

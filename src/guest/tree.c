@@ -63,6 +63,8 @@ struct entry {
     char name[];
 };
 
+static int freeze(bool at_once);
+
 static bool frozen;
 static pid_t theirs[MAX_THEIRS];        /* stopped by others when we froze: not ours to continue */
 static size_t n_theirs;
@@ -377,10 +379,9 @@ static int signal_below(pid_t top, int number) {
 
     if (r != -EAGAIN || number != SIGKILL)
         return r == -EAGAIN ? 0 : r;
-    /* Nothing gets away from here on; also if some do not stand still in time. */
-    (void)kill(-1, SIGSTOP);
+    /* Nothing gets away from here on; hardly more if some do not stand still in time. */
     if (!was_frozen)
-        (void)tree_freeze();
+        (void)freeze(true);
     r = insist(top, number);
     if (!was_frozen)
         tree_thaw();
@@ -525,7 +526,8 @@ static int stop_some(struct census *census, int round, bool first, int *ret_n) {
     return restless;
 }
 
-int tree_freeze(void) {
+/* With `at_once`, politeness is left. */
+static int freeze(bool at_once) {
     int64_t deadline = init_now_ns() + FREEZE_NS;
     struct census census;
     int n = 0, r = census_init(&census);
@@ -542,7 +544,7 @@ int tree_freeze(void) {
         census_close(&census);
         if (still)
             break;
-        if (round == MAX_ROUNDS)
+        if (round == (at_once ? 0 : MAX_ROUNDS))
             (void)kill(-1, SIGSTOP);
         if (init_now_ns() > deadline) {
             r = -ETIMEDOUT;
@@ -555,6 +557,10 @@ int tree_freeze(void) {
     if (r < 0)
         tree_thaw();
     return r < 0 ? r : n;
+}
+
+int tree_freeze(void) {
+    return freeze(false);
 }
 
 static void work_out_depth(const struct census *census, struct process *p) {

@@ -581,24 +581,15 @@ TEST(a_command_at_a_time_without_a_session) {
     expect_exit(&session, &first, 0);
 }
 
-TEST_TIMEOUT(as_many_as_there_may_be_and_no_more, 60) {
+TEST(many_commands_at_once) {
     struct session session;
     int null = (int)ASSERT_CALL(open("/dev/null", O_RDWR | O_CLOEXEC));
-    int started = 0, refused = 0;
 
     open_box(&session, true);
     for (int i = 0; i < 40; i++) {
-        struct guest_record record;
-        int fds[4];
-        size_t n;
-
         ask(&session, "/bin/sleep", "1000", false, (int[]){ null, null, null }, 3);
-        ASSERT_EQ(fd_receive(session.init, &record, sizeof record, fds, &n), sizeof record);
-        started += record.kind == GUEST_STARTED;
-        refused += record.kind == GUEST_EXEC_FAILED;
+        hear(session.init, GUEST_STARTED, NULL, NULL);
     }
-    ASSERT_EQ(started, 40);
-    ASSERT_EQ(refused, 0);
     ASSERT_EQ(count(&session), 40);
 }
 
@@ -611,7 +602,7 @@ TEST(each_end_has_its_own_usage) {
     ASSERT_GE(record.cpu_ns, 50000000);
     ASSERT_GT(record.max_rss_bytes, 100000);
     struct command idle = start(&session, "/bin/true", NULL);
-    ASSERT_LT(expect_exit(&session, &idle, 0).cpu_ns, 50000000);
+    ASSERT_LT(expect_exit(&session, &idle, 0).cpu_ns, record.cpu_ns);
 }
 
 TEST(descriptors_beyond_the_streams) {
@@ -773,6 +764,9 @@ TEST_TIMEOUT(a_bomb_is_killed_though_others_continue_it, 60) {
     expect_exit(&session, &bomb, SIGKILL);
     expect_end_of_output(&bomb);
     ASSERT_EQ(count(&session), 1);
+    /* It may have been stopped for a moment, but not for longer: only what runs is ended by this. */
+    signal_command(&session, helper.serial, SIGTERM, GUEST_SCOPE_MAIN, 0);
+    expect_exit(&session, &helper, SIGTERM);
 }
 
 TEST(a_signal_to_the_group) {
