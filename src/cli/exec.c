@@ -106,6 +106,11 @@ static int lend_terminal(struct view *view) {
     return 0;
 }
 
+static int catch_signals(struct view *view) {
+    view->signal_fd = signals_catch();
+    return view->signal_fd < 0 ? cli_fail(view->options, "cannot make a pipe: %s", strerror(-view->signal_fd)) : 0;
+}
+
 static void tell_size(const struct view *view) {
     const struct rollbox_terminal size = terminal_size();
 
@@ -134,16 +139,16 @@ static void pump(struct view *view) {
         char drop[64];
 
         rollbox_dispatch(view->engine);
-        if (view->ended && relays[STREAM_OUT].state == RELAY_DONE && relays[STREAM_ERR].state == RELAY_DONE)
-            return;
-        if (view->ended) {
-            relay_done(&relays[STREAM_IN]);
-        } else if (!signalled && signals_caught()) {
+        if (!signalled && signals_caught()) {
             signalled = true;
-            if (on_signal(view)) {
+            /* A command that has ended may still have output that nobody takes. */
+            if (view->ended || on_signal(view)) {
                 view->left = true;
                 return;
             }
+        }
+        if (view->ended) {
+            relay_done(&relays[STREAM_IN]);
         } else if (!broken && relays[STREAM_OUT].broken) {
             /* As if it held our standard output itself. */
             broken = true;
@@ -286,24 +291,26 @@ static int start(struct view *view, struct rollbox_exec_options *exec) {
     struct ends ends;
 
     int status = open_streams(view, options_has(options, OPTION_INTERACTIVE), stream, stream && !tty, &ends);
+    /* All that can fail comes before the command is there: it would run on without us. */
+    if (!status && !detach)
+        status = catch_signals(view);
+    if (!status && tty && options_has(options, OPTION_INTERACTIVE))
+        status = lend_terminal(view);
     if (!status) {
         exec->input_fd = ends.input;
         exec->stream_fds[0] = ends.streams[0];
         exec->stream_fds[1] = ends.streams[1];
         exec->terminal = tty ? &size : NULL;
-        if (rollbox_exec(view->sandbox, exec, &view->run, &error) < 0)
+        if (rollbox_exec(view->sandbox, exec, &view->run, &error) < 0) {
+            terminal_restore();
             status = outcome_fail(options, &error);
+        }
     }
     ends_close(&ends);
     if (status)
         return status;
     if (detach)
         return leave(view);
-    view->signal_fd = signals_catch();
-    if (view->signal_fd < 0)
-        return cli_fail(options, "cannot make a pipe: %s", strerror(-view->signal_fd));
-    if (tty && options_has(options, OPTION_INTERACTIVE) && (status = lend_terminal(view)))
-        return status;
     pump(view);
     return conclude(view, exec->output_limit >= 0 ? (uint64_t)exec->output_limit : UINT64_MAX);
 }
@@ -411,20 +418,21 @@ static int attach(struct view *view) {
     if (input && !tty)
         return cli_fail(options, "--interactive: %s has no terminal to type into", view->id);
     int status = open_streams(view, input, stream, stream && !tty, &ends);
+    if (!status)
+        status = catch_signals(view);
+    if (!status && input)
+        status = lend_terminal(view);
     if (!status) {
         attach_options.input_fd = ends.input;
         attach_options.stream_fds[0] = ends.streams[0];
         attach_options.stream_fds[1] = ends.streams[1];
-        if (rollbox_attach(view->sandbox, &attach_options, &view->run, &error) < 0)
+        if (rollbox_attach(view->sandbox, &attach_options, &view->run, &error) < 0) {
+            terminal_restore();
             status = outcome_fail(options, &error);
+        }
     }
     ends_close(&ends);
     if (status)
-        return status;
-    view->signal_fd = signals_catch();
-    if (view->signal_fd < 0)
-        return cli_fail(options, "cannot make a pipe: %s", strerror(-view->signal_fd));
-    if (input && (status = lend_terminal(view)))
         return status;
     if (view->terminal)
         tell_size(view);

@@ -376,6 +376,20 @@ def test_background_processes_outlive_their_command(shared, box):
     assert "sleep 1000" in shared.ok("ps", box)
 
 
+def test_a_background_process_holds_nothing_up(shared, box):
+    """It has the command's streams still, and the command has ended all the same."""
+    done = shared("exec", box, *shell("sleep 1000 & echo out; echo err >&2"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"out\n", b"err\n")
+    assert "sleep 1000" in shared.ok("ps", box)
+
+
+def test_interrupted_while_its_output_is_not_read(shared, box):
+    with shared.start("exec", "--id", "wordy", box, *shell("head -c 4000000 /dev/zero | tr '\\0' x")) as client:
+        until(lambda: shared.states(box).get("wordy", {}).get("state") == "ended")
+        client.process.terminate()
+        assert client.process.wait(DEADLINE) == -signal.SIGTERM
+
+
 def test_a_reader_that_goes_ends_the_command(shared, box):
     """As a pipe of the host's would."""
     with shared.start("exec", "--id", "endless", box, *shell("while :; do echo y; done")) as client:
