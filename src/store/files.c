@@ -281,18 +281,21 @@ int files_copy_xattrs(int from, int to, bool with_overlay) {
     return files_xattrs(from, copy_one, &copying);
 }
 
-int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
-    bool root = geteuid() == 0;
-    uint32_t uid = owner->uid, gid = owner->gid, mode = owner->mode & 01777;
+/* In a container even root may have few ids to give. */
+static bool cannot_give(int error_number) {
+    return error_number == EPERM || error_number == EINVAL || error_number == EOVERFLOW;
+}
 
-    if (root) {
-        uid = MIN(uid, 65534u);
-        gid = MIN(gid, 65534u);
-        if (fchown(fd, uid, gid) < 0)
-            return -errno;
-    } else {
+int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
+    uint32_t uid = MIN(owner->uid, 65534u), gid = MIN(owner->gid, 65534u), mode = owner->mode & 01777;
+
+    if (geteuid() != 0) {
         uid = gid = 0;                  /* what the absence of the attribute stands for */
         mode |= is_directory ? 0500 : 0400;
+    } else if (fchown(fd, uid, gid) < 0) {
+        if (!cannot_give(errno))
+            return -errno;
+        uid = gid = 0;
     }
     if (uid != owner->uid || gid != owner->gid || mode != (owner->mode & 07777)) {
         char text[64];
@@ -302,6 +305,12 @@ int files_set_owner(int fd, const struct owner *owner, bool is_directory) {
             return -errno;
     }
     return fchmod(fd, mode) < 0 ? -errno : 0;
+}
+
+int files_give(int at, const char *name, uint32_t uid, uint32_t gid) {
+    if (geteuid() != 0 || fchownat(at, name, MIN(uid, 65534u), MIN(gid, 65534u), AT_SYMLINK_NOFOLLOW) == 0 || cannot_give(errno))
+        return 0;
+    return -errno;
 }
 
 void files_owner(int fd, const struct stat *st, struct owner *ret_owner) {

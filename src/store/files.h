@@ -75,6 +75,9 @@ struct owner {
  * read. What is lost is kept in the attribute user.rollbox.owner. Not for links. */
 int files_set_owner(int fd, const struct owner *owner, bool is_directory);
 
+/* Only the owner, of what can have no attribute: root's business, as far as it can. */
+int files_give(int at, const char *name, uint32_t uid, uint32_t gid);
+
 /* What files_set_owner was told, as far as it is known. */
 void files_owner(int fd, const struct stat *st, struct owner *ret_owner);
 

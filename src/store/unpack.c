@@ -517,8 +517,8 @@ static int unpack_other(struct unpack *unpack, struct archive_entry *entry, cons
     } else {
         r = mkfifoat(at, leaf, 0600) < 0 || fchmodat(at, leaf, owner.mode & 0777, 0) < 0 ? -errno : 0;
     }
-    if (r == 0 && geteuid() == 0 && fchownat(at, leaf, MIN(owner.uid, 65534u), MIN(owner.gid, 65534u), AT_SYMLINK_NOFOLLOW) < 0)
-        r = -errno;
+    if (r == 0)
+        r = files_give(at, leaf, owner.uid, owner.gid);
     if (r == 0 && utimensat(at, leaf, times, AT_SYMLINK_NOFOLLOW) < 0 && errno != EINVAL)
         r = -errno;
     return r < 0 ? fail(unpack, r, path) : 0;
