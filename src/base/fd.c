@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -94,12 +95,14 @@ ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t
     } control;
     struct iovec iov = { data, capacity };
     struct msghdr message = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes };
+    bool was_reset = false;
     ssize_t n;
     size_t n_fds = 0;
 
+    /* A peer that ends with messages unread is told of first, once, and what it had sent itself after that. */
     do
         n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-    while (n < 0 && errno == EINTR);
+    while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !was_reset && (was_reset = true))));
     if (n < 0)
         return -errno;
     for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {

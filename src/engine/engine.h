@@ -23,6 +23,7 @@
 #include "loop/loop.h"
 #include "policy/plan.h"
 #include "policy/policy.h"
+#include "store/store.h"
 #include "sys/cgroup.h"
 #include "sys/features.h"
 
@@ -74,6 +75,15 @@ struct client {
     struct list outgoing;       /* struct outgoing, when the socket is full */
 };
 
+/* image.c: an image that a policy names, with what it says where the policy is silent put into the policy. */
+struct image {
+    struct store_image *stored; /* its layers, locked */
+    char *directory;            /* of the store's layers */
+    struct plan_image plan;
+};
+int image_get(struct policy *policy, struct image **ret_image, struct rollbox_error *error);
+struct image *image_free(struct image *image);
+
 struct program {
     struct engine *engine;
     struct list node;           /* engine->programs */
@@ -83,6 +93,7 @@ struct program {
     struct list kept;           /* struct kept: host directories that a commit has replaced, and that its sandboxes still see */
     struct policy *policy;
     struct plan *plan;
+    struct image *image;        /* that its template shows; NULL: none */
     struct buf environment;     /* "K=V" NUL each */
     char *isolation;
     struct launcher *launcher;  /* NULL: none yet, or it died */
@@ -220,7 +231,7 @@ void program_tidy(struct engine *engine);               /* free slots of a peak 
 
 /* host.c: what plan_compile must know. */
 struct host;
-int host_look(struct engine *engine, const struct policy *policy, struct host **ret_host, struct rollbox_error *error);
+int host_look(struct engine *engine, const struct policy *policy, const struct image *image, struct host **ret_host, struct rollbox_error *error);
 const struct plan_host *host_plan(const struct host *host);
 struct host *host_free(struct host *host);
 

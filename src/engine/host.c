@@ -228,11 +228,12 @@ static char *where_missing(const char *path) {
     return NULL;
 }
 
-static int look(struct host *host, struct engine *engine, const struct policy *policy) {
+static int look(struct host *host, struct engine *engine, const struct policy *policy, const struct image *image) {
     struct plan_host *h = &host->plan;
     struct rlimit limit;
     int r;
 
+    h->image = image ? &image->plan : NULL;
     h->is_root = engine->features.is_root;
     h->own_ids = engine->features.own_ids;
     h->lister = &lister;
@@ -266,9 +267,9 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     return find_masked(host);
 }
 
-int host_look(struct engine *engine, const struct policy *policy, struct host **ret_host, struct rollbox_error *error) {
+int host_look(struct engine *engine, const struct policy *policy, const struct image *image, struct host **ret_host, struct rollbox_error *error) {
     struct host *host = calloc(1, sizeof *host);
-    int r = host ? look(host, engine, policy) : -ENOMEM;
+    int r = host ? look(host, engine, policy, image) : -ENOMEM;
 
     if (r < 0) {
         host_free(host);

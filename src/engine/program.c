@@ -116,11 +116,11 @@ static int check_features(const struct features *features, const struct policy *
             missing = always[i];
     if (missing == FEATURE_COUNT && !is_process && policy->net != POLICY_NET_HOST && !features->netns)
         missing = FEATURE_NETNS;
-    if (missing == FEATURE_COUNT && !is_process && policy->fs_writable.n && !features->overlayfs)
+    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image) && !features->overlayfs)
         missing = FEATURE_OVERLAYFS;
-    if (missing == FEATURE_COUNT && !is_process && policy->fs_writable.n && !features->is_root && !features->overlay_userxattr)
+    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image) && !features->is_root && !features->overlay_userxattr)
         missing = FEATURE_OVERLAY_USERXATTR;
-    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->fs_shared.n) && features->is_root && !features->idmapped_mounts)
+    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->fs_shared.n || policy->image) && features->is_root && !features->idmapped_mounts)
         missing = FEATURE_IDMAPPED_MOUNTS;
     if (missing == FEATURE_COUNT && !features->cgroup_v1 && !features->cgroup_v2 && !features->proc_children)
         missing = FEATURE_PROC_CHILDREN;
@@ -129,8 +129,10 @@ static int check_features(const struct features *features, const struct policy *
     return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s is missing (needed for %s): %s", feature_name(missing), feature_needed_for(missing), feature_hint(missing));
 }
 
-static int compile(struct engine *engine, const char *text, size_t length, struct policy **ret_policy, struct plan **ret_plan, char **ret_isolation, struct rollbox_error *error) {
+static int compile(struct engine *engine, const char *text, size_t length, struct policy **ret_policy, struct plan **ret_plan, struct image **ret_image, char **ret_isolation,
+                   struct rollbox_error *error) {
     struct policy *policy = NULL;
+    struct image *image = NULL;
     struct host *host = NULL;
     struct buf isolation = BUF_INIT;
     int r = parse(text, length, &policy, error);
@@ -138,12 +140,15 @@ static int compile(struct engine *engine, const char *text, size_t length, struc
     if (r < 0)
         return r;
     r = check_features(&engine->features, policy, error);
+    if (r == 0 && policy->image)
+        r = image_get(policy, &image, error);
     if (r == 0)
-        r = host_look(engine, policy, &host, error);
+        r = host_look(engine, policy, image, &host, error);
     if (r == 0)
         r = plan_compile(policy, host_plan(host), ret_plan, error);
     if (r < 0) {
         host_free(host);
+        image_free(image);
         policy_free(policy);
         return r;
     }
@@ -151,6 +156,7 @@ static int compile(struct engine *engine, const char *text, size_t length, struc
     host_free(host);
     *ret_isolation = buf_take(&isolation);
     *ret_policy = policy;
+    *ret_image = image;
     return 0;
 }
 
@@ -200,7 +206,7 @@ static int key_environment(const struct program *program, const char ***ret_envi
 }
 
 static int program_compile(struct program *program, const char *const *caller_environment, struct rollbox_error *error) {
-    int r = compile(program->engine, program->key, program->text_length, &program->policy, &program->plan, &program->isolation, error);
+    int r = compile(program->engine, program->key, program->text_length, &program->policy, &program->plan, &program->image, &program->isolation, error);
 
     if (r < 0)
         return r;
@@ -349,11 +355,13 @@ int program_explain(struct engine *engine, const char *text, size_t length, stru
     struct policy *policy = NULL;
     auto_free struct plan *plan = NULL;
     auto_free char *isolation = NULL;
-    int r = compile(engine, text, length, &policy, &plan, &isolation, error);
+    struct image *image = NULL;
+    int r = compile(engine, text, length, &policy, &plan, &image, &isolation, error);
 
     if (r < 0)
         return r;
     policy_free(policy);
+    image_free(image);
     plan_explain(plan, to);
     return 0;
 }
@@ -370,6 +378,7 @@ struct program *program_free(struct program *program) {
     let_go(program);
     list_remove(&program->node);
     policy_free(program->policy);
+    image_free(program->image);
     free(program->plan);
     free(program->key);
     free(program->isolation);

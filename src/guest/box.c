@@ -18,6 +18,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -186,6 +187,16 @@ static void report_ready(struct box *box) {
         close(box->disk);
 }
 
+/* With an image: the root that everything came from, which lies over the sandbox' own, goes. */
+static int leave_template(struct box *box) {
+    if (box->template < 0)
+        return 0;
+    if (fchdir(box->template) < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
+        return -errno;
+    close(box->root);
+    return close(box->template) < 0 ? -errno : 0;
+}
+
 int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     int r, proc_self = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -216,6 +227,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return -errno;
     if (plan->flags & PLAN_LANDLOCK && (r = build_ruleset(box, fault)) < 0)
         return r;
+    if ((r = leave_template(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
     r = enter_user_namespace(plan, box->outer_id, proc_self, proc_sys);
     close(proc_self);
     close(proc_sys);

@@ -40,6 +40,8 @@ struct box {
     const int *layers;          /* those that it is created on, bottom first */
     unsigned n_layers;
     uint64_t bytes, entries;    /* the size of the private tmpfs; 0: the plan's */
+    int template;               /* with an image: the template's root, once the sandbox has entered its own; -1 */
+    int root;                   /* and that */
     int ruleset;                /* Landlock; -1 */
     int home;                   /* isolation process: the directory of its private files; -1 */
 };

@@ -9,6 +9,7 @@
  * the sandbox is created on: the private file systems of earlier ones, which the engine hands over as detached mounts. The overlay takes them by descriptor, as they are, so nothing of them
  * is ever attached where a guest looks. What is in layers, and in shared directories, guests have written: a path through those (that of any box operation that a grant has caused) is
  * walked without following links.
+ * So is every path in an image, once the sandbox has entered that as its root; what it takes from the template it reaches by a descriptor then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -143,7 +144,7 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
     if (r == 0)
         r = tree = sys_open_tree(source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | recursive);
     if (r >= 0 && plan->flags & PLAN_AS_ROOT && op->value & PLAN_BIND_IDMAP) {
-        r = ids = idmap_for_owner(host, st.st_uid, st.st_gid);
+        r = ids = op->value & PLAN_BIND_OWNER ? idmap_for_owner(host, plan_bind_owner(op), plan_bind_owner(op)) : idmap_for_owner(host, st.st_uid, st.st_gid);
         attributes.attr_set |= MOUNT_ATTR_IDMAP;
         attributes.userns_fd = (uint64_t)ids;
     }
@@ -168,8 +169,8 @@ static int give_to_guest(int fd, uint32_t outer_id, mode_t mode) {
     return fchown(fd, outer_id, outer_id) < 0 || fchmod(fd, mode) < 0 ? -errno : 0;
 }
 
-static int make_private(int root, const struct box *box, const char *path, mode_t mode) {
-    int r = make_directories(root, path, 0700, false);
+static int make_private(int root, const struct box *box, const char *path, mode_t mode, bool strictly) {
+    int r = make_directories(root, path, 0700, strictly);
 
     if (r < 0)
         return r;
@@ -194,19 +195,52 @@ static char *put_numbered(char *at, const char *text, uint64_t number) {
     return at;
 }
 
-/* mount(2), where `strictly` to a target that is reached without following links. */
+/* mount(2), where `strictly` to a target that is reached without following links. A directory is entered for it: there may be no /proc yet to name it by. */
 static int mount_at(int root, const char *source, const char *path, const char *type, unsigned long flags, const char *options, bool strictly) {
-    char descriptor[40];
+    char descriptor[40] = ".";
+    struct stat st;
 
     if (!strictly)
         return mount(source, path, type, flags, options) < 0 ? -errno : 0;
     int target = open_strictly(root, below(path), O_PATH);
     if (target < 0)
         return target;
-    put_numbered(descriptor, "/proc/self/fd/", (uint64_t)target);
-    int r = mount(source, descriptor, type, flags, options) < 0 ? -errno : 0;
+    int r = fstat(target, &st) < 0 ? -errno : 0;
+    if (r == 0 && !S_ISDIR(st.st_mode))
+        put_numbered(descriptor, "/proc/self/fd/", (uint64_t)target);
+    else if (r == 0 && fchdir(target) < 0)
+        r = -errno;
+    if (r == 0 && mount(source, descriptor, type, flags, options) < 0)
+        r = -errno;
+    if (S_ISDIR(st.st_mode) && chdir("/") < 0)
+        r = -errno;
     close(target);
     return r;
+}
+
+/* Where the template is: the root, until the sandbox enters an image's. */
+static int template_of(const struct box *box, int root) {
+    return box->template >= 0 ? box->template : root;
+}
+
+/* The name of something in it. */
+static char *put_source(char *at, const struct box *box, const char *path) {
+    if (box->template >= 0)
+        at = put_numbered(at, "/proc/self/fd/", (uint64_t)box->template);
+    return put_text(at, path);
+}
+
+/* Enters an image's root. The template's stays, mounted over it, and is out of the way of every path. */
+static int change_root(struct box *box, int root, const char *path) {
+    box->template = openat(root, ".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (box->template < 0 || chdir(path) < 0)
+        return -errno;
+    int r = sys_pivot_root(".", ".");
+    if (r < 0)
+        return r;
+    if (chdir("/") < 0 || (box->root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0)
+        return -errno;
+    return 0;
 }
 
 /* The sandbox' tmpfs, of the size that the request or else the plan says. */
@@ -256,27 +290,30 @@ static int copy_file(int root, const struct box *box, int from, const char *path
 }
 
 static int file_place(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, const char *part, const char *part_path) {
-    int from = box->n_layers ? open_topmost(box, part, O_RDONLY) : open_strictly(root, below(plan_text(plan, op->source)), O_RDONLY);
+    int template = template_of(box, root);
+    int from = box->n_layers ? open_topmost(box, part, O_RDONLY) : open_strictly(template, below(plan_text(plan, op->source)), O_RDONLY);
+    char source[80];
 
     if (from < 0)
         return from;
-    int r = copy_file(root, box, from, part_path);
+    int r = copy_file(template, box, from, part_path);
     close(from);
-    return r < 0 ? r : mount_at(root, part_path, plan_text(plan, op->path), NULL, MS_BIND, NULL, op->grant);
+    put_source(source, box, part_path);
+    return r < 0 ? r : mount_at(root, source, plan_text(plan, op->path), NULL, MS_BIND, NULL, op->grant);
 }
 
 /* The new upper directory, like that of the topmost layer if there is one: an overlay shows the attributes of the uppermost directory. */
-static int make_upper(int root, const struct box *box, const char *part, const char *part_path, mode_t mode) {
+static int make_upper(int template, const struct box *box, const char *part, const char *part_path, mode_t mode) {
     struct stat st;
 
     if (!box->n_layers)
-        return make_private(root, box, part_path, mode);
+        return make_private(template, box, part_path, mode, false);
     int from = open_topmost(box, part, O_RDONLY | O_DIRECTORY);
     if (from < 0)
         return from;
-    int to = -EBADF, r = fstat(from, &st) < 0 ? -errno : make_directories(root, part_path, 0700, false);
+    int to = -EBADF, r = fstat(from, &st) < 0 ? -errno : make_directories(template, part_path, 0700, false);
     if (r == 0)
-        r = to = open_strictly(root, below(part_path), O_RDONLY | O_DIRECTORY);
+        r = to = open_strictly(template, below(part_path), O_RDONLY | O_DIRECTORY);
     if (r >= 0)
         r = copy_attributes(from, to, &st);
     if (to >= 0)
@@ -287,26 +324,25 @@ static int make_upper(int root, const struct box *box, const char *part, const c
 
 static int make_place(int root, const struct box *box, const struct plan *plan, const struct plan_op *op) {
     const char *path = plan_text(plan, op->path), *base = op->source ? plan_text(plan, op->source) : NULL;
-    char options[64 + GUEST_MAX_LAYERS * 40 + 256], part_path[40], work[40], *at = options;
+    char options[4096], part_path[40], work[40], *at = options;
     const char *part = part_path + sizeof PLAN_PRIVATE;
     uint64_t number = plan_place_part(op);
+    int template = template_of(box, root);
 
     put_numbered(part_path, PLAN_PRIVATE "/p", number);
     if (op->value & PLAN_PLACE_FILE)
         return file_place(root, box, plan, op, part, part_path);
-    int r = make_upper(root, box, part, part_path, op->mode);
+    int r = make_upper(template, box, part, part_path, op->mode);
     if (r < 0)
         return r;
     if (!box->n_layers && !base)
         return mount_at(root, part_path, path, NULL, MS_BIND, NULL, op->grant);
     put_numbered(work, PLAN_PRIVATE "/w/p", number);
-    r = make_directories(root, work, 0700, false);
+    r = make_directories(template, work, 0700, false);
     if (r < 0)
         return r;
-    at = put_text(at, "userxattr,workdir=");
-    at = put_text(at, work);
-    at = put_text(at, ",upperdir=");
-    at = put_text(at, part_path);
+    at = put_source(put_text(at, "userxattr,workdir="), box, work);
+    at = put_source(put_text(at, ",upperdir="), box, part_path);
     at = put_text(at, ",lowerdir=");
     for (unsigned i = box->n_layers; i--;) {
         at = put_numbered(at, "/proc/self/fd/", (uint64_t)box->layers[i]);
@@ -314,22 +350,39 @@ static int make_place(int root, const struct box *box, const struct plan *plan, 
         at = put_text(at, part);
         *at++ = ':';
     }
-    if (base && strlen(base) >= 256)
+    if (base && strlen(base) + 40 >= (size_t)(options + sizeof options - at))
         return -ENAMETOOLONG;
     if (base)
-        put_text(at, base);
+        put_source(at, box, base);
     else
         at[-1] = '\0';
     r = mount_at(root, "rollbox", path, "overlay", MS_NOSUID | MS_NODEV, options, op->grant);
     return r == -EINVAL && box->n_layers ? -EOPNOTSUPP : r;    /* before 6.15 the kernel takes no detached mount */
 }
 
+/* Binds something of the new root over `path`, which may be gone where the plan says "if". */
+static int cover(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, bool strictly) {
+    const char *path = plan_text(plan, op->path), *source = plan_text(plan, op->source);
+    struct mount_attr attributes = { .attr_set = op->mode };
+    char name[4096 + 40];
+
+    if (box && box->template >= 0 && !(op->value & PLAN_COVER_HERE)) {
+        if (strlen(source) >= 4096)
+            return -ENAMETOOLONG;
+        put_source(name, box, source);
+        source = name;
+    }
+    int r = mount_at(root, source, path, NULL, MS_BIND | MS_REC, NULL, strictly);
+    if (r < 0)      /* in an image it may be a link, too */
+        return op->kind == PLAN_OP_COVER_IF && (r == -ENOENT || r == -ELOOP || r == -ENOTDIR) ? 0 : r;
+    return op->mode ? sys_mount_setattr(AT_FDCWD, path, 0, &attributes) : 0;
+}
+
 /* ---- all of them ---------------------------------------------------------------------------------------------------- */
 
 static int run_one(const struct plan *plan, struct box *box, const struct plan_op *op, int root, int host) {
     const char *path = plan_text(plan, op->path), *source = plan_text(plan, op->source);
-    struct mount_attr attributes = { .attr_set = op->mode };
-    bool strictly = box && op->grant;
+    bool strictly = box && (op->grant || box->template >= 0);
     int r;
 
     switch ((enum plan_op_kind)op->kind) {
@@ -346,19 +399,18 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
     case PLAN_OP_TMPFS:
         return mount_private(box, path, source);
     case PLAN_OP_PRIVATE:
-        return op->grant && box->n_layers ? 0 : make_private(root, box, path, op->mode);   /* it is in the layers, or the guest has removed it */
+        return op->grant && box->n_layers ? 0 : make_private(root, box, path, op->mode, strictly);   /* it is in the layers, or the guest has removed it */
     case PLAN_OP_PLACE:
         return make_place(root, box, plan, op);
+    case PLAN_OP_PIVOT:
+        return change_root(box, root, path);
     case PLAN_OP_COVER:
     case PLAN_OP_COVER_IF:
-        r = mount_at(root, source, path, NULL, MS_BIND | MS_REC, NULL, strictly);
-        if (r < 0)
-            return r == -ENOENT && op->kind == PLAN_OP_COVER_IF ? 0 : r;
-        return op->mode ? sys_mount_setattr(AT_FDCWD, path, 0, &attributes) : 0;
+        return cover(root, box, plan, op, strictly);
     case PLAN_OP_PROC:
-        return mount("proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL) < 0 ? -errno : 0;
+        return mount_at(root, "proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL, strictly);
     case PLAN_OP_DEVPTS:
-        return mount("devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, source) < 0 ? -errno : 0;
+        return mount_at(root, "devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, source, strictly);
     }
     return -EINVAL;
 }
@@ -372,6 +424,8 @@ int ops_run(const struct plan *plan, struct box *box, struct plan_array which, i
             fault->operation = i;
             return r;
         }
+        if (ops[i].kind == PLAN_OP_PIVOT)
+            root = box->root;
     }
     return 0;
 }

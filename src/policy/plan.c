@@ -6,6 +6,9 @@
  * sources of what box operations bind: faked files of /proc, lower directories of copy-on-write grants, and grants that lie below a place that is each sandbox'
  * own ("late" ones: they can be put in place only after that). A sandbox adds one tmpfs, whose parts become its writable places
  * and /dev/shm, so one size holds for all that it writes; its own /proc and /dev/pts; and the late grants.
+ *
+ * With an image the root is itself such a place: an overlay over the image's layers, which the sandbox makes first and then enters. Everything else is put into it from the template, which it leaves
+ * at the end; so all grants are late ones. What the image holds is as untrusted as what a guest wrote: no link in it is followed.
  */
 #include "policy/plan.h"
 
@@ -118,8 +121,8 @@ static int compare_grants(const void *left, const void *right) {
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared", "fs_denied" };
 
-static bool in_private_place(const char *path) {
-    return is_below(path, "/tmp") || is_below(path, "/var/tmp");
+static bool in_private_place(const struct compiler *c, const char *path) {
+    return c->host->image || is_below(path, "/tmp") || is_below(path, "/var/tmp");
 }
 
 /* Adds the usable paths of one list. A missing path is an error unless it is one of the defaults, or a copy-on-write one in a private place: that starts empty. */
@@ -128,10 +131,12 @@ static int gather(struct compiler *c, const struct policy_paths *paths, const st
     for (size_t i = 0; i < paths->n; i++) {
         const char *path = paths->items[i].path, *key = grant_keys[kind];
 
+        if (c->host->image && paths->items[i].optional)
+            continue;           /* the defaults are about the host's own system */
         if (found[i].type == PLAN_PATH_MISSING || found[i].error) {
             if (paths->items[i].optional || (kind == PLAN_GRANT_DENIED && (found[i].error == ENOENT || found[i].error == ENOTDIR)))
                 continue;
-            if (kind == PLAN_GRANT_WRITABLE && found[i].error == ENOENT && in_private_place(path)) {
+            if (kind == PLAN_GRANT_WRITABLE && found[i].error == ENOENT && in_private_place(c, path)) {
                 op_add(c, &c->box_ops, PLAN_OP_PRIVATE, path, NULL, 0755, plan_grant(kind, i));
                 continue;
             }
@@ -185,7 +190,7 @@ static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) 
     buf_add(&c->template_ops, &op, sizeof op);
     compiler_rule(c, at, access, PLAN_RULE_STATIC);
     if (g->late) {
-        if (in_private_place(g->real))
+        if (in_private_place(c, g->real))
             op_add(c, &c->box_ops, g->type == PLAN_PATH_DIRECTORY ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, g->type == PLAN_PATH_DIRECTORY ? NULL : "", 0755, tag);
         op_add(c, &c->box_ops, PLAN_OP_COVER, g->real, at, 0, tag);
     }
@@ -198,7 +203,7 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
     hidden_name(c, lower, sizeof lower);
     struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .grant = tag, .mode = READ_ONLY, .path = compiler_text(c, lower), .source = compiler_text(c, g->real), .value = PLAN_BIND_IDMAP };
     buf_add(&c->template_ops, &op, sizeof op);
-    if (!g->late || in_private_place(g->real))
+    if (!g->late || in_private_place(c, g->real))
         op_add(c, g->late ? &c->box_ops : &c->template_ops, directory ? PLAN_OP_MKDIR : PLAN_OP_FILE, g->real, directory ? NULL : "", 0755, tag);
     writable_place(c, g->real, lower, 0755, directory ? 0 : PLAN_PLACE_FILE, tag);
     compiler_rule(c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
@@ -227,8 +232,10 @@ static void pin_parents(struct compiler *c, const struct grant *grants, size_t i
         parent[length] = '\0';
         for (const struct grant *other = shared; other < g; other++)
             pinned |= is_below(other->real, parent);
+        struct plan_op op = { .kind = PLAN_OP_COVER, .grant = tag, .path = compiler_text(c, parent), .value = PLAN_COVER_HERE };
+        op.source = op.path;
         if (!pinned)
-            op_add(c, g->late ? &c->box_ops : &c->template_ops, PLAN_OP_COVER, parent, parent, 0, tag);
+            buf_add(g->late ? &c->box_ops : &c->template_ops, &op, sizeof op);
     }
 }
 
@@ -259,7 +266,7 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
             inside = &grants[j];
             below_late |= inside->kind == PLAN_GRANT_WRITABLE || inside->late;
         }
-        g->late = below_late || in_private_place(g->real);
+        g->late = below_late || in_private_place(c, g->real);
         uint16_t tag = plan_grant(g->kind, g->index);
         pin_parents(c, grants, i, tag);
         if (g->kind == PLAN_GRANT_DENIED) {
@@ -271,7 +278,7 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
             grant_bind(c, g, tag);
         }
         if (g->kind != PLAN_GRANT_DENIED && strcmp(g->path, g->real) && !is_below(g->path, g->real))
-            op_add(c, in_private_place(g->path) ? &c->box_ops : &c->template_ops, PLAN_OP_SYMLINK, g->path, g->real, 0, tag);
+            op_add(c, in_private_place(c, g->path) ? &c->box_ops : &c->template_ops, PLAN_OP_SYMLINK, g->path, g->real, 0, tag);
     }
     return 0;
 }
@@ -297,7 +304,7 @@ static void add_skeleton(struct compiler *c) {
         template(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
     /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only where there is one. Each sandbox' own lies over it. */
     template(c, PLAN_OP_BIND, "/proc", "/proc", 0);
-    compiler_rule(c, "/", LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_STATIC);
+    compiler_rule(c, "/", c->host->image ? c->access_write : LANDLOCK_ACCESS_FS_READ_DIR, c->host->image ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
     compiler_rule(c, "/dev", c->access_file | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_STATIC);
     compiler_rule(c, "/sys", c->access_read, PLAN_RULE_STATIC);
     for (size_t i = 0; i < ARRAY_SIZE(links) - 2; i += 2)
@@ -305,6 +312,8 @@ static void add_skeleton(struct compiler *c) {
 }
 
 static bool has_etc(const struct compiler *c) {
+    if (c->host->image)
+        return true;
     for (size_t i = 0; i < c->policy->fs_readable.n; i++)
         if (!strcmp(c->policy->fs_readable.items[i].path, "/etc") && c->host->readable[i].type == PLAN_PATH_DIRECTORY)
             return true;
@@ -334,13 +343,13 @@ static void add_etc(struct compiler *c) {
 
         snprintf(at, sizeof at, "/etc/%s", names[i]);
         snprintf(path, sizeof path, over ? PLAN_HIDDEN "/%s" : "/etc/%s", names[i]);
-        if (!over || !host_net || i < 2 || i == 3) {
+        if (c->host->image ? i == 3 || (i == 2 && !host_net) : !over || !host_net || i < 2 || i == 3) {
             if (contents[i]->data)
                 file(c, path, contents[i]->data, 0444);
             else
                 c->texts.failed = true;
             if (over)
-                template(c, PLAN_OP_COVER_IF, at, path, READ_ONLY | MOUNT_ATTR_NOEXEC);
+                op_add(c, c->host->image ? &c->box_ops : &c->template_ops, PLAN_OP_COVER_IF, at, path, READ_ONLY | MOUNT_ATTR_NOEXEC, 0);
         }
         buf_done(contents[i]);
     }
@@ -375,7 +384,8 @@ static void add_proc(struct compiler *c) {
     const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo", c->host->meminfo, "loadavg", c->host->loadavg };
     char path[128];
 
-    box(c, PLAN_OP_PROC, "/proc", NULL, 0);
+    if (!c->host->image)
+        box(c, PLAN_OP_PROC, "/proc", NULL, 0);
     compiler_rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_OWN);
     for (size_t i = 0; i < ARRAY_SIZE(fakes); i += 2) {
         snprintf(path, sizeof path, PLAN_HIDDEN "/proc/%s", fakes[i]);
@@ -400,6 +410,35 @@ static void add_proc(struct compiler *c) {
     }
 }
 
+/* The image's root: made, entered, and given what every root has. */
+static void add_image(struct compiler *c) {
+    const struct plan_image *image = c->host->image;
+    struct buf layers = BUF_INIT;
+    char path[64], target[128];
+    struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .mode = READ_ONLY, .path = compiler_text(c, PLAN_HIDDEN "/store"), .source = compiler_text(c, image->directory), .value = plan_bind_owned(c->plan.inner_uid) };
+
+    buf_add(&c->template_ops, &op, sizeof op);
+    /* By short names, as there is little room where an overlay's layers are told. */
+    for (size_t i = image->n; i--;) {
+        snprintf(path, sizeof path, PLAN_HIDDEN "/i/%zu", i);
+        snprintf(target, sizeof target, "../store/%s/fs", image->ids[i]);
+        template(c, PLAN_OP_SYMLINK, path, target, 0);
+        buf_printf(&layers, "%s%s", layers.length ? ":" : "", path);
+    }
+    template(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/root", NULL, 0755);
+    writable_place(c, PLAN_HIDDEN "/root", layers.data, 0755, 0, 0);
+    c->texts.failed |= buf_failed(&layers);
+    buf_done(&layers);
+    box(c, PLAN_OP_PIVOT, PLAN_HIDDEN "/root", NULL, 0);
+    box(c, PLAN_OP_MKDIR, "/proc", NULL, 0755);
+    box(c, PLAN_OP_PROC, "/proc", NULL, 0);
+    box(c, PLAN_OP_MKDIR, "/dev", NULL, 0755);
+    box(c, PLAN_OP_COVER, "/dev", "/dev", 0);
+    box(c, PLAN_OP_MKDIR, "/sys", NULL, 0755);
+    box(c, PLAN_OP_COVER, "/sys", "/sys", READ_ONLY | MOUNT_ATTR_NOEXEC);
+    box(c, PLAN_OP_MKDIR, "/tmp", NULL, 01777);
+}
+
 static void add_private(struct compiler *c) {
     uint64_t inodes = c->policy->max_disk_bytes / 16384 + 1024;
     char options[128];
@@ -407,11 +446,15 @@ static void add_private(struct compiler *c) {
     snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
     box(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
     box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/s", NULL, 01777);
-    writable_place(c, "/tmp", NULL, 01777, 0, 0);
-    writable_place(c, "/var/tmp", NULL, 01777, 0, 0);
+    if (c->host->image) {
+        add_image(c);
+    } else {
+        writable_place(c, "/tmp", NULL, 01777, 0, 0);
+        writable_place(c, "/var/tmp", NULL, 01777, 0, 0);
+        compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
+        compiler_rule(c, "/var/tmp", c->access_write, PLAN_RULE_OWN);
+    }
     box(c, PLAN_OP_DEVPTS, "/dev/pts", "newinstance,ptmxmode=0666,mode=0620,max=64", 0);
-    compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
-    compiler_rule(c, "/var/tmp", c->access_write, PLAN_RULE_OWN);
     compiler_rule(c, "/dev/shm", c->access_write, PLAN_RULE_OWN);
     compiler_rule(c, "/dev/pts", c->access_file, PLAN_RULE_OWN);
 }
@@ -497,10 +540,14 @@ static int filter(struct compiler *c, struct sock_filter *program, struct rollbo
 /* What is in the contract of policies but not in this version is refused: nothing that was asked for is left out in silence. */
 static int refuse_missing(const struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
-    const char *missing = p->image ? "image" : p->have_seed ? "random_seed" : p->time_start ? "time_start" : p->time_mode == POLICY_TIME_VIRTUAL ? "time_mode virtual" : p->serial ? "serial" : NULL;
+    const char *missing = p->have_seed ? "random_seed" : p->time_start ? "time_start" : p->time_mode == POLICY_TIME_VIRTUAL ? "time_mode virtual" : p->serial ? "serial" : NULL;
 
     if (missing)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: not available in this version of rollbox; take it out of the policy", missing);
+    if (p->image && p->isolation == POLICY_ISOLATION_PROCESS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: isolation process has no root file system of its own; use isolation namespace");
+    if (c->host->image && c->host->image->n > PLAN_MAX_IMAGE_LAYERS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: %zu layers are more than the %d that a sandbox can have; flatten the image", c->host->image->n, PLAN_MAX_IMAGE_LAYERS);
     if (!c->host->seccomp)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "seccomp: the kernel has no system call filters, and nothing runs without them; use a kernel with CONFIG_SECCOMP_FILTER");
     return 0;
@@ -548,7 +595,7 @@ static int compile(struct compiler *c, struct sock_filter *program, struct rollb
         return r;
     c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) | (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) | (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
                     (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) | (c->host->memory_cgroup ? 0 : PLAN_REPORT_DISK);
-    if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n)
+    if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n && !c->host->image)
         c->plan.flags |= PLAN_OWN_ID;
     c->plan.hostname = compiler_text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
     landlock_rights(c);
@@ -566,7 +613,7 @@ static int compile(struct compiler *c, struct sock_filter *program, struct rollb
     add_proc(c);
     /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants where they were kept, which nothing denied covers there. */
     box(c, PLAN_OP_COVER, "/dev/shm", PLAN_PRIVATE "/s", 0);
-    if (c->n_hidden)
+    if (c->n_hidden && !c->host->image)
         box(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
     return filter(c, program, error);
 }

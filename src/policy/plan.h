@@ -37,6 +37,7 @@
     X(TMPFS,    "mount a tmpfs at p, options s") \
     X(PRIVATE,  "make the directory p of the sandbox' own, mode m") \
     X(PLACE,    "make p writable: the part v of the sandbox' own files over s, if given, and over its layers; mode m where it is new") \
+    X(PIVOT,    "make p, a mount point, the root of what follows; s is still the template's") \
     X(COVER,    "bind s of the new root over p, attributes m") \
     X(COVER_IF, "the same if p exists") \
     X(PROC,     "mount proc at p, read-only") \
@@ -51,11 +52,18 @@ enum plan_op_kind {
 enum plan_grant { PLAN_GRANT_READABLE = 1, PLAN_GRANT_WRITABLE, PLAN_GRANT_SHARED, PLAN_GRANT_DENIED };
 #define plan_grant(kind, index) ((uint16_t)((kind) << 12 | (index)))
 
-/* `value` of BIND and BIND_ONE, under PLAN_AS_ROOT: an idmapped mount, on which what belongs to the owner of s is the guest's. */
+/* `value` of BIND and BIND_ONE, under PLAN_AS_ROOT: an idmapped mount, on which what belongs to the owner of s is the guest's; or, with an owner, what belongs to that id. */
 #define PLAN_BIND_IDMAP 1
+#define PLAN_BIND_OWNER 2
+#define plan_bind_owned(id) (PLAN_BIND_IDMAP | PLAN_BIND_OWNER | (uint64_t)(id) << 32)
+#define plan_bind_owner(op) ((uint32_t)((op)->value >> 32))
+
+/* `value` of COVER in a sandbox with an image: s is not in the template but where p is. */
+#define PLAN_COVER_HERE 1
 
 /* `value` of PLACE: the number of its part "p<number>" of the private tmpfs, which is the same in every sandbox of the plan and in layers; and whether it is a single file, a private copy of s. */
 #define PLAN_PLACE_FILE (1u << 16)
+#define PLAN_MAX_IMAGE_LAYERS 128       /* so that their names fit into the options of a mount */
 #define plan_place_part(op) ((unsigned)(op)->value & 0xffff)
 
 struct plan_op {
@@ -141,7 +149,15 @@ struct plan_host_path {
     bool others_write;          /* its mode lets everybody write (and, for a directory, enter and list) */
 };
 
+/* An image as root file system. */
+struct plan_image {
+    const char *directory;      /* of all layers of the store: DIRECTORY/ID/fs */
+    size_t n;
+    char *const *ids;           /* bottom first */
+};
+
 struct plan_host {
+    const struct plan_image *image;     /* NULL: the policy names none */
     bool is_root;
     bool own_ids;               /* isolation process: each sandbox gets user ids of its own; else it runs as the caller */
     const struct expand_lister *lister;     /* isolation process: looks into directories that contain something denied */

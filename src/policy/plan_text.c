@@ -48,6 +48,7 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
             buf_printf(to, " part %u%s", plan_place_part(&ops[i]), ops[i].value & PLAN_PLACE_FILE ? " (a copy of the file)" : "");
             break;
         case PLAN_OP_SYMLINK:
+        case PLAN_OP_PIVOT:
         case PLAN_OP_TMPFS:
         case PLAN_OP_PROC:
         case PLAN_OP_DEVPTS:

@@ -29,7 +29,7 @@ import array, os, socket
 with socket.socket(fileno=3) as engine:
     _, rights, _, _ = engine.recvmsg(65536, 64)
     fd = array.array("i", rights[0][2])[0]
-    with open(os.environ.get("ROLLBOX_TEST_PLAN", "@"), "wb") as to:
+    with open("@", "wb") as to:
         to.write(os.pread(fd, 1 << 26, 0))
 """
 

@@ -257,6 +257,21 @@ TEST(descriptors_travel_close_on_exec) {
     close(pair[1]);
 }
 
+/* The kernel then tells of the loss before it gives out what the peer had sent: the reason of a sandbox that failed, for one. */
+TEST(what_a_peer_sent_is_not_lost_when_it_ends_with_messages_unread) {
+    int pair[2], fds[FD_MESSAGE_MAX_FDS];
+    size_t n_fds;
+    char data[16];
+
+    socket_pair(pair);
+    ASSERT_OK(fd_send(pair[1], "unread", 6, NULL, 0));
+    ASSERT_OK(fd_send(pair[0], "why", 3, NULL, 0));
+    close(pair[0]);
+    ASSERT_EQ(fd_receive(pair[1], data, sizeof data, fds, &n_fds), 3);
+    ASSERT_EQ(fd_receive(pair[1], data, sizeof data, fds, &n_fds), 0);
+    close(pair[1]);
+}
+
 TEST(a_message_too_long_for_its_buffer_leaks_no_descriptor) {
     int pair[2], fds[FD_MESSAGE_MAX_FDS], sent[] = { 0, 0, 0 };
     size_t n_fds;

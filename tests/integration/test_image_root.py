@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sandboxes whose root is an image: what they see, what they may do, whom its files belong to, and images that somebody hostile made."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from archives import busybox, configuration, entry, layer, oci_blobs
+from harness import caller, place  # noqa: F401
+from launch import Launcher, plan_of
+from test_images import Store
+
+APPLETS = "sh ls cat id touch mkdir rm rmdir mv ln stat pwd grep echo env chmod".split()
+PASSWD = b"root:x:0:0::/root:/bin/sh\nme:x:1234:1234::/home/me:/bin/sh\n"
+
+
+def system(*more):
+    """A small system in two layers: the second takes something of the first away."""
+    program = Path(busybox()).read_bytes()
+    below = layer(
+        entry("bin"), entry("bin/busybox", program, mode=0o755), *(entry(f"bin/{name}", b"", link="busybox") for name in APPLETS), entry("etc"), entry("etc/passwd", PASSWD), entry("etc/hosts", b"mine\n"),
+        entry("tmp", mode=0o1777), entry("home/me", uid=1234, gid=1234), entry("data"), entry("data/old", b"old"), entry("gone", b"gone"), entry("other", b"other", mode=0o600, uid=77))
+    above = layer(entry(".wh.gone", b""), entry("data/.wh..wh..opq", b""), entry("data/new", b"new"), *more)
+    return below, above
+
+
+@pytest.fixture
+def store(caller):  # noqa: F811
+    found = Store(caller)
+    found.bring("system", *system())
+    return found
+
+
+def run(store, *arguments, image="system", flags=()):
+    return store.caller.run("--image", image, *flags, "--", *arguments, env=store.caller.environment(ROLLBOX_STORE=str(store.path)))
+
+
+def configured(store, name, **config):
+    layers = system()
+    whole = configuration(layers)
+    whole["config"].update(config)
+    store.bring(name, *layers, config=whole)
+
+
+def test_root_is_the_image(store):
+    """Its layers as one, writable, beside the sandbox's own /proc, /dev, /sys and names; nothing of the host's, nothing of rollbox's."""
+    result = run(store, "/bin/sh", "-c", "ls / /data /sys; cat /etc/hostname; grep -c localhost /etc/hosts; ls /usr /.rollbox /dev/shm; ls -A /tmp", flags=["--user", "root"])
+    assert result.stdout.split() == "/: bin data dev etc home other proc sys tmp /data: new /sys: devices 2 /dev/shm:".split(), result
+    assert "/usr: No such" in result.stderr and "/.rollbox: No such" in result.stderr and "hostname': No such" in result.stderr
+    result = run(store, "/bin/sh", "-c", "echo x > /bin/new && rm /bin/cat /data/new && mkdir /deep && mv /etc/passwd /deep && ls /bin/new /deep/passwd && echo > /dev/null", flags=["--user", "root"])
+    assert result.outcome == "exit" and result.exit_code == 0, result
+    assert run(store, "/bin/cat", "/data/new").stdout == "new"
+
+
+def test_settings_of_the_image(store):
+    """Variables, directory and user are the image's where the policy says nothing."""
+    result = run(store, "/bin/sh", "-c", "pwd; echo $NAME $PATH; id -u")
+    assert result.stdout == "/data\nvalue /bin\n1000\n", result
+    result = run(store, "/bin/sh", "-c", "pwd; echo $NAME; id -u", flags=["--cwd", "/tmp", "--env", "NAME=mine", "--user", "7"])
+    assert result.stdout == "/tmp\nmine\n7\n", result
+    configured(store, "named", User="me", WorkingDir="")
+    assert run(store, "/bin/sh", "-c", "pwd; id -u", image="named").stdout == "/\n1234\n"
+    configured(store, "rooted", User="")
+    assert run(store, "/bin/id", "-u", image="rooted").stdout == "0\n"
+    configured(store, "nobody", User="unheard")
+    result = run(store, "/bin/id", "-u", image="nobody")
+    assert result.outcome == "error" and "unheard" in result.error["message"], result
+
+
+def test_owners(store):
+    """The caller's rights over the image's files end where the sandbox begins: as root what belongs to the guest's id is its own, all else is others'."""
+    configured(store, "named", User="me", WorkingDir="/home/me")
+    result = run(store, "/bin/sh", "-c", "echo 1 > f && cat f; cat /other; echo 1 > /etc/x; stat -c %u /home/me /etc", image="named")
+    if store.caller.uid == 0:
+        assert result.stdout == "1\n1234\n65534\n" and result.stderr.count("ermission denied") == 2, result
+    else:
+        assert result.stdout == "1\nother1234\n1234\n", result
+    assert [name for name in os.listdir(store.path / "layers") if (store.path / "layers" / name / "fs/home/me/f").exists()] == []
+
+
+def test_grants_in_an_image(store):
+    """Directories of the host where a policy grants them; the defaults are not for images."""
+    home = store.caller.directory(0o755)
+    for name in ("read", "copy", "shared"):
+        (home / name).mkdir()
+        store.caller.own(home / name)
+        store.caller.write(home / name / "f", name)
+    flags = ["--user", "root", "--readable", home / "read", "--writable", home / "copy", "--shared", home / "shared"]
+    result = run(store, "/bin/sh", "-c", f"cd {home}; cat */f; for i in read copy shared; do echo new > $i/g; done; ls", flags=flags)
+    assert result.stdout == "copyreadsharedcopy\nread\nshared\n" and "read/g: Read-only" in result.stderr, result
+    assert [(home / name / "g").exists() for name in ("read", "copy", "shared")] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ("proc", "dev", "sys", "etc"))
+def test_image_with_links_in_the_way(store, name):
+    """What a sandbox needs is put into an image at its own places, or nowhere."""
+    target = store.caller.directory(0o755)
+    below, _ = system()
+    hostile = layer(entry(f".wh.{name}", b""))
+    store.bring("hostile", below, hostile, layer(entry(name, b"", link="/data" if name != "etc" else str(target))))
+    result = run(store, "/bin/ls", "/data", image="hostile", flags=["--shared", target])
+    assert os.listdir(target) == []
+    if name == "etc":
+        assert result.outcome == "exit", result
+    else:
+        assert result.outcome == "error" and f"/{name}" in result.error["message"], result
+
+
+def test_image_that_is_not_there(store):
+    result = run(store, "/bin/true", image="nothing")
+    assert result.outcome == "error" and "nothing" in result.error["message"], result
+    result = run(store, "/bin/true", flags=["--isolation", "process"])
+    assert result.outcome == "error" and "image" in result.error["message"], result
+
+
+def test_plan_shows_the_image(store):
+    text = store.call("policy", "plan", "--image", "system").stdout.decode()
+    assert f"{store.path}/layers" in text and "PIVOT" in text and "/: execute read" in text, text[:3000]
+    assert json.loads(store.call("run", "--image", "system", "--json", "--", "/bin/env").stdout)["exit_code"] == 0
+
+
+def test_layers_on_an_image(store):
+    """A sandbox on what another has left of the same image."""
+    os.environ["ROLLBOX_STORE"] = str(store.path)
+    try:
+        plan = plan_of(store.caller, "--image", "system", "--user", "root")
+    finally:
+        del os.environ["ROLLBOX_STORE"]
+    with Launcher(store.caller, plan) as launcher:
+        with launcher.create() as first:
+            first.sh("rm /data/new; mkdir /made; echo 1 > /made/f; echo 1 > /tmp/f; mv /bin/id /made")
+        with launcher.create([first.layer]) as second:
+            assert second.sh("ls /data /made; cat /tmp/f; ls /bin/id", check=False) == "/data:\n\n/made:\nf\nid\n1\nls: /bin/id: No such file or directory\n"
+            second.sh("rm /made/f; echo 2 > /data/new")
+        merged = launcher.copy([first.layer, second.layer]).fds[0]
+        for layers in ([first.layer, second.layer], [merged]):
+            with launcher.create(layers) as box:
+                assert box.sh("ls /made; cat /data/new") == "id\n2\n"
