@@ -18,6 +18,7 @@
 #ifndef ROLLBOX_BASE_TRANSFER_H
 #define ROLLBOX_BASE_TRANSFER_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -29,6 +30,7 @@
 #define TRANSFER_NAME_MAX 256u          /* a component with its NUL */
 #define TRANSFER_DEPTH_MAX 16384u       /* levels of directories */
 #define TRANSFER_OPEN_MAX 32u           /* of them held open */
+#define TRANSFER_REFUSED EUSERS         /* the errno of FAILED when nothing was begun and the same may be asked for again */
 #define TRANSFER_LINKS_MAX 4096u        /* files with several names that are told apart; those beyond become copies */
 
 enum transfer_type {

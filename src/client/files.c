@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/utf8.h"
 #include "client/client.h"
@@ -42,6 +44,8 @@ static struct shown show(const char *path) {
 
 static enum rollbox_error_code code_of(int error_number) {
     switch (error_number) {
+    case TRANSFER_REFUSED:
+        return ROLLBOX_ERR_RESOURCE_EXHAUSTED;
     case ENOENT:
         return ROLLBOX_ERR_NOT_FOUND;
     case EACCES:
@@ -78,6 +82,8 @@ static const char *hint_of(int error_number) {
         return " (something is mounted there)";
     case ESTALE:
         return " (it was moved meanwhile)";
+    case TRANSFER_REFUSED:
+        return " (the sandbox has no room for one more process: see max_processes)";
     default:
         return "";
     }
@@ -588,14 +594,30 @@ int files_download(struct files *files, const char *path, const char *host_path,
 
 /* ---- the public functions ----------------------------------------------------------------------------------------- */
 
+/* A sandbox can be too full for one more agent (its limit of processes), or stand still for a snapshot: both pass. */
+static bool try_again(int r, int64_t since_ns, unsigned *tries) {
+    const unsigned ms = MIN(1u << MIN(*tries, 6u), 50u);
+
+    if (r != -TRANSFER_REFUSED || clock_now_ns() - since_ns > (int64_t)FILES_SILENCE_MS * 1000000)
+        return false;
+    (*tries)++;
+    (void)poll(NULL, 0, (int)ms);
+    return true;
+}
+
 /* Opens, calls, closes. */
 #define WITH_AGENT(sandbox, error, call) \
     ({ \
-        struct files files; \
-        int r_ = files_open(&files, sandbox, error); \
-        if (r_ >= 0) \
-            r_ = call; \
-        files_done(&files); \
+        const int64_t since_ns_ = clock_now_ns(); \
+        unsigned tries_ = 0; \
+        int r_; \
+        do { \
+            struct files files; \
+            r_ = files_open(&files, sandbox, error); \
+            if (r_ >= 0) \
+                r_ = call; \
+            files_done(&files); \
+        } while (try_again(r_, since_ns_, &tries_)); \
         r_; \
     })
 

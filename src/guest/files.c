@@ -415,16 +415,25 @@ static bool answer(const struct transfer_message *m) {
     path[0] = '\0';
     if (is_tree || type == TRANSFER_REMOVE)
         transfer_stack_path(&transfer.stack, transfer.name, path, TRANSFER_TEXT_MAX);
+    /* What was begun is gone when it is told. */
+    transfer_done(&transfer);
     struct transfer_message rest;
     if (transfer_send(&transfer, (struct transfer_record){ .type = TRANSFER_FAILED, .number = (uint64_t)-r }, path, NULL, 0) < 0)
         return false;
     if (type != TRANSFER_PUT && type != TRANSFER_WRITE)
         return !is_tree;
     /* What is on its way still belongs to what has failed. */
-    transfer_done(&transfer);
     while (transfer_receive(&transfer, &rest) > 0)
         ;
     return false;
+}
+
+void files_refuse(int socket) {
+    struct transfer_record record = { .type = TRANSFER_FAILED, .number = TRANSFER_REFUSED };
+    char message[sizeof record + 1] = "";
+
+    memcpy(message, &record, sizeof record);
+    (void)fd_send(socket, message, sizeof message, NULL, 0);
 }
 
 _Noreturn void files_serve(int socket) {

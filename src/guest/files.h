@@ -7,4 +7,7 @@
  * execve: the guest's ids, no capabilities, its Landlock domain, its seccomp filter, a working directory of "/". Other descriptors should be closed. */
 _Noreturn void files_serve(int socket);
 
+/* In init, instead, when there can be no agent now: says so, that the client may try again. Nothing of the request has been done. */
+void files_refuse(int socket);
+
 #endif

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "guest/command.h"
+#include "guest/files.h"
 #include "sys/syscalls.h"
 
 int64_t init_now_ns(void) {
@@ -79,7 +80,10 @@ static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
 static int serve_files(struct wire_message *message) {
     if (!command_in_session || message->n_fds != 1)
         return -EBADMSG;
-    return tree_is_frozen() ? -EBUSY : command_serve_files(message->fds[0]);
+    int r = tree_is_frozen() ? -EBUSY : command_serve_files(message->fds[0]);
+    if (r < 0)
+        files_refuse(message->fds[0]);
+    return r;
 }
 
 static void answer(const struct box *box, const struct wire_message *message, uint32_t kind, int r, uint64_t value) {

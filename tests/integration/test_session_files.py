@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -299,6 +300,16 @@ def test_a_guest_that_stops_everything_stops_no_call():
             box.write_file("/tmp/file", b"x" * 1_000_000)
             assert len(box.read_file("/tmp/file")) == 1_000_000
         process.kill()
+
+
+def test_more_calls_at_once_than_there_may_be_processes():
+    with Sandbox(Policy(max_processes=8)) as box:
+        def work(number):
+            box.write_file(f"/tmp/{number}", bytes(100_000))
+            return len(box.read_file(f"/tmp/{number}"))
+
+        with ThreadPoolExecutor(32) as pool:
+            assert set(pool.map(work, range(200))) == {100_000}
 
 
 def test_files_of_a_granted_directory_are_private(tmp_path):
