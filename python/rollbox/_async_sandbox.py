@@ -400,6 +400,10 @@ class AsyncSandbox(Base, AsyncSessionFiles):
         """As Sandbox.drop."""
         await _in_thread(self._box.drop, snapshot)
 
+    async def kill_all(self) -> None:
+        """As Sandbox.kill_all."""
+        await _in_thread(self._box.kill_all)
+
     async def tree(self) -> Tree:
         """As Sandbox.tree."""
         return await _in_thread(self._box.tree)

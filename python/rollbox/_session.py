@@ -9,6 +9,7 @@ an object of its own.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import weakref
 from dataclasses import dataclass
@@ -352,6 +353,10 @@ class Session(Base, SessionFiles):
     def drop(self, snapshot: SnapshotLike) -> None:
         """Gives a snapshot's place back once nothing stands on it. Raises NotFound."""
         self._session().call("rollbox_snapshot_drop", snapshot_id(snapshot))
+
+    def kill_all(self) -> None:
+        """Kills every process of the session, background ones too; files stay. Commands under way end with signal 9."""
+        self._session().call("rollbox_signal", None, int(signal.SIGKILL), _ffi.SCOPES["tree"])
 
     def tree(self) -> Tree:
         """The snapshots of this session, its origin and its forks; str(tree) draws them."""

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of a sandbox that lives: limits met, its init or its engine killed, states of its files stacked high, commits while others look."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from rollbox import Conflict, Engine, InvalidArgument, NotFound, Outcome, Policy, RollboxError, Sandbox
+from harness import BUILD, DEADLINE, pidfds, wait_gone
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.005)
+
+
+def shell(box, script, **options):
+    return box.exec(["sh", "-c", script], text=True, **options)
+
+
+# Limits
+
+def test_out_of_memory_ends_the_processes_and_keeps_the_files():
+    with Sandbox(Policy(max_memory="64M")) as box:
+        shell(box, "echo kept > /tmp/f; sleep 1000 & :")
+        result = box.exec(["python3", "-I", "-S", "-c", "x = bytearray(1 << 30)"])
+        assert result.outcome is Outcome.OUT_OF_MEMORY and result.exit_code is None
+        assert shell(box, "cat /tmp/f").stdout == "kept\n"
+
+
+def test_a_kill_after_out_of_memory_is_a_signal():
+    with Sandbox(Policy(max_memory="64M")) as box:
+        for _ in range(2):
+            assert box.exec(["python3", "-I", "-S", "-c", "x = bytearray(1 << 30)"]).outcome is Outcome.OUT_OF_MEMORY
+            result = shell(box, "kill -9 $$")
+            assert result.outcome is Outcome.SIGNAL and result.signal == 9
+
+
+def test_a_sandbox_full_of_processes_can_be_helped():
+    with Sandbox(Policy(max_processes=12)) as box:
+        shell(box, "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 & done; :", timeout=30)
+        assert shell(box, "echo runs").stdout == "runs\n"
+        box.write_file("/tmp/f", b"written")
+        assert box.read_file("/tmp/f") == b"written"
+        box.kill_all()
+        until(lambda: not box.processes())
+        assert shell(box, "true & wait; echo free").stdout == "free\n"
+
+
+def test_layers_count_as_disk():
+    with Sandbox(Policy(max_disk="16M")) as box:
+        shell(box, "head -c 12M /dev/zero > /tmp/a")
+        base = box.snapshot()
+        result = shell(box, "head -c 12M /dev/zero > /tmp/b")
+        assert result.exit_code != 0 and "space" in result.stderr
+        kid = box.fork(1)[0]
+        assert shell(kid, "head -c 12M /dev/zero > /tmp/b").exit_code != 0
+        assert shell(kid, "rm /tmp/a && rm /tmp/b && echo more > /tmp/c && cat /tmp/c").stdout == "more\n", "a full sandbox can delete"
+        kid.close()
+        box.reset(base)
+        assert shell(box, "ls /tmp").stdout == "a\n"
+
+
+# Killed
+
+def test_files_survive_the_death_of_init():
+    with Sandbox() as box:
+        shell(box, "echo kept > /tmp/f; mkdir /tmp/d; echo deep > /tmp/d/g; sleep 1000 & :")
+        init = box.inspect()["pid"]
+        family = pidfds([init])
+        os.kill(init, signal.SIGKILL)
+        wait_gone(family)
+        until(lambda: box.inspect()["pid"] != init)
+        assert shell(box, "cat /tmp/f /tmp/d/g").stdout == "kept\ndeep\n" and not box.processes()
+
+
+def test_a_command_under_way_is_told_of_the_death_of_init():
+    with Sandbox() as box:
+        with box.spawn(["sleep", "1000"]) as process:
+            until(lambda: box.processes())
+            os.kill(box.inspect()["pid"], signal.SIGKILL)
+            with pytest.raises(RollboxError) as caught:
+                process.wait()
+            assert caught.value.code == "setup_failed"
+
+
+def test_snapshots_go_on_after_init_was_killed():
+    with Sandbox() as box:
+        shell(box, "echo one > /tmp/f")
+        one = box.snapshot()
+        shell(box, "echo two > /tmp/f; sleep 1000 & :")
+        os.kill(box.inspect()["pid"], signal.SIGKILL)
+        until(lambda: not box.processes())
+        two = box.snapshot()
+        box.reset(one)
+        assert shell(box, "cat /tmp/f").stdout == "one\n"
+        box.reset(two)
+        assert shell(box, "cat /tmp/f").stdout == "two\n"
+
+
+# Stacked
+
+def test_a_long_chain_is_as_good_as_a_short_one():
+    with Sandbox() as box:
+        shell(box, "mkdir /tmp/d; for i in $(seq 50); do echo $i > /tmp/d/$i; done")
+        middle = None
+        for i in range(60):
+            shell(box, f"echo {i} > /tmp/d/last; echo {i} > /tmp/n{i}; rm -f /tmp/n{i - 2} /tmp/d/{i}; mkdir -p /tmp/e{i % 7}; rm -rf /tmp/e{(i + 3) % 7}; ln -sf {i} /tmp/link")
+            snapshot = box.snapshot()
+            middle = snapshot if i == 30 else middle
+        state = "cd /tmp; ls . d e*; cat d/last; readlink link"
+        now = shell(box, state).stdout
+        assert now == shell(box.fork(1)[0], state).stdout
+        box.reset(middle)
+        assert shell(box, "cat /tmp/d/last; readlink /tmp/link; ls /tmp | grep -c '^n'").stdout == "30\n30\n2\n"
+
+
+def test_a_snapshot_of_what_was_only_read_is_the_same_state():
+    with Sandbox() as box:
+        shell(box, "echo x > /tmp/f")
+        one = box.snapshot()
+        shell(box, "cat /tmp/f; ls -la /tmp; stat /tmp/f")
+        assert box.snapshot().id == one.id
+        shell(box, "touch /tmp/g; rm /tmp/g")
+        assert box.snapshot().id != one.id
+
+
+def test_dropping_a_snapshot_keeps_what_stands_on_it():
+    with Sandbox() as box:
+        ids = []
+        for i in range(3):
+            shell(box, f"echo {i} > /tmp/f{i}")
+            ids.append(box.snapshot())
+        box.drop(ids[1])
+        assert ids[1].id not in [node.id for node in box.tree()]
+        with pytest.raises(NotFound):
+            box.reset(ids[1])
+        box.reset(ids[2])
+        assert shell(box, "cat /tmp/f*").stdout == "0\n1\n2\n"
+
+
+def test_a_snapshot_under_writers_is_of_one_moment():
+    """Two files are always written in the same order: a copy may not have the second one's newer."""
+    with Sandbox() as box:
+        with box.spawn(["python3", "-I", "-S", "-c", """
+import os
+a, b = os.open("/tmp/a", os.O_RDWR | os.O_CREAT), os.open("/tmp/b", os.O_RDWR | os.O_CREAT)
+n = 0
+while True:
+    n += 1
+    os.pwrite(a, b"%08d" % n, 0)
+    os.pwrite(b, b"%08d" % n, 0)
+    if n == 1: print("on", flush=True)
+"""]) as writer:
+            writer.stdout.readline()
+            for _ in range(10):
+                kid = box.fork(1)[0]
+                a, b = int(kid.read_file("/tmp/a")), int(kid.read_file("/tmp/b"))
+                assert a - b in (0, 1)
+                kid.close()
+
+
+# Published
+
+@pytest.fixture
+def granted(tmp_path):
+    directory = tmp_path / "work"
+    directory.mkdir()
+    (directory / "a").write_text("a\n")
+    (directory / "b").write_text("b\n")
+    (directory / "sub").mkdir()
+    (directory / "sub" / "c").write_text("c\n")
+    for at in (tmp_path, *tmp_path.parents):
+        if at.stat().st_uid == os.getuid() and at != at.parent:
+            at.chmod(at.stat().st_mode | 0o755)
+    return directory
+
+
+def test_commits_one_after_the_other(granted):
+    with Sandbox(Policy(fs_writable=[str(granted)])) as box:
+        shell(box, f"cd {granted}; echo 1 > a; rm b; echo n > sub/n")
+        box.commit()
+        assert (granted / "a").read_text() == "1\n" and not (granted / "b").exists() and (granted / "sub" / "n").read_text() == "n\n"
+        assert shell(box, f"cd {granted}; cat a sub/c sub/n").stdout == "1\nc\nn\n", "the sandbox still sees what did not change"
+        shell(box, f"cd {granted}; echo 2 > a; echo c2 > sub/c; rm sub/n")
+        box.commit()
+        assert (granted / "a").read_text() == "2\n" and (granted / "sub" / "c").read_text() == "c2\n" and not (granted / "sub" / "n").exists()
+        with Sandbox(Policy(fs_writable=[str(granted)])) as other:
+            assert shell(other, f"cd {granted}; cat a sub/c; ls").stdout == "2\nc2\na\nsub\n", "who comes later sees what was published"
+    until(lambda: sorted(os.listdir(granted.parent)) == ["work"])
+
+
+def test_a_commit_does_not_overwrite_the_hosts_work(granted):
+    with Sandbox(Policy(fs_writable=[str(granted)])) as box:
+        shell(box, f"cd {granted}; echo mine > a")
+        box.commit()
+        (granted / "a").write_text("theirs\n")
+        shell(box, f"cd {granted}; echo mine again > a")
+        with pytest.raises(Conflict) as caught:
+            box.commit()
+        assert "a" in str(caught.value) and (granted / "a").read_text() == "theirs\n"
+        box.commit(force=True)
+        assert (granted / "a").read_text() == "mine again\n"
+
+
+def test_a_sandbox_of_before_sees_what_it_saw(granted):
+    policy = Policy(fs_writable=[str(granted)])
+    with Sandbox(policy) as old, Sandbox(policy) as box:
+        assert shell(old, f"cat {granted}/a").stdout == "a\n"
+        shell(box, f"echo new > {granted}/a; rm {granted}/b")
+        box.commit()
+        assert shell(old, f"cat {granted}/a {granted}/b").stdout == "a\nb\n"
+        old.reset()
+        assert shell(old, f"cat {granted}/a {granted}/b").stdout == "a\nb\n"
+
+
+def test_a_directory_that_is_gone_is_a_conflict(granted):
+    with Sandbox(Policy(fs_writable=[str(granted)])) as box:
+        shell(box, f"echo x > {granted}/a")
+        granted.rename(granted.with_name("moved"))
+        with pytest.raises(Conflict):
+            box.commit()
+        assert sorted(os.listdir(granted.parent)) == ["moved"]
+
+
+def test_nothing_granted_nothing_to_commit():
+    with Sandbox() as box:
+        with pytest.raises(InvalidArgument):
+            box.commit()
+
+
+# Owners
+
+OWNER = """
+import os, sys
+from rollbox import Engine, Sandbox
+engine = Engine(socket=sys.argv[1])
+box = Sandbox(engine=engine, name="owned")
+box.exec("sleep 1000 & :")
+print(box.inspect()["pid"], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_owner_that_is_killed_takes_its_sandboxes_along(tmp_path):
+    socket = tmp_path / "socket"
+    with subprocess.Popen([BUILD / "rollbox-engine", "--socket", socket], stdin=subprocess.DEVNULL) as engine:
+        try:
+            until(socket.exists)
+            with subprocess.Popen([sys.executable, "-c", OWNER, str(socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+                family = pidfds([int(owner.stdout.readline())])
+                owner.kill()
+            wait_gone(family)
+            until(lambda: "owned" not in [one["name"] for one in Engine(socket=socket).sandboxes()])
+        finally:
+            engine.terminate()
+
+
+def test_an_engine_that_is_killed_leaves_nothing():
+    engine = Engine()
+    boxes = [Sandbox(engine=engine) for _ in range(5)]
+    for box in boxes:
+        shell(box, "echo x > /tmp/f; setsid sleep 1000 & :")
+        box.snapshot()
+    family = pidfds([box.inspect()["pid"] for box in boxes])
+    os.kill(engine.pid, signal.SIGKILL)
+    wait_gone(family)
+    with pytest.raises(RollboxError):
+        shell(boxes[0], "true")
