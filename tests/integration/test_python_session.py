@@ -497,14 +497,14 @@ def test_diff_of_states(box):
 
 def test_commit(tmp_path):
     os.chmod(tmp_path, 0o755)
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work/f").write_text("old")
-    with Sandbox(Policy(fs_writable=[tmp_path / "work"])) as box:
-        box.exec(f"echo new >{tmp_path}/work/g", check=True)
-        assert not (tmp_path / "work/g").exists()
+    (tmp_path / "granted").mkdir()
+    (tmp_path / "granted/f").write_text("old")
+    with Sandbox(Policy(fs_writable=[tmp_path / "granted"])) as box:
+        box.exec(f"echo new >{tmp_path}/granted/g", check=True)
+        assert not (tmp_path / "granted/g").exists()
         committed = box.commit()
-        assert [one["path"] for one in committed] == [str(tmp_path / "work")]
-    assert (tmp_path / "work/g").read_text() == "new\n" and (tmp_path / "work/f").read_text() == "old"
+        assert [one["path"] for one in committed] == [str(tmp_path / "granted")]
+    assert (tmp_path / "granted/g").read_text() == "new\n" and (tmp_path / "granted/f").read_text() == "old"
 
 
 # Pause
