@@ -445,7 +445,6 @@ static void add_private(struct compiler *c) {
 
     snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
     box(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
-    box(c, PLAN_OP_PRIVATE, PLAN_PRIVATE "/s", NULL, 01777);
     if (c->host->image) {
         add_image(c);
     } else {
@@ -612,7 +611,7 @@ static int compile(struct compiler *c, struct sock_filter *program, struct rollb
     add_etc(c);
     add_proc(c);
     /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants where they were kept, which nothing denied covers there. */
-    box(c, PLAN_OP_COVER, "/dev/shm", PLAN_PRIVATE "/s", 0);
+    writable_place(c, "/dev/shm", NULL, 01777, 0, 0);
     if (c->n_hidden && !c->host->image)
         box(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
     return filter(c, program, error);

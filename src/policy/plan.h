@@ -25,7 +25,7 @@
 
 #define PLAN_MAGIC 0x6e6c7072u          /* "rpln" */
 #define PLAN_HIDDEN "/.rollbox"         /* where the template keeps what box operations bind from; not readable by guests (Landlock) */
-#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need, "s" /dev/shm, which no layer passes on */
+#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need */
 
 /* kind, what it does with path (p), source (s), mode (m) and value (v) */
 #define PLAN_OPS(X) \

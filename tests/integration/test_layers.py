@@ -33,7 +33,7 @@ def test_sandbox_on_layers(launcher):
     first.close()
     second = launcher.create([first.layer])
     assert second.sh(f"cd /tmp; cat f d/f /var/tmp/f {work}/new {single}; ls {work}; ls /dev/shm; stat -c %a /tmp /var/tmp {work} {single}; ls -d /tmp/rollbox-missing") == (
-        "1\n1\n1\n1\nfirst\n1\nnew\nsub\n1777\n700\n711\n600\n/tmp/rollbox-missing\n")
+        "1\n1\n1\n1\nfirst\n1\nnew\nsub\nx\n1777\n700\n711\n600\n/tmp/rollbox-missing\n")
     second.sh(f"rm /tmp/f; echo 2 >> /tmp/d/f; rm -r {work}/sub; mkdir {work}/sub; echo 2 > {work}/sub/g; echo 2 >> {single}; rmdir /tmp/rollbox-missing")
     second.close()
     third = launcher.create([first.layer, second.layer])
@@ -62,7 +62,7 @@ def test_nothing_of_layers_is_seen(launcher):
     on = launcher.create([box.layer, upper.layer])
     assert on.sh("cut -d' ' -f 5 /proc/self/mountinfo") == plain
     assert on.sh("ls /proc/self/fd /dev/shm; ls /proc/1/fd 2>&1", check=False).count("\n") <= 9
-    assert set(os.listdir(f"/proc/self/fd/{box.layer}")) == {"p0", "p1", "p2", "p3", "s", "w"}
+    assert set(os.listdir(f"/proc/self/fd/{box.layer}")) == {"p0", "p1", "p2", "p3", "p4", "w"}
 
 
 def test_size_of_the_request(launcher):
@@ -239,7 +239,7 @@ def test_copy_of_one_layer_is_exact(launcher, seed):
         copy = merged(launcher, [box.layer])
         assert parts(box.layer) == before
         assert parts(copy) == before
-        assert sorted(os.listdir(f"/proc/self/fd/{copy}")) == ["p0", "p1", "p2", "p3"]
+        assert sorted(os.listdir(f"/proc/self/fd/{copy}")) == ["p0", "p1", "p2", "p3", "p4"]
 
 
 def test_copy_of_many_files(launcher):
