@@ -10,7 +10,9 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/mount.h>
+#include <linux/openat2.h>
 #include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -157,23 +159,47 @@ static int open_rules(const struct plan *plan, struct guest_fault *fault) {
     return 0;
 }
 
-/* A network namespace takes the kernel longer than anything else in a sandbox, so the first one is made while the plan is awaited. The child that enters it shares our descriptors; it
- * belongs to U0 as all of them do. */
+/* A network namespace takes the kernel longer than anything else in a sandbox, so the first one is made ahead of need, by a child in our memory, with our descriptors, on another processor if
+ * there is one. It belongs to U0 as all of them do. */
 static int first_netns = -1;
+static int netns_proc = -1, netns_pidfd = -1;   /* while it is being made: /proc, which we leave; the child */
+static pid_t netns_maker;
 
 static int open_netns(void *unused) {
+    struct open_how how = { .flags = O_RDONLY | O_CLOEXEC };
+
     (void)unused;
-    if ((id_range < 0 || setns(id_range, CLONE_NEWUSER) == 0) && unshare(CLONE_NEWNET) == 0)
-        first_netns = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    /* errno is that of the launcher, which works on: nothing here may touch it. */
+    if ((id_range < 0 || sys_setns(id_range, CLONE_NEWUSER) == 0) && sys_unshare(CLONE_NEWNET) == 0)
+        first_netns = sys_openat2(netns_proc, "self/ns/net", &how);
     _exit(0);
 }
 
 static void make_first_netns(void) {
     static _Alignas(16) char stack[8192];
-    pid_t pid = clone(open_netns, stack + sizeof stack, CLONE_VM | CLONE_VFORK | CLONE_FILES | SIGCHLD, NULL);
 
-    if (pid > 0)
-        waitpid(pid, NULL, __WALL);
+    netns_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (netns_proc >= 0)
+        netns_maker = clone(open_netns, stack + sizeof stack, CLONE_VM | CLONE_FILES | CLONE_PIDFD | SIGCHLD, NULL, &netns_pidfd, NULL, NULL);
+}
+
+static void await_first_netns(void) {
+    if (netns_maker > 0) {
+        waitpid(netns_maker, NULL, __WALL);
+        close(netns_pidfd);
+    }
+    if (netns_proc >= 0)
+        close(netns_proc);
+    netns_maker = 0;
+    netns_proc = -1;
+}
+
+/* Until the plan is there; whoever waits for long has reaped the child. */
+static void await_plan(void) {
+    struct pollfd events[2] = { { GUEST_LAUNCHER_SOCKET, POLLIN, 0 }, { netns_pidfd, POLLIN, 0 } };
+
+    if (netns_maker > 0 && poll(events, 2, -1) > 0 && events[1].revents)
+        await_first_netns();
 }
 
 static int build(const struct plan *plan, bool in_namespaces, struct guest_fault *fault) {
@@ -188,6 +214,7 @@ static int build(const struct plan *plan, bool in_namespaces, struct guest_fault
         r = set_names(plan, fault);
     if (r == 0)
         r = build_root(plan, fault);
+    await_first_netns();
     if (r == 0 && plan->flags & PLAN_AS_ROOT)
         r = enter_id_range(fault);
     return r < 0 ? r : open_rules(plan, fault);
@@ -372,6 +399,7 @@ int main(int argc, char **argv) {
         make_first_netns();
         early_error = enter_root(&fault);
     }
+    await_plan();
     int r = receive_plan(&plan);
     if (r == 0)
         r = early_error ? early_error : build(plan, early, &fault);
