@@ -271,6 +271,9 @@ class AsyncSandbox(Base, AsyncSessionFiles):
     def _in_session(self) -> bool:
         return self._box._in_session()
 
+    def _take_plan(self, plan: Dict[str, Any]) -> None:
+        self._plan = self._box._plan = plan
+
     async def __aenter__(self) -> "AsyncSandbox":
         await _in_thread(self._box._enter)
         return self

@@ -104,8 +104,11 @@ class Base:
     def _in_session(self) -> bool:
         return False
 
+    def _take_plan(self, plan: Dict[str, Any]) -> None:
+        self._plan = plan
+
 
 def _rebuild(cls: Any, policy: Policy, plan: Dict[str, Any]) -> Any:
     made = cls(policy)
-    made._plan = plan
+    made._take_plan(plan)
     return made

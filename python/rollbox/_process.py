@@ -323,5 +323,9 @@ class Process:
         finally:
             self.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_lock"):
+            self.close()
+
     def __repr__(self) -> str:
         return f"<rollbox.Process {self.id} of {self._handle.name}>"

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
 
 from . import _ffi
-from ._base import Base, Path, one_input, size_in_bytes
+from ._base import Base, Path, PolicyLike, one_input, size_in_bytes
 from ._engine import Engine, default_engine
 from ._errors import CommandNotFound, InvalidArgument, NotFound
-from ._files import SessionFiles
+from ._files import SessionFiles, _name
 from ._grade import Grade, grade
 from ._handle import Handle
 from ._policy import Policy
@@ -99,7 +99,7 @@ def _size(count: int) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """A difference between two states: `path`, `change` ("A" added, "M" modified, "D" deleted), `type` ("file", "directory",
+    """A difference between two states: `path` (what is not UTF-8 in it is as os.fsdecode has it), `change` ("A" added, "M" modified, "D" deleted), `type` ("file", "directory",
     "symlink", ...), `size` and `old_size` in bytes (or None), `diff`, the unified diff of a text file if it was asked for."""
 
     path: str
@@ -126,8 +126,18 @@ def _fields(cls: Any, row: Mapping[str, Any], **more: Any) -> Any:
 class Session(Base, SessionFiles):
     """The part of Sandbox that is about sessions."""
 
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
+    def __init__(
+        self,
+        policy: PolicyLike = None,
+        *,
+        engine: Optional[Engine] = None,
+        name: Optional[str] = None,
+        detached: bool = False,
+        idle: Optional[float] = None,
+        ttl: Optional[float] = None,
+        max_lifetime: Optional[float] = None,
+    ) -> None:
+        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime)
         self._handle: Optional[Handle] = None
         self._ended = False
         self._shell: Optional[str] = None
@@ -369,7 +379,7 @@ class Session(Base, SessionFiles):
     def diff(self, start: Optional[SnapshotLike] = None, end: Optional[SnapshotLike] = None, *, text: bool = False) -> List[Change]:
         """What differs from one state (None: how it began) to another (None: now), by path. text: unified diffs of text files, too."""
         answer = self._session().json("rollbox_diff", snapshot_id(start), snapshot_id(end), text)
-        return [_fields(Change, row) for row in answer["changes"]]
+        return [_fields(Change, row, path=_name(row, "path")) for row in answer["changes"]]
 
     def commit(self, path: Optional[Path] = None, *, force: bool = False) -> List[Dict[str, Any]]:
         """Publishes what was changed below a granted fs_writable path (None: below all of them) on the host; a crash leaves each old or

@@ -117,6 +117,13 @@ def test_what_steers_verifiers_goes_back_to_what_it_was(box):
     assert "conftest.py" in DISTRUSTED
 
 
+def test_names_that_are_no_text(box):
+    box.exec(["python3", "-c", r"import os; os.makedirs(b'/tmp/repo/\xff\n'); open(b'/tmp/repo/\xff\n/conftest.py', 'w').write('evil')"], check=True)
+    assert [change.path for change in box.diff("task")] == ["/tmp/repo/\udcff\n", "/tmp/repo/\udcff\n/conftest.py"]
+    result = box.grade({}, "find /tmp/repo -name conftest.py")
+    assert result.stdout == b"" and result.reset == ("/tmp/repo/\udcff\n/conftest.py",)
+
+
 def test_a_forged_reward_file(box):
     path = "/tmp/logs/reward.txt"
     box.exec(f"mkdir -p /tmp/logs; echo 1.0 >{path}", check=True)
