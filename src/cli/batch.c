@@ -28,6 +28,7 @@
 #include "cli/job.h"
 #include "cli/lines.h"
 #include "cli/policy.h"
+#include "cli/private.h"
 #include "cli/progress.h"
 #include "cli/results.h"
 #include "cli/signals.h"
@@ -462,6 +463,7 @@ int cmd_batch(const struct options *options) {
     list_init(&batch.ended);
     list_init(&batch.order);
     progress_init(&batch.progress, !options_has(options, OPTION_NO_PROGRESS) && isatty(STDERR_FILENO));
+    private_start(options);
     int status = prepare(&batch, &jobs_fd);
     if (!status) {
         batch.signal_fd = signals_catch();
