@@ -12,6 +12,9 @@
 #define MAX_SEGMENTS (1u << 20)
 #define CHUNK (256u << 10)
 
+/* One thread: the program's one pair of buffers. Smaller files are read as a whole, which costs less than asking for their holes. */
+static uint8_t chunks[2][CHUNK];
+
 void digest_init(struct digest *digest) {
     sha256_init(&digest->context);
 }
@@ -169,26 +172,28 @@ static int read_at(int fd, void *data, size_t length, uint64_t offset) {
 }
 
 int content_of(int fd, uint64_t size, uint8_t ret_bytes[DIGEST_BYTES]) {
-    auto_free struct segment *segments = NULL;
-    auto_free uint8_t *chunk = NULL;
+    const struct segment whole = { 0, size };
+    const struct segment *segments = &whole;
+    auto_free struct segment *found = NULL;
     struct content content;
-    size_t n = 0;
-    int r = segments_of(fd, size, &segments, &n);
+    size_t n = size > 0;
+    int r = 0;
 
+    if (size > CHUNK) {
+        r = segments_of(fd, size, &found, &n);
+        segments = found;
+    }
     if (r < 0)
         return r;
-    chunk = malloc(CHUNK);
-    if (!chunk)
-        return -ENOMEM;
     content_init(&content, size);
     for (size_t i = 0; i < n; i++)
         for (uint64_t done = 0; done < segments[i].length;) {
             size_t part = (size_t)MIN(segments[i].length - done, (uint64_t)CHUNK);
 
-            r = read_at(fd, chunk, part, segments[i].offset + done);
+            r = read_at(fd, chunks[0], part, segments[i].offset + done);
             if (r < 0)
                 return r;
-            content_add(&content, segments[i].offset + done, chunk, part);
+            content_add(&content, segments[i].offset + done, chunks[0], part);
             done += part;
         }
     content_end(&content, ret_bytes);
@@ -196,19 +201,22 @@ int content_of(int fd, uint64_t size, uint8_t ret_bytes[DIGEST_BYTES]) {
 }
 
 int content_same(int a, int b, uint64_t size) {
-    auto_free struct segment *of_a = NULL;
-    auto_free struct segment *of_b = NULL;
-    auto_free uint8_t *chunks = NULL;
-    size_t n_a = 0, n_b = 0, i = 0, j = 0;
-    int r = segments_of(a, size, &of_a, &n_a);
+    const struct segment whole = { 0, size };
+    auto_free struct segment *found_a = NULL;
+    auto_free struct segment *found_b = NULL;
+    const struct segment *of_a = &whole, *of_b = &whole;
+    size_t n_a = 1, n_b = 1, i = 0, j = 0;
+    int r = 0;
 
-    if (r >= 0)
-        r = segments_of(b, size, &of_b, &n_b);
+    if (size > CHUNK) {
+        r = segments_of(a, size, &found_a, &n_a);
+        if (r >= 0)
+            r = segments_of(b, size, &found_b, &n_b);
+        of_a = found_a;
+        of_b = found_b;
+    }
     if (r < 0)
         return r;
-    chunks = malloc(2 * (size_t)CHUNK);
-    if (!chunks)
-        return -ENOMEM;
     /* What is a hole in both is the same: on from one end of a segment to the next, over the union of both lists. */
     for (uint64_t at = 0; at < size;) {
         while (i < n_a && of_a[i].offset + of_a[i].length <= at)
@@ -221,12 +229,12 @@ int content_same(int a, int b, uint64_t size) {
             continue;
         }
         size_t part = (size_t)MIN(size - at, (uint64_t)CHUNK);
-        r = read_at(a, chunks, part, at);
+        r = read_at(a, chunks[0], part, at);
         if (r >= 0)
-            r = read_at(b, chunks + CHUNK, part, at);
+            r = read_at(b, chunks[1], part, at);
         if (r < 0)
             return r;
-        if (memcmp(chunks, chunks + CHUNK, part) != 0)
+        if (memcmp(chunks[0], chunks[1], part) != 0)
             return 0;
         at += part;
     }

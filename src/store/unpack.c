@@ -442,7 +442,14 @@ static int unpack_file(struct unpack *unpack, struct archive_entry *entry, const
         return error_set(unpack->error, ROLLBOX_ERR_INVALID_ARGUMENT, EFBIG, "import", "the image unpacks to more than %llu bytes; it is refused (--max-bytes sets the limit)",
                          (unsigned long long)unpack->limits->max_bytes);
     unpack->totals->bytes += (uint64_t)size;
-    auto_close int fd = openat(at, leaf, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int made = openat(at, leaf, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (made < 0 && errno == EEXIST) {
+        int cleared = clear_way(unpack, at, leaf);
+        if (cleared < 0)
+            return fail(unpack, cleared, path);
+        made = openat(at, leaf, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    }
+    auto_close int fd = made;
     if (fd < 0)
         return fail(unpack, -errno, path);
     int r = unpack->exact ? write_sparse(unpack, entry, path, fd) : 0;
@@ -616,14 +623,14 @@ static int unpack_entry(struct unpack *unpack, struct archive_entry *entry, cons
         return unpack_hard_link(unpack, entry, path, at, leaf);
     if (type == AE_IFDIR)
         return unpack_directory(unpack, entry, path, at, leaf);
+    if (type == AE_IFREG)
+        return unpack_file(unpack, entry, path, at, leaf);
     r = clear_way(unpack, at, leaf);
     if (r == 0 && whiteout && mknodat(at, leaf, S_IFCHR, makedev(0, 0)) < 0)
         r = -errno;
     if (r < 0)
         return fail(unpack, r, path);
-    if (whiteout)
-        return 0;
-    return type == AE_IFREG ? unpack_file(unpack, entry, path, at, leaf) : unpack_other(unpack, entry, path, at, leaf);
+    return whiteout ? 0 : unpack_other(unpack, entry, path, at, leaf);
 }
 
 /* ---- what comes at the end ------------------------------------------------------------------------------------------ */

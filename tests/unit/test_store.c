@@ -227,7 +227,7 @@ TEST(store_of_others_is_refused) {
     ASSERT_LT(store_open(path, &fd, &error), 0);
     ASSERT_EQ(error.code, ROLLBOX_ERR_PATH_DENIED);
     ASSERT_CALL(chmod(path, 0700));
-    snprintf(link, sizeof link, "%s.link", path);
+    snprintf(link, sizeof link, "%s/store.link", test_directory());
     ASSERT_CALL(symlink(path, link));
     ASSERT_LT(store_open(link, &fd, &error), 0);
     ASSERT_EQ(error.code, ROLLBOX_ERR_PATH_DENIED);
