@@ -299,7 +299,7 @@ static int file_place(int root, const struct box *box, const struct plan *plan, 
     int r = copy_file(template, box, from, part_path);
     close(from);
     put_source(source, box, part_path);
-    return r < 0 ? r : mount_at(root, source, plan_text(plan, op->path), NULL, MS_BIND, NULL, op->grant);
+    return r < 0 ? r : mount_at(root, source, plan_text(plan, op->path), NULL, MS_BIND, NULL, op->grant || box->template >= 0);
 }
 
 /* The new upper directory, like that of the topmost layer if there is one: an overlay shows the attributes of the uppermost directory. */
@@ -335,8 +335,10 @@ static int make_place(int root, const struct box *box, const struct plan *plan, 
     int r = make_upper(template, box, part, part_path, op->mode);
     if (r < 0)
         return r;
-    if (!box->n_layers && !base)
-        return mount_at(root, part_path, path, NULL, MS_BIND, NULL, op->grant);
+    if (!box->n_layers && !base) {
+        put_source(options, box, part_path);
+        return mount_at(root, options, path, NULL, MS_BIND, NULL, op->grant || box->template >= 0);
+    }
     put_numbered(work, PLAN_PRIVATE "/w/p", number);
     r = make_directories(template, work, 0700, false);
     if (r < 0)
@@ -356,7 +358,7 @@ static int make_place(int root, const struct box *box, const struct plan *plan, 
         put_source(at, box, base);
     else
         at[-1] = '\0';
-    r = mount_at(root, "rollbox", path, "overlay", MS_NOSUID | MS_NODEV, options, op->grant);
+    r = mount_at(root, "rollbox", path, "overlay", MS_NOSUID | MS_NODEV, options, op->grant || box->template >= 0);
     return r == -EINVAL && box->n_layers ? -EOPNOTSUPP : r;    /* before 6.15 the kernel takes no detached mount */
 }
 
