@@ -22,6 +22,7 @@
 #include "store/textdiff.h"
 
 #define MAX_DIFF_TOTAL (64u << 20)      /* bytes of text diffs in one answer */
+#define MAX_PATHS_TOTAL (64u << 20)     /* and of paths: a guest can make these long, and many, at no cost of its own */
 
 struct comparing {
     change_visitor visit;
@@ -269,7 +270,7 @@ struct listing {
     const struct job *job;
     const struct job_place *place;
     json_t *changes;
-    uint64_t diff_bytes;
+    uint64_t diff_bytes, path_bytes;
 };
 
 /* A whole small text file. 1: it is text; 0: it is not, or too large. */
@@ -339,6 +340,9 @@ static int list_change(void *context, const struct change *change, struct rollbo
     }
     if (!buf_failed(&path) && change->kind == 'A' && S_ISDIR(st->st_mode) && leads_to_place(listing->job, path.data))
         return 0;
+    listing->path_bytes += path.length;
+    if (listing->path_bytes > MAX_PATHS_TOTAL)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "store", "the changes have paths of more than %u MiB in all; remove files, or look into the sandbox", MAX_PATHS_TOTAL >> 20);
     if (!buf_failed(&path))
         utf8_replace(&shown, path.data, path.length);
     json_t *row = buf_failed(&path) || buf_failed(&shown) ? NULL
