@@ -93,10 +93,12 @@ static int open_streams(struct view *view, bool input, bool output, bool errors,
     return 0;
 }
 
-/* Lends our terminal, if that is one. */
+/* Lends our terminal, if that is one. Else what we are given is typed, and its end is. */
 static int lend_terminal(struct view *view) {
-    if (!isatty(STDIN_FILENO))
+    if (!isatty(STDIN_FILENO)) {
+        view->relays[STREAM_IN].typed = true;
         return 0;
+    }
     if (pipe2(view->resize_fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return cli_fail(view->options, "cannot make a pipe: %s", strerror(errno));
     int r = terminal_raw(view->resize_fds[1]);
