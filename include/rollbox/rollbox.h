@@ -243,7 +243,7 @@ ROLLBOX_PUBLIC int rollbox_sandbox_close(struct rollbox_sandbox *sandbox, struct
 /* Frees the handle alone. Takes and returns NULL. */
 ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandbox *sandbox);
 
-/* The sandboxes of the engine that this connection may use, as JSON: {"sandboxes": [{"name", "state": "running"|"paused"|..., "execs", "created", ...}]}; free(). */
+/* The sandboxes of the engine that this connection may use, as JSON: {"sandboxes": [{"name", "state": "starting"|"idle"|"running"|"paused", "commands", "running", "created", ...}]}; free(). */
 ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
 enum rollbox_query {

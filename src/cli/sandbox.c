@@ -179,7 +179,7 @@ static int call_kill(struct call *call) {
 
 static void show_ps(const struct call *call, const json_t *answer) {
     static const struct shown_column sandboxes[] = {
-        { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "COMMANDS", "execs", SHOWN_COUNT }, { "CREATED", "created", SHOWN_TIME },
+        { "NAME", "name", SHOWN_TEXT }, { "STATE", "state", SHOWN_TEXT }, { "COMMANDS", "commands", SHOWN_COUNT }, { "CREATED", "created", SHOWN_TIME },
     };
     static const struct shown_column processes[] = {
         { "PID", "pid", SHOWN_COUNT }, { "PARENT", "parent", SHOWN_COUNT }, { "STATE", "state", SHOWN_TEXT }, { "CPU", "cpu_ms", SHOWN_MILLISECONDS },

@@ -153,6 +153,7 @@ struct box {
     bool is_layered;            /* `disk` is a layer (layer.c) */
     unsigned files;             /* counted in engine->files */
     struct disk_mark *fresh;    /* how that looked before its first command */
+    bool served_early;          /* files were asked for before that was seen */
     bool oom;
 };
 
@@ -191,6 +192,7 @@ struct run {
     struct session *session;    /* NULL: a box for it alone */
     struct list of_session;
     uint64_t exec;              /* its serial towards init */
+    pid_t main_pid;             /* of its main process, in the sandbox */
     bool has_terminal, is_detached;
     bool kill_due;              /* init could not be told yet */
     int input;                  /* what is typed into the terminal; -EBADF */

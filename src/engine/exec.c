@@ -16,7 +16,8 @@
 #include "base/error.h"
 #include "engine/session.h"
 
-#define MAX_ENDED 1024
+#define MAX_ENDED 256           /* of those whose result somebody has got */
+#define MAX_UNTOLD 65536
 
 void exec_enter(struct run *run) {
     struct session *session = run->session;
@@ -47,13 +48,13 @@ static char *describe(const struct run *run) {
     size_t position = 0;
     struct buf text = BUF_INIT;
 
-    while (run->request.length > sizeof(struct wire_header) && text.length < 200 &&
+    while (run->request.length > sizeof(struct wire_header) && text.length < 80 &&
            wire_next(run->request.data + sizeof(struct wire_header), run->request.length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag == GUEST_ARG) {
             const char *argument = wire_text(&field);
 
             buf_add_text(&text, text.length ? " " : "");
-            buf_add(&text, argument ? argument : "", strnlen(argument ? argument : "", 200));
+            buf_add(&text, argument ? argument : "", strnlen(argument ? argument : "", 80));
         }
     return buf_take(&text);
 }
@@ -63,6 +64,18 @@ static void forget_ended(struct session *session, struct ended *ended) {
     session->n_ended--;
     free(ended->command);
     free(ended);
+}
+
+/* A result that nobody has got yet is not lost for others' sake. */
+static void forget_oldest(struct session *session) {
+    list_for_each(node, &session->ended) {
+        struct ended *ended = container_of(node, struct ended, node);
+
+        if (ended->told || session->n_ended > MAX_UNTOLD) {
+            forget_ended(session, ended);
+            return;
+        }
+    }
 }
 
 struct session *exec_leave(struct run *run) {
@@ -82,9 +95,10 @@ struct session *exec_leave(struct run *run) {
     ended->status = run->status;
     ended->wall_ns = run->wall_ns;
     ended->cpu_ns = run->cpu_ns;
+    ended->told = run->client || !list_empty(&run->waiters);
     list_add_tail(&session->ended, &ended->node);
     if (++session->n_ended > MAX_ENDED)
-        forget_ended(session, container_of(session->ended.next, struct ended, node));
+        forget_oldest(session);
     return session;
 }
 
@@ -210,6 +224,8 @@ void exec_answer(struct session *session, const struct guest_record *record, int
             run_answer(run, record);
         return;
     }
+    if (record->kind == GUEST_STARTED)
+        run->main_pid = (pid_t)record->value;
     if (record->kind == GUEST_STARTED && run->has_terminal) {
         int r = n_fds ? take_terminal(run, TAKE_FD(fds[0])) : -EPROTO;
         if (r < 0)
@@ -239,9 +255,10 @@ struct run *exec_find(struct session *session, const struct wire_field *operatio
 
 static bool replay_ended(struct client *client, uint64_t serial, struct session *session, const unsigned char *key, size_t length) {
     list_for_each(node, &session->ended) {
-        const struct ended *ended = container_of(node, struct ended, node);
+        struct ended *ended = container_of(node, struct ended, node);
 
         if (ended->operation_length == length && !memcmp(ended->operation, key, length) && ended->outcome != ROLLBOX_OUTCOME_ERROR) {
+            ended->told = true;
             result_send_summary(client, serial, ended->outcome, ended->status, ended->wall_ns, ended->cpu_ns);
             return true;
         }

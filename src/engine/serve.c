@@ -44,8 +44,7 @@ void engine_stop(struct engine *engine) {
     loop_remove(engine->loop, &engine->listen);
     while (!list_empty(&engine->clients))
         client_free(container_of(engine->clients.next, struct client, node));
-    list_for_each(node, &engine->sessions)
-        session_close(container_of(node, struct session, node));
+    session_close_all(engine);
     list_for_each(node, &engine->boxes)
         box_kill(container_of(node, struct box, node));
     if (!engine->n_boxes)

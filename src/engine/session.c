@@ -166,8 +166,6 @@ void session_close(struct session *session) {
 }
 
 void session_forget_client(struct client *client) {
-    while (!list_empty(&client->sessions))
-        session_close(container_of(client->sessions.next, struct session, of_client));
     list_for_each(node, &client->engine->sessions)
         list_for_each(at, &container_of(node, struct session, node)->works) {
             struct work *work = container_of(at, struct work, node);
@@ -175,6 +173,22 @@ void session_forget_client(struct client *client) {
             if (work->client == client)
                 work->client = NULL;
         }
+    while (!list_empty(&client->sessions))
+        session_close(container_of(client->sessions.next, struct session, of_client));
+}
+
+void session_close_all(struct engine *engine) {
+    struct session *next;
+
+    /* Closing one may end others. */
+    do {
+        next = NULL;
+        list_for_each(node, &engine->sessions)
+            if (!next && container_of(node, struct session, node)->state != SESSION_CLOSING)
+                next = container_of(node, struct session, node);
+        if (next)
+            session_close(next);
+    } while (next);
 }
 
 /* A call, or its end. */
@@ -307,6 +321,11 @@ void session_box_ready(struct session *session) {
 void session_box_failed(struct session *session, const struct guest_record *record) {
     struct rollbox_error error;
 
+    if (session->state == SESSION_CLOSING) {
+        session->box->session = NULL;
+        session_free(session);
+        return;
+    }
     words_of(session->program, record, NULL, NULL, &error);
     session->box->session = NULL;
     session->box = NULL;
@@ -629,6 +648,8 @@ static int ask_files(struct session *session, struct wire_message *message, stru
     session->dirty = true;
     wire_begin(&request, GUEST_FILES, 0);
     int r = wire_send(session->box->socket, &request, &socket, 1);
+    /* It may be served before we hear that the box is ready. */
+    session->box->served_early |= !session->box->fresh;
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
 }
 
@@ -687,7 +708,7 @@ static int answer(struct client *client, struct wire_message *message, const str
             if (session->state == SESSION_CLOSING)
                 continue;
             buf_add_text(json, between);
-            session_text(session, json);
+            session_text_brief(session, json);
             between = ", ";
         }
         buf_add_text(json, "]}");

@@ -93,6 +93,7 @@ struct ended {
     enum rollbox_outcome outcome;
     int status;
     uint64_t wall_ns, cpu_ns;
+    bool told;                  /* somebody got its result */
 };
 
 /* A request that takes several steps. */
@@ -128,6 +129,7 @@ bool session_met_limit(struct session *session);        /* of memory, since this
 void session_exec_ended(struct session *session);
 void session_forget_client(struct client *client);
 void session_close(struct session *session);    /* and frees */
+void session_close_all(struct engine *engine);
 int session_need_box(struct session *session, struct rollbox_error *error);      /* makes one unless there is */
 void session_give_up_box(struct session *session);
 void session_touch(struct session *session);
@@ -205,6 +207,7 @@ struct errand *errand_free(struct errand *job);
 
 /* session_text.c */
 void session_text(struct session *session, struct buf *to);
+void session_text_brief(const struct session *session, struct buf *to);         /* of a list: nothing that takes asking the kernel */
 void session_text_processes(struct session *session, struct buf *to);
 void text_json(struct buf *to, const void *data, size_t length);        /* a JSON string; what is not UTF-8 is replaced */
 

@@ -69,6 +69,12 @@ static void add_execs(const struct session *session, struct buf *to) {
     }
 }
 
+void session_text_brief(const struct session *session, struct buf *to) {
+    buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"commands\": %u, \"running\": %u, \"idle_s\": %.3f}", session->name, state_name(session),
+               (double)session->made_ns / 1e9, session->at->id, session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
+               session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
+}
+
 void session_text(struct session *session, struct buf *to) {
     uint64_t memory = 0, cpu = 0, bytes = 0, entries = 0;
     uint32_t processes = 0;
@@ -121,7 +127,25 @@ static long last_number(const char *line) {
     return number;
 }
 
-static void add_process(pid_t pid, struct buf *to, const char **between) {
+/* One that a walk from init has found, parents first. */
+struct found {
+    pid_t pid, inner;           /* on the host, in the sandbox */
+    pid_t parent;               /* in the sandbox */
+    const struct run *run;      /* whose tree it is in; NULL: of none that runs */
+};
+
+static const struct run *run_of(const struct session *session, pid_t inner, const struct run *parents) {
+    list_for_each(node, &session->runs) {
+        const struct run *run = container_of(node, struct run, of_session);
+
+        if (run->main_pid == inner && inner)
+            return run;
+    }
+    return parents;
+}
+
+static void add_process(const struct session *session, struct found *found, struct buf *to, const char **between) {
+    pid_t pid = found->pid;
     auto_buf struct buf status = BUF_INIT;
     auto_buf struct buf stat = BUF_INIT;
     auto_buf struct buf line = BUF_INIT;
@@ -145,7 +169,14 @@ static void add_process(pid_t pid, struct buf *to, const char **between) {
         return;
     const char *resident = after(&status, "\nVmRSS:");
     const char *name = after(&status, "Name:\t");
-    buf_printf(to, "%s{\"pid\": %ld, \"host_pid\": %d, \"state\": \"%c\", \"cpu_ms\": %llu, \"memory_bytes\": %llu, \"command\": ", *between, last_number(after(&status, "\nNSpid:\t")), (int)pid, state,
+    found->inner = (pid_t)last_number(after(&status, "\nNSpid:\t"));
+    found->run = run_of(session, found->inner, found->run);
+    buf_printf(to, "%s{\"pid\": %d, \"parent\": %d, \"host_pid\": %d, \"exec\": ", *between, (int)found->inner, (int)found->parent, (int)pid);
+    if (found->run)
+        operation_text(found->run->operation, found->run->operation_length, to);
+    else
+        buf_add_text(to, "null");
+    buf_printf(to, ", \"state\": \"%c\", \"cpu_ms\": %llu, \"memory_bytes\": %llu, \"command\": ", state,
                (user + system) * 1000 / (unsigned long long)sysconf(_SC_CLK_TCK), resident ? strtoull(resident, NULL, 10) * 1024 : 0ull);
     for (size_t i = 0; i + 1 < line.length; i++)
         if (!line.data[i])
@@ -159,20 +190,27 @@ static void add_process(pid_t pid, struct buf *to, const char **between) {
 }
 
 void session_text_processes(struct session *session, struct buf *to) {
-    auto_free pid_t *pids = calloc(MAX_LISTED, sizeof *pids);
+    auto_free struct found *found = calloc(MAX_LISTED, sizeof *found);
+    auto_free pid_t *children = calloc(MAX_LISTED, sizeof *children);
+    struct found init = { .inner = 1 };
     const char *between = "";
     size_t n = 0;
 
-    if (!pids) {
+    if (!found || !children) {
         to->failed = true;
         return;
     }
-    if (session->box && session->box->pid > 0)
-        n = children_of(session->box->pid, pids, MAX_LISTED);
     buf_add_text(to, "{\"processes\": [");
-    for (size_t i = 0; i < n; i++) {
-        add_process(pids[i], to, &between);
-        n += children_of(pids[i], pids + n, MAX_LISTED - n);
+    if (session->box)
+        init.pid = session->box->pid;
+    for (size_t i = 0; init.pid > 0 && i <= n; i++) {
+        struct found *parent = i ? &found[i - 1] : &init;
+
+        if (i)
+            add_process(session, parent, to, &between);
+        size_t more = children_of(parent->pid, children, MAX_LISTED - n);
+        for (size_t k = 0; k < more; k++)
+            found[n++] = (struct found){ .pid = children[k], .parent = parent->inner, .run = parent->run };
     }
     buf_add_text(to, "]}");
 }

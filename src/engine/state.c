@@ -136,7 +136,7 @@ struct disk_mark *state_mark(struct box *box) {
 
 /* Nothing was written since the box was made. (A file that is there already cannot have been changed in place: before, there was none.) */
 static bool is_unchanged(struct box *box) {
-    auto_free struct disk_mark *now = box->fresh ? state_mark(box) : NULL;
+    auto_free struct disk_mark *now = box->fresh && !box->served_early ? state_mark(box) : NULL;
 
     return now && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
            !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
