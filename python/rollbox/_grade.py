@@ -28,7 +28,7 @@ from ._request import ExecRequest, _data
 from ._result import Result
 
 if TYPE_CHECKING:
-    from ._session import Session
+    from ._session import Change, Session
 
 DISTRUSTED = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml", ".coveragerc",
@@ -167,18 +167,25 @@ class _Origin:
         return self._made._session()
 
 
-def _restore(kid: Handle, changes: Mapping[str, str], origin: _Origin, patterns: Sequence[str], reset: Set[str]) -> None:
-    """Puts what steers verifiers back to what it is in the base. A directory comes before what is below it."""
-    done: List[str] = []
-    for path in sorted(changes):
-        if any(path.startswith(other + "/") for other in done) or not _matches(path, patterns):
+def _steering(changes: Mapping[str, "Change"], patterns: Sequence[str]) -> List[str]:
+    """What of the changes steers verifiers, without what is below another of it. A `.git` that is no directory leads git to another one."""
+    found: List[str] = []
+    for path, change in sorted(changes.items()):
+        if any(path.startswith(other + "/") for other in found):
             continue
+        if _matches(path, patterns) or (patterns is DISTRUSTED and path.endswith("/.git") and change.type != "directory"):
+            found.append(path)
+    return found
+
+
+def _restore(kid: Handle, changes: Mapping[str, "Change"], steering: Sequence[str], origin: _Origin, reset: Set[str]) -> None:
+    """Puts what steers verifiers back to what it is in the base."""
+    for path in steering:
         reset.add(path)
         _remove(kid, path)
-        if changes[path] != "A":
+        if changes[path].change != "A":
             _real_parents(kid, path, reset)
             _carry(origin.handle, kid, path, origin.most)
-        done.append(path)
 
 
 def _base_of(session: "Session", base: Any) -> Optional[str]:
@@ -264,9 +271,10 @@ def grade(
                     _real_parents(kid, path, reset)
                     _remove(kid, path)
                     _carry(session._session(), kid, path, origin.most)
-        changes = {change.path: change.change for change in fork.diff(begun)}
-        _unlocked(kid, [*wanted, *collected.values(), *(path for path in changes if _matches(path, patterns))])
-        _restore(kid, changes, origin, patterns, reset)
+        changes = {change.path: change for change in fork.diff(begun)}
+        steering = _steering(changes, patterns)
+        _unlocked(kid, [*wanted, *collected.values(), *steering])
+        _restore(kid, changes, steering, origin, reset)
         for path in sorted(wanted):
             _real_parents(kid, path, reset)
             for shadow in _shadows(path):

@@ -117,6 +117,19 @@ def test_what_steers_verifiers_goes_back_to_what_it_was(box):
     assert "conftest.py" in DISTRUSTED
 
 
+@pytest.mark.parametrize("evil", ["echo 'gitdir: /tmp/evil' >.git", "ln -s /tmp/evil .git", "mkfifo .git", ":"])
+def test_a_git_directory_that_is_none(evil):
+    with Sandbox() as box:
+        box.exec("mkdir -p /tmp/repo/.git/hooks /tmp/evil; echo base >/tmp/repo/.git/config; echo evil >/tmp/evil/config", check=True)
+        box.snapshot()
+        box.exec(f"cd /tmp/repo; rm -r .git; {evil}", check=True)
+        result = box.grade({}, "test -d /tmp/repo/.git/hooks && ! test -L /tmp/repo/.git && cat /tmp/repo/.git/config")
+        assert result.stdout == b"base\n", result
+        box.reset()
+        box.exec("mkdir -p /tmp/new/.git && echo mine >/tmp/new/.git/HEAD", check=True)
+        assert box.grade({}, "cat /tmp/new/.git/HEAD").stdout == b"mine\n", "a repository of one's own is nobody's business"
+
+
 def test_names_that_are_no_text(box):
     box.exec(["python3", "-c", r"import os; os.makedirs(b'/tmp/repo/\xff\n'); open(b'/tmp/repo/\xff\n/conftest.py', 'w').write('evil')"], check=True)
     assert [change.path for change in box.diff("task")] == ["/tmp/repo/\udcff\n", "/tmp/repo/\udcff\n/conftest.py"]

@@ -14,7 +14,7 @@ import types
 
 import pytest
 
-from rollbox import FeatureMissing, Policy
+from rollbox import FeatureMissing, Policy, RollboxError
 from rollbox.integrations import _common
 from harness import BUILD, DEADLINE
 
@@ -44,6 +44,15 @@ def test_images_and_resources_become_policies():
     assert (made.max_cpu, made.max_memory, made.max_disk) == (2, 4 << 30, None)
     with pytest.raises(FeatureMissing, match="GPU"):
         _common.with_resources(base, gpu=1)
+
+
+def test_an_image_that_the_store_has_not():
+    from rollbox.integrations.ares import ContainerFactory
+    from rollbox.integrations.rllm import RollboxSandbox
+    with pytest.raises(RollboxError, match="image"):
+        asyncio.run(ContainerFactory.from_image(image="no-such-image").start())
+    with pytest.raises(RollboxError, match="image"):
+        RollboxSandbox("x", image="no-such-image")
 
 
 # inspect_ai

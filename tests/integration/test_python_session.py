@@ -455,6 +455,18 @@ def test_snapshot_under_a_running_process(box):
         assert commands_of(kid) == [] and kid.read_file("/tmp/n").strip().isdigit()
 
 
+def test_a_file_written_at_once_after_a_snapshot_is_in_the_next():
+    """The engine once took its mark of an unwritten box after the first file call had been served in it."""
+    for _ in range(40):
+        with Sandbox() as box:
+            box.write_file("/tmp/a", "a")
+            one = box.snapshot()
+            box.write_file("/tmp/b", "b")
+            two = box.snapshot()
+            assert one.id != two.id
+            assert {change.path for change in box.diff(one, two)} == {"/tmp/b"}
+
+
 def test_discard(box):
     box.snapshot()
     box.write_file("/tmp/f", "x")
