@@ -40,7 +40,7 @@ def until(condition):
 
 def commands_of(box):
     """Its processes but for the one of ours that serves file calls."""
-    return [one["command"] for one in box.processes() if not one["command"].startswith("rollbox-init")]
+    return [one["command"] for one in box.processes() if not one["command"].startswith("rollbox-")]
 
 
 # Life
