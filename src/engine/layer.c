@@ -16,6 +16,7 @@
 #include "engine/session.h"
 
 #define MERGE_FROM 8            /* layers in a chain */
+#define COPY_SECONDS 120        /* far more than any takes that fits into memory */
 
 /* ---- layers ----------------------------------------------------------------------------------------------------------- */
 
@@ -197,6 +198,25 @@ void node_merge_soon(struct node *node, struct program *program) {
 
 /* ---- in words --------------------------------------------------------------------------------------------------------- */
 
+/* States that were taken on the way to something else (a diff, a commit) are nobody's: those who stand on one stand, for users, on the one before. */
+struct node *node_shown(struct node *node) {
+    while (node->parent && !node->is_asked_for)
+        node = node->parent;
+    return node;
+}
+
+void family_tidy(struct family *family) {
+    struct list *next;
+
+    for (struct list *at = family->nodes.prev; at != &family->nodes; at = next) {
+        struct node *node = container_of(at, struct node, in_family);
+
+        next = at->prev;
+        if (node->parent && !node->is_asked_for && node->references == 1)
+            leave_family(node);
+    }
+}
+
 void family_text(struct family *family, struct buf *to) {
     const char *between = "";
 
@@ -204,16 +224,19 @@ void family_text(struct family *family, struct buf *to) {
     list_for_each(at, &family->nodes) {
         struct node *node = container_of(at, struct node, in_family);
         const char *comma = "";
+        const struct node *parent = node->parent ? node_shown(node->parent) : NULL;
 
+        if (node_shown(node) != node)
+            continue;
         buf_printf(to, "%s{\"id\": \"%s\", \"name\": ", between, node->id);
         text_json(to, node->name, node->name ? strlen(node->name) : 0);
-        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"live\": %s, \"sandboxes\": [", node->parent ? "\"" : "", node->parent ? node->parent->id : "null",
-                   node->parent ? "\"" : "", node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, (double)node->made_ns / 1e9,
+        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"live\": %s, \"sandboxes\": [", parent ? "\"" : "", parent ? parent->id : "null",
+                   parent ? "\"" : "", node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, (double)node->made_ns / 1e9,
                    node->is_live ? "true" : "false");
         list_for_each(s, &node->engine->sessions) {
             struct session *session = container_of(s, struct session, node);
 
-            if (session->at != node || session->state == SESSION_CLOSING)
+            if (session->family != family || node_shown(session->at) != node || session->state == SESSION_CLOSING)
                 continue;
             buf_printf(to, "%s\"%s\"", comma, session->name);
             comma = ", ";
@@ -227,11 +250,19 @@ void family_text(struct family *family, struct buf *to) {
 /* ---- copies ----------------------------------------------------------------------------------------------------------- */
 
 struct copy {
+    struct engine *engine;
     struct list in_launcher;
+    struct loop_timer deadline; /* its child may be killed */
     uint64_t serial;
     copy_done done;             /* NULL: nobody waits any more */
     void *data;
 };
+
+static void finish(struct copy *copy, struct layer *take_layer, int error_number);
+
+static void on_deadline(struct loop_timer *timer) {
+    finish(container_of(timer, struct copy, deadline), NULL, ETIMEDOUT);
+}
 
 int copy_start(struct program *program, struct layer *const *layers, size_t n, copy_done done, void *data) {
     auto_buf struct buf message = BUF_INIT;
@@ -251,13 +282,17 @@ int copy_start(struct program *program, struct layer *const *layers, size_t n, c
     }
     list_init(&copy->in_launcher);
     copy->serial = ++launcher->next_serial;
+    copy->engine = program->engine;
     copy->done = done;
     copy->data = data;
     wire_begin(&message, GUEST_COPY, copy->serial);
     wire_add_u64(&message, GUEST_BYTES, bytes);
     wire_add_u64(&message, GUEST_ENTRIES, entries);
-    int r = buf_failed(&message) ? -ENOMEM : wire_send(launcher->socket, &message, fds, n);
+    int r = buf_failed(&message) ? -ENOMEM : loop_timer_set(copy->engine->loop, &copy->deadline, clock_now_ns() + COPY_SECONDS * 1000000000ll, on_deadline);
+    if (r == 0)
+        r = wire_send(launcher->socket, &message, fds, n);
     if (r < 0) {
+        loop_timer_clear(copy->engine->loop, &copy->deadline);
         free(copy);
         return r;
     }
@@ -278,6 +313,7 @@ void copy_forget(struct program *program, const void *data) {
 
 static void finish(struct copy *copy, struct layer *take_layer, int error_number) {
     list_remove(&copy->in_launcher);
+    loop_timer_clear(copy->engine->loop, &copy->deadline);
     if (copy->done)
         copy->done(copy->data, take_layer, error_number);
     else

@@ -42,6 +42,8 @@ struct node {
     struct layer *layer;        /* NULL: none */
     struct layer *merged;       /* of this node and all under it; NULL: not merged (yet) */
     bool merging;
+    struct node *onto;          /* while merging: what the merged layer is to lie on, a reference; NULL: it is `merged` */
+    bool pinned;                /* family_tidy: somebody stands on it */
     char id[32];
     char *name;                 /* or NULL */
     int64_t made_ns;            /* CLOCK_REALTIME */
@@ -179,6 +181,8 @@ int node_drop(struct node *node);
 size_t node_chain(struct node *node, struct layer **layers, size_t most);        /* bottom first; how many there are, perhaps more than most */
 void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries);  /* of its chain */
 void node_merge_soon(struct node *node, struct program *program);
+struct node *node_shown(struct node *node);      /* itself, or the nearest before it that users know of */
+void family_tidy(struct family *family); /* forgets states that nobody asked for and nothing stands on */
 void family_text(struct family *family, struct buf *to);
 /* Copies layers (the first `n`, bottom first) into a new one, in a child of the launcher. `done` is called once, with NULL and an errno on failure. */
 struct copy;

@@ -71,7 +71,7 @@ static void add_execs(const struct session *session, struct buf *to) {
 
 void session_text_brief(const struct session *session, struct buf *to) {
     buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"commands\": %u, \"running\": %u, \"idle_s\": %.3f}", session->name, state_name(session),
-               (double)session->made_ns / 1e9, session->at->id, session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
+               (double)session->made_ns / 1e9, node_shown(session->at)->id, session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
                session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
 }
 
@@ -86,7 +86,7 @@ void session_text(struct session *session, struct buf *to) {
     if (session->box && session->box->disk >= 0 && fstatfs(session->box->disk, &disk) == 0)
         bytes += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, \"processes\": %u, \"idle_s\": %.3f, ",
-               session->name, state_name(session), (double)session->made_ns / 1e9, session->at->id, session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,
+               session->name, state_name(session), (double)session->made_ns / 1e9, node_shown(session->at)->id, session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,
                (unsigned long long)session->program->policy->max_disk_bytes, processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
     buf_printf(to, "\"pid\": %d, \"isolation\": %s, \"execs\": [", session->box ? (int)session->box->pid : 0, session->program->isolation);
     add_execs(session, to);

@@ -51,6 +51,7 @@ static void leave(struct work *work) {
     struct session *session = work->session;
 
     work_free(work);
+    family_tidy(session->family);
     session_next(session);
 }
 
@@ -354,6 +355,8 @@ void state_session_ready(struct session *session, const struct rollbox_error *er
 
 static void make_forks(struct work *work) {
     struct session *session = work->session;
+
+    work->to->is_asked_for = true;
     struct rollbox_error error;
 
     work->made = calloc(work->count, sizeof(struct session *));
