@@ -50,8 +50,11 @@ bench: all
 	@bench/setup
 	@$(PYTHON) bench/run.py
 
+# The long tests of the store want the network: one makes an image with debootstrap.
 soak: all
 	@$(PYTHON) bench/soak.py
+	@tools/setup soak
+	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_store.py tests/integration/test_images.py -k "million or debootstrap"
 
 # FUZZ_SECONDS for each target; what they find is left in build-fuzz/found.
 FUZZ_SECONDS ?= 60

@@ -423,3 +423,37 @@ def test_names_that_are_refused(store):
     for name in ("../x", "snapshot:x", "", "a b", "/etc/passwd"):
         store.refused("image", "import", f"--name={name}", path)
     assert "--name" in store.refused("image", "import", path)
+
+
+@pytest.mark.skipif(not os.environ.get("ROLLBOX_SOAK"), reason="takes minutes and the network; make soak runs it")
+@pytest.mark.timeout_s(1500)
+def test_debootstrap(store, place_of_root):
+    """A Debian with python and git, in two layers: imported, every file as it was made, and nothing changed by an overlay of it."""
+    first, second = store.home / "base.tar", store.home / "more.tar"
+    subprocess.run(["tar", "-C", place_of_root, "--sort=name", "--exclude=./usr/lib/git-core", "-cf", first, "."], check=True)
+    subprocess.run(["tar", "-C", place_of_root, "--sort=name", "-cf", second, "./usr/lib/git-core"], check=True)
+    path = store.archive(oci_blobs([first.read_bytes(), second.read_bytes()], pack=bytes))
+    result = store.json("image", "import", "--name", "debian", path, timeout=600)
+    assert result["layers"] == 2
+    found = store.merged("debian")
+    expected = {}
+    for directory, directories, files in os.walk(place_of_root):
+        for name in directories + files:
+            full = os.path.join(directory, name)
+            st = os.lstat(full)
+            if stat.S_ISREG(st.st_mode) or stat.S_ISLNK(st.st_mode) or stat.S_ISDIR(st.st_mode):
+                expected[os.path.relpath(full, place_of_root)] = (stat.S_IFMT(st.st_mode), os.readlink(full) if stat.S_ISLNK(st.st_mode) else st.st_size if stat.S_ISREG(st.st_mode) else None)
+    kinds = {"d": stat.S_IFDIR, "f": stat.S_IFREG, "l": stat.S_IFLNK}
+    assert {name: (kinds[what[0]], len(what[2]) if what[0] == "f" else what[2]) for name, what in found.items() if what[0] in kinds} == expected
+    store.clean()
+    assert store.json("image", "import", "--name", "again", path, timeout=600)["new_layers"] == 0
+
+
+@pytest.fixture(scope="module")
+def place_of_root():
+    """What debootstrap makes, which takes root."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: debootstrap")
+    target = place() / "debian"
+    subprocess.run(["debootstrap", "--variant=minbase", "--include=python3-minimal,git", "bookworm", target], check=True, stdout=subprocess.DEVNULL, timeout=1200)
+    return target
