@@ -288,8 +288,8 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
 
 /* ---- fsck ----------------------------------------------------------------------------------------------------------- */
 
-/* What is wrong with a layer, for free(); NULL: nothing. */
-static char *examine(int store, const char *id) {
+/* What is wrong with a layer, for free(); NULL: nothing, or it could not be found out for want of memory or descriptors: then the error is set. */
+static char *examine(int store, const char *id, struct rollbox_error *error) {
     struct layer_meta meta;
     struct tree_digest found;
     struct rollbox_error inner = { 0 };
@@ -304,8 +304,12 @@ static char *examine(int store, const char *id) {
     auto_close int fd = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return asprintf(&reason, "its files cannot be opened: %s", strerror(errno)) < 0 ? strdup("?") : reason;
-    if (tree_digest(fd, &found, &inner) < 0)
-        return strdup(inner.message);
+    if (tree_digest(fd, &found, &inner) < 0) {
+        if (inner.code != ROLLBOX_ERR_RESOURCE_EXHAUSTED)
+            return strdup(inner.message);
+        *error = inner;
+        return NULL;
+    }
     if (strcmp(found.hex, meta.tree.hex) != 0)
         return asprintf(&reason, "its files were changed: %llu files and %llu bytes instead of %llu and %llu, digest %.12s instead of %.12s", (unsigned long long)found.files,
                         (unsigned long long)found.bytes, (unsigned long long)meta.tree.files, (unsigned long long)meta.tree.bytes, found.hex, meta.tree.hex) < 0
@@ -357,8 +361,9 @@ static int check_layers(int store, const struct references *references, json_t *
         if (!layer_id_ok(id) || store_layer_lock(store, id, &lock) == -ENOENT)
             continue;           /* none, or on its way out: gc's work */
         ++*ret_layers;
-        auto_free char *reason = examine(store, id);
-        r = mark(store, id, reason, error);
+        struct rollbox_error unknown = { 0 };
+        auto_free char *reason = examine(store, id, &unknown);
+        r = unknown.code ? error_set(error, unknown.code, unknown.error_number, unknown.stage, "%s", unknown.message) : mark(store, id, reason, error);
         if (r == 0 && reason) {
             json_t *row = json_pack("{s:s, s:s, s:o}", "layer", id, "reason", reason, "used_by", users ? json_incref(users) : json_array());
             if (!row || json_array_append_new(damaged, row) < 0)

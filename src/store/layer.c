@@ -76,7 +76,7 @@ static int try_overlay(int store, struct rollbox_error *error) {
     if (good)
         return 0;
     return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, saved, "store",
-                     "the store's file system cannot keep layers: it has no user attributes or no device files (%s); set ROLLBOX_STORE to a directory on ext4, xfs or btrfs", strerror(saved));
+                     "the store's file system cannot keep layers: it has no user attributes or no device files (%s); set ROLLBOX_STORE to a directory on ext4, xfs or btrfs (in a container: to a volume)", strerror(saved));
 }
 
 static int create(const char *path, struct rollbox_error *error) {
