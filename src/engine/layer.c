@@ -167,12 +167,57 @@ void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries) {
     }
 }
 
+/* Somebody may want to compare with it. */
+static bool is_kept(const struct node *node) {
+    if (!node->under || (node->family && node->is_asked_for && !node->is_of_fork))
+        return true;
+    list_for_each(at, &node->engine->sessions)
+        if (container_of(at, struct session, node)->committed == node)
+            return true;
+    return false;
+}
+
+/* The layers of a node and of those under it that nobody compares with, bottom first, and what they lie on. */
+static size_t node_run(struct node *node, struct layer **layers, struct node **ret_onto) {
+    struct layer *found[GUEST_MAX_LAYERS];
+    struct node *i = node;
+    size_t n = 0;
+
+    for (; n < GUEST_MAX_LAYERS && i->under && (i == node || !is_kept(i)); i = i->under)
+        if (i->layer)
+            found[n++] = i->layer;
+    for (size_t at = 0; at < n; at++)
+        layers[at] = found[n - 1 - at];
+    *ret_onto = i;
+    return n;
+}
+
+/* Those between the two go, with their layers, unless somebody has come to want one meanwhile. */
+static void settle_on(struct node *node, struct layer *take_layer) {
+    struct node *onto = node->onto, *under = node->under, *i = under;
+
+    while (i != onto && !is_kept(i))
+        i = i->under;
+    node->onto = NULL;
+    if (!take_layer || i != onto) {
+        layer_put(take_layer);
+        node_put(onto);
+        return;
+    }
+    layer_put(node->layer);
+    node->layer = take_layer;
+    node->under = onto;
+    node_put(under);
+}
+
 static void on_merged(void *data, struct layer *take_layer, int error_number) {
     struct node *node = data;
 
     (void)error_number;         /* not merged: the chain serves as it is, and the next snapshot tries again */
     node->merging = false;
-    if (!node->merged)
+    if (node->onto)
+        settle_on(node, take_layer);
+    else if (!node->merged)
         node->merged = take_layer;
     else
         layer_put(take_layer);
@@ -189,9 +234,16 @@ void node_merge_soon(struct node *node, struct program *program) {
     for (struct node *i = node->under; i && !i->merged; i = i->under)
         if (i->merging)
             return;             /* will be short enough then */
+    /* Best are layers that are not needed any more then; else all are merged, and kept. */
+    struct layer *run[GUEST_MAX_LAYERS];
+    struct node *onto;
+    size_t n_run = node_run(node, run, &onto);
+    bool shortens = n_run >= MERGE_FROM / 2;
     node->merging = true;
-    if (copy_start(program, layers, n, on_merged, node_get(node)) < 0) {
+    node->onto = shortens ? node_get(onto) : NULL;
+    if (copy_start(program, shortens ? run : layers, shortens ? n_run : n, on_merged, node_get(node)) < 0) {
         node->merging = false;
+        node->onto = node_put(node->onto);
         node_put(node);
     }
 }
@@ -205,15 +257,34 @@ struct node *node_shown(struct node *node) {
     return node;
 }
 
+/* A guest that writes anew from call to call must not fill the memory with what it wrote before. What others lie on stays with them. */
 void family_tidy(struct family *family) {
     struct list *next;
 
+    list_for_each(at, &family->nodes)
+        container_of(at, struct node, in_family)->pinned = false;
+    struct engine *engine = container_of(family->nodes.next, struct node, in_family)->engine;
+    list_for_each(s, &engine->sessions) {
+        const struct session *session = container_of(s, struct session, node);
+
+        if (session->family != family)
+            continue;
+        session->at->pinned = true;
+        list_for_each(w, &session->works) {
+            const struct work *work = container_of(w, struct work, node);
+
+            if (work->from)
+                work->from->pinned = true;
+            if (work->to)
+                work->to->pinned = true;
+        }
+    }
     for (struct list *at = family->nodes.prev; at != &family->nodes; at = next) {
         struct node *node = container_of(at, struct node, in_family);
 
         next = at->prev;
-        if (node->parent && !node->is_asked_for && node->references == 1)
-            leave_family(node);
+        if (!node->pinned && (!node->is_asked_for || node->is_of_fork))
+            (void)node_drop(node);
     }
 }
 

@@ -48,7 +48,8 @@ struct node {
     char *name;                 /* or NULL */
     int64_t made_ns;            /* CLOCK_REALTIME */
     bool is_live;               /* taken while something ran */
-    bool is_asked_for;          /* by SNAPSHOT */
+    bool is_asked_for;          /* by SNAPSHOT or FORK */
+    bool is_of_fork;            /* by FORK alone: kept as long as somebody stands on it */
 };
 
 enum session_state { SESSION_NEW, SESSION_LIVE, SESSION_PAUSED, SESSION_CLOSING };

@@ -303,6 +303,7 @@ static void name_snapshot(struct work *work) {
         work->to->name = TAKE_PTR(work->name);
     }
     work->to->is_asked_for = true;
+    work->to->is_of_fork = false;
     node_text(work->to, &json);
     work_done(work, &json);
 }
@@ -355,9 +356,10 @@ void state_session_ready(struct session *session, const struct rollbox_error *er
 
 static void make_forks(struct work *work) {
     struct session *session = work->session;
-
-    work->to->is_asked_for = true;
     struct rollbox_error error;
+
+    if (!work->to->is_asked_for)
+        work->to->is_asked_for = work->to->is_of_fork = true;
 
     work->made = calloc(work->count, sizeof(struct session *));
     if (!work->made) {
