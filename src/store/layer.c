@@ -239,10 +239,9 @@ int work_begin(int store, struct work *ret_work, struct rollbox_error *error) {
         close(lock);
         (void)layer_empty_trash(store);
     }
-    lock = layer_store_lock(store, LOCK_SH);
-    if (lock < 0)
-        return io_error(error, -lock, "lock", "the store");
-    auto_close int held = lock;
+    auto_close int held = layer_store_lock(store, LOCK_SH);
+    if (held < 0)
+        return io_error(error, -held, "lock", "the store");
     snprintf(work.name, sizeof work.name, "%d-", (int)getpid());
     layer_random(work.name + strlen(work.name), 12);
     snprintf(path, sizeof path, "tmp/%s", work.name);
