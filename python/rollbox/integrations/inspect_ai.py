@@ -14,14 +14,20 @@ import errno
 import posixpath
 from typing import Any, Dict, List, Literal, Optional, Union, overload
 
+import inspect_ai.util
 from inspect_ai.util import ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentLimits, sandboxenv
 from pydantic import BaseModel
 
 from .._async_sandbox import AsyncSandbox
-from .._errors import CommandNotFound, FeatureMissing, InvalidArgument, NotFound, PathDenied, RollboxError
+from .._errors import CommandNotFound, EngineLost, FeatureMissing, InvalidArgument, NotFound, PathDenied, RollboxError
 from .._policy import Policy
 from .._result import Outcome
 from ._common import policy_for, remark_on, status_of
+
+
+# Not in every version of inspect_ai.
+_UserUnsupported: Any = getattr(inspect_ai.util, "SandboxUserUnsupportedError", None)
+_Unavailable: Any = getattr(inspect_ai.util, "SandboxUnavailableError", None)
 
 
 class RollboxConfig(BaseModel):
@@ -130,17 +136,23 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """As inspect_ai wants it. A time-out is never retried: here it is the command's, not a transport's."""
+        """As inspect_ai wants it. A time-out is never retried: here it is the command's, not a transport's. A user other than the policy's is
+        SandboxUserUnsupportedError, or in older versions of inspect_ai a failed result."""
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         try:
             result = await self.box.exec(cmd, input=input, cwd=self._path(cwd or ""), env=env, user=user, timeout=timeout, max_output=limit,
                                          text=True)
         except CommandNotFound as problem:
             return ExecResult(False, 127, "", f"{problem}\n")
-        except (FeatureMissing, NotFound, InvalidArgument) as problem:
-            if user is None or isinstance(problem, NotFound) and problem.stage == "connect":
+        except FeatureMissing as problem:
+            if user is None:
                 raise
-            return ExecResult(False, 126, "", f"cannot run as user {user}: {problem}\n")
+            message = f"cannot run as user {user}: {problem}"
+            if _UserUnsupported is not None:
+                raise _UserUnsupported(message) from problem
+            return ExecResult(False, 126, "", message + "\n")
+        except (EngineLost, NotFound) as problem:
+            raise (_Unavailable or RuntimeError)(str(problem)) from problem
         if result.outcome is Outcome.TIMEOUT:
             raise TimeoutError(f"the command ran into its time-out of {timeout} s; its output ends: {result.stdout[-1000:]}"
                                f"{result.stderr[-1000:]}")

@@ -10,6 +10,7 @@ private engine (no socket) it lives as long as this process.
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
@@ -21,6 +22,7 @@ from .._result import Outcome
 from .._sandbox import Sandbox
 from ._common import HOST, policy_for, remark_on, status_of
 
+_log = logging.getLogger(__name__)
 _engines: Dict[Tuple[int, str], Engine] = {}
 
 
@@ -161,8 +163,8 @@ class SnapshotHooks:
 
     def build_snapshot(self, backend: str, task: Any, key: str, prior_ref: Optional[str] = None, *, force: bool = False,
                        install_script: str = "") -> Optional[str]:
-        """The ref of a snapshot for `key`: the one that is there, unless `force`, or a new one. None if its set-up fails; what the commands
-        said is in the log of the caller's choice, as RuntimeError's text is not rLLM's to handle."""
+        """The ref of a snapshot for `key`: the one that is there, unless `force`, or a new one. None if a command of its set-up fails, whose
+        output's end is logged as a warning. Raises what rollbox could not do."""
         if prior_ref is not None and not force and not self.snapshot_absent(backend, prior_ref):
             return prior_ref
         if prior_ref is not None:
@@ -175,7 +177,10 @@ class SnapshotHooks:
         box = Sandbox(policy_for(self.policy, image, self.images), engine=_engine(self.socket), name=key, detached=self.socket is not None)
         try:
             for script in ("" if self.setup is None else self.setup(task), install_script):
-                if script and not box.exec(script).ok:
+                result = box.exec(script) if script else None
+                if result is not None and not result.ok:
+                    _log.warning("the set-up of snapshot %s ended with %d; its output ends: %s", key, status_of(result),
+                                 (result.stdout + result.stderr)[-2000:].decode("utf-8", "replace"))
                     box.close()
                     return None
             box.snapshot()
