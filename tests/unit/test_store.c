@@ -113,7 +113,6 @@ TEST(manifests_that_are_refused) {
 /* A store with one layer and an image of it. */
 static char *make_store(void) {
     static char path[400];
-    auto_free char *layer = NULL;
     struct tree_digest tree;
     int store, lock;
 
