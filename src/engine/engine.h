@@ -80,6 +80,7 @@ struct image {
     struct store_image *stored; /* its layers, locked */
     char *directory;            /* of the store's layers */
     struct plan_image plan;
+    struct plan_image_place *places;    /* of a snapshot; what they point to is ours */
 };
 int image_get(struct policy *policy, struct image **ret_image, struct rollbox_error *error);
 struct image *image_free(struct image *image);

@@ -40,7 +40,35 @@ struct errand {
     enum protocol_verb verb;
 };
 
+/* What plan.c calls an image's root until it is entered. */
+#define IMAGE_ROOT PLAN_HIDDEN "/root"
+
+static const char *stored_part(const struct image *image, const char *path) {
+    json_t *item;
+    size_t i;
+
+    json_array_foreach(image->stored->manifest.places, i, item)
+        if (json_string_value(json_object_get(item, "path")) && !strcmp(json_string_value(json_object_get(item, "path")), path))
+            return json_string_value(json_object_get(item, "part"));
+    return NULL;
+}
+
 /* ---- the description ---------------------------------------------------------------------------------------------------- */
+
+/* Host paths of what lies under a place without being a host's directory: an image's layers, or a stored snapshot's parts. */
+static json_t *under_place(const struct program *program, const char *path) {
+    const struct image *image = program->image;
+    bool is_root = !strcmp(path, IMAGE_ROOT);
+    json_t *under = image && (is_root || image->plan.places) ? json_array() : NULL;
+
+    for (size_t i = 0; under && i < image->plan.n; i++) {
+        const char *part = is_root ? "" : stored_part(image, path);
+
+        if (part)
+            json_array_append_new(under, json_sprintf("%s/%s/fs%s%s", image->directory, image->plan.ids[i], *part ? "/" : "", part));
+    }
+    return under;
+}
 
 static json_t *places_of(const struct program *program, const char *only, struct rollbox_error *error) {
     const struct plan *plan = program->plan;
@@ -50,14 +78,18 @@ static json_t *places_of(const struct program *program, const char *only, struct
 
     for (uint32_t i = 0; i < plan->box_ops.n; i++) {
         const char *path = plan_text(plan, ops[i].path);
-        bool has_base = ops[i].source;
+        bool has_base = ops[i].source && ops[i].grant;
         char part[16];
 
         if (ops[i].kind != PLAN_OP_PLACE || (only && strcmp(path, only)))
             continue;
         found |= has_base;
         snprintf(part, sizeof part, "p%u", plan_place_part(&ops[i]));
-        json_array_append_new(places, json_pack("{s:s, s:s, s:s?, s:s}", "part", part, "path", path, "base", has_base ? path : NULL, "kind", ops[i].value & PLAN_PLACE_FILE ? "file" : "directory"));
+        json_t *place = json_pack("{s:s, s:s, s:s?, s:s}", "part", part, "path", strcmp(path, IMAGE_ROOT) ? path : "/", "base", has_base ? path : NULL, "kind", ops[i].value & PLAN_PLACE_FILE ? "file" : "directory");
+        json_t *under = place ? under_place(program, path) : NULL;
+        if (under)
+            json_object_set_new(place, "under", under);
+        json_array_append_new(places, place);
     }
     if (!found) {
         json_decref(places);
@@ -117,6 +149,31 @@ static int describe(const struct work *work, size_t n_lower, size_t n, struct ro
     int fd = text ? fd_memory_file("rollbox-job", text, strlen(text)) : -ENOMEM;
     free(text);
     return fd < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -fd, "run", "the job cannot be described: %s", strerror(-fd)) : fd;
+}
+
+/* An export holds all that lies in the sandbox' places but the host's own: what came from a stored snapshot, too. Puts that before the other layers; how many, or -errno. */
+static int add_stored(const struct work *work, int *fds, size_t most, struct rollbox_error *error) {
+    const struct program *program = work->session->program;
+    const struct plan_op *ops = plan_items(program->plan, box_ops, struct plan_op);
+    const struct image *image = program->image;
+
+    if (work->verb != VERB_EXPORT || !image)
+        return 0;
+    if (!image->plan.places)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "a sandbox with an image cannot be exported; copy what is needed of its files (rollbox cp), or make an image of it");
+    for (uint32_t i = 0; i < program->plan->box_ops.n; i++) {
+        const char *part = ops[i].kind == PLAN_OP_PLACE ? stored_part(image, plan_text(program->plan, ops[i].path)) : NULL;
+        char own[16];
+
+        snprintf(own, sizeof own, "p%u", ops[i].kind == PLAN_OP_PLACE ? plan_place_part(&ops[i]) : 0);
+        if (part && strcmp(part, own))
+            return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "the sandbox' writable places are others than those of the snapshot that it began with; export it under the policy of that one");
+    }
+    if (image->plan.n > most)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, E2BIG, "arguments", "the snapshot has too many layers to be exported again");
+    for (size_t i = 0; i < image->plan.n; i++)
+        fds[i] = image->stored->fs_fds[i];
+    return (int)image->plan.n;
 }
 
 /* ---- its end ------------------------------------------------------------------------------------------------------------ */
@@ -255,7 +312,10 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     int r = split(work, layers, &n_lower, &n, error);
     if (r < 0)
         return r;
-    auto_close int input = describe(work, n_lower, n, error);
+    int stored[MAX_LAYERS], n_stored = add_stored(work, stored, MAX_LAYERS - n, error);
+    if (n_stored < 0)
+        return n_stored;
+    auto_close int input = describe(work, n_lower, n + (size_t)n_stored, error);
     if (input < 0)
         return input;
     struct errand *errand = calloc(1, sizeof *errand);
@@ -265,8 +325,11 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     fds[0] = input;
     fds[1] = errand->output;
     fds[2] = errand->errors;
+    for (int i = 0; i < n_stored; i++)
+        fds[HIGH_FD + i] = stored[i];
     for (size_t i = 0; i < n; i++)
-        fds[HIGH_FD + i] = layers[i]->fd;       /* which only names the directory: it is opened below */
+        fds[HIGH_FD + (size_t)n_stored + i] = layers[i]->fd;    /* which only names the directory: it is opened below */
+    n += (size_t)n_stored;
     size_t n_fds = HIGH_FD + n;
     if (work->fd >= 0)
         fds[n_fds++] = work->fd;

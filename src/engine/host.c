@@ -233,7 +233,8 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     struct rlimit limit;
     int r;
 
-    h->image = image ? &image->plan : NULL;
+    h->image = image && !image->plan.places ? &image->plan : NULL;
+    h->snapshot = image && image->plan.places ? &image->plan : NULL;
     h->is_root = engine->features.is_root;
     h->own_ids = engine->features.own_ids;
     h->lister = &lister;

@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "sys/syscalls.h"
 
+#define SNAPSHOT "snapshot:"
 #define MAX_PASSWD (1u << 20)
 #define LAST_ID 65534u
 
@@ -100,12 +101,59 @@ static int add_environment(struct policy *policy, char *const *env) {
     return 0;
 }
 
+/* Under a place now: the snapshot's layers that have its part. */
+static int add_place(struct image *image, const json_t *item) {
+    const struct manifest *manifest = &image->stored->manifest;
+    const char *path = json_string_value(json_object_get(item, "path")), *part = json_string_value(json_object_get(item, "part")), *kind = json_string_value(json_object_get(item, "kind"));
+    struct plan_image_place *place = &image->places[image->plan.n_places];
+    struct buf under = BUF_INIT;
+    struct stat st;
+
+    if (!path || !part || !kind || strchr(part, '/') || strchr(part, ':') || part[0] == '.')
+        return -EBADMSG;
+    bool is_file = !strcmp(kind, "file");
+    for (size_t i = manifest->n_layers; i--;) {
+        if (fstatat(image->stored->fs_fds[i], part, &st, AT_SYMLINK_NOFOLLOW) < 0 || (is_file ? !S_ISREG(st.st_mode) : !S_ISDIR(st.st_mode)))
+            continue;
+        if (is_file && !under.length)
+            buf_printf(&under, PLAN_HIDDEN "/store/%s/fs/%s", manifest->layers[i], part);
+        else if (!is_file)
+            buf_printf(&under, "%s" PLAN_HIDDEN "/i/%zu/%s", under.length ? ":" : "", i, part);
+    }
+    if (!under.length)
+        return 0;
+    *place = (struct plan_image_place){ strdup(path), is_file, buf_take(&under) };
+    image->plan.n_places++;
+    return place->path && place->under ? 0 : -ENOMEM;
+}
+
+/* A snapshot says what lies in the places of the policy, and nothing else. */
+static int add_places(struct image *image) {
+    json_t *item;
+    size_t i;
+
+    image->places = calloc(json_array_size(image->stored->manifest.places) + 1, sizeof *image->places);
+    if (!image->places)
+        return -ENOMEM;
+    image->plan.places = image->places;
+    json_array_foreach(image->stored->manifest.places, i, item) {
+        int r = add_place(image, item);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 static int set_up(struct policy *policy, struct image *image, struct rollbox_error *error) {
     auto_free char *path = NULL;
     auto_free char *real = NULL;
     int r = store_default_path(&path, error);
 
-    if (r < 0 || (r = store_image(path, policy->image, &image->stored, error)) < 0)
+    bool is_snapshot = !strncmp(policy->image, SNAPSHOT, strlen(SNAPSHOT));
+
+    if (r == 0)
+        r = is_snapshot ? store_snapshot(path, policy->image + strlen(SNAPSHOT), &image->stored, error) : store_image(path, policy->image, &image->stored, error);
+    if (r < 0)
         return r;
     const struct manifest *manifest = &image->stored->manifest;
     real = realpath(path, NULL);
@@ -113,7 +161,9 @@ static int set_up(struct policy *policy, struct image *image, struct rollbox_err
         image->directory = NULL;
         return real ? -ENOMEM : -errno;
     }
-    image->plan = (struct plan_image){ image->directory, manifest->n_layers, manifest->layers };
+    image->plan = (struct plan_image){ .directory = image->directory, .n = manifest->n_layers, .ids = manifest->layers };
+    if (is_snapshot)
+        return add_places(image);
     if ((r = choose_user(policy, image->stored, error)) < 0 || (r = add_environment(policy, manifest->env)) < 0)
         return r;
     if (!policy->cwd)
@@ -140,6 +190,11 @@ struct image *image_free(struct image *image) {
     if (!image)
         return NULL;
     store_image_free(image->stored);
+    for (size_t i = 0; i < image->plan.n_places; i++) {
+        free((char *)image->places[i].path);
+        free((char *)image->places[i].under);
+    }
+    free(image->places);
     free(image->directory);
     free(image);
     return NULL;

@@ -118,7 +118,7 @@ void output_hand_over(struct output *output) {
     read_waiting(output);
     if (output->fd >= 0) {
         loop_remove(output->run->engine->loop, &output->source);
-        sink_add(output->run->engine, TAKE_FD(output->fd));
+        sink_add(output->run->engine, output->run->session ? output->run->session->number : 0, TAKE_FD(output->fd));
     }
     stream_orphan(output);
 }

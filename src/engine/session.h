@@ -163,7 +163,7 @@ void stream_pump(struct output *output);        /* there is more, or its end */
 void stream_orphan(struct output *output);      /* the run goes; what is not delivered yet still is */
 void stream_drop(struct output *output);
 void stream_forget_all(struct engine *engine);
-void sink_add(struct engine *engine, int take_fd);      /* read from and forgotten, until its end */
+void sink_add(struct engine *engine, uint64_t session, int take_fd);     /* read from and forgotten, until its end; `session`: its number */
 void sink_forget_all(struct engine *engine);
 struct typing *typing_new(struct engine *engine, int take_input, int terminal);
 struct typing *typing_free(struct typing *typing);

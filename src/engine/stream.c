@@ -13,10 +13,13 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "engine/session.h"
 
 #define CHUNK 65536
-#define MAX_SINKS 4096
+#define MAX_SINKS 4096          /* of all sandboxes */
+#define MAX_SINKS_EACH 256
+#define SINK_REST_NS 5000000ll  /* after a sink was found full: one that is written to without end costs us little, and its writer waits */
 
 struct stream {
     struct engine *engine;
@@ -34,6 +37,8 @@ struct sink {
     struct engine *engine;
     struct list node;           /* engine->sinks */
     struct loop_source source;
+    struct loop_timer rest;
+    uint64_t session;           /* whose command it was */
     int fd;
 };
 
@@ -169,10 +174,20 @@ void stream_forget_all(struct engine *engine) {
 
 static void sink_free(struct sink *sink) {
     loop_remove(sink->engine->loop, &sink->source);
+    loop_timer_clear(sink->engine->loop, &sink->rest);
     list_remove(&sink->node);
     sink->engine->n_sinks--;
     close_fd(&sink->fd);
     free(sink);
+}
+
+static void on_sink(struct loop_source *source, uint32_t events);
+
+static void on_rested(struct loop_timer *timer) {
+    struct sink *sink = container_of(timer, struct sink, rest);
+
+    if (loop_add(sink->engine->loop, &sink->source, sink->fd, EPOLLIN, on_sink) < 0)
+        sink_free(sink);
 }
 
 static void on_sink(struct loop_source *source, uint32_t events) {
@@ -181,11 +196,59 @@ static void on_sink(struct loop_source *source, uint32_t events) {
     ssize_t n = read(sink->fd, chunk, sizeof chunk);
 
     (void)events;
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
         sink_free(sink);
+        return;
+    }
+    if (n > 0 && loop_timer_set(sink->engine->loop, &sink->rest, clock_now_ns() + SINK_REST_NS, on_rested) == 0)
+        loop_remove(sink->engine->loop, &sink->source);
 }
 
-void sink_add(struct engine *engine, int take_fd) {
+static int compare_numbers(const void *a, const void *b) {
+    const uint64_t *x = a, *y = b;
+
+    return (*x > *y) - (*x < *y);
+}
+
+/* The sandbox with most sinks. */
+static uint64_t greediest(const struct engine *engine) {
+    auto_free uint64_t *numbers = calloc(engine->n_sinks + 1, sizeof *numbers);
+    size_t n = 0, most = 0, same = 0;
+    uint64_t found = 0;
+
+    list_for_each(node, &engine->sinks)
+        if (numbers)
+            numbers[n++] = container_of(node, struct sink, node)->session;
+    if (n)
+        qsort(numbers, n, sizeof *numbers, compare_numbers);
+    for (size_t i = 0; i < n; i++) {
+        same = i && numbers[i] == numbers[i - 1] ? same + 1 : 1;
+        if (same > most) {
+            most = same;
+            found = numbers[i];
+        }
+    }
+    return found;
+}
+
+/* Each is a descriptor of ours, so there is an end to them, and the writer of the one that goes gets SIGPIPE: the oldest of a sandbox that has many, then of the one that has most. Others' guests have no say in that. */
+static void make_room(struct engine *engine, uint64_t session) {
+    unsigned own = 0;
+
+    list_for_each(node, &engine->sinks)
+        own += container_of(node, struct sink, node)->session == session;
+    if (own <= MAX_SINKS_EACH && engine->n_sinks <= MAX_SINKS)
+        return;
+    if (own <= MAX_SINKS_EACH)
+        session = greediest(engine);
+    list_for_each(node, &engine->sinks)
+        if (container_of(node, struct sink, node)->session == session) {
+            sink_free(container_of(node, struct sink, node));
+            return;
+        }
+}
+
+void sink_add(struct engine *engine, uint64_t session, int take_fd) {
     auto_close int fd = take_fd;
     struct sink *sink = calloc(1, sizeof *sink);
 
@@ -193,15 +256,15 @@ void sink_add(struct engine *engine, int take_fd) {
         return;
     list_init(&sink->node);
     sink->engine = engine;
+    sink->session = session;
     if (loop_add(engine->loop, &sink->source, fd, EPOLLIN, on_sink) < 0) {
         free(sink);
         return;
     }
     sink->fd = TAKE_FD(fd);
     list_add_tail(&engine->sinks, &sink->node);
-    /* Each is a descriptor of ours: the oldest writer past that number gets SIGPIPE. */
-    if (++engine->n_sinks > MAX_SINKS)
-        sink_free(container_of(engine->sinks.next, struct sink, node));
+    engine->n_sinks++;
+    make_room(engine, session);
 }
 
 void sink_forget_all(struct engine *engine) {

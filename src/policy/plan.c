@@ -22,12 +22,15 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "policy/compiler.h"
+#include "policy/determinism.h"
 #include "policy/filter.h"
 #include "sys/uapi.h"
 
 #define READ_ONLY (MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV)
 #define MASK (READ_ONLY | MOUNT_ATTR_NOEXEC)
 #define MAX_GRANTS 1000
+#define NOBODY 65534u
+#define GUESTS_LAYERS 64        /* of a snapshot of the store: what fits beside a sandbox' own into the options of a mount */
 
 const char *const plan_sysctl_names[] = {
     "fs/file-max", "fs/inotify/max_user_watches", "fs/nr_open", "fs/pipe-max-size", "kernel/cap_last_cap", "kernel/ngroups_max", "kernel/osrelease", "kernel/ostype", "kernel/overflowgid",
@@ -70,11 +73,29 @@ static void box(struct compiler *c, enum plan_op_kind kind, const char *path, co
     op_add(c, &c->box_ops, kind, path, source, mode, 0);
 }
 
+/* What the snapshot that the policy names has for a place. */
+static const struct plan_image_place *stored_place(const struct compiler *c, const char *path, bool is_file) {
+    for (size_t i = 0; c->host->snapshot && i < c->host->snapshot->n_places; i++)
+        if (!strcmp(c->host->snapshot->places[i].path, path) && c->host->snapshot->places[i].is_file == is_file)
+            return &c->host->snapshot->places[i];
+    return NULL;
+}
+
 /* Where a sandbox may write. Its number is part of what layers are: the order in which places are added must depend on the policy and the host's files alone. */
 static void writable_place(struct compiler *c, const char *path, const char *base, uint32_t mode, uint32_t flags, uint16_t grant) {
-    struct plan_op op = { .kind = PLAN_OP_PLACE, .grant = grant, .mode = mode, .path = compiler_text(c, path), .source = compiler_text(c, base), .value = c->n_places++ | flags };
+    const struct plan_image_place *stored = stored_place(c, path, flags & PLAN_PLACE_FILE);
+    struct buf under = BUF_INIT;
+
+    if (stored) {
+        buf_add_text(&under, stored->under);
+        if (base && !stored->is_file)
+            buf_printf(&under, ":%s", base);
+        c->texts.failed |= buf_failed(&under);
+    }
+    struct plan_op op = { .kind = PLAN_OP_PLACE, .grant = grant, .mode = mode, .path = compiler_text(c, path), .source = compiler_text(c, stored ? under.data : base), .value = c->n_places++ | flags };
 
     buf_add(&c->box_ops, &op, sizeof op);
+    buf_done(&under);
 }
 
 static void file(struct compiler *c, const char *path, const char *content, uint32_t mode) {
@@ -299,7 +320,8 @@ static void add_skeleton(struct compiler *c) {
     for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
         template(c, PLAN_OP_MKDIR, directories[i], NULL, 0755);
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
-        template(c, PLAN_OP_BIND, devices[i], devices[i], MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
+        if (!(c->plan.flags & PLAN_SEED) || !strstr(devices[i], "random"))
+            template(c, PLAN_OP_BIND, devices[i], devices[i], MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
     for (const char *const *link = c->host->root_links; *link; link += 2)
         template(c, PLAN_OP_SYMLINK, link[0], link[1], 0);
     /* Fully visible and never seen: the kernel lets a user namespace mount a proc of its own only where there is one. Each sandbox' own lies over it. */
@@ -380,6 +402,24 @@ static void cover_proc(struct compiler *c, const char *name, const char *source)
     box(c, PLAN_OP_COVER, path, source, 0);
 }
 
+/* With a seed: files in the place of what the kernel makes up at each reading. Whoever opens one reads the same from its beginning. */
+static void add_chance(struct compiler *c) {
+    auto_free uint8_t *bytes = malloc(DETERMINISM_URANDOM_BYTES);
+    struct plan_op op = { .kind = PLAN_OP_FILE, .mode = 0444, .path = compiler_text(c, "/dev/urandom"), .value = DETERMINISM_URANDOM_BYTES };
+    char uuid[40];
+
+    determinism_uuid(c->plan.seed, uuid);
+    file(c, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", uuid, 0444);
+    if (bytes) {
+        determinism_bytes(c->plan.seed, bytes, DETERMINISM_URANDOM_BYTES);
+        op.source = text_bytes(c, (const char *)bytes, DETERMINISM_URANDOM_BYTES);
+    } else {
+        c->texts.failed = true;
+    }
+    buf_add(&c->template_ops, &op, sizeof op);
+    template(c, PLAN_OP_SYMLINK, "/dev/random", "urandom", 0);
+}
+
 static void add_proc(struct compiler *c) {
     const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo", c->host->meminfo, "loadavg", c->host->loadavg };
     char path[128];
@@ -397,7 +437,10 @@ static void add_proc(struct compiler *c) {
             snprintf(path, sizeof path, PLAN_HIDDEN "/proc/sys/%s", plan_sysctl_names[i]);
             file(c, path, c->host->sysctls[i], 0444);
         }
-    template(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
+    if (c->plan.flags & PLAN_SEED)
+        add_chance(c);
+    else
+        template(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
     cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys");
     for (size_t i = 0; plan_proc_masked[i]; i++) {
         size_t length = strlen(plan_proc_masked[i]);
@@ -410,21 +453,26 @@ static void add_proc(struct compiler *c) {
     }
 }
 
-/* The image's root: made, entered, and given what every root has. */
-static void add_image(struct compiler *c) {
-    const struct plan_image *image = c->host->image;
-    struct buf layers = BUF_INIT;
+/* The layers of an image or a snapshot, by short names, as there is little room where an overlay's layers are told; those as a list, topmost first, if `layers` is given. What belongs to `owner` on the disk is the guest's. */
+static void add_store(struct compiler *c, const struct plan_image *image, uint32_t owner, struct buf *layers) {
     char path[64], target[128];
-    struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .mode = READ_ONLY, .path = compiler_text(c, PLAN_HIDDEN "/store"), .source = compiler_text(c, image->directory), .value = plan_bind_owned(c->plan.inner_uid) };
+    struct plan_op op = { .kind = PLAN_OP_BIND_ONE, .mode = READ_ONLY, .path = compiler_text(c, PLAN_HIDDEN "/store"), .source = compiler_text(c, image->directory), .value = plan_bind_owned(owner) };
 
     buf_add(&c->template_ops, &op, sizeof op);
-    /* By short names, as there is little room where an overlay's layers are told. */
     for (size_t i = image->n; i--;) {
         snprintf(path, sizeof path, PLAN_HIDDEN "/i/%zu", i);
         snprintf(target, sizeof target, "../store/%s/fs", image->ids[i]);
         template(c, PLAN_OP_SYMLINK, path, target, 0);
-        buf_printf(&layers, "%s%s", layers.length ? ":" : "", path);
+        if (layers)
+            buf_printf(layers, "%s%s", layers->length ? ":" : "", path);
     }
+}
+
+/* The image's root: made, entered, and given what every root has. */
+static void add_image(struct compiler *c) {
+    struct buf layers = BUF_INIT;
+
+    add_store(c, c->host->image, c->plan.inner_uid, &layers);
     template(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/root", NULL, 0755);
     writable_place(c, PLAN_HIDDEN "/root", layers.data, 0755, 0, 0);
     c->texts.failed |= buf_failed(&layers);
@@ -448,6 +496,8 @@ static void add_private(struct compiler *c) {
     if (c->host->image) {
         add_image(c);
     } else {
+        if (c->host->snapshot)  /* an export knows no owner but nobody where the guest's id was of a range */
+            add_store(c, c->host->snapshot, NOBODY, NULL);
         writable_place(c, "/tmp", NULL, 01777, 0, 0);
         writable_place(c, "/var/tmp", NULL, 01777, 0, 0);
         compiler_rule(c, "/tmp", c->access_write, PLAN_RULE_OWN);
@@ -525,7 +575,7 @@ static int filter(struct compiler *c, struct sock_filter *program, struct rollbo
         .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST,
         .no_inet = c->policy->net == POLICY_NET_NONE, .deny_memfd = !c->host->memory_cgroup,
         .deny_affinity = c->plan.affinity && !c->host->cpu_cgroup, .deny_setid_bits = c->policy->fs_shared.n > 0,
-        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids,
+        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids, .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK),
     };
     int n = filter_build(&options, program, FILTER_MAX_INSTRUCTIONS);
 
@@ -539,12 +589,16 @@ static int filter(struct compiler *c, struct sock_filter *program, struct rollbo
 /* What is in the contract of policies but not in this version is refused: nothing that was asked for is left out in silence. */
 static int refuse_missing(const struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
-    const char *missing = p->have_seed ? "random_seed" : p->time_start ? "time_start" : p->time_mode == POLICY_TIME_VIRTUAL ? "time_mode virtual" : p->serial ? "serial" : NULL;
+    const char *missing = p->time_mode == POLICY_TIME_VIRTUAL ? "time_mode virtual" : p->serial ? "serial" : NULL;
 
     if (missing)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: not available in this version of rollbox; take it out of the policy", missing);
+    if ((p->have_seed || p->time_start) && p->isolation == POLICY_ISOLATION_PROCESS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: isolation process has process ids and devices of the host; use isolation namespace", p->have_seed ? "random_seed" : "time_start");
     if (p->image && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: isolation process has no root file system of its own; use isolation namespace");
+    if (c->host->snapshot && c->host->snapshot->n > GUESTS_LAYERS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: a snapshot of %zu layers is more than the %d that a sandbox can stand on; export it again from a fork", c->host->snapshot->n, GUESTS_LAYERS);
     if (c->host->image && c->host->image->n > PLAN_MAX_IMAGE_LAYERS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: %zu layers are more than the %d that a sandbox can have; flatten the image", c->host->image->n, PLAN_MAX_IMAGE_LAYERS);
     if (!c->host->seccomp)
@@ -563,7 +617,7 @@ static struct plan_array place(struct buf *block, const void *items, size_t n, s
     return array;
 }
 
-static int assemble(struct compiler *c, const struct sock_filter *program, struct plan **ret_plan) {
+static int assemble(struct compiler *c, const struct sock_filter *program, const struct sock_filter *asked, struct plan **ret_plan) {
     struct buf block = BUF_INIT;
     struct plan head = c->plan;
 
@@ -576,6 +630,7 @@ static int assemble(struct compiler *c, const struct sock_filter *program, struc
     head.rules = place(&block, c->rules.data, c->rules.length / sizeof(struct plan_rule), sizeof(struct plan_rule));
     head.rlimits = place(&block, c->rlimits.data, c->rlimits.length / sizeof(struct plan_rlimit), sizeof(struct plan_rlimit));
     head.filter = place(&block, program, c->plan.filter.n, sizeof *program);
+    head.notify = place(&block, asked, c->plan.notify.n, sizeof *asked);
     if (buf_failed(&block)) {
         buf_done(&block);
         return -ENOMEM;
@@ -587,15 +642,34 @@ static int assemble(struct compiler *c, const struct sock_filter *program, struc
     return 0;
 }
 
-static int compile(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
+/* The program of determinism, if anything of that is asked for. */
+static int notify(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
+    const struct policy *p = c->policy;
+
+    if (!p->have_seed && !p->time_start)
+        return 0;
+    c->plan.flags |= (p->have_seed ? PLAN_SEED : 0) | (p->time_start ? PLAN_CLOCK : 0);
+    c->plan.seed = p->random_seed;
+    if (p->time_start)
+        determinism_time(p->time_start, &c->plan.clock_seconds, &c->plan.clock_nanoseconds);
+    int n = determinism_filter(p->have_seed, p->time_start, program, DETERMINISM_MAX_INSTRUCTIONS);
+    if (n < 0)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, -n, "policy", "%s: not available on this architecture; take it out of the policy", p->have_seed ? "random_seed" : "time_start");
+    c->plan.notify.n = (uint32_t)n;
+    return 0;
+}
+
+static int compile(struct compiler *c, struct sock_filter *program, struct sock_filter *asked, struct rollbox_error *error) {
     int r = refuse_missing(c, error);
 
     if (r < 0)
         return r;
     c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) | (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) | (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
                     (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) | (c->host->memory_cgroup ? 0 : PLAN_REPORT_DISK);
-    if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n && !c->host->image)
+    if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n && !c->host->image && !c->host->snapshot)
         c->plan.flags |= PLAN_OWN_ID;
+    if ((r = notify(c, asked, error)) < 0)
+        return r;
     c->plan.hostname = compiler_text(c, c->policy->hostname ? c->policy->hostname : "rollbox");
     landlock_rights(c);
     user_ids(c);
@@ -612,17 +686,17 @@ static int compile(struct compiler *c, struct sock_filter *program, struct rollb
     add_proc(c);
     /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants where they were kept, which nothing denied covers there. */
     writable_place(c, "/dev/shm", NULL, 01777, 0, 0);
-    if (c->n_hidden && !c->host->image)
+    if ((c->n_hidden || c->host->snapshot) && !c->host->image)
         box(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
     return filter(c, program, error);
 }
 
 int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan, struct rollbox_error *error) {
     struct compiler c = { .policy = policy, .host = host };
-    struct sock_filter program[FILTER_MAX_INSTRUCTIONS];
-    int r = compile(&c, program, error);
+    struct sock_filter program[FILTER_MAX_INSTRUCTIONS], asked[DETERMINISM_MAX_INSTRUCTIONS];
+    int r = compile(&c, program, asked, error);
 
-    if (r == 0 && (r = assemble(&c, program, ret_plan)) == -ENOMEM)
+    if (r == 0 && (r = assemble(&c, program, asked, ret_plan)) == -ENOMEM)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory while compiling the policy");
     buf_done(&c.texts);
     buf_done(&c.template_ops);

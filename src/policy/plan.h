@@ -109,6 +109,8 @@ enum plan_flag {
     PLAN_LANDLOCK = 1 << 7,
     PLAN_SECCOMP = 1 << 8,
     PLAN_OWN_ID = 1 << 9,       /* each sandbox may have an id of its own in U0: nothing is idmapped to a fixed one */
+    PLAN_SEED = 1 << 10,        /* random_seed: chance comes from `seed` */
+    PLAN_CLOCK = 1 << 11,       /* time_start: the time of day is `clock_*` when the first command starts */
 };
 
 struct plan_array {
@@ -127,9 +129,12 @@ struct plan {
     struct plan_array rules;        /* struct plan_rule */
     struct plan_array rlimits;      /* struct plan_rlimit */
     struct plan_array filter;       /* struct sock_filter */
+    struct plan_array notify;       /* struct sock_filter: what commands ask init about (policy/determinism.c); none without PLAN_SEED or PLAN_CLOCK */
     uint32_t inner_uid, inner_gid;  /* the guest's, as it sees them */
     uint32_t outer_uid;             /* the guest's in U0, uid and gid */
-    uint32_t padding;
+    uint32_t clock_nanoseconds;
+    int64_t clock_seconds;
+    uint64_t seed;
     uint64_t landlock_fs;       /* access rights handled (all that the kernel knows) */
     uint64_t landlock_net;
     uint64_t landlock_scoped;
@@ -154,10 +159,20 @@ struct plan_image {
     const char *directory;      /* of all layers of the store: DIRECTORY/ID/fs */
     size_t n;
     char *const *ids;           /* bottom first */
+    /* Of a snapshot, no root file system: its places, and what lies under each now. */
+    const struct plan_image_place *places;      /* NULL: an image */
+    size_t n_places;
+};
+
+struct plan_image_place {
+    const char *path;
+    bool is_file;
+    const char *under;          /* directories PLAN_HIDDEN "/i/INDEX/PART", topmost first, with colons between; of a file: the topmost, below PLAN_HIDDEN "/store" */
 };
 
 struct plan_host {
     const struct plan_image *image;     /* NULL: the policy names none */
+    const struct plan_image *snapshot;  /* likewise; image or snapshot */
     bool is_root;
     bool own_ids;               /* isolation process: each sandbox gets user ids of its own; else it runs as the caller */
     const struct expand_lister *lister;     /* isolation process: looks into directories that contain something denied */

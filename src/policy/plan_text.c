@@ -112,6 +112,11 @@ void plan_explain(const struct plan *plan, struct buf *to) {
     buf_add_text(to, "\n# seccomp\n");
     if (filter_disassemble(plan_items(plan, filter, struct sock_filter), plan->filter.n, to) < 0)
         buf_add_text(to, "# (cannot be shown)\n");
+    if (plan->notify.n) {
+        buf_add_text(to, "\n# seccomp, besides: what commands ask init about\n");
+        if (filter_disassemble(plan_items(plan, notify, struct sock_filter), plan->notify.n, to) < 0)
+            buf_add_text(to, "# (cannot be shown)\n");
+    }
 }
 
 void plan_isolation(const struct plan *plan, const struct plan_host *host, const struct policy *policy, const char *cgroup, struct buf *to) {
@@ -125,6 +130,14 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host, const
                plan->flags & PLAN_TIMENS ? ", \"time\"" : "", plan->flags & PLAN_CGROUPNS ? ", \"cgroup\"" : "");
     buf_printf(to, "\"landlock_abi\": %d, \"seccomp\": %s, \"no_new_privs\": true, \"capabilities\": [], ", plan->flags & PLAN_LANDLOCK ? host->landlock_abi : 0, plan->flags & PLAN_SECCOMP ? "true" : "false");
     buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", ", nets[policy->net], host->is_root ? "unprivileged range" : "caller");
+    if (plan->flags & (PLAN_SEED | PLAN_CLOCK)) {
+        buf_printf(to, "\"determinism\": {\"level\": \"%s\"", plan->flags & PLAN_SEED ? "seeded" : "offset");
+        if (plan->flags & PLAN_SEED)
+            buf_printf(to, ", \"random_seed\": \"%llu\"", (unsigned long long)plan->seed);
+        if (plan->flags & PLAN_CLOCK)
+            buf_printf(to, ", \"time_start\": \"%s\", \"time_mode\": \"offset\"", policy->time_start);
+        buf_add_text(to, "}, ");
+    }
     buf_printf(to, "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": \"tmpfs\", \"open_files\": \"rlimit\"}}", host->memory_cgroup ? cgroup : "watcher",
                host->processes_cgroup ? cgroup : "rlimit", !policy->max_cpu_milli ? "none" : host->cpu_cgroup ? cgroup : "affinity");
 }

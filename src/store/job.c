@@ -58,6 +58,7 @@ static int read_places(const json_t *root, struct job *job, struct rollbox_error
         place->part = json_string_value(json_object_get(item, "part"));
         place->path = json_string_value(json_object_get(item, "path"));
         place->base = json_string_value(base);
+        place->under = json_object_get(item, "under");
         place->base_dev = (uint64_t)json_integer_value(json_object_get(item, "base_dev"));
         place->base_ino = (uint64_t)json_integer_value(json_object_get(item, "base_ino"));
         if (!place->part || place->part[0] == '.' || !place->part[0] || strchr(place->part, '/'))
@@ -66,6 +67,8 @@ static int read_places(const json_t *root, struct job *job, struct rollbox_error
             return bad(error, "path");
         if ((base && !json_is_null(base) && !json_is_string(base)) || (place->base && place->base[0] != '/'))
             return bad(error, "base");
+        if (place->under && (!json_is_array(place->under) || json_array_size(place->under) > JOB_MAX_SOURCES))
+            return bad(error, "under");
         if (!kind || (strcmp(kind, "directory") != 0 && strcmp(kind, "file") != 0))
             return bad(error, "kind");
         place->is_file = kind[0] == 'f';
@@ -252,8 +255,26 @@ static int push_part(struct stack *stack, size_t room, int layer, const struct j
     return r < 0 ? r : files_is_opaque(fd);
 }
 
+/* Layers of the store: the engine's word, and followed. */
+static int push_under(struct stack *stack, size_t room, const struct job_place *place) {
+    for (size_t i = json_array_size(place->under); i-- > 0;) {
+        const char *path = json_string_value(json_array_get(place->under, i));
+        struct stat st;
+
+        auto_close int fd = path ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -EINVAL;
+        if (fd < 0 && errno == ENOENT)
+            continue;           /* a snapshot's layer may have no such part */
+        if (fd < 0 || fstat(fd, &st) < 0)
+            return path ? -errno : -EINVAL;
+        int r = stack_push(stack, room, TAKE_FD(fd), &st);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 int place_open(const struct job *job, const struct job_place *place, struct stack *ret_upper, struct stack *ret_below, bool *ret_closed, struct rollbox_error *error) {
-    size_t room = job->n_lower + job->n_upper + 1;
+    size_t room = job->n_lower + job->n_upper + json_array_size(place->under) + 1;
     struct stack upper = { 0 }, below = { 0 };
     bool hidden = false;
     int r = 0;
@@ -266,6 +287,8 @@ int place_open(const struct job *job, const struct job_place *place, struct stac
     for (size_t i = job->n_lower; r == 0 && i-- > 0;)
         r = push_part(&below, room, job->lower[i], place);
     hidden = r == 1;
+    if (r == 0)
+        r = push_under(&below, room, place);
     if (r < 0) {
         error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "the layers of %s cannot be read: %s", files_printable(place->path), strerror(-r));
     } else if (place->base && !hidden) {

@@ -24,6 +24,7 @@ struct job_place {
     const char *part;           /* "p2" */
     const char *path;           /* inside the sandbox, and on the host */
     const char *base;           /* host directory or file below the layers; NULL: none */
+    const json_t *under;        /* host paths of layers that are this place as a whole (of an image, a snapshot of the store), bottom first; NULL: none */
     bool is_file;
     uint64_t base_dev, base_ino;        /* 0: not checked */
 };
