@@ -102,12 +102,12 @@ class Stream:
     Closing it (or leaving its `with`, or forgetting it) before the end kills the command and all that it started.
     """
 
-    def __init__(self, handle: Handle, make: Callable[..., ExecRequest], text: bool, check: bool) -> None:
+    def __init__(self, handle: Handle, make: Callable[..., ExecRequest], text: bool, check: bool, id: Optional[str] = None) -> None:
         self._text, self._check = text, check
         with Pipes() as pipes:
             out, out_write = pipes.reader()
             err, err_write = pipes.reader()
-            self.id = new_id()
+            self.id = id or new_id()
             self._run: Optional[LooseRun] = handle.start(make(id=self.id, stream_fds=(out_write, err_write)))
         self._fds: Dict[int, str] = {out: "stdout", err: "stderr"}
         decoder = codecs.getincrementaldecoder("utf-8")

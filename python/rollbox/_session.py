@@ -276,7 +276,7 @@ class Session(Base, SessionFiles):
                    "files": files}
         if stream:
             argv = self._argv(command)
-            return Stream(self._session(), lambda **more: ExecRequest(argv, **{**options, **more}), text, check)
+            return Stream(self._session(), lambda **more: ExecRequest(argv, **{**options, **more}), text, check, id)
         if isinstance(command, str) and self._shell is None:
             try:
                 result = self._finish({"argv": ["bash", "-lc", command], "id": id, **options}, text, False)

@@ -288,6 +288,8 @@ def test_output_comes_while_it_runs(box):
     rest = list(stream)
     assert "".join(data for name, data in rest if name == "stderr").endswith("two\n")
     assert stream.result.exit_code == 3 and stream.result.stdout == "one\n"
+    with box.exec(["true"], stream=True, id="by-name") as stream:
+        assert stream.id == "by-name" and stream.result.ok and box.process("by-name").wait(DEADLINE).ok
 
 
 def test_a_stream_of_split_characters(box):
