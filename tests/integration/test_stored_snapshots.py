@@ -52,8 +52,8 @@ def test_a_snapshot_begins_other_sandboxes(engine, tmp_path):
         box.export(str(tmp_path / "one.snapshot"))
     take_in(tmp_path / "one.snapshot", "one")
     with Sandbox(Policy(image="snapshot:one", **granted), engine=engine) as box:
-        assert sh(box, f"ls -I 'pytest-*' /tmp /tmp/d /var/tmp/v {work}; cat {work}/n {single} /tmp/g; stat -c %a /tmp/d; readlink /tmp/d/link") == (
-            f"/tmp:\nd\ng\n\n/tmp/d:\nlink\nx\n\n/var/tmp/v:\n\n{work}:\nb\nn\nnew\nsingle\nmore\n2\n750\nx\n")
+        assert sh(box, f"ls -I 'pytest-*' /tmp /tmp/d {work} /var/tmp/v; cat {work}/n {single} /tmp/g; stat -c %a /tmp/d; readlink /tmp/d/link") == (
+            f"/tmp:\nd\ng\n\n/tmp/d:\nlink\nx\n\n{work}:\nb\nn\n\n/var/tmp/v:\nnew\nsingle\nmore\n2\n750\nx\n")
         sh(box, "echo y >> /tmp/d/x; rm /tmp/g; touch /tmp/h")
         assert {(one.path, one.change) for one in box.diff() if one.path.startswith("/tmp")} == {("/tmp/d/x", "M"), ("/tmp/g", "D"), ("/tmp/h", "A")}
         kid = box.fork(1)[0]
