@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What random_seed and time_start add to a plan. The guest's half, and the model: guest/determinism.c. */
+#ifndef ROLLBOX_POLICY_DETERMINISM_H
+#define ROLLBOX_POLICY_DETERMINISM_H
+
+#include <linux/filter.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define DETERMINISM_MAX_INSTRUCTIONS 96
+#define DETERMINISM_URANDOM_BYTES (1u << 20)
+
+/* The program that each command gets besides the plan's filter: what init is asked about. The number of instructions, or -ENOTSUP on an architecture for which there is none. */
+int determinism_filter(bool seed, bool clock, struct sock_filter *program, size_t capacity);
+
+/* A time that policy_parse has taken, as seconds and nanoseconds of CLOCK_REALTIME. */
+void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nanoseconds);
+
+/* The text of a random uuid (version 4) and its newline, with NUL: 38 bytes. */
+void determinism_uuid(uint64_t seed, char *ret_text);
+
+/* What /dev/urandom holds. */
+void determinism_bytes(uint64_t seed, uint8_t *ret_bytes, size_t length);
+
+#endif
