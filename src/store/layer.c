@@ -98,6 +98,10 @@ static int create(const char *path, struct rollbox_error *error) {
     if (lock < 0)
         return io_error(error, errno, "make a file in", path);
     fault_point(FAULT_store_created);
+    /* Who sweeps tmp/ takes what is in it for leftovers. */
+    auto_close int held = layer_store_lock(fd, LOCK_SH);
+    if (held < 0)
+        return io_error(error, -held, "lock", path);
     r = try_overlay(fd, error);
     if (r == 0)
         r = layer_write_file(fd, "tmp/version", STORE_VERSION_TEXT, error);

@@ -107,9 +107,10 @@ static int places_check(const json_t *places) {
     if (!json_is_array(places) || json_array_size(places) > MANIFEST_MAX_STRINGS)
         return -EINVAL;
     json_array_foreach(places, i, place) {
-        const char *path = json_string_value(json_object_get(place, "path")), *kind = json_string_value(json_object_get(place, "kind"));
+        const char *path = json_string_value(json_object_get(place, "path")), *kind = json_string_value(json_object_get(place, "kind")), *part = json_string_value(json_object_get(place, "part"));
 
-        if (!json_is_string(json_object_get(place, "part")) || !path || path[0] != '/' || !kind || (strcmp(kind, "directory") != 0 && strcmp(kind, "file") != 0))
+        /* It becomes a file name: a snapshot's file may come from anybody. */
+        if (!part || part[0] != 'p' || !part[1] || strlen(part) > 11 || strspn(part + 1, "0123456789") != strlen(part + 1) || !path || path[0] != '/' || !kind || (strcmp(kind, "directory") != 0 && strcmp(kind, "file") != 0))
             return -EINVAL;
     }
     return 0;

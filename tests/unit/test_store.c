@@ -108,6 +108,20 @@ TEST(manifests_that_are_refused) {
     }
 }
 
+TEST(places_of_snapshots) {
+    static const char *const bad[] = { "..", "p", "p0/x", "p0x", "", "x0", "p000000000000" };
+    struct manifest manifest;
+    char text[400];
+
+    snprintf(text, sizeof text, "{\"version\":1,\"kind\":\"snapshot\",\"name\":\"s\",\"layers\":[],\"places\":[{\"part\":\"p12\",\"path\":\"/w\",\"kind\":\"file\"}]}");
+    ASSERT_OK(parse(text, MANIFEST_SNAPSHOT, &manifest, NULL));
+    manifest_done(&manifest);
+    for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+        snprintf(text, sizeof text, "{\"version\":1,\"kind\":\"snapshot\",\"name\":\"s\",\"layers\":[],\"places\":[{\"part\":\"%s\",\"path\":\"/w\",\"kind\":\"file\"}]}", bad[i]);
+        ASSERT_LT(parse(text, MANIFEST_SNAPSHOT, &manifest, NULL), 0);
+    }
+}
+
 /* ---- a store -------------------------------------------------------------------------------------------------------- */
 
 /* A store with one layer and an image of it. */
