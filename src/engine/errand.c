@@ -70,7 +70,7 @@ static json_t *under_place(const struct program *program, const char *path) {
     return under;
 }
 
-static json_t *places_of(const struct program *program, const char *only, struct rollbox_error *error) {
+static json_t *places_of(const struct program *program, const char *only, bool with_stored, struct rollbox_error *error) {
     const struct plan *plan = program->plan;
     const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
     json_t *places = json_array();
@@ -86,7 +86,7 @@ static json_t *places_of(const struct program *program, const char *only, struct
         found |= has_base;
         snprintf(part, sizeof part, "p%u", plan_place_part(&ops[i]));
         json_t *place = json_pack("{s:s, s:s, s:s?, s:s}", "part", part, "path", strcmp(path, IMAGE_ROOT) ? path : "/", "base", has_base ? path : NULL, "kind", ops[i].value & PLAN_PLACE_FILE ? "file" : "directory");
-        json_t *under = place ? under_place(program, path) : NULL;
+        json_t *under = place && with_stored ? under_place(program, path) : NULL;
         if (under)
             json_object_set_new(place, "under", under);
         json_array_append_new(places, place);
@@ -134,7 +134,7 @@ static int split(const struct work *work, struct layer **layers, size_t *ret_low
 
 static int describe(const struct work *work, size_t n_lower, size_t n, struct rollbox_error *error) {
     struct session *session = work->session;
-    json_t *places = places_of(session->program, work->verb == VERB_COMMIT ? work->path : NULL, error);
+    json_t *places = places_of(session->program, work->verb == VERB_COMMIT ? work->path : NULL, work->verb == VERB_DIFF, error);
 
     if (!places)
         return -EINVAL;
@@ -151,13 +151,13 @@ static int describe(const struct work *work, size_t n_lower, size_t n, struct ro
     return fd < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -fd, "run", "the job cannot be described: %s", strerror(-fd)) : fd;
 }
 
-/* An export holds all that lies in the sandbox' places but the host's own: what came from a stored snapshot, too. Puts that before the other layers; how many, or -errno. */
+/* An export or a commit is of all that lies in the sandbox' places but the host's own: what came from a stored snapshot, too. Puts that before the other layers; how many, or -errno. */
 static int add_stored(const struct work *work, int *fds, size_t most, struct rollbox_error *error) {
     const struct program *program = work->session->program;
     const struct plan_op *ops = plan_items(program->plan, box_ops, struct plan_op);
     const struct image *image = program->image;
 
-    if (work->verb != VERB_EXPORT || !image)
+    if (work->verb == VERB_DIFF || !image || (work->verb == VERB_COMMIT && !image->plan.places))
         return 0;
     if (!image->plan.places)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "a sandbox with an image cannot be exported; copy what is needed of its files (rollbox cp), or make an image of it");
@@ -167,7 +167,7 @@ static int add_stored(const struct work *work, int *fds, size_t most, struct rol
 
         snprintf(own, sizeof own, "p%u", ops[i].kind == PLAN_OP_PLACE ? plan_place_part(&ops[i]) : 0);
         if (part && strcmp(part, own))
-            return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "the sandbox' writable places are others than those of the snapshot that it began with; export it under the policy of that one");
+            return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "the sandbox' writable places are others than those of the snapshot that it began with; use the policy of that one");
     }
     if (image->plan.n > most)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, E2BIG, "arguments", "the snapshot has too many layers to be exported again");
@@ -312,7 +312,7 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     int r = split(work, layers, &n_lower, &n, error);
     if (r < 0)
         return r;
-    int stored[MAX_LAYERS], n_stored = add_stored(work, stored, MAX_LAYERS - n, error);
+    int stored[MAX_LAYERS], n_stored = n_lower ? 0 : add_stored(work, stored, MAX_LAYERS - n, error);
     if (n_stored < 0)
         return n_stored;
     auto_close int input = describe(work, n_lower, n + (size_t)n_stored, error);

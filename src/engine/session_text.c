@@ -88,7 +88,9 @@ void session_text(struct session *session, struct buf *to) {
     buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, \"processes\": %u, \"idle_s\": %.3f, ",
                session->name, state_name(session), (double)session->made_ns / 1e9, node_shown(session->at)->id, session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,
                (unsigned long long)session->program->policy->max_disk_bytes, processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
-    buf_printf(to, "\"pid\": %d, \"isolation\": %s, \"execs\": [", session->box ? (int)session->box->pid : 0, session->program->isolation);
+    buf_add_text(to, "\"policy\": ");
+    buf_add(to, session->program->key, session->program->text_length);     /* as it was given, and found to be JSON */
+    buf_printf(to, ", \"pid\": %d, \"isolation\": %s, \"execs\": [", session->box ? (int)session->box->pid : 0, session->program->isolation);
     add_execs(session, to);
     buf_add_text(to, "]}");
 }

@@ -198,6 +198,21 @@ static int file_in(const int *layers, size_t n, const struct job_place *place, i
     return 0;
 }
 
+/* What is below the layers: of a stored snapshot, or the host's. NULL: nothing. */
+static const char *below_file(const struct job_place *place, bool *ret_is_host) {
+    struct stat st;
+
+    *ret_is_host = false;
+    for (size_t i = json_array_size(place->under); i-- > 0;) {
+        const char *path = json_string_value(json_array_get(place->under, i));
+
+        if (path && lstat(path, &st) == 0)
+            return path;
+    }
+    *ret_is_host = place->base != NULL;
+    return place->base;
+}
+
 static int changes_of_file(const struct job *job, const struct job_place *place, change_visitor visit, void *context, struct rollbox_error *error) {
     auto_close int opened_old = -EBADF;
     auto_close int opened_new = -EBADF;
@@ -213,13 +228,15 @@ static int changes_of_file(const struct job *job, const struct job_place *place,
         return 0;
     if (r > 0)
         r = file_in(job->lower, job->n_lower, place, &change.old_parent, &old_name, &opened_old, &old_st);
-    if (r == 0 && place->base) {
-        old = open(place->base, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool is_host;
+    const char *base = below_file(place, &is_host);
+    if (r == 0 && base) {
+        old = open(base, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
         r = old < 0 ? (errno == ENOENT ? 0 : -errno) : fstat(old, &old_st) < 0 ? -errno : 1;
         root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
         change.old_parent = root;
-        change.old_is_host = true;
-        old_name = place->base + 1;
+        change.old_is_host = is_host;
+        old_name = base + 1;
     } else if (r == 1) {
         old = files_open(change.old_parent, old_name, 0);
         r = old < 0 ? old : 1;

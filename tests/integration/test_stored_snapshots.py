@@ -90,3 +90,19 @@ def test_what_began_elsewhere_is_exported_under_its_own_policy(engine, tmp_path)
         with pytest.raises(FeatureMissing):
             box.export(str(tmp_path / "y.snapshot"))
         assert not (tmp_path / "y.snapshot").exists()
+
+
+def test_what_began_with_a_snapshot_is_committed_whole(engine, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a").write_text("a\n")
+    reachable(work)
+    policy = {"fs_writable": [str(work)]}
+    with Sandbox(Policy(**policy), engine=engine) as box:
+        sh(box, f"echo 1 > {work}/one; rm {work}/a")
+        box.export(str(tmp_path / "x.snapshot"))
+    take_in(tmp_path / "x.snapshot", "x")
+    with Sandbox(Policy(image="snapshot:x", **policy), engine=engine) as box:
+        sh(box, f"echo 2 > {work}/two")
+        box.commit()
+    assert {path.name: path.read_text() for path in work.iterdir()} == {"one": "1\n", "two": "2\n"}
