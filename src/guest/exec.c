@@ -4,7 +4,7 @@
  *
  * The child shares init's memory and init sleeps until it has executed or ended, so nothing is copied, and the child leaves word of a failure in
  * a variable. Whether the program truly runs is known without doubt: only an exec that succeeded wakes init with `executing` set and
- * no error; a child killed on its way there never set it.
+ * no error. A child that was killed on its way there is told as killed: in a session others may do that, and it is no failure of ours.
  *
  * It is not vfork: in a session other commands run, and one of them could stop the child just then, and with it an init that
  * sleeps in the kernel. The kernel clears a word and wakes who waits for it when the child lets go of init's memory; init waits for that, and looks up now and then.
@@ -171,10 +171,10 @@ pid_t exec_spawn(const struct box *box, const struct exec_request *request, stru
     if (pid < 0)
         return guest_fault(fault, GUEST_STAGE_SPAWN, 0, -errno);
     await_release(pid, &memory);
-    if (child.executing && !child.error)
+    if (!child.error)
         return pid;
     waitpid(pid, NULL, __WALL);
     fault->stage = child.fault.stage ? child.fault.stage : GUEST_STAGE_SPAWN;
     fault->operation = child.fault.operation;
-    return child.error ? child.error : -EINTR;
+    return child.error;
 }
