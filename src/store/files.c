@@ -555,6 +555,8 @@ int tree_digest_entry(struct digest *digest, const struct files_entry *entry, in
 }
 
 struct digesting {
+    files_filter keep;
+    const void *keep_context;
     struct digest digest;
     struct inodes inodes;
     struct tree_digest found;
@@ -570,6 +572,8 @@ static int digest_visit(void *context, const struct files_entry *entry, struct r
 
     if (files_is_left_out(&entry->st))
         return 0;
+    if (digesting->keep && entry->path_length && !strchr(entry->path, '/') && !digesting->keep(digesting->keep_context, entry->name))
+        return FILES_SKIP;
     if (regular) {
         struct inode *inode = NULL;
 
@@ -601,7 +605,11 @@ static int digest_visit(void *context, const struct files_entry *entry, struct r
 }
 
 int tree_digest(int root, struct tree_digest *ret_digest, struct rollbox_error *error) {
-    struct digesting digesting = { 0 };
+    return tree_digest_some(root, NULL, NULL, ret_digest, error);
+}
+
+int tree_digest_some(int root, files_filter keep, const void *context, struct tree_digest *ret_digest, struct rollbox_error *error) {
+    struct digesting digesting = { .keep = keep, .keep_context = context };
 
     tree_digest_begin(&digesting.digest);
     int r = files_walk(root, digest_visit, &digesting, error);

@@ -108,6 +108,10 @@ struct tree_digest {
 
 int tree_digest(int root, struct tree_digest *ret_digest, struct rollbox_error *error);
 
+/* Of the entries of the top directory only those that `keep` wants. */
+typedef bool (*files_filter)(const void *context, const char *name);
+int tree_digest_some(int root, files_filter keep, const void *context, struct tree_digest *ret_digest, struct rollbox_error *error);
+
 /* One entry at a time, for who walks by itself. `content` is the content digest of a regular file; `target` a link's. */
 struct digest;
 void tree_digest_begin(struct digest *digest);

@@ -39,6 +39,7 @@
 /* ---- export --------------------------------------------------------------------------------------------------------- */
 
 struct export {
+    const struct job *job;
     struct archive *archive;
     struct rollbox_error *error;
     size_t layer;
@@ -122,6 +123,16 @@ static int write_file(struct export *export, struct archive_entry *to, const str
     return write_content(export, fd, entry, segments, n, dense, digest);
 }
 
+/* A layer's directory has more than the places' parts in it: what the overlays work with. */
+static bool is_part(const void *context, const char *name) {
+    const struct job *job = context;
+
+    for (size_t i = 0; i < job->n_places; i++)
+        if (strcmp(job->places[i].part, name) == 0)
+            return true;
+    return false;
+}
+
 static int export_visit(void *context, const struct files_entry *entry, struct rollbox_error *error) {
     struct export *export = context;
     auto_buf struct buf name = BUF_INIT;
@@ -136,6 +147,8 @@ static int export_visit(void *context, const struct files_entry *entry, struct r
     (void)error;
     if (files_is_left_out(&entry->st))
         return 0;
+    if (entry->path_length && !strchr(entry->path, '/') && !is_part(export->job, entry->name))
+        return FILES_SKIP;
     struct archive_entry *to = archive_entry_new();
     buf_printf(&name, "%zu/%s", export->layer, entry->path);
     if (!to || buf_failed(&name)) {
@@ -245,13 +258,13 @@ static int write_layers(struct export *export, const struct job *job, const stru
 
 static int write_archive(const struct job *job, int fd, uint64_t *ret_files, struct rollbox_error *error) {
     size_t n = job->n_lower + job->n_upper;
-    struct export export = { .archive = archive_write_new(), .error = error, .chunk = malloc(CHUNK) };
+    struct export export = { .job = job, .archive = archive_write_new(), .error = error, .chunk = malloc(CHUNK) };
     auto_free struct tree_digest *digests = calloc(n + 1, sizeof *digests);
     json_t *manifest = NULL;
     int r = export.archive && export.chunk && digests ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
 
     for (size_t i = 0; r == 0 && i < n; i++)
-        r = tree_digest(layer_at(job, i), &digests[i], error);
+        r = tree_digest_some(layer_at(job, i), is_part, job, &digests[i], error);
     if (r == 0 && !(manifest = manifest_of(job, digests, n)))
         r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "export", "out of memory");
     if (r == 0) {

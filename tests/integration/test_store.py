@@ -502,6 +502,7 @@ def snapshot(layers):
 
 def test_export_and_import(store, layers):  # noqa: F811
     first, second = snapshot(layers)
+    layers.tree("first/w/p0/work", {"x": b"the overlay's own"})
     file = store.home / "snapshot"
     answer = layers.job("export", str(file), lower=[first], upper=[second], places=PLACES)
     assert answer["layers"] == 2 and answer["bytes"] == os.path.getsize(file) < 1 << 20
@@ -511,6 +512,7 @@ def test_export_and_import(store, layers):  # noqa: F811
     shown = store.json("image", "show", "snapshot:s:1")
     assert shown["places"] == [{"part": "p0", "path": "/work", "kind": "directory"}]
     one, two = (store.path / "layers" / row["id"] / "fs" / "p0" for row in shown["layers"])
+    assert os.listdir(one.parent) == ["p0"]
     assert stat.S_ISCHR(os.lstat(one / "gone").st_mode) and os.lstat(one / "gone").st_rdev == 0
     assert os.getxattr(one / "hidden", "user.overlay.opaque") == b"y"
     assert os.listxattr(one / "x") == ["user.kept"] and os.lstat(one / "x").st_ino == os.lstat(one / "y").st_ino
