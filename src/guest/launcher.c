@@ -20,6 +20,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -381,6 +382,7 @@ int main(int argc, char **argv) {
     struct guest_record ready = { .kind = GUEST_TEMPLATE_READY };
     struct guest_fault fault = { .stage = GUEST_STAGE_PLAN };
     const struct plan *plan = NULL;
+    struct rlimit files;
     sigset_t all;
 
     /* As root: the first of the host's ids that our user namespace will have. */
@@ -391,6 +393,9 @@ int main(int argc, char **argv) {
     sigprocmask(SIG_SETMASK, &all, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     prctl(PR_SET_NAME, "rollbox-launch", 0, 0, 0);
+    /* What the engine, or who started it, left us as a soft limit is nothing to hold init to. */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0)
+        (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){ files.rlim_max, files.rlim_max });
     /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
     bool early = argc > 2;      /* for a plan with namespaces, by "root" or another */
