@@ -462,6 +462,33 @@ def test_commit_sweeps_only_what_is_ours(layers):
     assert (base.parent / ".rollbox-commit-aaaa" / "precious").exists()
 
 
+def test_disk_full(layers):
+    """A commit, an export and an import of a snapshot onto a file system of one megabyte: an error that says so, and everything as it was."""
+    caller = layers.caller
+    upper, at, job = layers.layer("upper", {"large": os.urandom(3 << 20), "a": b"new"}), caller.directory(), caller.home / "job.json"
+    (layers.home / "outside").mkdir()
+    caller.own(layers.home / "outside")
+    place = {"part": "p0", "path": "/place", "base": f"{at}/base", "kind": "directory"}
+    caller.write(job, json.dumps({"places": [place], "lower": [], "upper": [3]}))
+    program = binaries() / "rollbox-store"
+    script = f"""mount -t tmpfs -o size=1m none {at} && mkdir {at}/base && echo old > {at}/base/a && exec 3< {upper}
+        ! {program} commit --json < {job} || exit 3
+        test "$(cat {at}/base/a)" = old && test "$(ls -A {at})" = base || exit 4
+        ! {program} export --json {at}/snapshot < {job} || exit 5
+        test "$(ls -A {at})" = base && {program} export {layers.home}/outside/snapshot < {job} || exit 6
+        ! {program} import-snapshot --json --store {at}/store --name s {layers.home}/outside/snapshot || exit 7
+        test -z "$(ls -A {at}/store/tmp {at}/store/layers {at}/store/snapshots | grep -v :)" || exit 8
+        rm {upper}/p0/large && {program} commit --json < {job} && test "$(cat {at}/base/a)" = new || exit 9"""
+    namespaces = ["--mount"] if caller.uid == 0 else ["--user", "--map-root-user", "--mount"]
+    done = caller.call("unshare", *namespaces, "--propagation", "private", "sh", "-c", script)
+    if b"mount" in done.stderr and b"permission denied" in done.stderr.lower():
+        pytest.skip(f"needs userns: {done.stderr.decode()}")
+    if b"cannot keep layers" in done.stderr:
+        pytest.skip("needs xattr: tmpfs has user attributes from Linux 6.6 on")
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
+    assert [json.loads(line)["error"]["code"] for line in done.stderr.splitlines()] == ["resource_exhausted"] * 3
+
+
 @of("commit")
 def test_killed_while_committing(layers, fault):
     """The host's directory is the old or the new version, as a whole, and the next commit leaves nothing else beside it."""
