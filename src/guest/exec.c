@@ -22,6 +22,7 @@
 
 #include "base/fd.h"
 #include "guest/command.h"
+#include "guest/determinism.h"
 #include "sys/syscalls.h"
 
 #define TICK_NS 5000000
@@ -30,6 +31,7 @@
 struct child {
     const struct box *box;
     const struct exec_request *request;
+    struct determinism_start determinism;
     volatile struct guest_fault fault;
     volatile int error;         /* -errno */
     volatile bool executing;
@@ -119,6 +121,9 @@ static int prepare(struct child *child) {
     /* In a session it is in the domain since its birth. */
     if (box->ruleset >= 0 && (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
+    /* While it still has the socket to init. What follows must not be asked about. */
+    if (determinism_wanted(box->plan) && (r = determinism_enter(box->plan, &child->determinism)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 1, r);
     if ((r = set_streams(child->request->fds, child->request->n_fds)) < 0)
         return guest_fault(fault, GUEST_STAGE_STREAMS, 0, r);
     if (child->request->terminal && (r = terminal_control()) < 0)
@@ -166,11 +171,20 @@ pid_t exec_spawn(const struct box *box, const struct exec_request *request, stru
     static _Alignas(16) char stack[32768];
     struct child child = { .box = box, .request = request };
     volatile int memory = 1;
+    int r = determinism_wanted(box->plan) ? determinism_begin(box->plan, &child.determinism) : 0;
+
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 2, r);
     pid_t pid = clone(child_main, stack + sizeof stack, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, &child, NULL, NULL, &memory);
 
     if (pid < 0)
-        return guest_fault(fault, GUEST_STAGE_SPAWN, 0, -errno);
-    await_release(pid, &memory);
+        r = guest_fault(fault, GUEST_STAGE_SPAWN, 0, -errno);
+    else
+        await_release(pid, &memory);
+    if (determinism_wanted(box->plan))
+        determinism_end(&child.determinism, child.executing && !child.error);
+    if (r < 0)
+        return r;
     if (!child.error)
         return pid;
     waitpid(pid, NULL, __WALL);

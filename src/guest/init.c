@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "guest/command.h"
+#include "guest/determinism.h"
 #include "guest/files.h"
 #include "sys/syscalls.h"
 
@@ -141,11 +142,19 @@ _Noreturn void init_run(struct box *box) {
     if (signals < 0)
         init_leave(box, 1);
     for (bool more = false;;) {
-        struct pollfd events[2] = { { box->socket, POLLIN, 0 }, { signals, POLLIN, 0 } };
+        static struct pollfd events[2 + DETERMINISM_MAX_LISTENERS];
         struct signalfd_siginfo info;
+        int timeout_ms;
+        size_t n_listeners = determinism_poll(events + 2, &timeout_ms);
 
-        if (poll(events, 2, more ? 0 : -1) < 0 && errno != EINTR)
-            init_leave(box, 1);
+        events[0] = (struct pollfd){ box->socket, POLLIN, 0 };
+        events[1] = (struct pollfd){ signals, POLLIN, 0 };
+        if (poll(events, 2 + n_listeners, more ? 0 : timeout_ms) < 0) {
+            if (errno != EINTR)
+                init_leave(box, 1);
+            continue;
+        }
+        determinism_serve(box->plan, events + 2, n_listeners);
         if (events[1].revents)
             (void)!read(signals, &info, sizeof info);
         if (events[1].revents || more)

@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "guest/determinism.h"
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 
@@ -218,6 +219,24 @@ static int mount_at(int root, const char *source, const char *path, const char *
     return r;
 }
 
+/* Read-only. With a seed or a clock init keeps a copy of the mount that is not, for memory of its guests (determinism_vdso.c); so it is this mount that is made read-only, and not the file system. */
+static int mount_proc(int root, const struct plan *plan, const char *path, bool strictly) {
+    struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
+    unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    int r = mount_at(root, "proc", path, "proc", determinism_wanted(plan) ? flags : flags | MS_RDONLY, NULL, strictly);
+
+    if (r < 0 || !determinism_wanted(plan))
+        return r;
+    int mounted = open_strictly(root, below(path), O_PATH);
+    if (mounted < 0)
+        return mounted;
+    r = determinism_proc = sys_open_tree(mounted, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    if (r >= 0)
+        r = sys_mount_setattr(mounted, "", AT_EMPTY_PATH, &read_only);
+    close(mounted);
+    return r;
+}
+
 /* Where the template is: the root, until the sandbox enters an image's. */
 static int template_of(const struct box *box, int root) {
     return box->template >= 0 ? box->template : root;
@@ -410,7 +429,7 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
     case PLAN_OP_COVER_IF:
         return cover(root, box, plan, op, strictly);
     case PLAN_OP_PROC:
-        return mount_at(root, "proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL, strictly);
+        return mount_proc(root, plan, path, strictly);
     case PLAN_OP_DEVPTS:
         return mount_at(root, "devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, source, strictly);
     }

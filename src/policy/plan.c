@@ -426,7 +426,8 @@ static void add_proc(struct compiler *c) {
 
     if (!c->host->image)
         box(c, PLAN_OP_PROC, "/proc", NULL, 0);
-    compiler_rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_OWN);
+    /* With a seed or a clock init, which in a session is in the commands' domain, writes to memory of guests there. What guests see is mounted read-only. */
+    compiler_rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR | (c->plan.flags & (PLAN_SEED | PLAN_CLOCK) ? LANDLOCK_ACCESS_FS_WRITE_FILE : 0), PLAN_RULE_OWN);
     for (size_t i = 0; i < ARRAY_SIZE(fakes); i += 2) {
         snprintf(path, sizeof path, PLAN_HIDDEN "/proc/%s", fakes[i]);
         file(c, path, fakes[i + 1], 0444);

@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * random_seed and time_start: init answers for the kernel.
+ *
+ * Each command installs, just before it executes, a small seccomp program (policy/determinism.c) whose verdict is "ask". Its listener comes to init, which is asked by the whole tree of that command, and by nobody else. A new
+ * image is put in order at the first thing that its C library does: the 16 bytes of AT_RANDOM, from which canaries come, and the clocks of its vDSO (determinism_vdso.c). After that only getrandom, forks and
+ * clocks read by a raw call are asked about.
+ *
+ * Randomness: each process has a stream of its own. A number is its state; every draw and every fork replaces it by another that follows from it. The state is kept where the kernel hands it to the child at a fork, in the same step, and takes it
+ * along at execve: in two resource limits that the kernel does not look at (RSS: the state; LOCKS: the process whose state it is, so that a child is seen to be one). So streams follow the tree of forks, whatever is scheduled
+ * when; init keeps nothing per process, and what a guest does to its own limits concerns its own stream alone (the program refuses even that).
+ *
+ * Whatever is read from a guest is hostile, and no more than its own chance and time is decided by it: each question is answered in bounded time, writes go to memory that the guest may write itself (but for a vDSO that is
+ * the kernel's own, byte for byte), and processes are named by the thread that waits for our answer. One that made itself unreadable to init gets the kernel's own answers.
+ */
+#include "guest/determinism.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/seccomp.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/chacha.h"
+#include "base/fd.h"
+#include "guest/command.h"
+#include "sys/syscalls.h"
+
+#define NS 1000000000ll
+#define NO_RANDOM_ADDRESSES 0x0040000   /* personality(2) */
+#define NEW_LISTENER 8u
+#define WAIT_KILLABLE 32u               /* 5.19: once we have received a question only death takes it back: else a signal would ask twice, and draw twice */
+#define SYNC_WAKE_UP_FLAG 1
+#define SET_FLAGS_REQUEST _IOW('!', 4, uint64_t)    /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, 6.6 */
+#define STATE_BIT (1ull << 62)          /* so that whoever takes the limit seriously finds it enormous */
+#define MAX_DRAW 262144                 /* bytes in one answer: getrandom may give less than was asked for */
+#define MAX_HELD 256
+#define FUTEX_SLICE_NS 2000000
+#define SLEEP_TICK_NS 5000000
+#define AUXV_ENTRIES 64
+
+/* What numbers are drawn for. */
+enum { PURPOSE_NEXT, PURPOSE_BYTES, PURPOSE_CHILD, PURPOSE_COMMAND };
+
+/* A question that is answered later: a wait until a time of day. */
+struct held {
+    uint64_t id;
+    int64_t until_ns;           /* by the clock of init_now_ns */
+    int64_t next_ns;            /* when to look again */
+    int listener;
+    pid_t pid;
+    bool futex;
+};
+
+static int listeners[DETERMINISM_MAX_LISTENERS];
+static size_t n_listeners;
+static struct held held[MAX_HELD];
+static size_t n_held;
+static uint64_t n_commands_begun;
+static int64_t offset_ns;               /* what the time of day is ahead of the kernel's */
+int determinism_proc = -1;
+
+/* ---- other processes ------------------------------------------------------------------------------------------------ */
+
+long determinism_read(pid_t pid, uint64_t from, void *to, size_t length) {
+    struct iovec ours = { to, length }, theirs = { (void *)(uintptr_t)from, length };
+
+    return sys_call6(__NR_process_vm_readv, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
+}
+
+long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length) {
+    struct iovec ours = { (void *)(uintptr_t)from, length }, theirs = { (void *)(uintptr_t)to, length };
+
+    return sys_call6(__NR_process_vm_writev, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
+}
+
+static int open_of(pid_t pid, const char *name, int flags) {
+    char path[48];
+    char *at = guest_put_number(path, (uint64_t)pid);
+
+    memcpy(at, name, strlen(name) + 1);
+    int fd = openat(determinism_proc, path, flags | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+int determinism_open_memory(pid_t pid) {
+    return open_of(pid, "/mem", O_RDWR);
+}
+
+/* Two of its auxiliary vector. False if there is none to be seen. */
+static bool read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) {
+    Elf64_auxv_t entries[AUXV_ENTRIES];
+    int fd = open_of(pid, "/auxv", O_RDONLY);
+
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, entries, sizeof entries);
+    close(fd);
+    *ret_vdso = *ret_random = 0;
+    for (ssize_t i = 0; i < n / (ssize_t)sizeof entries[0] && entries[i].a_type != AT_NULL; i++) {
+        if (entries[i].a_type == AT_SYSINFO_EHDR)
+            *ret_vdso = entries[i].a_un.a_val;
+        if (entries[i].a_type == AT_RANDOM)
+            *ret_random = entries[i].a_un.a_val;
+    }
+    return *ret_vdso && *ret_random;
+}
+
+/* From a file of /proc/PID: the text that follows a heading. */
+static const char *read_after(pid_t pid, char *text, size_t size, const char *heading) {
+    size_t length = strlen(heading);
+    int fd = open_of(pid, "/status", O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
+
+    if (fd >= 0)
+        close(fd);
+    for (ssize_t i = 0; i + (ssize_t)length < n; i++)
+        if (!strncmp(text + i, heading, length)) {
+            text[n] = '\0';
+            return text + i + length;
+        }
+    return NULL;
+}
+
+/* ---- streams -------------------------------------------------------------------------------------------------------- */
+
+struct stream {
+    uint64_t state;
+    pid_t owner;
+};
+
+static int limit_of(pid_t pid, int resource, const uint64_t *value, uint64_t *ret_value) {
+    uint64_t now[2], after[2] = { value ? *value | STATE_BIT : 0, RLIM64_INFINITY };
+    int r = (int)sys_call4(__NR_prlimit64, pid, resource, value ? after : NULL, ret_value ? now : NULL);
+
+    if (r == 0 && ret_value)
+        *ret_value = now[0] & ~STATE_BIT;
+    return r;
+}
+
+static int stream_store(pid_t pid, const struct stream *stream) {
+    uint64_t owner = (uint64_t)stream->owner;
+    int r = limit_of(pid, RLIMIT_RSS, &stream->state, NULL);
+
+    return r == 0 ? limit_of(pid, RLIMIT_LOCKS, &owner, NULL) : r;
+}
+
+static uint64_t derive(uint64_t seed, uint64_t state, uint32_t purpose) {
+    return chacha_number(seed, state, purpose) >> 2;
+}
+
+static bool is_thread_of(pid_t process, pid_t thread) {
+    return process > 0 && (process == thread || sys_call3(__NR_tgkill, process, thread, 0) == 0);
+}
+
+/* The process that a thread belongs to. */
+static pid_t process_of(pid_t thread) {
+    char text[1024];
+    const char *at = is_thread_of(thread, thread) ? NULL : read_after(thread, text, sizeof text, "\nTgid:\t");
+    pid_t process = 0;
+
+    for (; at && *at >= '0' && *at <= '9'; at++)
+        process = process * 10 + (*at - '0');
+    return process ? process : thread;
+}
+
+/* The stream of the process that a thread is of, as it is now. */
+static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
+    uint64_t owner = 0;
+    int r = limit_of(pid, RLIMIT_RSS, NULL, &ret_stream->state);
+
+    if (r == 0)
+        r = limit_of(pid, RLIMIT_LOCKS, NULL, &owner);
+    if (r < 0)
+        return r;
+    ret_stream->owner = (pid_t)owner;
+    if (ret_stream->owner != pid && !is_thread_of(ret_stream->owner, pid)) {
+        ret_stream->state = derive(seed, ret_stream->state, PURPOSE_CHILD);     /* a child that asks for the first time */
+        ret_stream->owner = process_of(pid);
+    }
+    return 0;
+}
+
+/* The next bytes of a process' stream into its memory. Their number or -errno. */
+static long draw(uint64_t seed, pid_t pid, uint64_t to, size_t length) {
+    uint8_t bytes[4096];
+    struct stream stream;
+    size_t done = 0;
+    int r = stream_load(seed, pid, &stream);
+
+    if (r < 0)
+        return r;
+    while (done < length) {
+        size_t n = length - done < sizeof bytes ? length - done : sizeof bytes;
+
+        for (size_t at = 0; at < n; at += CHACHA_BLOCK)
+            chacha_block(seed, stream.state, PURPOSE_BYTES, (uint32_t)((done + at) / CHACHA_BLOCK), bytes + at);
+        long written = determinism_write(pid, to + done, bytes, n);
+        if (written <= 0 && !done)
+            return written < 0 ? written : -EFAULT;
+        if (written > 0)
+            done += (size_t)written;
+        if (written != (long)n)
+            break;
+    }
+    stream.state = derive(seed, stream.state, PURPOSE_NEXT);
+    r = stream_store(pid, &stream);
+    return r < 0 ? r : (long)done;
+}
+
+/* Before a fork: parent and child go on from the new state, each in its own way. */
+static void advance(uint64_t seed, pid_t pid) {
+    struct stream stream;
+
+    if (stream_load(seed, pid, &stream) < 0)
+        return;
+    stream.state = derive(seed, stream.state, PURPOSE_NEXT);
+    (void)stream_store(pid, &stream);
+}
+
+/* ---- new images ----------------------------------------------------------------------------------------------------- */
+
+/* Where the vDSO cannot be patched, the program does not learn of it, and asks the kernel for the time. The entry is on its stack, below the bytes of AT_RANDOM. */
+static bool hide_vdso(pid_t pid, uint64_t vdso, uint64_t random) {
+    uint64_t words[256], ignore = AT_IGNORE, start = (random & ~7ull) - sizeof words;
+
+    if (determinism_read(pid, start, words, sizeof words) != (long)sizeof words)
+        return false;
+    for (size_t i = 0; i + 1 < sizeof words / sizeof words[0]; i++)
+        if (words[i] == AT_SYSINFO_EHDR && words[i + 1] == vdso)
+            return determinism_write(pid, start + i * sizeof words[0], &ignore, sizeof ignore) == (long)sizeof ignore;
+    return false;
+}
+
+static void put_in_order(const struct plan *plan, pid_t pid) {
+    uint64_t vdso, random;
+
+    if (!read_auxv(pid, &vdso, &random))
+        return;
+    enum vdso_state state = vdso_look(pid, vdso);
+    bool is_new = state == VDSO_FRESH ? vdso_patch(pid, vdso) == 0 || hide_vdso(pid, vdso, random) : state == VDSO_UNKNOWN && hide_vdso(pid, vdso, random);
+    if (is_new && plan->flags & PLAN_SEED)
+        (void)draw(plan->seed, pid, random, 16);
+}
+
+/* ---- answers -------------------------------------------------------------------------------------------------------- */
+
+static void answer(int listener, uint64_t id, long value, int error, uint32_t flags) {
+    struct seccomp_notif_resp response = { .id = id, .val = value, .error = error, .flags = flags };
+
+    (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
+}
+
+static void let_pass(int listener, uint64_t id) {
+    answer(listener, id, 0, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE);
+}
+
+/* What writing to the asker came to. One that we may not write to is the kernel's. */
+static void answer_written(int listener, uint64_t id, long r, long value) {
+    if (r == -EPERM || r == -ESRCH)
+        let_pass(listener, id);
+    else
+        answer(listener, id, r < 0 ? 0 : value, r < 0 ? (int)r : 0, 0);
+}
+
+static int64_t now_of(clockid_t clock) {
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * NS + t.tv_nsec + offset_ns;
+}
+
+static void answer_clock(int listener, const struct seccomp_notif *question) {
+    pid_t pid = (pid_t)question->pid;
+    const uint64_t *arguments = (const uint64_t *)question->data.args;
+    bool is_clock = question->data.nr == __NR_clock_gettime;
+    int64_t now = now_of(is_clock ? (clockid_t)(int)arguments[0] : CLOCK_REALTIME), result[2] = { now / NS, now % NS };
+    uint64_t vdso, random;
+    long r = 0;
+
+    /* The vDSO, where it cannot tell the time itself: our code around it adds the offset. */
+    if (read_auxv(pid, &vdso, &random) && vdso_contains(vdso, question->data.instruction_pointer)) {
+        let_pass(listener, question->id);
+        return;
+    }
+    if (question->data.nr == __NR_time) {
+        if (arguments[0])
+            r = determinism_write(pid, arguments[0], result, sizeof result[0]);
+        answer_written(listener, question->id, r, (long)result[0]);
+        return;
+    }
+    if (!is_clock) {
+        static const uint64_t no_zone;
+
+        result[1] /= 1000;
+        if (arguments[1])
+            r = determinism_write(pid, arguments[1], &no_zone, sizeof no_zone);
+    }
+    if (r >= 0 && (arguments[is_clock] || is_clock))
+        r = determinism_write(pid, arguments[is_clock], result, sizeof result);
+    answer_written(listener, question->id, r, 0);
+}
+
+static void answer_random(const struct plan *plan, int listener, const struct seccomp_notif *question) {
+    uint64_t length = question->data.args[1];
+
+    if (question->data.args[2] & ~7ull || !length) {
+        let_pass(listener, question->id);
+        return;
+    }
+    long r = draw(plan->seed, (pid_t)question->pid, question->data.args[0], length < MAX_DRAW ? (size_t)length : MAX_DRAW);
+    answer_written(listener, question->id, r, r);
+}
+
+/* ---- waits until a time of day -------------------------------------------------------------------------------------- */
+
+static void hold(int listener, const struct seccomp_notif *question) {
+    bool futex = question->data.nr == __NR_futex;
+    clockid_t clock = futex ? CLOCK_REALTIME : (clockid_t)(int)question->data.args[0];
+    int64_t time[2];
+    long r = determinism_read((pid_t)question->pid, question->data.args[futex ? 3 : 2], time, sizeof time);
+
+    if (r != (long)sizeof time || time[0] < 0 || time[1] < 0 || time[1] >= NS) {
+        let_pass(listener, question->id);       /* the kernel says what is wrong with it */
+        return;
+    }
+    int64_t left = time[0] > INT64_MAX / NS - 1 ? INT64_MAX / 2 : time[0] * NS + time[1] - now_of(clock), now = init_now_ns();
+    if (futex) {
+        uint32_t word;
+
+        r = determinism_read((pid_t)question->pid, question->data.args[0], &word, sizeof word);
+        if (r != (long)sizeof word || word != (uint32_t)question->data.args[2]) {
+            answer(listener, question->id, 0, r < 0 ? (int)r : -EAGAIN, 0);
+            return;
+        }
+    }
+    if (left <= 0 || n_held == MAX_HELD) {
+        answer(listener, question->id, 0, left > 0 ? (futex ? -EAGAIN : -EINTR) : futex ? -ETIMEDOUT : 0, 0);
+        return;
+    }
+    held[n_held++] = (struct held){ .id = question->id, .listener = listener, .pid = (pid_t)question->pid, .futex = futex, .until_ns = now > INT64_MAX - left ? INT64_MAX : now + left, .next_ns = now + (futex ? FUTEX_SLICE_NS : SLEEP_TICK_NS) };
+}
+
+static bool has_signal(pid_t pid) {
+    char text[2048];
+    static const char *const headings[] = { "\nSigPnd:\t", "\nShdPnd:\t" };
+
+    for (size_t i = 0; i < 2; i++) {
+        const char *at = read_after(pid, text, sizeof text, headings[i]);
+
+        for (; at && *at && *at != '\n'; at++)
+            if (*at != '0')
+                return true;
+    }
+    return false;
+}
+
+/* A wait is cut into slices: while its question is held, no signal reaches the process. A futex is looked at again by the one who waits for it; a sleep ends early for a signal. */
+static bool is_over(struct held *h, int64_t now) {
+    if (now >= h->until_ns) {
+        answer(h->listener, h->id, 0, h->futex ? -ETIMEDOUT : 0, 0);
+        return true;
+    }
+    if (now < h->next_ns)
+        return false;
+    if (h->futex || has_signal(h->pid)) {
+        answer(h->listener, h->id, 0, h->futex ? -EAGAIN : -EINTR, 0);
+        return true;
+    }
+    h->next_ns = now + SLEEP_TICK_NS;
+    return ioctl(h->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &h->id) < 0;
+}
+
+static void look_at_held(void) {
+    int64_t now = n_held ? init_now_ns() : 0;
+
+    for (size_t i = n_held; i-- > 0;)
+        if (is_over(&held[i], now))
+            held[i] = held[--n_held];
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------------------- */
+
+static void answer_one(const struct plan *plan, int listener) {
+    struct seccomp_notif question = { 0 };
+
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &question) < 0)
+        return;
+    /* Its thread may have been killed just now, and its id be another's. */
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &question.id) < 0)
+        return;
+    switch (question.data.nr) {
+    case __NR_getrandom:
+        answer_random(plan, listener, &question);
+        return;
+    case __NR_clock_gettime:
+    case __NR_gettimeofday:
+    case __NR_time:
+        answer_clock(listener, &question);
+        return;
+    case __NR_clock_nanosleep:
+    case __NR_futex:
+        hold(listener, &question);
+        return;
+    case __NR_fork:
+    case __NR_vfork:
+    case __NR_clone:
+        advance(plan->seed, (pid_t)question.pid);
+        break;
+    default:
+        put_in_order(plan, (pid_t)question.pid);
+    }
+    let_pass(listener, question.id);
+}
+
+size_t determinism_poll(struct pollfd *events, int *ret_timeout_ms) {
+    *ret_timeout_ms = -1;
+    for (size_t i = 0; i < n_listeners; i++)
+        events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
+    for (size_t i = 0, now = n_held ? (size_t)init_now_ns() : 0; i < n_held; i++) {
+        int64_t at = held[i].next_ns < held[i].until_ns ? held[i].next_ns : held[i].until_ns, left = at - (int64_t)now;
+        int ms = left <= 0 ? 0 : (int)(left / 1000000) + 1;
+
+        if (*ret_timeout_ms < 0 || ms < *ret_timeout_ms)
+            *ret_timeout_ms = ms;
+    }
+    return n_listeners;
+}
+
+static void forget(size_t i) {
+    for (size_t j = n_held; j-- > 0;)
+        if (held[j].listener == listeners[i])
+            held[j] = held[--n_held];
+    close(listeners[i]);
+    listeners[i] = listeners[--n_listeners];
+}
+
+void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n) {
+    look_at_held();
+    for (size_t i = n; i-- > 0;) {
+        if (events[i].revents & POLLIN)
+            answer_one(plan, listeners[i]);
+        else if (events[i].revents)
+            forget(i);          /* nobody is left who could ask */
+    }
+}
+
+/* ---- commands ------------------------------------------------------------------------------------------------------- */
+
+int determinism_begin(const struct plan *plan, struct determinism_start *start) {
+    start->ends[0] = start->ends[1] = -1;
+    if (n_listeners == DETERMINISM_MAX_LISTENERS)
+        return -EAGAIN;
+    if (!n_commands_begun) {
+        if (plan->flags & PLAN_CLOCK)
+            offset_ns = plan->clock_seconds * NS + plan->clock_nanoseconds - now_of(CLOCK_REALTIME_COARSE);     /* the clock that is behind by up to a tick: none is to tell a time before the start */
+        vdso_prepare(plan->flags & PLAN_SEED, plan->flags & PLAN_CLOCK, offset_ns);
+    }
+    start->stream = derive(plan->seed, n_commands_begun++, PURPOSE_COMMAND);
+    return (int)sys_call4(__NR_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->ends);
+}
+
+int determinism_enter(const struct plan *plan, const struct determinism_start *start) {
+    struct sock_fprog program = { .len = (unsigned short)plan->notify.n, .filter = (void *)(uintptr_t)((const char *)plan + plan->notify.offset) };
+    struct stream stream = { .state = start->stream };
+    int r = 0;
+
+    if (plan->flags & PLAN_SEED) {
+        r = (int)sys_call1(__NR_personality, NO_RANDOM_ADDRESSES);
+        if (r >= 0)
+            r = stream_store(0, &stream);
+    }
+    if (r < 0)
+        return r;
+    int listener = sys_seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE, &program);
+    return listener < 0 ? listener : fd_send(start->ends[1], "", 1, &listener, 1);
+}
+
+void determinism_end(struct determinism_start *start, bool executed) {
+    int fds[FD_MESSAGE_MAX_FDS];
+    size_t n = 0;
+    char byte;
+
+    if (start->ends[1] >= 0)
+        close(start->ends[1]);
+    if (executed && fd_receive(start->ends[0], &byte, 1, fds, &n) == 1 && n == 1) {
+        (void)ioctl(fds[0], SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
+        listeners[n_listeners++] = fds[0];
+    }
+    if (start->ends[0] >= 0)
+        close(start->ends[0]);
+}

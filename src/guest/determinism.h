@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* random_seed and time_start inside a sandbox. determinism.c has the model, determinism_vdso.c how clocks are read without a system call. */
+#ifndef ROLLBOX_GUEST_DETERMINISM_H
+#define ROLLBOX_GUEST_DETERMINISM_H
+
+#include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "guest/internal.h"
+
+/* Trees of commands that init is asked by, background ones of commands that have ended included. */
+#define DETERMINISM_MAX_LISTENERS 1024
+
+/* What a command's child and init share on the way to execve. */
+struct determinism_start {
+    int ends[2];                /* sockets: init's, the child's; -1 */
+    uint64_t stream;            /* where its randomness starts */
+};
+
+/* A /proc of the sandbox' own that may be written to, which no guest sees (ops.c). */
+extern int determinism_proc;
+
+static inline bool determinism_wanted(const struct plan *plan) {
+    return plan->flags & (PLAN_SEED | PLAN_CLOCK);
+}
+
+/* In init, before the child is made; 0 or -errno. */
+int determinism_begin(const struct plan *plan, struct determinism_start *start);
+/* In the child, as long as it has its descriptors; from here on it may do nothing but what leads to execve. 0 or -errno. */
+int determinism_enter(const struct plan *plan, const struct determinism_start *start);
+/* In init, once the child has executed or ended: takes the listener over. */
+void determinism_end(struct determinism_start *start, bool executed);
+
+/* init's loop. How many entries of events[0..DETERMINISM_MAX_LISTENERS) it fills; and the milliseconds until it wants to be called at the latest, -1: never. */
+size_t determinism_poll(struct pollfd *events, int *ret_timeout_ms);
+/* Answers what there is, one question a listener, so that none holds up another. */
+void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n);
+
+/* determinism_vdso.c. Prepares the patched image; without it clocks are asked of init. `offset_ns` is what the time of day is ahead of the kernel's. */
+void vdso_prepare(bool seed, bool clock, int64_t offset_ns);
+enum vdso_state { VDSO_OTHER, VDSO_FRESH, VDSO_PATCHED, VDSO_UNKNOWN };    /* unknown: nothing can be said of any, as ours is of no known make */
+/* What a process has at `base`. */
+enum vdso_state vdso_look(pid_t pid, uint64_t base);
+/* Into a process whose image is fresh: 0 or -errno. */
+int vdso_patch(pid_t pid, uint64_t base);
+/* Is the address one of the image at `base`? */
+bool vdso_contains(uint64_t base, uint64_t address);
+
+/* Memory of another process, under its own protections: the number of bytes, or -errno. */
+long determinism_read(pid_t pid, uint64_t from, void *to, size_t length);
+long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length);
+/* Its /proc/PID/mem, or -errno. */
+int determinism_open_memory(pid_t pid);
+
+#endif

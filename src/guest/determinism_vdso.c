@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clocks without a system call: the vDSO of a guest's process, patched.
+ *
+ * The kernel maps the same two pages of code into every process: ours are theirs. So the image is read here, in init, where no guest can have touched it, patched once, and written as a whole into each new program before
+ * its C library looks for symbols in it. A process whose pages are not, byte for byte, what the kernel gave it is left alone: whatever it has done there is its own.
+ *
+ * The patch is a piece of position-independent code in the unused tail of the image. The dynamic symbols of clock_gettime point to it; it calls the kernel's own code and adds the offset to clocks that tell the time of day.
+ * gettimeofday and time are done by it, and getrandom's says that there is none (its state would be in the process' memory), and their old entries jump there.
+ */
+#include <elf.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include "guest/determinism.h"
+#include "sys/syscalls.h"
+
+#if defined(__x86_64__)
+
+#define MAX_IMAGE 16384u
+#define MAX_SYMBOLS 64u
+#define NS 1000000000
+
+/* Named in the order of their places; `original` is the operand of the one call out of it. */
+__asm__(".pushsection .rodata\n"
+        ".balign 16\n"
+        "vdso_blob:\n"
+        "vdso_blob_seconds: .quad 0\n"
+        "vdso_blob_nanoseconds: .quad 0\n"
+        "vdso_blob_clock_gettime:\n"
+        "   push %rdi\n"
+        "   push %rsi\n"
+        "   sub $8, %rsp\n"
+        "   .byte 0xe8\n"                       /* call */
+        "vdso_blob_original: .long 0\n"
+        "   add $8, %rsp\n"
+        "   pop %rsi\n"
+        "   pop %rdi\n"
+        "   test %eax, %eax\n"
+        "   jnz 2f\n"
+        "   cmp $11, %edi\n"
+        "   ja 2f\n"
+        "   mov $0x821, %ecx\n"                 /* CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI */
+        "   bt %edi, %ecx\n"
+        "   jnc 2f\n"
+        "   mov vdso_blob_seconds(%rip), %rdx\n"
+        "   mov vdso_blob_nanoseconds(%rip), %rcx\n"
+        "   add (%rsi), %rdx\n"
+        "   add 8(%rsi), %rcx\n"
+        "   cmp $1000000000, %rcx\n"
+        "   jl 1f\n"
+        "   sub $1000000000, %rcx\n"
+        "   inc %rdx\n"
+        "1: mov %rdx, (%rsi)\n"
+        "   mov %rcx, 8(%rsi)\n"
+        "2: ret\n"
+        "vdso_blob_gettimeofday:\n"
+        "   test %rdi, %rdi\n"
+        "   jz 1f\n"
+        "   push %rdi\n"
+        "   push %rsi\n"
+        "   sub $24, %rsp\n"
+        "   mov %rsp, %rsi\n"
+        "   xor %edi, %edi\n"
+        "   call vdso_blob_clock_gettime\n"
+        "   mov (%rsp), %r8\n"
+        "   mov 8(%rsp), %rax\n"
+        "   add $24, %rsp\n"
+        "   pop %rsi\n"
+        "   pop %rdi\n"
+        "   xor %edx, %edx\n"
+        "   mov $1000, %ecx\n"
+        "   div %rcx\n"
+        "   mov %r8, (%rdi)\n"
+        "   mov %rax, 8(%rdi)\n"
+        "1: test %rsi, %rsi\n"
+        "   jz 2f\n"
+        "   movq $0, (%rsi)\n"
+        "2: xor %eax, %eax\n"
+        "   ret\n"
+        "vdso_blob_time:\n"
+        "   push %rdi\n"
+        "   sub $16, %rsp\n"
+        "   mov %rsp, %rsi\n"
+        "   mov $5, %edi\n"                     /* CLOCK_REALTIME_COARSE, as the kernel's */
+        "   call vdso_blob_clock_gettime\n"
+        "   mov (%rsp), %rax\n"
+        "   add $16, %rsp\n"
+        "   pop %rdi\n"
+        "   test %rdi, %rdi\n"
+        "   jz 1f\n"
+        "   mov %rax, (%rdi)\n"
+        "1: ret\n"
+        "vdso_blob_getrandom:\n"
+        "   mov $-38, %rax\n"                   /* -ENOSYS */
+        "   ret\n"
+        "vdso_blob_end:\n"
+        ".popsection\n");
+
+extern const char vdso_blob[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
+
+static const char *fresh;               /* our own; NULL: there is none that can be patched */
+static char patched[MAX_IMAGE];
+static size_t length;
+
+/* Nothing in here is a guest's. Still it is a file of unknown make: what is not as expected is not patched. */
+struct image {
+    const Elf64_Ehdr *header;
+    const Elf64_Sym *symbols;
+    const char *names;
+    size_t n_symbols, names_length, end;
+};
+
+static bool find_tables(struct image *image) {
+    const char *base = (const char *)image->header;
+    const Elf64_Phdr *segments = (const void *)(base + image->header->e_phoff);
+
+    image->end = image->header->e_shoff + (size_t)image->header->e_shnum * image->header->e_shentsize;
+    for (unsigned i = 0; i < image->header->e_phnum; i++) {
+        if (segments[i].p_type == PT_LOAD && (segments[i].p_vaddr != segments[i].p_offset || segments[i].p_offset))
+            return false;
+        if (segments[i].p_offset + segments[i].p_filesz > image->end)
+            image->end = segments[i].p_offset + segments[i].p_filesz;
+        for (const Elf64_Dyn *d = (const void *)(base + segments[i].p_offset); segments[i].p_type == PT_DYNAMIC && d->d_tag != DT_NULL; d++) {
+            if (d->d_tag == DT_SYMTAB)
+                image->symbols = (const void *)(base + d->d_un.d_ptr);
+            if (d->d_tag == DT_STRTAB)
+                image->names = base + d->d_un.d_ptr;
+            if (d->d_tag == DT_STRSZ)
+                image->names_length = d->d_un.d_val;
+        }
+    }
+    if (!image->symbols || image->names < (const char *)image->symbols || image->end > MAX_IMAGE - 4096)
+        return false;
+    image->n_symbols = (size_t)(image->names - (const char *)image->symbols) / sizeof *image->symbols;     /* the one follows the other */
+    return image->n_symbols <= MAX_SYMBOLS;
+}
+
+/* The place of a function, under its plain name and with the prefix; 0: it has none. Makes both point to `to`, if that is given. */
+static size_t redirect(const struct image *image, const char *name, size_t to) {
+    size_t place = 0;
+
+    for (size_t i = 0; i < image->n_symbols; i++) {
+        const Elf64_Sym *symbol = &image->symbols[i];
+        const char *its = image->names + symbol->st_name;
+
+        if (symbol->st_name >= image->names_length || !symbol->st_value)
+            continue;
+        if (!strncmp(its, "__vdso_", 7))
+            its += 7;
+        if (strlen(its) != strlen(name) || strncmp(its, name, strlen(name)))
+            continue;
+        place = symbol->st_value;
+        if (to)
+            ((Elf64_Sym *)(void *)(patched + ((const char *)symbol - (const char *)image->header)))->st_value = to;
+    }
+    return place;
+}
+
+static void put_jump(size_t from, size_t to) {
+    int32_t distance = (int32_t)to - (int32_t)from - 5;
+
+    patched[from] = (char)0xe9;
+    memcpy(patched + from + 1, &distance, sizeof distance);
+}
+
+static void replace(const struct image *image, const char *name, size_t to) {
+    size_t place = redirect(image, name, to);
+
+    if (place)
+        put_jump(place, to);
+}
+
+void vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
+    struct image image = { .header = (const void *)getauxval(AT_SYSINFO_EHDR) };
+    int64_t seconds = offset_ns / NS, nanoseconds = offset_ns % NS;
+
+    fresh = NULL;
+    if (!image.header || !find_tables(&image))
+        return;
+    size_t blob = (image.end + 15) & ~(size_t)15, size = (size_t)(vdso_blob_end - vdso_blob);
+    length = (image.end + 4095) & ~(size_t)4095;
+    if (blob + size > length)
+        return;
+    if (nanoseconds < 0) {
+        nanoseconds += NS;
+        seconds--;
+    }
+    memcpy(patched, image.header, length);
+    memcpy(patched + blob, vdso_blob, size);
+    memcpy(patched + blob + (vdso_blob_seconds - vdso_blob), &seconds, sizeof seconds);
+    memcpy(patched + blob + (vdso_blob_nanoseconds - vdso_blob), &nanoseconds, sizeof nanoseconds);
+    if (clock) {
+        size_t to = blob + (size_t)(vdso_blob_clock_gettime - vdso_blob), operand = blob + (size_t)(vdso_blob_original - vdso_blob), place = redirect(&image, "clock_gettime", to);
+        int32_t distance = (int32_t)place - (int32_t)operand - 4;
+
+        if (!place)
+            return;
+        memcpy(patched + operand, &distance, sizeof distance);
+        replace(&image, "gettimeofday", blob + (size_t)(vdso_blob_gettimeofday - vdso_blob));
+        replace(&image, "time", blob + (size_t)(vdso_blob_time - vdso_blob));
+    }
+    if (seed)
+        replace(&image, "getrandom", blob + (size_t)(vdso_blob_getrandom - vdso_blob));
+    fresh = (const char *)image.header;
+}
+
+static bool is_equal(const char *a, const char *b) {
+    uint64_t difference = 0, left, right;
+
+    for (size_t at = 0; at < length; at += sizeof left) {
+        memcpy(&left, a + at, sizeof left);
+        memcpy(&right, b + at, sizeof right);
+        difference |= left ^ right;
+    }
+    return !difference;
+}
+
+enum vdso_state vdso_look(pid_t pid, uint64_t base) {
+    static char theirs[MAX_IMAGE];
+
+    if (!fresh)
+        return VDSO_UNKNOWN;
+    if (determinism_read(pid, base, theirs, length) != (long)length)
+        return VDSO_OTHER;
+    return is_equal(theirs, fresh) ? VDSO_FRESH : is_equal(theirs, patched) ? VDSO_PATCHED : VDSO_OTHER;
+}
+
+/* The pages are not writable, which only this way disregards: what is written is the process' own copy. */
+int vdso_patch(pid_t pid, uint64_t base) {
+    int fd = determinism_open_memory(pid);
+
+    if (fd < 0)
+        return fd;
+    long n = sys_call4(__NR_pwrite64, fd, patched, length, base);
+    close(fd);
+    return n == (long)length ? 0 : n < 0 ? (int)n : -EFAULT;
+}
+
+bool vdso_contains(uint64_t base, uint64_t address) {
+    return address >= base && address - base < length;
+}
+
+#else
+
+void vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
+    (void)seed, (void)clock, (void)offset_ns;
+}
+
+enum vdso_state vdso_look(pid_t pid, uint64_t base) {
+    (void)pid, (void)base;
+    return VDSO_UNKNOWN;
+}
+
+int vdso_patch(pid_t pid, uint64_t base) {
+    (void)pid, (void)base;
+    return -ENOTSUP;
+}
+
+bool vdso_contains(uint64_t base, uint64_t address) {
+    (void)base, (void)address;
+    return false;
+}
+
+#endif
