@@ -128,7 +128,7 @@ struct launcher {
     struct list copying;        /* struct copy.in_launcher: COPY sent, not yet answered */
     uint64_t next_serial;
     uint64_t number;
-    int free_netns[64];         /* of its user namespace, so of no use to another's boxes */
+    int free_netns[128];         /* of its user namespace, so of no use to another's boxes */
     unsigned n_free_netns;
 };
 
