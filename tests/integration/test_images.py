@@ -64,9 +64,19 @@ class Store:
         return self.path / "layers" / layer_id / "fs" / path
 
 
+def open_up(directory):
+    """So that who is not root can remove it: layers have directories that their owner may not write to, or not even enter."""
+    for path, directories, _ in os.walk(directory):
+        for name in directories:
+            if not os.path.islink(os.path.join(path, name)):
+                os.chmod(os.path.join(path, name), 0o700)
+
+
 @pytest.fixture
 def store(caller):  # noqa: F811
-    return Store(caller)
+    made = Store(caller)
+    yield made
+    open_up(made.home)
 
 
 BASE = layer(

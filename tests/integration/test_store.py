@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from archives import entry, layer, oci_blobs
 from harness import binaries, caller, place  # noqa: F401
-from test_images import BASE, Store, store  # noqa: F401
+from test_images import BASE, Store, open_up, store  # noqa: F401
 
 MORE = layer(entry("more", b"more"), *(entry(f"f{number}", b"f") for number in range(5)))
 
@@ -302,7 +302,8 @@ def layers(caller):  # noqa: F811
         os.setxattr(probe / "x", "user.probe", b"1")
     except OSError:
         pytest.skip("needs xattr: the tests' directory has no user attributes")
-    return made
+    yield made
+    open_up(made.home)
 
 
 HOST = {"kept": b"kept", "changed": b"old", "gone": b"gone", "touched": b"same", "dir/a": b"a", "dir/b": b"b", "hidden/x": b"x", "hidden/sub/y": b"y", "link": ("link", "kept"), "was-dir/in": b"in"}
