@@ -4,7 +4,7 @@
  *
  * The CLI has the engine's code in it, so its engine is a fork and no other program: executing one would take longer than all that the engine does before the first
  * sandbox. (The library never does so: it lives in processes whose memory must not be copied.) The fork gets what rollbox-engine would get, its end of a socket pair, standard error and
- * the ROLLBOX_* variables, and loses the rest before anything else: descriptors, signal dispositions, the terminal's session, and what /proc shows of the caller's
+ * what an engine gets of the environment, and loses the rest before anything else: descriptors, signal dispositions, the terminal's session, and what /proc shows of the caller's
  * arguments and environment.
  */
 #include "cli/private.h"
@@ -45,16 +45,12 @@ void private_arguments(int argc, char **argv) {
         arguments_length += strlen(argv[i]) + 1;
 }
 
-static bool is_for_engine(const char *variable) {
-    return !strncmp(variable, "ROLLBOX_", strlen("ROLLBOX_")) || !strncmp(variable, "TMPDIR=", strlen("TMPDIR="));
-}
-
 /* The copies of the caller's arguments and environment. */
 static void forget_caller(void) {
     size_t kept = 0;
 
     for (size_t i = 0; environ && environ[i]; i++)
-        if (is_for_engine(environ[i]))
+        if (spawn_keeps(environ[i]))
             environ[kept++] = environ[i];
         else
             memset(environ[i], 0, strlen(environ[i]));

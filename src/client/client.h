@@ -40,6 +40,9 @@ struct spawned {
 /* Starts a private engine that serves the other end of a socket pair as its descriptor 3. `engine_path` may be NULL: it is then looked for. */
 int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct rollbox_error *error);
 
+/* Whether an engine gets this "NAME=value" of the caller's environment: ROLLBOX_*, and what says where its private files and the store are. */
+bool spawn_keeps(const char *variable);
+
 /* ---- result.c ---- */
 
 /* A result and the memory it points into. */

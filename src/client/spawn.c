@@ -2,7 +2,7 @@
 /*
  * Finding and starting a private engine.
  *
- * The engine must get nothing of the caller but its end of the socket, its standard error and the ROLLBOX_* variables: the caller may be a trainer whose
+ * The engine must get nothing of the caller but its end of the socket, its standard error and a handful of variables: the caller may be a trainer whose
  * environment, descriptors and signal dispositions are no business of what runs sandboxes. It gets a session of its own so that a terminal's Ctrl-C reaches the
  * client alone, which then closes the socket. posix_spawn never copies the caller's page tables, however big it is.
  */
@@ -90,7 +90,16 @@ static int find_engine(const char *engine_path, char **ret_path, struct rollbox_
     return 0;
 }
 
-/* The ROLLBOX_* variables, and TMPDIR, where isolation process has its private files; pointers into environ, the array is the caller's to free. */
+bool spawn_keeps(const char *variable) {
+    static const char *const kept[] = { "ROLLBOX_", "TMPDIR=", "HOME=", "XDG_DATA_HOME=" };
+
+    for (size_t i = 0; i < ARRAY_SIZE(kept); i++)
+        if (!strncmp(variable, kept[i], strlen(kept[i])))
+            return true;
+    return false;
+}
+
+/* Pointers into environ; the array is the caller's to free. */
 static char **engine_environment(void) {
     size_t n = 0, kept = 0;
 
@@ -101,7 +110,7 @@ static char **engine_environment(void) {
         return NULL;
     if (!getauxval(AT_SECURE))
         for (size_t i = 0; i < n; i++)
-            if (!strncmp(environ[i], "ROLLBOX_", strlen("ROLLBOX_")) || !strncmp(environ[i], "TMPDIR=", strlen("TMPDIR=")))
+            if (spawn_keeps(environ[i]))
                 kept_variables[kept++] = environ[i];
     return kept_variables;
 }

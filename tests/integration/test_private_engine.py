@@ -34,7 +34,7 @@ def test_engine_shows_nothing_of_the_caller(caller):
         shown = (engine / "cmdline").read_bytes()
         assert shown.startswith(b"rollbox-engine\0") and not shown.strip(b"\0")[14:], shown
         kept = [entry for entry in (engine / "environ").read_bytes().split(b"\0") if entry]
-        assert all(entry.startswith((b"ROLLBOX_", b"TMPDIR=")) for entry in kept) and b"ROLLBOX_KFEAT=" in kept, kept
+        assert all(entry.startswith((b"ROLLBOX_", b"TMPDIR=", b"HOME=", b"XDG_DATA_HOME=")) for entry in kept) and b"ROLLBOX_KFEAT=" in kept, kept
         run.say()
         assert run.finish()[0] == 0
 
