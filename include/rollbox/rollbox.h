@@ -158,7 +158,7 @@ typedef void (*rollbox_callback)(struct rollbox_run *run, void *userdata);
 
 struct rollbox_run_options {
     size_t size;                        /* sizeof(struct rollbox_run_options) */
-    const char *const *argv;            /* NULL-terminated, at least one; argv[0] is looked up in the sandbox's PATH unless it has a slash */
+    const char *const *argv;            /* NULL-terminated, at least one; argv[0] is looked up in the sandbox's PATH unless it has a slash. NULL: the image's own entry point and command */
     const char *const *env;             /* NULL-terminated "K=V", added to (or replacing) the policy's; NULL: none */
     const char *cwd;                    /* NULL: the policy's */
     const void *stdin_data;             /* given to the program as its standard input, which is at end of file after it; NULL: /dev/null */

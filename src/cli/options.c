@@ -92,6 +92,7 @@ const struct command command_table[] = {
     { "run", "[--] COMMAND [ARGUMENT...]", "run one command in a sandbox of its own",
       "Exit status: the command's own; 128+N killed by signal N; 124 timed out; 137 out of memory; 141 too much output;\n"
       "127 not found; 126 not executable; 125 rollbox's own error. With --json: 0 if there is a result, 125 for outcome \"error\".\n"
+      "With --image and without COMMAND, the image's own entry point and command run.\n"
       "Example: rollbox run --timeout 10 --readable . -- python3 test.py\n",
       COMMAND_RUN, 1, -1, cmd_run, 0 },
     { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",
@@ -383,7 +384,8 @@ int options_parse(const struct command *command, int argc, char **argv, struct o
     options.rest = argv;
     options.n_rest = n_rest;
     if (!options_has(&options, OPTION_HELP)) {
-        if (n_rest < command->min_rest) {
+        /* An image says what to run. */
+        if (n_rest < command->min_rest && !(command->bit == COMMAND_RUN && options_has(&options, OPTION_IMAGE))) {
             size_t length;
             const char *word = missing(command, n_rest, &length);
 

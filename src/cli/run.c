@@ -86,7 +86,7 @@ static int run(const struct options *options, struct rollbox_engine *engine, str
     const int stdio[3] = { in_read, out_write, err_write };
     struct rollbox_run_options run_options = {
         .size = sizeof run_options,
-        .argv = (const char *const *)options->rest,
+        .argv = options->n_rest ? (const char *const *)options->rest : NULL,
         .timeout_ms = -1,
         .output_limit = -1,
         .stdio_fds = stdio,

@@ -120,9 +120,9 @@ int request_check_fd(int fd, const char *what, size_t i, struct rollbox_error *e
 }
 
 static int check(const struct request_command *command, struct rollbox_error *error) {
-    if (!command->argv || !command->argv[0])
+    if (command->argv && !command->argv[0])
         return request_invalid(error, "argv is empty: it must hold at least the program");
-    if (!command->argv[0][0])
+    if (command->argv && !command->argv[0][0])
         return request_invalid(error, "argv[0] is the empty string: it must name a program");
     if (command->timeout_ms == 0)
         return request_invalid(error, "timeout_ms is 0: a run needs time; -1 means the policy's timeout");
@@ -149,7 +149,7 @@ int request_add_command(struct buf *to, const struct request_command *command, s
     if (r >= 0)
         r = request_add_operation(to, command->operation_id, error);
     if (r >= 0)
-        r = add_strings(to, TAG_ARG, command->argv, "argv", &total, error);
+        r = !command->argv ? 0 : add_strings(to, TAG_ARG, command->argv, "argv", &total, error);
     if (r >= 0 && command->env)
         r = add_environment(to, command->env, &total, error);
     if (r < 0)

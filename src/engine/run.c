@@ -166,6 +166,20 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
     }
 }
 
+/* What the image is for: its entry point and command. How many arguments that is. */
+static size_t add_image_command(struct run *run) {
+    const struct image *image = run->program->image;
+    size_t n = 0;
+
+    if (!image || image->plan.places)
+        return 0;
+    for (char *const *word = image->stored->manifest.entrypoint; *word; word++, n++)
+        wire_add_text(&run->request, GUEST_ARG, *word);
+    for (char *const *word = image->stored->manifest.cmd; *word; word++, n++)
+        wire_add_text(&run->request, GUEST_ARG, *word);
+    return n;
+}
+
 static int parse(struct run *run, struct wire_message *message, struct given *given, struct rollbox_error *error) {
     auto_free const char **env = NULL;
     struct wire_field field;
@@ -242,7 +256,9 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
     if (message->header.type == PROTOCOL_EXEC ? !run->session : !have_program)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
     if (!n_args)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument");
+        n_args = add_image_command(run);
+    if (!n_args)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument, unless the policy has an image that says what to run");
     if (!have_cwd)
         wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : run->program->plan->flags & PLAN_PROCESS ? "" : "/tmp");
     add_environment(&run->request, run->program, env, n_env);

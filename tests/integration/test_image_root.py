@@ -137,3 +137,14 @@ def test_layers_on_an_image(store):
         for layers in ([first.layer, second.layer], [merged]):
             with launcher.create(layers) as box:
                 assert box.sh("ls /made; cat /data/new") == "id\n2\n"
+
+
+def test_the_image_says_what_runs(store):
+    """Its entry point and command, where nothing else is named; else they are not used."""
+    configured(store, "runs", Entrypoint=["/bin/echo", "entry"], Cmd=["and", "command"])
+    environment = store.caller.environment(ROLLBOX_STORE=str(store.path))
+    assert store.caller.run("--image", "runs", env=environment).stdout == "entry and command\n"
+    assert run(store, "/bin/echo", "mine", image="runs").stdout == "mine\n"
+    configured(store, "silent", Entrypoint=None, Cmd=None)
+    nothing = store.caller.run("--image", "silent", env=environment)
+    assert nothing.outcome == "error" and nothing.error["code"] == "invalid_argument" and "image" in nothing.error["message"]
