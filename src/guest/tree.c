@@ -7,6 +7,7 @@
  * - A process that has a SIGKILL or SIGSTOP pending creates no other one, from the moment that kill() returns. So once everything that is found has been sent one, whatever is
  *   not found yet is the child of something that was not found either; when no process is there that the last census has not seen, that is the end.
  * - A tree does not leave its top while that lives: the main process of a command is a subreaper (exec.c), and the filter keeps it so and refuses CLONE_PARENT. So the top is stopped first and killed last.
+ * - Who kills the stopped top sets its tree free; then everything in the sandbox is killed.
  * - Where that comes to no end (bombs that fork faster than they are found, another command that sends SIGCONT), everything in the sandbox is stopped by one kill(-1), which the kernel
  *   does under the lock that forks need. It is the last resort as it is felt by those who are not meant.
  *
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -294,15 +296,23 @@ static void wait_a_little(void) {
     (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
 }
 
-/* A SIGSTOP takes effect when its process next looks. Who told of one is to find the process stopped: a freeze that follows must not take it for its own doing. */
-static void await_stop(pid_t pid) {
+/* A SIGSTOP takes effect when its process next looks. Who told of one is to find the process stopped: a freeze that follows must not take it for its own doing. True if it stands, and is not dead. */
+static bool await_stop(pid_t pid) {
     int proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    struct process p;
+    struct process p = { .state = 'X' };
 
     for (int ticks = 0; ticks < MAX_ROUNDS && look(proc, pid, &p) && !stands(p.state); ticks++)
         wait_a_little();
     if (proc >= 0)
         close(proc);
+    return stands(p.state) && !is_dead(&p);
+}
+
+/* Whether a child of ours, which we do not reap meanwhile, was killed, or has ended though it stood. */
+static bool was_freed(pid_t pid, bool stood) {
+    siginfo_t ended = { 0 };
+
+    return sys_call5(__NR_waitid, P_PID, pid, &ended, WEXITED | WNOHANG | WNOWAIT, NULL) == 0 && ended.si_pid && (stood || (ended.si_code == CLD_KILLED && ended.si_status == SIGKILL));
 }
 
 /* ---- signals -------------------------------------------------------------------------------------------------------- */
@@ -326,10 +336,10 @@ static int tell(struct census *census, const struct census *before, pid_t top, i
     return n;
 }
 
-/* SIGKILL or SIGSTOP to all below the top, however they try to be missed. */
+/* SIGKILL or SIGSTOP to all below the top, however they try to be missed. -EAGAIN: there was no end to them; -EXDEV: somebody has killed the stopped top, and what was left below it is anywhere. */
 static int insist(pid_t top, int number) {
     struct census two[2];
-    bool done = false;
+    bool done = false, stood = false;
     int total = 0, r = census_init(&two[0]);
 
     if (r < 0)
@@ -344,11 +354,13 @@ static int insist(pid_t top, int number) {
         const struct census *before = round ? now : NULL;
 
         now = &two[round % 2];
-        (void)kill(top, SIGSTOP);       /* again, each time: another command may have let it go on */
+        /* First the look, then the deed: who sees the top stop and kills it is known by then. */
         r = census_take(now);
         if (r < 0)
             break;
+        (void)kill(top, SIGSTOP);       /* again, each time: another command may have let it go on */
         total += tell(now, before, top, number);
+        stood = stood || await_stop(top);
         done = !census_is_old(now, top);
         census_close(now);
     }
@@ -357,6 +369,8 @@ static int insist(pid_t top, int number) {
             await_stop(now->list[i].pid);
     census_done(&two[0]);
     census_done(&two[1]);
+    if (r >= 0 && was_freed(top, stood))
+        return -EXDEV;
     return r < 0 ? r : done ? total : -EAGAIN;
 }
 
@@ -377,15 +391,20 @@ static int signal_below(pid_t top, int number) {
     bool was_frozen = frozen;
     int r = number == SIGKILL || number == SIGSTOP ? insist(top, number) : tell_once(top, number);
 
-    if (r != -EAGAIN || number != SIGKILL)
-        return r == -EAGAIN ? 0 : r;
+    /* Nobody kills what stands still by accident: it is a try to get away, so nobody does. */
+    if (r == -EXDEV && number == SIGKILL)
+        return kill(-1, SIGKILL) < 0 ? -errno : 1;
+    if ((r != -EAGAIN && r != -EXDEV) || number != SIGKILL)
+        return r == -EAGAIN || r == -EXDEV ? 0 : r;
     /* Nothing gets away from here on; hardly more if some do not stand still in time. */
     if (!was_frozen)
         (void)freeze(true);
     r = insist(top, number);
+    if (r == -EXDEV)
+        (void)kill(-1, SIGKILL);
     if (!was_frozen)
         tree_thaw();
-    return r == -EAGAIN ? 0 : r;
+    return r == -EAGAIN || r == -EXDEV ? 0 : r;
 }
 
 static int signal_group(const struct process *top, int number) {
@@ -409,6 +428,8 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
     close(proc);
     if (!exists)
         return -ESRCH;
+    if (is_dead(&main))
+        return -ESRCH;          /* about to be reaped, and nobody is below it */
     if (frozen && number == SIGCONT)
         return -EBUSY;
     if (scope == GUEST_SCOPE_GROUP)
