@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 DISTRUSTED = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml", ".coveragerc",
-    "sitecustomize.py", "usercustomize.py", "*.pth", "pyvenv.cfg",
-    ".git/config", ".git/config.worktree", ".git/hooks", ".git/hooks/*", ".git/info/attributes",
+    "sitecustomize.py", "usercustomize.py", "*.pth", "pyvenv.cfg", "entry_points.txt",
+    ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".git/hooks/*", ".git/info/attributes",
     ".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshenv", ".npmrc",
 )
 """Names of files that steer test runners, interpreters, git and shells, whoever runs them. A pattern without a slash is for the last
