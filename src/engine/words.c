@@ -136,8 +136,13 @@ void words_of(const struct program *program, const struct guest_record *record, 
     case GUEST_STAGE_NETWORK:
     case GUEST_STAGE_TIME:
     case GUEST_STAGE_USER:
-    case GUEST_STAGE_PRIVILEGE:
     case GUEST_STAGE_SECCOMP:
+        if (record->operation && e == EINVAL) {
+            error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup", "random_seed and time_start need Linux 5.19 or later; take them out of the policy");
+            return;
+        }
+        break;
+    case GUEST_STAGE_PRIVILEGE:
     case GUEST_STAGE_REQUEST:
     case GUEST_STAGE_SPAWN:
     case GUEST_STAGE_SESSION:

@@ -38,6 +38,8 @@ void determinism_end(struct determinism_start *start, bool executed);
 size_t determinism_poll(struct pollfd *events, int *ret_timeout_ms);
 /* Answers what there is, one question a listener, so that none holds up another. */
 void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n);
+/* Ends all waits that are held: before processes are to be stopped, which no signal but SIGKILL does meanwhile. */
+void determinism_release(void);
 
 /* determinism_vdso.c. Prepares the patched image; without it clocks are asked of init. `offset_ns` is what the time of day is ahead of the kernel's. */
 void vdso_prepare(bool seed, bool clock, int64_t offset_ns);

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""random_seed and time_start: a corpus of programs that differ from run to run on a bare machine, and guests that trick init, which serves them.
+
+The model: every program of the corpus is run ten times with one seed, by a batch that runs two at once, and once with another. What a program prints must be one text
+for the one seed and another for the other. Times of day are told in seconds and compared with what must be true, never with a duration.
+"""
+
+import calendar
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from harness import BUILD, GUESTS, binaries, caller, guest, place  # noqa: F401
+
+START = "2025-01-01T00:00:00"
+START_S = calendar.timegm((2025, 1, 1, 0, 0, 0))
+TIMES = 10
+
+PY = ["/usr/bin/python3", "-I", "-c"]
+
+CORPUS = {
+    "python-hash": [*PY, "print({'a', 'b', 'c', 'd', 'e', 'f', 'g'}, hash('x'))"],
+    "python-random": [*PY, "import random; print(random.random(), random.sample(range(99), 5))"],
+    "python-urandom": [*PY, "import os; print(os.urandom(8).hex(), os.getrandom(8).hex(), os.getpid())"],
+    "python-uuid": [*PY, "import uuid; print(uuid.uuid4(), uuid.uuid4())"],
+    "python-secrets": [*PY, "import secrets, tempfile; print(secrets.token_hex(), tempfile.mkdtemp())"],
+    "python-address": [*PY, "print(id(object()), [object() for _ in range(3)])"],
+    "python-children": [*PY, "import subprocess, sys\nfor _ in range(3): print(subprocess.run([sys.executable, '-Ic', 'import random; print(random.random())'], capture_output=True).stdout)"],
+    "python-racing-children": [*PY, """
+import os
+ends = []
+for _ in range(6):
+    r, w = os.pipe()
+    if os.fork() == 0:
+        os.write(w, os.urandom(4).hex().encode())
+        os._exit(0)
+    os.close(w)
+    ends.append(r)
+print([os.read(r, 99) for r in ends])
+"""],
+    "bash-srandom": ["bash", "-c", "echo $SRANDOM $$; (echo $SRANDOM); echo $(echo $SRANDOM)"],
+    "bash-mktemp": ["bash", "-c", "for i in 1 2 3; do mktemp -u; done"],
+    "bash-background": ["bash", "-c", "for i in 1 2 3 4; do mktemp -u > /tmp/o$i & done; wait; cat /tmp/o?"],
+    "bash-pipe": ["bash", "-c", "mktemp -u | cat; (mktemp -u & mktemp -u > /tmp/b; wait); cat /tmp/b"],
+    "sh-uuid": ["sh", "-c", "cat /proc/sys/kernel/random/uuid"],
+    "sh-urandom": ["sh", "-c", "head -c 32 /dev/urandom | od -x; tr -dc a-z < /dev/random | head -c 8"],
+    "shuf": ["shuf", "-i", "1-100"],
+    "sort-random": ["sort", "-R", "/etc/group"],
+    "perl-rand": ["perl", "-e", "print rand(), ' ', $$, ' ', rand()"],
+    "perl-hash": ["perl", "-e", "my %h = map { $_ => 1 } 1 .. 20; print join ',', keys %h"],
+    "perl-children": ["perl", "-e", "$| = 1; for (1 .. 3) { if (!fork) { print rand(), qq(\\n); exit } wait }"],
+}
+for what in ("canary", "tree", "orphans", "threads", "large"):
+    CORPUS[f"c-static-{what}"] = ["static", what]
+    CORPUS[f"c-dynamic-{what}"] = ["dynamic", what]
+    CORPUS[f"c-musl-{what}"] = ["musl", what]
+if shutil.which("node", path="/usr/bin"):
+    CORPUS["node"] = ["node", "-e", "console.log(Math.random(), require('crypto').randomBytes(8).toString('hex'), require('crypto').randomUUID(), process.pid)"]
+if shutil.which("openssl", path="/usr/bin"):
+    CORPUS["openssl"] = ["openssl", "rand", "-hex", "16"]
+
+
+@pytest.fixture(scope="module")
+def programs():
+    """The guest, compiled in three ways; those that this machine can make."""
+    static = guest("chance")
+    dynamic = static.parent / "chance-dynamic"
+    subprocess.run(["gcc", "-std=gnu17", "-O1", "-pthread", "-o", dynamic, GUESTS / "chance.c"], check=True)
+    found = {"static": static, "dynamic": dynamic}
+    if shutil.which("musl-gcc"):
+        found["musl"] = static.parent / "chance-musl"
+        subprocess.run(["musl-gcc", "-std=gnu17", "-O1", "-static", "-pthread", "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu", "-o", found["musl"], GUESTS / "chance.c"], check=True)
+    for program in found.values():
+        program.chmod(0o755)
+    return found
+
+
+def chance(caller, programs, what, *flags, kind="static"):
+    flags = flags or ("--seed", "7", "--time-start", START)
+    return caller.run("--readable", place() / "guests", *flags, "--", programs[kind], what)
+
+
+@pytest.fixture(scope="module")
+def outputs(caller, programs):
+    """For each program of the corpus: what its runs printed with one seed, and what one printed with another."""
+    def run(seed, times):
+        jobs = []
+        for name, argv in CORPUS.items():
+            if argv[0] in ("static", "dynamic", "musl"):
+                if argv[0] not in programs:
+                    continue
+                argv = [str(programs[argv[0]]), *argv[1:]]
+            if not shutil.which(argv[0]):
+                continue
+            jobs += [{"id": f"{name}/{i}", "argv": argv} for i in range(times)]
+        jobs.sort(key=lambda job: job["id"][::-1])
+        rows = caller.batch(jobs, "-j", "2", "--seed", str(seed), "--time-start", START, "--readable", place() / "guests")
+        texts = {}
+        for job in jobs:
+            row = rows[job["id"]]
+            assert row["outcome"] == "exit" and row["exit_code"] == 0, row
+            name = job["id"].split("/")[0]
+            # The branches of a tree race for the output; what each draws is its own.
+            texts.setdefault(name, []).append(sorted(row["stdout"].splitlines()) if name.endswith("-tree") else row["stdout"])
+        return texts
+
+    return run(7, TIMES), run(8, 1)
+
+
+@pytest.mark.parametrize("name", sorted(CORPUS))
+def test_a_seed_makes_a_program_repeat(outputs, name):
+    same, other = outputs
+    if name not in same:
+        pytest.skip("this machine has no such program")
+    assert len(same[name]) == TIMES
+    for text in same[name]:
+        assert text == same[name][0]
+    if name != "python-address":        # no randomness is in the addresses at all
+        assert other[name][0] != same[name][0]
+
+
+def test_streams_of_a_tree_are_all_different(outputs):
+    same, _ = outputs
+    numbers = [line.split()[1] for line in same["c-static-tree"][0]]
+    assert len(numbers) == 13 and len(set(numbers)) == 13
+    numbers = [line.split()[1] for line in same["c-static-orphans"][0].splitlines()]
+    assert len(numbers) == 3 and len(set(numbers)) == 3
+
+
+def test_the_result_names_the_level(caller):
+    result = caller.run("--seed", "7", "--time-start", START, "--", "true")
+    assert result.isolation["determinism"] == {"level": "seeded", "random_seed": "7", "time_start": START, "time_mode": "offset"}
+    assert caller.run("--time-start", START, "--", "true").isolation["determinism"]["level"] == "offset"
+    assert "determinism" not in caller.run("--", "true").isolation
+
+
+# Clocks
+
+@pytest.mark.parametrize("kind", ("static", "dynamic", "musl"))
+@pytest.mark.parametrize("flags", ([], ["--seed", "7"]), ids=("clock", "clock-and-seed"))
+def test_every_clock_starts_at_time_start(caller, programs, kind, flags):
+    if kind not in programs:
+        pytest.skip("needs musl-gcc: it is not installed")
+    before = time.monotonic()
+    result = chance(caller, programs, "clocks", *flags, "--time-start", START, kind=kind)
+    passed = time.monotonic() - before + 1
+    assert result.outcome == "exit" and result.exit_code == 0, result.told
+    lines = result.stdout.splitlines()
+    assert len(lines) >= 3 * 12
+    for line in lines:
+        assert START_S <= int(line.split()[-1]) <= START_S + passed, line
+
+
+@pytest.mark.parametrize("text, seconds", (
+    ("2001-02-03", calendar.timegm((2001, 2, 3, 0, 0, 0))),
+    ("2038-01-19T03:14:07Z", 2**31 - 1),
+    ("1970-01-01T00:00:00", 0),
+    ("2199-12-31T23:00:00.5", calendar.timegm((2199, 12, 31, 23, 0, 0))),
+    ("2024-02-29T12:30:15+01:30", calendar.timegm((2024, 2, 29, 11, 0, 15))),
+    ("2024-03-01T00:00-05:00", calendar.timegm((2024, 3, 1, 5, 0, 0))),
+))
+def test_any_time_can_be_the_start(caller, text, seconds):
+    before = time.monotonic()
+    result = caller.run("--time-start", text, "--", "date", "+%s")
+    assert seconds <= int(result.stdout) <= seconds + time.monotonic() - before + 1
+
+
+def test_waits_until_a_time_of_day(caller, programs):
+    result = chance(caller, programs, "waits", "--time-start", START)
+    assert result.stdout == "0 waited\n110 waited\n", result.told
+    result = chance(caller, programs, "waits", "--time-start", "2150-01-01")
+    assert result.stdout == "0 waited\n110 waited\n", result.told
+
+
+def test_waits_until_a_time_of_day_end_early(caller, programs):
+    assert chance(caller, programs, "woken").stdout == "woken 0\ninterrupted 1\n"
+
+
+# Hostile guests
+
+# They end by drawing once more and telling the time.
+TRICKS = ("second-listener", "moved-vdso", "bad-memory", "limits", "killed", "undumpable", "storm")
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_init_serves_on(caller, programs, trick):
+    result = chance(caller, programs, trick)
+    assert result.outcome == "exit" and result.exit_code == 0, result.told
+    assert "done 17356896" in result.stdout, result.told
+    if trick == "second-listener":
+        assert "errno 16" in result.stdout, "EBUSY: one that is asked has a listener already"
+
+
+def test_a_fork_bomb_that_asks_is_ended_by_the_timeout(caller):
+    code = "import os\nwhile True:\n  try:\n    os.fork(); os.urandom(8)\n  except OSError: pass\n"
+    result = caller.run("--seed", "7", "--time-start", START, "--timeout", "1", "--processes", "40", "--", *PY, code)
+    assert result.outcome == "timeout"
+
+
+def test_a_killed_asker_leaves_the_next_run_alone(caller):
+    for _ in range(3):
+        result = caller.run("--seed", "7", "--", "sh", "-c", "while :; do mktemp -u; done >/dev/null & kill -9 $$")
+        assert result.outcome == "signal" and result.signal == 9
+    assert caller.run("--seed", "7", "--", "mktemp", "-u").stdout == caller.run("--seed", "7", "--", "mktemp", "-u").stdout
+
+
+def test_proc_is_still_read_only(caller):
+    code = """
+import os
+for path in ("/proc/self/mem", "/proc/1/mem", "/proc/sys/kernel/random/uuid", "/dev/urandom"):
+    try:
+        os.open(path, os.O_WRONLY)
+        print(path)
+    except OSError:
+        pass
+"""
+    result = caller.python(code, "--seed", "7", "--time-start", START)
+    assert result.exit_code == 0 and result.stdout == "", result.told
+
+
+def test_what_another_command_draws_is_not_to_be_had():
+    """A guest cannot take init's place as the one who answers: neither its descriptors nor its memory can be reached."""
+    code = """
+import ctypes, os
+for path in ("/proc/1/fd", "/proc/1/mem", "/proc/1/auxv", "/proc/1/maps"):
+    try:
+        print(path, os.listdir(path) if path.endswith("fd") else open(path, "rb").read(8))
+    except OSError:
+        pass
+libc = ctypes.CDLL(None, use_errno=True)
+print("pidfd_getfd", libc.syscall(438, libc.syscall(434, 1, 0), 5, 0))
+"""
+    from harness import callers
+    for who in callers():
+        result = who.python(code, "--seed", "7")
+        assert result.stdout == "pidfd_getfd -1\n", result.told
+
+
+# Sessions
+
+SLEEPER = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+until = (ctypes.c_long * 2)(int(time.time()) + 3600, 0)
+if os.fork() == 0:
+    os.close(1), os.close(2)
+    while True:
+        libc.clock_nanosleep(0, 1, until, None)
+"""
+
+SESSION = """
+import sys
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00")) as box:
+    draw = ["/usr/bin/python3", "-Ic", "import os, random, time; print(random.random(), os.urandom(4).hex(), int(time.time()) // 3600)"]
+    first, second = (box.exec(draw, text=True).stdout for _ in range(2))
+    assert first != second
+    kids = box.fork(2)
+    mine = [kid.exec(draw, text=True).stdout for kid in kids]
+    assert mine[0] == mine[1], mine
+    # What asks, and what waits until a time of day, stands still for a snapshot.
+    box.exec(["sh", "-c", "(while :; do mktemp -u; done) > /dev/null & :"])
+    box.exec(["/usr/bin/python3", "-Ic", %r])
+    assert box.processes()
+    kids += box.fork(1)
+    print(first, second, mine)
+"""
+
+
+def test_sessions_repeat(caller):
+    from harness import TREE
+    library = next(BUILD.glob("librollbox.so"))
+    texts = set()
+    for _ in range(3):
+        done = caller.call(sys.executable, "-I", "-c", SESSION % (str(TREE / "python"), SLEEPER), env=caller.environment(ROLLBOX_LIBRARY=str(binaries() / library.name)))
+        assert done.returncode == 0, done.stderr
+        texts.add(done.stdout)
+    assert len(texts) == 1
+
+
+# What is not asked for
+
+def test_without_the_keys_nothing_is_different(caller):
+    plans = {flags: caller.rollbox("policy", "plan", *flags.split()).stdout.decode() for flags in ("", "--seed 7")}
+    assert "ask" not in plans[""].split("# seccomp")[1]
+    assert "ask init" in plans["--seed 7"] and "ask supervisor" in plans["--seed 7"]
+    result = caller.run("--", "bash", "-c", "grep Seccomp_filters /proc/self/status; ulimit -m; ulimit -x")
+    assert result.stdout.split() == ["Seccomp_filters:", "1", "unlimited", "unlimited"], result.told
+    result = caller.run("--seed", "7", "--", "grep", "Seccomp_filters", "/proc/self/status")
+    assert result.stdout.split() == ["Seccomp_filters:", "2"]
+
+
+@pytest.mark.parametrize("flags, word", (
+    (["--time-mode", "virtual"], "time_mode virtual"),
+    (["--seed", "7", "--isolation", "process"], "random_seed"),
+    (["--time-start", START, "--isolation", "process"], "time_start"),
+))
+def test_what_is_missing_is_refused(caller, flags, word):
+    done = caller.rollbox("run", "--json", *flags, "--", "true")
+    text = done.stdout + done.stderr
+    assert b"feature_missing" in text and word.encode() in text, text
+    assert json.loads(done.stdout)["outcome"] == "error"
