@@ -188,6 +188,16 @@ void state_merged(struct engine *engine, struct node *node) {
     }
 }
 
+/* Guests have ways to go on when they are stopped; what moves away under the copy is then theirs to explain. */
+static void fail_copy(struct work *work, int error_number) {
+    bool moved = error_number == EEXIST || error_number == ENOENT || error_number == ESTALE || error_number == ENOTDIR || error_number == EISDIR || error_number == ENOTEMPTY || error_number == ELOOP;
+
+    if (moved)
+        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EBUSY, "the files of the sandbox changed while its processes stood still: one of them goes on by itself");
+    else
+        fail(work, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number, "the files of the sandbox could not be copied");
+}
+
 static void on_copied(void *data, struct layer *take_layer, int error_number) {
     struct work *work = data;
     struct session *session = work->session;
@@ -196,7 +206,7 @@ static void on_copied(void *data, struct layer *take_layer, int error_number) {
     if (session->state != SESSION_PAUSED)
         (void)session_thaw(session);
     if (!node) {
-        fail(work, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number ? error_number : ENOMEM, "the files of the sandbox could not be copied");
+        fail_copy(work, error_number ? error_number : ENOMEM);
         return;
     }
     node->is_live = true;

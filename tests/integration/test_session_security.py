@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile guests in sandboxes that live: against init, out of a command's tree, against commands beside them, against what is kept of their files."""
+
+import os
+import time
+
+import pytest
+from harness import guest
+
+from rollbox import Outcome, Policy, ResourceExhausted, Sandbox
+
+DEADLINE_S = 60
+
+
+def until(condition):
+    """Asks until it is so: for what nobody tells of."""
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def box():
+    with Sandbox(Policy(max_disk="64M", max_processes=200)) as box:
+        box.upload(guest("neighbour"), "/tmp/neighbour")
+        yield box
+
+
+def start(box, what, **options):
+    process = box.spawn(["/tmp/neighbour", what], **options)
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+def commands(box):
+    return [process["command"] for process in box.processes() if process["state"] not in "ZX"]
+
+
+def test_init_is_out_of_reach(box):
+    result = box.exec(["/tmp/neighbour", "init"], text=True)
+    assert (result.outcome, result.exit_code, result.stdout) == (Outcome.EXIT, 0, "")
+    assert box.exec("echo well", text=True).stdout == "well\n"
+    box.snapshot()
+    assert box.exec("echo well", text=True).stdout == "well\n"
+
+
+def test_commands_get_three_descriptors(box):
+    code = "import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd')))"
+    assert box.exec(["python3", "-c", code], text=True).stdout == "[0, 1, 2, 3]\n", "3 is the directory that is being read"
+
+
+def test_nobody_leaves_a_tree_by_killing_its_top(box):
+    """Who sees the main process stop knows that a time-out is at work, and would be init's child if that died now."""
+    for _ in range(5):
+        result = box.exec(["/tmp/neighbour", "leave"], timeout=0.3)
+        assert result.outcome is Outcome.TIMEOUT and result.stdout == b"ready\n"
+        until(lambda: not commands(box))
+
+
+def test_a_command_that_another_kills_is_no_failure_of_ours(box):
+    """Also before it has executed its program: a guest must not make errors of infrastructure at will."""
+    shooter = start(box, "shoot")
+    ends = {(result.outcome, result.signal) for result in (box.exec(["/bin/true"]) for _ in range(60))}
+    assert ends <= {(Outcome.EXIT, None), (Outcome.SIGNAL, 9)}
+    shooter.kill()
+
+
+def test_copies_while_somebody_moves_on(box):
+    """Who is stopped can go on by a timer that sends SIGCONT. The copy of its files is then not of one moment; it leads nowhere else, ends, and fails as the guest's doing if it does."""
+    start(box, "move")
+    taken = []
+    for _ in range(12):
+        try:
+            taken.append(box.snapshot())
+        except ResourceExhausted as problem:
+            assert "goes on by itself" in str(problem)
+    assert taken
+    for snapshot in taken[-3:]:
+        box.reset(snapshot)
+        assert box.exec("find /tmp/t /tmp/u -type f -size +0", text=True).stdout == "", "no file of the host's has come in through a link"
+
+
+def test_marks_of_overlays_by_guests(box):
+    """The first private files of a sandbox are no overlay, and the next ones' lower layer: what an overlay would read in them the guest can write there."""
+    assert box.exec(["/tmp/neighbour", "mark"], text=True).stdout == ""
+    box.snapshot()
+    box.reset()
+    script = "cd /tmp/d; ls -A sub; cat other hidden 2>/dev/null; echo x >new && cat new"
+    assert box.exec(script, text=True).stdout == "x\n", "no mark leads anywhere"
+    sleeper = box.spawn(["sleep", "1000"])
+    box.snapshot()
+    sleeper.kill()
+    box.reset()
+    assert box.exec(script, text=True).stdout == "x\n"
+
+
+def engines():
+    """The processes of our engines. Each layer that is kept is a descriptor of one."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                name, _, rest = stat.read().rpartition(")")
+        except OSError:
+            continue
+        if name.endswith("(rollbox-engine") and rest.split()[1] == str(os.getpid()):
+            found.append(pid)
+    return found
+
+
+def test_rewritten_states_do_not_pile_up():
+    """Each diff takes a state. A guest that writes its files anew in between must not make the host keep all it ever wrote."""
+    def descriptors():
+        return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in engines())
+
+    with Sandbox(Policy(max_disk="16M")) as box:
+        box.exec("true")
+        before = descriptors()
+        for i in range(60):
+            box.exec(f"rm -f /tmp/f*; head -c 1000000 /dev/zero >/tmp/f{i}")
+            box.diff()
+        assert len(box.tree()) == 1, "nobody asked for these"
+        assert descriptors() - before < 30
+        sleeper = box.spawn(["sleep", "1000"])
+        for i in range(40):
+            box.exec(f"rm -f /tmp/f*; head -c 1000000 /dev/zero >/tmp/f{i}")
+            box.diff()
+            box.fork()[0].close()
+        sleeper.kill()
+        assert descriptors() - before < 40
+
+
+def test_paths_without_end(box):
+    code = """
+import os
+os.chdir("/tmp")
+for _ in range(900):
+    os.mkdir("d" * 250)
+    os.chdir("d" * 250)
+for i in range(1000):
+    open(f"f{i}", "w").close()
+"""
+    box.exec(["python3", "-c", code], check=True)
+    with pytest.raises(ResourceExhausted, match="paths"):
+        box.diff()
+    assert box.exec("echo well", text=True).stdout == "well\n"
+    box.remove("/tmp/" + "d" * 250, recursive=True)
+    assert [change.path for change in box.diff()] == ["/tmp/neighbour"]
+
+
+def test_writers_in_the_background_are_cut_off_in_their_own_sandbox(box):
+    """What writes on when its command is over costs the engine a descriptor; who leaves many loses the first of these, and nobody else does."""
+    writer = "(trap '' PIPE; until ! echo x 2>/dev/null; do sleep 0.02; done; touch /tmp/cut) & :"
+    with Sandbox() as other:
+        for each in (box, other):
+            each.exec(writer, check=True)
+        for _ in range(150):
+            box.exec("sleep 1000 & :", check=True)
+        until(lambda: box.exists("/tmp/cut"))
+        assert not other.exists("/tmp/cut") and any("until" in command or "bash" in command for command in commands(other))
+
+
+def test_a_flood_in_the_background_does_not_hold_up_others(box):
+    for _ in range(8):
+        box.exec("yes & yes >&2 & :", check=True)
+    with Sandbox() as other:
+        assert [other.exec("echo well", text=True).stdout for _ in range(10)] == ["well\n"] * 10
+
+
+def test_plugins_beside_the_tests():
+    """Python finds the entry points of what looks installed in the working directory; git reads the config of a common directory."""
+    with Sandbox() as box:
+        box.exec("mkdir -p /tmp/repo/.git; cd /tmp/repo; echo base >.git/config", check=True)
+        box.snapshot()
+        box.exec("cd /tmp/repo; mkdir evil-1.0.dist-info; echo '[pytest11]' >evil-1.0.dist-info/entry_points.txt; echo /tmp/evil >.git/commondir", check=True)
+        result = box.grade({}, "find /tmp/repo -type f", text=True)
+        assert result.stdout == "/tmp/repo/.git/config\n"
+        assert result.reset == ("/tmp/repo/.git/commondir", "/tmp/repo/evil-1.0.dist-info/entry_points.txt")
+
+
+def test_nothing_of_a_guest_belongs_to_root(tmp_path):
+    """Not what it writes to a directory that is shared, nor what is taken out of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make files of root's")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    os.chown(shared, 1000, 1000)
+    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        os.chmod(parent, 0o755)
+    with Sandbox(Policy(fs_shared=[str(shared)])) as box:
+        box.exec(f"touch {shared}/f; cp /bin/true {shared}/s; chmod 6755 {shared}/s; cp /bin/true /tmp/s; chmod 6755 /tmp/s; true")
+        box.write_file(f"{shared}/g", b"", 0o755)
+        box.download("/tmp/s", str(tmp_path / "s"))
+    assert {(path.stat().st_uid, path.stat().st_mode & 0o6000) for path in shared.iterdir()} <= {(1000, 0), (1000, 0o6000)}
+    assert (tmp_path / "s").stat().st_mode & 0o6000 == 0
