@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions in JSON. What guests have chosen (names of programs, arguments) is not trusted to be text. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@
 #include "sys/proc.h"
 
 #define MAX_LISTED 4096
+#define LINE_MOST 4096          /* bytes of a command line */
 
 void text_json(struct buf *to, const void *data, size_t length) {
     if (!data)
@@ -97,17 +99,33 @@ void session_text(struct session *session, struct buf *to) {
 
 /* ---- processes -------------------------------------------------------------------------------------------------------- */
 
-static size_t children_of(pid_t pid, pid_t *pids, size_t most) {
+static size_t children_of_thread(pid_t pid, pid_t thread, pid_t *pids, size_t most) {
     auto_buf struct buf text = BUF_INIT;
     char path[64], *at, *end;
     size_t n = 0;
 
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)thread);
     if (fd_read_file(path, 1 << 20, &text) < 0)
         return 0;
     buf_add(&text, "", 1);
     for (at = text.data; at && n < most && (pids[n] = (pid_t)strtol(at, &end, 10)) > 0; at = end)
         n++;
+    return n;
+}
+
+/* Of all its threads: each has children of its own, and would be a place to hide some. */
+static size_t children_of(pid_t pid, pid_t *pids, size_t most) {
+    char path[64];
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    if (!threads)
+        return 0;
+    for (const struct dirent *entry; (entry = readdir(threads)) && n < most;)
+        if (entry->d_name[0] != '.')
+            n += children_of_thread(pid, (pid_t)strtol(entry->d_name, NULL, 10), pids + n, most - n);
+    closedir(threads);
     return n;
 }
 
@@ -162,6 +180,7 @@ static void add_process(const struct session *session, struct found *found, stru
         return;
     snprintf(path, sizeof path, "/proc/%d/cmdline", (int)pid);
     (void)fd_read_file(path, 1 << 16, &line);
+    line.length = MIN(line.length, (size_t)LINE_MOST);
     buf_add(&status, "", 1);
     buf_add(&stat, "", 1);
     if (buf_failed(&status) || buf_failed(&stat))

@@ -66,6 +66,14 @@ def test_a_command_that_another_kills_is_no_failure_of_ours(box):
     shooter.kill()
 
 
+def test_no_process_hides_from_a_listing(box):
+    start(box, "hide")
+    until(lambda: "hidden rest" in commands(box))
+    odd = "import os; os.execv('/tmp/neighbour', ['/tmp/neighbour', 'hide', '\\n\\x1b\"}, {' * 9000])"
+    assert box.spawn(["python3", "-c", odd]).stdout.readline() == b"ready\n"
+    assert max(len(command.encode()) for command in commands(box)) == 4096
+
+
 def test_copies_while_somebody_moves_on(box):
     """Who is stopped can go on by a timer that sends SIGCONT. The copy of its files is then not of one moment; it leads nowhere else, ends, and fails as the guest's doing if it does."""
     start(box, "move")

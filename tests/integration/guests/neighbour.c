@@ -191,6 +191,28 @@ static int mark(void) {
     return failures;
 }
 
+static void *fork_here(void *unused) {
+    (void)unused;
+    if (fork() == 0)
+        execl("/proc/self/exe", "hidden", "rest", NULL);
+    say("ready");
+    for (;;)
+        pause();
+    return NULL;
+}
+
+_Noreturn static void rest(void) {
+    for (;;)
+        pause();
+}
+
+/* A child of a thread that is not the first. */
+static int hide(void) {
+    pthread_t thread;
+
+    return pthread_create(&thread, NULL, fork_here, NULL) || pthread_join(thread, NULL);
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
 
@@ -200,6 +222,10 @@ int main(int argc, char **argv) {
         leave_the_tree(getpid());
     if (!strcmp(what, "shoot"))
         shoot();
+    if (!strcmp(what, "hide"))
+        return hide();
+    if (!strcmp(what, "rest"))
+        rest();
     if (!strcmp(what, "move"))
         return move_on();
     return !strcmp(what, "mark") ? mark() : 2;
