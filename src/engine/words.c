@@ -74,6 +74,9 @@ static void of_operation(const struct program *program, const struct guest_recor
         hint = "; it has changed since the policy was prepared";
     } else if (key[0] && (e == EACCES || e == EPERM)) {
         code = ROLLBOX_ERR_PATH_DENIED;
+    } else if (op->kind == PLAN_OP_PROC && e == EOPNOTSUPP) {
+        code = ROLLBOX_ERR_FEATURE_MISSING;
+        hint = "; random_seed and time_start need a kernel that lets a process' code be written through /proc/PID/mem (proc_mem.force_override=always): take them out of the policy";
     } else if (op->kind == PLAN_OP_PROC && e == EPERM) {
         code = ROLLBOX_ERR_FEATURE_MISSING;
         hint = "; the host's /proc is partly hidden (as in a container), so the kernel lets nobody mount a fresh one: run the container with its /proc unmasked";
@@ -137,8 +140,8 @@ void words_of(const struct program *program, const struct guest_record *record, 
     case GUEST_STAGE_TIME:
     case GUEST_STAGE_USER:
     case GUEST_STAGE_SECCOMP:
-        if (record->operation && e == EINVAL) {
-            error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup", "random_seed and time_start need Linux 5.19 or later; take them out of the policy");
+        if (record->operation && (e == EINVAL || e == EOPNOTSUPP)) {
+            error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup", "random_seed and time_start need %s; take them out of the policy", e == EINVAL ? "Linux 5.19 or later" : "a kernel whose vDSO rollbox knows");
             return;
         }
         break;

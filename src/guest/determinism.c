@@ -228,26 +228,12 @@ static void advance(uint64_t seed, pid_t pid) {
 
 /* ---- new images ----------------------------------------------------------------------------------------------------- */
 
-/* Where the vDSO cannot be patched, the program does not learn of it, and asks the kernel for the time. The entry is on its stack, below the bytes of AT_RANDOM. */
-static bool hide_vdso(pid_t pid, uint64_t vdso, uint64_t random) {
-    uint64_t words[256], ignore = AT_IGNORE, start = (random & ~7ull) - sizeof words;
-
-    if (determinism_read(pid, start, words, sizeof words) != (long)sizeof words)
-        return false;
-    for (size_t i = 0; i + 1 < sizeof words / sizeof words[0]; i++)
-        if (words[i] == AT_SYSINFO_EHDR && words[i + 1] == vdso)
-            return determinism_write(pid, start + i * sizeof words[0], &ignore, sizeof ignore) == (long)sizeof ignore;
-    return false;
-}
-
 static void put_in_order(const struct plan *plan, pid_t pid) {
     uint64_t vdso, random;
 
     if (!read_auxv(pid, &vdso, &random))
         return;
-    enum vdso_state state = vdso_look(pid, vdso);
-    bool is_new = state == VDSO_FRESH ? vdso_patch(pid, vdso) == 0 || hide_vdso(pid, vdso, random) : state == VDSO_UNKNOWN && hide_vdso(pid, vdso, random);
-    if (is_new && plan->flags & PLAN_SEED)
+    if (vdso_is_fresh(pid, vdso) && vdso_patch(pid, vdso) == 0 && plan->flags & PLAN_SEED)
         (void)draw(plan->seed, pid, random, 16);
 }
 
@@ -467,7 +453,9 @@ int determinism_begin(const struct plan *plan, struct determinism_start *start) 
     if (!n_commands_begun) {
         if (plan->flags & PLAN_CLOCK)
             offset_ns = plan->clock_seconds * NS + plan->clock_nanoseconds - now_of(CLOCK_REALTIME_COARSE);     /* the clock that is behind by up to a tick: none is to tell a time before the start */
-        vdso_prepare(plan->flags & PLAN_SEED, plan->flags & PLAN_CLOCK, offset_ns);
+        int r = vdso_prepare(plan->flags & PLAN_SEED, plan->flags & PLAN_CLOCK, offset_ns);
+        if (r < 0)
+            return r;
     }
     start->stream = derive(plan->seed, n_commands_begun++, PURPOSE_COMMAND);
     return (int)sys_call4(__NR_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->ends);

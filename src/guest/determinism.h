@@ -41,12 +41,13 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
 /* Ends all waits that are held: before processes are to be stopped, which no signal but SIGKILL does meanwhile. */
 void determinism_release(void);
 
-/* determinism_vdso.c. Prepares the patched image; without it clocks are asked of init. `offset_ns` is what the time of day is ahead of the kernel's. */
-void vdso_prepare(bool seed, bool clock, int64_t offset_ns);
-enum vdso_state { VDSO_OTHER, VDSO_FRESH, VDSO_PATCHED, VDSO_UNKNOWN };    /* unknown: nothing can be said of any, as ours is of no known make */
-/* What a process has at `base`. */
-enum vdso_state vdso_look(pid_t pid, uint64_t base);
-/* Into a process whose image is fresh: 0 or -errno. */
+/* determinism_vdso.c. Does the kernel let one process patch another's, as far as an init with all its rights can tell? 0 or -errno (EOPNOTSUPP). */
+int vdso_probe(void);
+/* Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
+int vdso_prepare(bool seed, bool clock, int64_t offset_ns);
+/* Is what a process has at `base` what the kernel put there? */
+bool vdso_is_fresh(pid_t pid, uint64_t base);
+/* Into such a process: 0 or -errno. */
 int vdso_patch(pid_t pid, uint64_t base);
 /* Is the address one of the image at `base`? */
 bool vdso_contains(uint64_t base, uint64_t address);

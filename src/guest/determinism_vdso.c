@@ -101,7 +101,7 @@ __asm__(".pushsection .rodata\n"
 
 extern const char vdso_blob[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
 
-static const char *fresh;               /* our own; NULL: there is none that can be patched */
+static const char *fresh;               /* our own */
 static char patched[MAX_IMAGE];
 static size_t length;
 
@@ -173,17 +173,16 @@ static void replace(const struct image *image, const char *name, size_t to) {
         put_jump(place, to);
 }
 
-void vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
+int vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
     struct image image = { .header = (const void *)getauxval(AT_SYSINFO_EHDR) };
     int64_t seconds = offset_ns / NS, nanoseconds = offset_ns % NS;
 
-    fresh = NULL;
     if (!image.header || !find_tables(&image))
-        return;
+        return -EOPNOTSUPP;
     size_t blob = (image.end + 15) & ~(size_t)15, size = (size_t)(vdso_blob_end - vdso_blob);
     length = (image.end + 4095) & ~(size_t)4095;
     if (blob + size > length)
-        return;
+        return -EOPNOTSUPP;
     if (nanoseconds < 0) {
         nanoseconds += NS;
         seconds--;
@@ -197,7 +196,7 @@ void vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
         int32_t distance = (int32_t)place - (int32_t)operand - 4;
 
         if (!place)
-            return;
+            return -EOPNOTSUPP;
         memcpy(patched + operand, &distance, sizeof distance);
         replace(&image, "gettimeofday", blob + (size_t)(vdso_blob_gettimeofday - vdso_blob));
         replace(&image, "time", blob + (size_t)(vdso_blob_time - vdso_blob));
@@ -205,6 +204,19 @@ void vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
     if (seed)
         replace(&image, "getrandom", blob + (size_t)(vdso_blob_getrandom - vdso_blob));
     fresh = (const char *)image.header;
+    return 0;
+}
+
+/* Writes to our own what is there: whether pages that are not writable can be written to this way is the kernel's configuration (PROC_MEM_*_FORCE). */
+int vdso_probe(void) {
+    const char *header = (const void *)getauxval(AT_SYSINFO_EHDR);
+    int fd = header ? determinism_open_memory(1) : -EOPNOTSUPP;
+
+    if (fd < 0)
+        return fd;
+    long n = sys_call4(__NR_pwrite64, fd, header, 1, header);
+    close(fd);
+    return n == 1 ? 0 : -EOPNOTSUPP;
 }
 
 static bool is_equal(const char *a, const char *b) {
@@ -218,14 +230,10 @@ static bool is_equal(const char *a, const char *b) {
     return !difference;
 }
 
-enum vdso_state vdso_look(pid_t pid, uint64_t base) {
+bool vdso_is_fresh(pid_t pid, uint64_t base) {
     static char theirs[MAX_IMAGE];
 
-    if (!fresh)
-        return VDSO_UNKNOWN;
-    if (determinism_read(pid, base, theirs, length) != (long)length)
-        return VDSO_OTHER;
-    return is_equal(theirs, fresh) ? VDSO_FRESH : is_equal(theirs, patched) ? VDSO_PATCHED : VDSO_OTHER;
+    return determinism_read(pid, base, theirs, length) == (long)length && is_equal(theirs, fresh);
 }
 
 /* The pages are not writable, which only this way disregards: what is written is the process' own copy. */
@@ -245,13 +253,18 @@ bool vdso_contains(uint64_t base, uint64_t address) {
 
 #else
 
-void vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
+int vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
     (void)seed, (void)clock, (void)offset_ns;
+    return -EOPNOTSUPP;
 }
 
-enum vdso_state vdso_look(pid_t pid, uint64_t base) {
+int vdso_probe(void) {
+    return -EOPNOTSUPP;
+}
+
+bool vdso_is_fresh(pid_t pid, uint64_t base) {
     (void)pid, (void)base;
-    return VDSO_UNKNOWN;
+    return false;
 }
 
 int vdso_patch(pid_t pid, uint64_t base) {

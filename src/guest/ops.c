@@ -233,6 +233,8 @@ static int mount_proc(int root, const struct plan *plan, const char *path, bool 
     r = determinism_proc = sys_open_tree(mounted, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     if (r >= 0)
         r = sys_mount_setattr(mounted, "", AT_EMPTY_PATH, &read_only);
+    if (r >= 0)
+        r = vdso_probe();
     close(mounted);
     return r;
 }
