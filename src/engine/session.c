@@ -639,20 +639,6 @@ static int ask_signal(struct session *session, const struct ask *ask, struct rol
     return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
 }
 
-static int ask_files(struct session *session, struct wire_message *message, struct rollbox_error *error) {
-    auto_buf struct buf request = BUF_INIT;
-    auto_close int socket = message->n_fds == 1 ? wire_take_fd(message, 0) : -EBADF;
-
-    if (socket < 0)
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
-    session->dirty = true;
-    wire_begin(&request, GUEST_FILES, 0);
-    int r = wire_send(session->box->socket, &request, &socket, 1);
-    /* It may be served before we hear that the box is ready. */
-    session->box->served_early |= !session->box->fresh;
-    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
-}
-
 /* The agent's own socket says the rest. */
 static void agent_served(struct session *session, const struct guest_record *record) {
     (void)session;
@@ -744,12 +730,6 @@ static int answer(struct client *client, struct wire_message *message, const str
         if (ask->verb == VERB_SIGNAL && ask->number != 9)
             (void)session_resume(session);
         return ask_signal(session, ask, error);
-    case VERB_FILES:
-        session_touch(session);
-        if ((r = session_need_box(session, error)) < 0)
-            return r;
-        (void)session_resume(session);
-        return ask_files(session, message, error);
     case VERB_DROP:
         if (find_node(session, ask->snapshot, &node, error) < 0)
             return -ENOENT;
@@ -771,6 +751,9 @@ static int answer(struct client *client, struct wire_message *message, const str
     case VERB_DIFF:
     case VERB_COMMIT:
     case VERB_EXPORT:
+    case VERB_FILES:
+        if (ask->verb == VERB_FILES && message->n_fds != 1)
+            return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
         session_touch(session);
         r = ask_work(session, client, message, ask, error);
         return r < 0 ? r : 1;

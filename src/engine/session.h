@@ -106,7 +106,7 @@ struct work {
     struct client *client;      /* NULL: gone, or nobody waits */
     uint64_t serial;
     enum protocol_verb verb;
-    bool started, waits_for_frozen, waits_for_merge;
+    bool started, waits_for_frozen, waits_for_merge, waits_for_box;
     struct node *from, *to;     /* references */
     char *name, *path;
     unsigned count;

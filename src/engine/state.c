@@ -269,13 +269,45 @@ void state_answer(struct session *session, const struct guest_record *record) {
     }
 }
 
+/* Init is gone, of which we have not heard yet: state_box_lost goes on. */
+static bool is_dying(int r) {
+    return r == -EPIPE || r == -ECONNRESET || r == -ESRCH;
+}
+
 static void freeze(struct work *work) {
     int r = session_freeze(work->session);
 
-    if (r < 0)
+    if (is_dying(r))
+        work->waits_for_box = true;
+    else if (r < 0)
         fail(work, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
     else
         work->waits_for_frozen = true;
+}
+
+/* A socket that an agent in the sandbox serves from now on. */
+static void hand_socket(struct work *work) {
+    auto_buf struct buf request = BUF_INIT;
+    struct session *session = work->session;
+    struct buf nothing = BUF_INIT;
+    struct rollbox_error error;
+
+    if (session_need_box(session, &error) < 0) {
+        work_fail(work, &error);
+        return;
+    }
+    (void)session_resume(session);
+    session->dirty = true;
+    wire_begin(&request, GUEST_FILES, 0);
+    int r = wire_send(session->box->socket, &request, &work->fd, 1);
+    /* It may be served before we hear that the box is ready. */
+    session->box->served_early |= !session->box->fresh;
+    if (is_dying(r))
+        work->waits_for_box = true;
+    else if (r < 0)
+        fail(work, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
+    else
+        work_done(work, &nothing);
 }
 
 static void take_state(struct work *work, void (*then)(struct work *work)) {
@@ -467,6 +499,9 @@ void state_start(struct work *work) {
     case VERB_RESET:
         reset(work);
         return;
+    case VERB_FILES:
+        hand_socket(work);
+        return;
     case VERB_DIFF:
     case VERB_COMMIT:
     case VERB_EXPORT:
@@ -488,7 +523,6 @@ void state_start(struct work *work) {
     case VERB_LIST:
     case VERB_SIGNAL:
     case VERB_RESIZE:
-    case VERB_FILES:
     case VERB_DROP:
         break;                  /* answered at once */
     }
@@ -498,7 +532,10 @@ void state_start(struct work *work) {
 void state_box_lost(struct session *session) {
     struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
 
-    if (work && (work->verb == VERB_CREATE || work->waits_for_frozen))
+    if (work && (work->waits_for_box || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
+        work->waits_for_box = work->waits_for_frozen = false;
+        state_start(work);      /* on what was kept of its files */
+    } else if (work && (work->verb == VERB_CREATE || work->waits_for_frozen))
         fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");
     else
         session_next(session);
