@@ -55,6 +55,7 @@ soak: all
 	@$(PYTHON) bench/soak.py
 	@tools/setup soak
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_store.py tests/integration/test_images.py -k "million or debootstrap"
+	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -s -p no:cacheprovider tests/integration/test_session_soak.py
 
 # FUZZ_SECONDS for each target; what they find is left in build-fuzz/found.
 FUZZ_SECONDS ?= 60
