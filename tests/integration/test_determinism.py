@@ -304,3 +304,13 @@ def test_what_is_missing_is_refused(caller, flags, word):
     text = done.stdout + done.stderr
     assert b"feature_missing" in text and word.encode() in text, text
     assert json.loads(done.stdout)["outcome"] == "error"
+
+
+def test_with_an_image(caller):
+    import test_image_root
+    from test_images import Store
+    store = Store(caller)
+    store.bring("system", *test_image_root.system())
+    code = "busybox date +%s; cat /proc/sys/kernel/random/uuid; busybox head -c 8 /dev/urandom | busybox od -x; busybox mktemp -u; ls -l /dev/random"
+    texts = {test_image_root.run(store, "/bin/sh", "-c", code, flags=["--seed", "7", "--time-start", START]).stdout.partition("\n") for _ in range(3)}
+    assert {text[0][:8] for text in texts} == {str(START_S)[:8]} and len({text[2] for text in texts}) == 1, texts
