@@ -106,7 +106,7 @@ def _unlocked(handle: Handle, paths: Sequence[str]) -> None:
             continue
         if not isinstance(found.get("mode"), int) or found["mode"] & 0o700 == 0o700:
             continue
-        handle.finish(ExecRequest(["/bin/chmod", "u+rwx", "--", directory], timeout=60), False)
+        handle.finish(ExecRequest(["/bin/chmod", "u+rwx", "--", directory], cwd="/", timeout=60), False)
 
 
 def _shadows(path: str) -> Iterator[str]:
@@ -136,12 +136,18 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
                for pattern in patterns)
 
 
-def _carry(source: Handle, target: Handle, path: str, most: int) -> None:
-    """Copies a file or tree from one sandbox to the other, where nothing is at its path."""
+def _carry(source: Handle, target: Handle, path: str, most: int, graded: bool = False) -> bool:
+    """Copies a file or tree from one sandbox to the other, where nothing is at its path. False: it is of the graded, who have closed it."""
     with tempfile.TemporaryDirectory(prefix="rollbox-grade-") as between:
         copy = os.path.join(between, "copy")
-        download(source, path, copy, max_bytes=most)
+        try:
+            download(source, path, copy, max_bytes=most)
+        except PathDenied:
+            if not graded:
+                raise
+            return False
         upload(target, copy, path)
+        return True
 
 
 class _Origin:
@@ -265,15 +271,16 @@ def grade(
         fork._shell = session._shell
         kid = fork._session()
         if taken is not None:
-            _unlocked(session._session(), taken)
+            _unlocked(session._session(), [*taken, *(posixpath.join(path, "x") for path in taken)])
             for path in taken:
                 if _stat(session._session(), path) is not None:
                     _real_parents(kid, path, reset)
                     _remove(kid, path)
-                    _carry(session._session(), kid, path, origin.most)
+                    if not _carry(session._session(), kid, path, origin.most, True):
+                        reset.add(path)
         changes = {change.path: change for change in fork.diff(begun)}
         steering = _steering(changes, patterns)
-        _unlocked(kid, [*wanted, *collected.values(), *steering])
+        _unlocked(kid, [posixpath.join(cwd, "x"), *wanted, *collected.values(), *steering])
         _restore(kid, changes, steering, origin, reset)
         for path in sorted(wanted):
             _real_parents(kid, path, reset)

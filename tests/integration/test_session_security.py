@@ -187,6 +187,18 @@ def test_plugins_beside_the_tests():
         assert result.reset == ("/tmp/repo/.git/commondir", "/tmp/repo/evil-1.0.dist-info/entry_points.txt")
 
 
+@pytest.mark.parametrize("attack", ["chmod 0 /tmp", "chmod 0 /tmp/repo /tmp", "chmod 0 /tmp/repo/* /tmp/repo", "chmod 100 /tmp /tmp/repo", "mkdir -p /tmp/repo/d; chmod 0 /tmp/repo/d"])
+def test_a_verdict_on_what_was_closed(attack):
+    """Who has no solution is not to get an error of infrastructure instead of a verdict by closing directories."""
+    with Sandbox(Policy(max_disk="64M")) as box:
+        box.write_file("/tmp/repo/calc.py", "")
+        box.snapshot()
+        box.exec(attack, check=True)
+        for outputs in (None, ["/tmp/repo"], ["/tmp/repo/calc.py"]):
+            result = box.grade({"/tmp/repo/t.sh": "echo no; exit 1"}, "sh /tmp/repo/t.sh", outputs=outputs)
+            assert (result.exit_code, result.stdout) == (1, b"no\n")
+
+
 def test_nothing_of_a_guest_belongs_to_root(tmp_path):
     """Not what it writes to a directory that is shared, nor what is taken out of its own."""
     if os.geteuid() != 0:
