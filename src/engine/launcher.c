@@ -296,8 +296,13 @@ int launcher_create(struct launcher *launcher, struct box *box, int box_socket) 
     if (box->session && (n_layers = node_chain(box->session->base, layers, GUEST_MAX_LAYERS))) {
         add_disk(box, &message);
         flags |= (uint32_t)n_layers << GUEST_CREATE_LAYERS_SHIFT;
-        for (size_t i = 0; i < n_layers; i++)
+        uint64_t parts[GUEST_MAX_LAYERS];
+
+        for (size_t i = 0; i < n_layers; i++) {
             fds[n++] = layers[i]->fd;
+            parts[i] = layers[i]->parts;
+        }
+        wire_add(&message, GUEST_PARTS, parts, n_layers * sizeof parts[0]);
     }
     for (int i = 0; box->slot && i < box->slot->n_entries; i++)
         fds[n++] = box->slot->entries[i];

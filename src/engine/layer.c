@@ -6,19 +6,43 @@
  * the beginning would grow with every snapshot; so once it is long, all its layers are copied into one, in the background, and the chain ends there.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "engine/session.h"
 
+#define EMPTY_BYTES 48          /* of getdents64: "." and "..", 24 bytes each */
 #define MERGE_FROM 8            /* layers in a chain */
 #define COPY_SECONDS 120        /* far more than any takes that fits into memory */
 
 /* ---- layers ----------------------------------------------------------------------------------------------------------- */
+
+/* One that cannot be looked into may hold anything. */
+static bool part_holds(int layer, unsigned number) {
+    char part[16], entries[4096];
+
+    snprintf(part, sizeof part, "p%u", number);
+    auto_close int fd = openat(layer, part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return errno != ENOENT;
+    long n = syscall(SYS_getdents64, fd, entries, sizeof entries);
+    return n < 0 || n > EMPTY_BYTES;
+}
+
+static uint64_t parts_of(int layer) {
+    uint64_t parts = 0;
+
+    for (unsigned i = 0; i < 64; i++)
+        if (part_holds(layer, i))
+            parts |= 1ull << i;
+    return parts;
+}
 
 struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries) {
     auto_close int fd = take_fd;
@@ -26,7 +50,8 @@ struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries) {
 
     if (!layer)
         return NULL;
-    *layer = (struct layer){ .references = 1, .fd = TAKE_FD(fd), .bytes = bytes, .entries = entries };
+    *layer = (struct layer){ .references = 1, .bytes = bytes, .entries = entries, .parts = parts_of(fd) };
+    layer->fd = TAKE_FD(fd);
     return layer;
 }
 

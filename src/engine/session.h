@@ -23,6 +23,7 @@ struct layer {
     unsigned references;
     int fd;
     uint64_t bytes, entries;
+    uint64_t parts;             /* GUEST_PARTS */
 };
 
 /* All nodes of a session and its forks. */

@@ -68,6 +68,7 @@ enum guest_tag {
     GUEST_SCOPE,                /* u64: enum guest_scope */
     GUEST_BYTES,                /* u64: size of the tmpfs to make, these two */
     GUEST_ENTRIES,
+    GUEST_PARTS,                /* bytes: a uint64_t for each layer of CREATE: bit K says that its part "pK" holds anything. Without it, or for parts past 63: all may */
 };
 
 /* Whom a signal is for: enum rollbox_scope, which has the same numbers. */

@@ -39,6 +39,7 @@ struct box {
     int layer;                  /* it; -1 */
     const int *layers;          /* those that it is created on, bottom first */
     unsigned n_layers;
+    uint64_t parts[GUEST_MAX_LAYERS];   /* which parts of each hold anything; as GUEST_PARTS */
     uint64_t bytes, entries;    /* the size of the private tmpfs; 0: the plan's */
     int template;               /* with an image: the template's root, once the sandbox has entered its own; -1 */
     int root;                   /* and that */

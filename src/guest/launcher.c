@@ -243,6 +243,8 @@ static int take_fields(const struct wire_message *message, struct box *box) {
             return -EBADMSG;
         if (field.tag == GUEST_ENTRIES && wire_u64(&field, &box->entries) < 0)
             return -EBADMSG;
+        if (field.tag == GUEST_PARTS && field.length == box->n_layers * sizeof box->parts[0])
+            memcpy(box->parts, field.data, field.length);
         if (field.tag == GUEST_HOME && process_set_home(wire_text(&field)) < 0)
             return -EBADMSG;
         if (field.tag == GUEST_AFFINITY && sched_setaffinity(0, field.length, field.data) < 0)
@@ -272,6 +274,7 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     box.layered = message->header.flags & GUEST_CREATE_LAYERED;
     box.layers = message->fds + first_layer;
     box.n_layers = (unsigned)n_layers;
+    memset(box.parts, 0xff, sizeof box.parts);
     if (message->header.flags & GUEST_CREATE_NETNS)
         box.netns = wire_take_fd(message, 1);
     else if (takes_first_netns(plan)) {

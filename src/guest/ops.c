@@ -343,6 +343,18 @@ static int make_upper(int template, const struct box *box, const char *part, con
     return r;
 }
 
+/* Layers with nothing in a part are left out: a mount less where nobody has written, a directory less to look into elsewhere. */
+static bool holds(const struct box *box, unsigned layer, uint64_t part) {
+    return part >= 64 || box->parts[layer] >> part & 1;
+}
+
+static bool any_holds(const struct box *box, uint64_t part) {
+    for (unsigned i = 0; i < box->n_layers; i++)
+        if (holds(box, i, part))
+            return true;
+    return false;
+}
+
 static int make_place(int root, const struct box *box, const struct plan *plan, const struct plan_op *op) {
     const char *path = plan_text(plan, op->path), *base = op->source ? plan_text(plan, op->source) : NULL;
     char options[4096], part_path[40], work[40], *at = options;
@@ -356,7 +368,7 @@ static int make_place(int root, const struct box *box, const struct plan *plan, 
     int r = make_upper(template, box, part, part_path, op->mode);
     if (r < 0)
         return r;
-    if (!box->n_layers && !base) {
+    if (!any_holds(box, number) && !base) {
         put_source(options, box, part_path);
         return mount_at(root, options, path, NULL, MS_BIND, NULL, op->grant || box->template >= 0);
     }
@@ -368,6 +380,8 @@ static int make_place(int root, const struct box *box, const struct plan *plan, 
     at = put_source(put_text(at, ",upperdir="), box, part_path);
     at = put_text(at, ",lowerdir=");
     for (unsigned i = box->n_layers; i--;) {
+        if (!holds(box, i, number))
+            continue;
         at = put_numbered(at, "/proc/self/fd/", (uint64_t)box->layers[i]);
         *at++ = '/';
         at = put_text(at, part);
