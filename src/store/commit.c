@@ -274,7 +274,7 @@ static int build_from_layer(struct commit *commit, int layer, const char *name, 
     if (S_ISFIFO(st->st_mode)) {
         if (mkfifoat(to, name, 0600) < 0 || fchownat(to, name, uid, gid, AT_SYMLINK_NOFOLLOW) < 0)
             return -errno;
-        return fchmodat(to, name, st->st_mode & 0777, 0) < 0 ? -errno : 0;
+        return fchmodat(to, name, st->st_mode & 0777, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
     }
     if (!S_ISREG(st->st_mode))
         return 0;               /* sockets and devices are nothing to publish */
