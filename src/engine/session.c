@@ -200,21 +200,21 @@ void session_touch(struct session *session) {
         arm(session, &session->end_timer, session->ttl_ms, on_end);
 }
 
-static int send_plain(struct session *session, uint32_t type) {
+static int send_plain(struct session *session, uint32_t type, uint64_t serial) {
     auto_buf struct buf message = BUF_INIT;
 
     if (!session->box || session->box->state == BOX_DYING)
         return -ESRCH;
-    wire_begin(&message, type, 0);
+    wire_begin(&message, type, serial);
     return wire_send(session->box->socket, &message, NULL, 0);
 }
 
-int session_freeze(struct session *session) {
-    return send_plain(session, GUEST_FREEZE);
+int session_freeze(struct session *session, uint64_t serial) {
+    return send_plain(session, GUEST_FREEZE, serial);
 }
 
 int session_thaw(struct session *session) {
-    return send_plain(session, GUEST_THAW);
+    return send_plain(session, GUEST_THAW, 0);
 }
 
 int session_resume(struct session *session) {
@@ -241,7 +241,7 @@ static void on_idle(struct loop_timer *timer) {
 
     if (left > 0)
         (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + left, on_idle);
-    else if (session->state == SESSION_LIVE && session_freeze(session) == 0)
+    else if (session->state == SESSION_LIVE && session_freeze(session, 0) == 0)
         session->state = SESSION_PAUSED;
 }
 

@@ -107,6 +107,7 @@ struct work {
     struct client *client;      /* NULL: gone, or nobody waits */
     uint64_t serial;
     enum protocol_verb verb;
+    uint64_t frozen;            /* the serial of the FREEZE that is waited for */
     bool started, waits_for_frozen, waits_for_merge, waits_for_box;
     struct node *from, *to;     /* references */
     char *name, *path;
@@ -139,7 +140,7 @@ void session_give_up_box(struct session *session);
 void session_touch(struct session *session);
 void session_arm(struct session *session);      /* its timers */
 int session_resume(struct session *session);
-int session_freeze(struct session *session);    /* init's answer goes to state.c */
+int session_freeze(struct session *session, uint64_t serial);   /* init's answer goes to state.c */
 int session_thaw(struct session *session);
 struct session *session_new(struct engine *engine, struct program *program, struct client *client, const char *name, struct family *family, struct node *base, struct rollbox_error *error);
 void session_reply(struct client *client, uint64_t serial, struct buf *json);   /* consumed */

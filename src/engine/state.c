@@ -256,7 +256,7 @@ void state_answer(struct session *session, const struct guest_record *record) {
     struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
     struct buf nothing = BUF_INIT;
 
-    if (!work || !work->waits_for_frozen)
+    if (!work || !work->waits_for_frozen || work->frozen != record->serial)
         return;                 /* of an idle pause */
     work->waits_for_frozen = false;
     if (work->verb != VERB_PAUSE) {
@@ -275,7 +275,8 @@ static bool is_dying(int r) {
 }
 
 static void freeze(struct work *work) {
-    int r = session_freeze(work->session);
+    work->frozen = ++work->session->engine->next_exec;
+    int r = session_freeze(work->session, work->frozen);
 
     if (is_dying(r))
         work->waits_for_box = true;
