@@ -15,15 +15,15 @@ static inline uint32_t chacha_rotate(uint32_t x, unsigned n) {
     return x << n | x >> (32 - n);
 }
 
-static inline void chacha_quarter(uint32_t *x, unsigned a, unsigned b, unsigned c, unsigned d) {
-    x[a] += x[b];
-    x[d] = chacha_rotate(x[d] ^ x[a], 16);
-    x[c] += x[d];
-    x[b] = chacha_rotate(x[b] ^ x[c], 12);
-    x[a] += x[b];
-    x[d] = chacha_rotate(x[d] ^ x[a], 8);
-    x[c] += x[d];
-    x[b] = chacha_rotate(x[b] ^ x[c], 7);
+static inline __attribute__((always_inline)) void chacha_quarter(uint32_t *a, uint32_t *b, uint32_t *c, uint32_t *d) {
+    *a += *b;
+    *d = chacha_rotate(*d ^ *a, 16);
+    *c += *d;
+    *b = chacha_rotate(*b ^ *c, 12);
+    *a += *b;
+    *d = chacha_rotate(*d ^ *a, 8);
+    *c += *d;
+    *b = chacha_rotate(*b ^ *c, 7);
 }
 
 /* One block of 64 bytes. The key's 256 bits are two numbers and zeros. */
@@ -36,10 +36,14 @@ static inline void chacha_block(uint64_t seed, uint64_t state, uint32_t purpose,
     for (unsigned i = 0; i < 16; i++)
         x[i] = start[i];
     for (unsigned round = 0; round < 10; round++) {
-        for (unsigned i = 0; i < 4; i++)
-            chacha_quarter(x, i, 4 + i, 8 + i, 12 + i);
-        for (unsigned i = 0; i < 4; i++)
-            chacha_quarter(x, i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4);
+        chacha_quarter(&x[0], &x[4], &x[8], &x[12]);
+        chacha_quarter(&x[1], &x[5], &x[9], &x[13]);
+        chacha_quarter(&x[2], &x[6], &x[10], &x[14]);
+        chacha_quarter(&x[3], &x[7], &x[11], &x[15]);
+        chacha_quarter(&x[0], &x[5], &x[10], &x[15]);
+        chacha_quarter(&x[1], &x[6], &x[11], &x[12]);
+        chacha_quarter(&x[2], &x[7], &x[8], &x[13]);
+        chacha_quarter(&x[3], &x[4], &x[9], &x[14]);
     }
     for (unsigned i = 0; i < 16; i++) {
         x[i] += start[i];

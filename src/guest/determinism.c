@@ -21,6 +21,7 @@
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -297,8 +298,9 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
 
 static void answer_random(const struct plan *plan, int listener, const struct seccomp_notif *question) {
     uint64_t length = question->data.args[1];
+    uint32_t flags = (uint32_t)question->data.args[2];
 
-    if (question->data.args[2] & ~7ull || !length) {
+    if (flags & ~7u || (flags & 6) == 6 || !length) {       /* the kernel says what is wrong with it */
         let_pass(listener, question->id);
         return;
     }
@@ -335,18 +337,17 @@ static void hold(int listener, const struct seccomp_notif *question) {
     held[n_held++] = (struct held){ .id = question->id, .listener = listener, .pid = (pid_t)question->pid, .futex = futex, .until_ns = now > INT64_MAX - left ? INT64_MAX : now + left, .next_ns = now + (futex ? FUTEX_SLICE_NS : SLEEP_TICK_NS) };
 }
 
-static bool has_signal(pid_t pid) {
+static uint64_t signals_of(pid_t pid, const char *heading) {
     char text[2048];
-    static const char *const headings[] = { "\nSigPnd:\t", "\nShdPnd:\t" };
+    const char *at = read_after(pid, text, sizeof text, heading);
 
-    for (size_t i = 0; i < 2; i++) {
-        const char *at = read_after(pid, text, sizeof text, headings[i]);
+    return at ? strtoul(at, NULL, 16) : 0;
+}
 
-        for (; at && *at && *at != '\n'; at++)
-            if (*at != '0')
-                return true;
-    }
-    return false;
+static bool has_signal(pid_t pid) {
+    uint64_t pending = signals_of(pid, "\nSigPnd:\t") | signals_of(pid, "\nShdPnd:\t");
+
+    return pending && pending & ~signals_of(pid, "\nSigBlk:\t");
 }
 
 /* A wait is cut into slices: while its question is held, no signal reaches the process. A futex is looked at again by the one who waits for it; a sleep ends early for a signal. */

@@ -402,6 +402,23 @@ static void cover_proc(struct compiler *c, const char *name, const char *source)
     box(c, PLAN_OP_COVER, path, source, 0);
 }
 
+/* With a clock of its own the sandbox was also started by that: ps counts from there. */
+static void add_stat(struct compiler *c, const char *path) {
+    const char *stat = c->host->stat, *at = strstr(stat, "btime ");
+    int before = at ? (int)(at - stat) + 6 : 0;
+    struct buf text = BUF_INIT;
+
+    if (at)
+        buf_printf(&text, "%.*s%lld%s", before, stat, (long long)c->plan.clock_seconds, at + 6 + strspn(at + 6, "0123456789"));
+    else
+        buf_add_text(&text, stat);
+    if (buf_failed(&text))
+        c->texts.failed = true;
+    else
+        file(c, path, text.data, 0444);
+    buf_done(&text);
+}
+
 /* With a seed: files in the place of what the kernel makes up at each reading. Whoever opens one reads the same from its beginning. */
 static void add_chance(struct compiler *c) {
     auto_free uint8_t *bytes = malloc(DETERMINISM_URANDOM_BYTES);
@@ -430,7 +447,10 @@ static void add_proc(struct compiler *c) {
     compiler_rule(c, "/proc", LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_READ_DIR | (c->plan.flags & (PLAN_SEED | PLAN_CLOCK) ? LANDLOCK_ACCESS_FS_WRITE_FILE : 0), PLAN_RULE_OWN);
     for (size_t i = 0; i < ARRAY_SIZE(fakes); i += 2) {
         snprintf(path, sizeof path, PLAN_HIDDEN "/proc/%s", fakes[i]);
-        file(c, path, fakes[i + 1], 0444);
+        if (c->plan.flags & PLAN_CLOCK && !strcmp(fakes[i], "stat"))
+            add_stat(c, path);
+        else
+            file(c, path, fakes[i + 1], 0444);
         cover_proc(c, fakes[i], path);
     }
     for (size_t i = 0; plan_sysctl_names[i]; i++)

@@ -168,6 +168,12 @@ def test_any_time_can_be_the_start(caller, text, seconds):
     assert seconds <= int(result.stdout) <= seconds + time.monotonic() - before + 1
 
 
+def test_times_of_processes(caller):
+    result = caller.run("--time-start", START, "--", "grep", "btime", "/proc/stat")
+    assert result.stdout == f"btime {START_S}\n", result.told
+    assert int(caller.run("--", "grep", "btime", "/proc/stat").stdout.split()[1]) > START_S
+
+
 def test_waits_until_a_time_of_day(caller, programs):
     result = chance(caller, programs, "waits", "--time-start", START)
     assert result.stdout == "0 waited\n110 waited\n", result.told
