@@ -188,7 +188,7 @@ def test_waits_until_a_time_of_day_end_early(caller, programs):
 # Hostile guests
 
 # They end by drawing once more and telling the time.
-TRICKS = ("second-listener", "moved-vdso", "bad-memory", "limits", "killed", "undumpable", "storm")
+TRICKS = ("second-listener", "moved-vdso", "bad-memory", "limits", "killed", "undumpable", "foreign", "storm")
 
 
 @pytest.mark.parametrize("trick", TRICKS)
@@ -257,6 +257,15 @@ if os.fork() == 0:
         libc.clock_nanosleep(0, 1, until, None)
 """
 
+GREEDY = """
+import os
+for _ in range(8):
+    if os.fork() == 0:
+        os.closerange(0, 3)
+        while True:
+            os.getrandom(1 << 24)
+"""
+
 SESSION = """
 import sys
 sys.path.insert(0, %r)
@@ -273,6 +282,10 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00")) as box:
     box.exec(["/usr/bin/python3", "-Ic", %r])
     assert box.processes()
     kids += box.fork(1)
+    # Nor does init forget the engine over guests that ask for all they can get.
+    box.exec(["/usr/bin/python3", "-Ic", %r])
+    for _ in range(3):
+        assert box.exec(["echo", "here"], text=True).stdout.strip() == "here"
     print(first, second, mine)
 """
 
@@ -282,7 +295,7 @@ def test_sessions_repeat(caller):
     library = next(BUILD.glob("librollbox.so"))
     texts = set()
     for _ in range(3):
-        done = caller.call(sys.executable, "-I", "-c", SESSION % (str(TREE / "python"), SLEEPER), env=caller.environment(ROLLBOX_LIBRARY=str(binaries() / library.name)))
+        done = caller.call(sys.executable, "-I", "-c", SESSION % (str(TREE / "python"), SLEEPER, GREEDY), env=caller.environment(ROLLBOX_LIBRARY=str(binaries() / library.name)))
         assert done.returncode == 0, done.stderr
         texts.add(done.stdout)
     assert len(texts) == 1
