@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,6 +20,8 @@
 #include "guest/determinism.h"
 #include "guest/files.h"
 #include "sys/syscalls.h"
+
+#define PENDING 64
 
 int64_t init_now_ns(void) {
     struct timespec t;
@@ -133,11 +136,16 @@ static void handle_request(struct box *box, struct wire_message *message) {
 
 _Noreturn void init_run(struct box *box) {
     static struct wire_message message;
+    struct rlimit limit;
     sigset_t all, ended;
 
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
-    /* Whatever else a guest sends stays pending and wakes nobody. */
+    /* Whatever else a guest sends stays pending and wakes nobody. How many of these the kernel keeps is by our limit, not by the sender's; commands raise it to theirs. */
+    if (sys_call4(__NR_prlimit64, 0, RLIMIT_SIGPENDING, NULL, &limit) == 0 && limit.rlim_cur > PENDING) {
+        limit.rlim_cur = PENDING;
+        (void)sys_call4(__NR_prlimit64, 0, RLIMIT_SIGPENDING, &limit, NULL);
+    }
     sigemptyset(&ended);
     sigaddset(&ended, SIGCHLD);
     int signals = signalfd(-1, &ended, SFD_CLOEXEC | SFD_NONBLOCK);
