@@ -26,7 +26,7 @@
 #define PROGRESS_BYTES (1u << 20)       /* progress is told so often */
 #define PROGRESS_FILES 64u
 
-/* A path as a message can have it: on one line, and not too long. */
+/* A path as a message can have it: on one line, nothing that a terminal obeys, and not too long. */
 struct shown {
     char text[240];
 };
@@ -36,9 +36,14 @@ static struct shown show(const char *path) {
     size_t length = strlen(path), cut = length > sizeof shown.text - 1 ? length - (sizeof shown.text - 4) : 0;
     size_t n = (size_t)snprintf(shown.text, sizeof shown.text, "%s%s", cut ? "..." : "", path + cut);
 
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)shown.text[i] < ' ' || shown.text[i] == 127)
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)shown.text[i], next = i + 1 < n ? (unsigned char)shown.text[i + 1] : 0;
+
+        if (c < ' ' || c == 127)
             shown.text[i] = '?';
+        else if (c == 0xc2 && next >= 0x80 && next <= 0x9f)     /* control characters, too */
+            shown.text[i] = shown.text[i + 1] = '?';
+    }
     return shown;
 }
 
