@@ -59,6 +59,8 @@ for what in ("canary", "tree", "orphans", "threads", "large"):
     CORPUS[f"c-musl-{what}"] = ["musl", what]
 if shutil.which("node", path="/usr/bin"):
     CORPUS["node"] = ["node", "-e", "console.log(Math.random(), require('crypto').randomBytes(8).toString('hex'), require('crypto').randomUUID(), process.pid)"]
+if shutil.which("sqlite3", path="/usr/bin"):
+    CORPUS["sqlite"] = ["sqlite3", ":memory:", "select random(), hex(randomblob(8))"]
 if shutil.which("openssl", path="/usr/bin"):
     CORPUS["openssl"] = ["openssl", "rand", "-hex", "16"]
 
