@@ -115,7 +115,7 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
 
 /* One record of init's. False when there is none, or no more to come. */
 static bool handle_answer(struct box *box) {
-    struct guest_record record;
+    struct guest_record record = { 0 };
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds = 0;
 
@@ -124,6 +124,9 @@ static bool handle_answer(struct box *box) {
     ssize_t n = fd_receive(box->socket, &record, sizeof record, fds, &n_fds);
     if (n == -EAGAIN)
         return false;
+    /* A terminal that found no room is the failure of its command, not of a sandbox that has files. */
+    if (n == -EMSGSIZE && box->session && box->state == BOX_READY)
+        n = sizeof record;
     if (n == -EMSGSIZE)
         box_failed(box, &(struct guest_record){ .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = EMFILE });   /* what came with it found no room */
     else if (n != sizeof record)
@@ -245,7 +248,12 @@ void box_created(struct box *box, pid_t pid, int take_pidfd) {
 
 void box_failed(struct box *box, const struct guest_record *record) {
     struct run *run = box->run;
+    struct list held;
 
+    /* With the last session of a retired program that goes, too, and would free its boxes: not this one. */
+    list_init(&held);
+    list_remove(&box->in_launcher);
+    list_add_tail(&held, &box->in_launcher);
     if (box->session)
         session_box_failed(box->session, record);
     if (run) {
@@ -256,6 +264,7 @@ void box_failed(struct box *box, const struct guest_record *record) {
         run_fail(run, error.code, error.error_number, error.stage, error.message);
     }
     run_pump_soon(box->engine);         /* it made others wait, perhaps, and has not lived */
+    list_remove(&box->in_launcher);
     box_kill(box);
 }
 

@@ -227,8 +227,8 @@ int program_explain(struct engine *engine, const char *text, size_t length, stru
 struct program *program_free(struct program *program);
 int program_keep_spares(struct program *program);
 void program_drop_spares(struct engine *engine);        /* of all programs: something has run out */
-void program_retire(struct engine *engine, const char *path);   /* of all that have something at or below `path`, which is another directory now: new sandboxes see that, the present ones the old one */
-void program_keep(struct program *program, int take_fd, const char *path);     /* a directory that goes with the program */
+/* Of all that have something at or below `path`, which is another directory now: new sandboxes see that, the present ones the old one. That is at `kept` now, locked by the descriptor (-EBADF: by none), and goes with the last of them. */
+void program_retire(struct engine *engine, const char *path, int take_fd, const char *kept);
 void program_leave(struct program *program);            /* a session has: a retired program ends with its last */
 void program_tidy(struct engine *engine);               /* free slots of a peak that is over */
 

@@ -237,13 +237,10 @@ static void take_kept(struct errand *errand) {
     while ((n = fd_receive(errand->kept, text, sizeof text - 1, fds, &n_fds)) > 0) {
         text[n] = '\0';
         const char *place = text, *kept = text + strlen(text) + 1;
-        struct program *program = errand->work ? errand->work->session->program : NULL;
 
-        if (n_fds && program && kept < text + n)
-            program_keep(program, TAKE_FD(fds[0]), kept);
+        program_retire(errand->engine, place, n_fds ? TAKE_FD(fds[0]) : -EBADF, kept < text + n ? kept : "");
         for (size_t i = 0; i < n_fds; i++)
             close_fd(&fds[i]);
-        program_retire(errand->engine, place);
     }
 }
 

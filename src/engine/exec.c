@@ -29,6 +29,7 @@ void exec_enter(struct run *run) {
             if (r < 0) {
                 error_set(&error, error_code_of(-r, ROLLBOX_ERR_INVALID_ARGUMENT), -r, "arguments", "stream_fds[%u] cannot be written to: %s", i, strerror(-r));
                 run->session = NULL;
+                run->program = NULL;    /* which counts only runs that have a box for themselves */
                 run_fail(run, error.code, error.error_number, error.stage, error.message);
                 return;
             }
@@ -127,6 +128,7 @@ bool exec_kill(struct run *run) {
         return false;
     int r = send_signal(session, run->exec, SIGKILL, ROLLBOX_SCOPE_TREE);
     run->kill_due = r == -EAGAIN;
+    session->kill_due |= run->kill_due;
     return r == 0 || r == -EAGAIN;
 }
 
@@ -159,15 +161,24 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     return 0;
 }
 
-void exec_pump(struct session *session) {
-    struct rollbox_error error;
-
+static void tell_again(struct session *session) {
+    if (session->thaw_due)
+        session_thaw_soon(session);
+    if (!session->kill_due)
+        return;
+    session->kill_due = false;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->kill_due && !exec_kill(run))
             run->kill_due = false;
     }
+}
+
+static void pump(struct session *session) {
+    struct rollbox_error error;
+
+    tell_again(session);
     if (list_empty(&session->waiting) || !list_empty(&session->works) || session->state == SESSION_CLOSING)
         return;
     int r = session_need_box(session, &error);
@@ -189,6 +200,15 @@ void exec_pump(struct session *session) {
         }
     }
     session_watch(session);
+}
+
+/* A command that fails at its start ends here and pumps again: as many of them as wait must not lie on the stack. */
+void exec_pump(struct session *session) {
+    if (session->pumping)
+        return;
+    session->pumping = true;
+    pump(session);
+    session->pumping = false;
 }
 
 /* ---- from init -------------------------------------------------------------------------------------------------------- */

@@ -39,7 +39,7 @@ static struct box *take_creating(struct launcher *launcher, uint64_t serial) {
 
 static void on_message(struct loop_source *source, uint32_t events) {
     struct launcher *launcher = container_of(source, struct launcher, source);
-    struct guest_record record;
+    struct guest_record record = { 0 };
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds = 0;
     ssize_t n = fd_receive(launcher->socket, &record, sizeof record, fds, &n_fds);
@@ -47,14 +47,20 @@ static void on_message(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n == -EAGAIN)
         return;
+    /* What came with it found no room: that box, or copy, is not to be; the others are not concerned. */
+    if (n == -EMSGSIZE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED)) {
+        record = (struct guest_record){ .kind = record.kind == GUEST_COPIED ? GUEST_COPIED : GUEST_CREATE_FAILED, .serial = record.serial, .stage = GUEST_STAGE_CLONE, .error = EMFILE };
+        n = sizeof record;
+    }
     if (n != sizeof record) {
         for (size_t i = 0; n > 0 && i < n_fds; i++)
             close(fds[i]);
         lost(launcher, NULL);
         return;
     }
+    struct engine *engine = launcher->program->engine;
     struct box *box;
-    switch (record.kind) {
+    switch (record.kind) {      /* each may end the launcher */
     case GUEST_TEMPLATE_READY:
         launcher->ready = true;
         break;
@@ -63,7 +69,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
         if (box && n_fds == 1) {
             box_created(box, (pid_t)record.value, fds[0]);
             n_fds = 0;
-            run_pump_soon(launcher->program->engine);   /* its socket may have been full */
+            run_pump_soon(engine);      /* its socket may have been full */
         }
         break;
     case GUEST_CREATE_FAILED:

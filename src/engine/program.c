@@ -216,22 +216,58 @@ static int program_compile(struct program *program, const char *const *caller_en
 
 /* ---- replaced directories ----------------------------------------------------------------------------------------------- */
 
-struct kept {
-    struct list node;
+/* One directory, of all programs whose sandboxes see it. */
+struct replaced {
+    unsigned references;
     int fd;                     /* its lock: as long as it is open nobody sweeps the directory */
-    char path[];
+    char *place, *path;         /* where it was, and is */
 };
 
-void program_keep(struct program *program, int take_fd, const char *path) {
-    struct kept *kept = malloc(sizeof *kept + strlen(path) + 1);
+struct kept {
+    struct list node;
+    struct replaced *replaced;  /* a reference */
+};
 
-    if (!kept) {
-        close(take_fd);
-        return;                 /* the next commit sweeps it */
+static void replaced_put(struct engine *engine, struct replaced *replaced) {
+    if (!replaced || --replaced->references)
+        return;
+    close_fd(&replaced->fd);
+    if (replaced->path && *replaced->path)
+        errand_sweep(engine, replaced->path);
+    free(replaced->place);
+    free(replaced->path);
+    free(replaced);
+}
+
+static struct replaced *replaced_new(int take_fd, const char *place, const char *path) {
+    auto_close int fd = take_fd;
+    struct replaced *replaced = calloc(1, sizeof *replaced);
+
+    if (!replaced)
+        return NULL;
+    *replaced = (struct replaced){ .references = 1, .fd = TAKE_FD(fd), .place = strdup(place), .path = strdup(path) };
+    return replaced;
+}
+
+/* What a program sees at a place is what was there when it began, so of several that were replaced there it is the first. */
+static bool sees_older(const struct program *program, const char *place) {
+    list_for_each(node, &program->kept) {
+        const struct replaced *replaced = container_of(node, struct kept, node)->replaced;
+
+        if (replaced->place && !strcmp(replaced->place, place))
+            return true;
     }
+    return false;
+}
+
+static void keep(struct program *program, struct replaced *replaced) {
+    struct kept *kept = malloc(sizeof *kept);
+
+    if (!kept)
+        return;                 /* the next commit sweeps it */
     list_init(&kept->node);
-    kept->fd = take_fd;
-    memcpy(kept->path, path, strlen(path) + 1);
+    kept->replaced = replaced;
+    replaced->references++;
     list_add_tail(&program->kept, &kept->node);
 }
 
@@ -240,8 +276,7 @@ static void let_go(struct program *program) {
         struct kept *kept = container_of(node, struct kept, node);
 
         list_remove(node);
-        close(kept->fd);
-        errand_sweep(program->engine, kept->path);
+        replaced_put(program->engine, kept->replaced);
         free(kept);
     }
 }
@@ -287,11 +322,17 @@ void program_leave(struct program *program) {
         program_free(program);
 }
 
-void program_retire(struct engine *engine, const char *path) {
+void program_retire(struct engine *engine, const char *path, int take_fd, const char *kept) {
+    struct replaced *replaced = replaced_new(take_fd, path, kept);
     unsigned n = 0;
 
-    list_for_each(node, &engine->programs)
+    list_for_each(node, &engine->programs) {
+        struct program *program = container_of(node, struct program, node);
+
         n++;
+        if (replaced && has_below(program->plan, path) && !sees_older(program, path))
+            keep(program, replaced);
+    }
     /* The new ones are added at the end. */
     list_for_each(node, &engine->programs) {
         struct program *program = container_of(node, struct program, node);
@@ -301,6 +342,7 @@ void program_retire(struct engine *engine, const char *path) {
         if (program->number && has_below(program->plan, path))
             retire(program);
     }
+    replaced_put(engine, replaced);
 }
 
 int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error) {

@@ -161,7 +161,7 @@ void session_close(struct session *session) {
     }
     if (session->box)
         box_kill(session->box);         /* session_box_dead frees us */
-    else
+    else if (!session->stepping)
         session_free(session);
 }
 
@@ -217,10 +217,21 @@ int session_thaw(struct session *session) {
     return send_plain(session, GUEST_THAW, 0);
 }
 
+void session_thaw_soon(struct session *session) {
+    session->thaw_due = session_thaw(session) == -EAGAIN;
+}
+
+/* Its files are being copied: when that is done they all go on, unless it is paused then. */
+static bool stands_for_work(const struct session *session) {
+    const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+
+    return work && (work->waits_for_frozen || work->waits_for_copy);
+}
+
 int session_resume(struct session *session) {
     if (session->state != SESSION_PAUSED)
         return 0;
-    int r = session_thaw(session);
+    int r = stands_for_work(session) ? 0 : session_thaw(session);
     if (r == -EAGAIN)
         return r;
     session->state = session->box ? SESSION_LIVE : SESSION_NEW;
@@ -280,7 +291,6 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return r;
     box->session = session;
     session->box = box;
-    session->frozen = false;
     session->oom_kills = 0;
     r = announce(session, error);
     if (r < 0) {
@@ -299,7 +309,7 @@ void session_give_up_box(struct session *session) {
     if (!box)
         return;
     session->box = NULL;
-    session->frozen = false;
+    session->thaw_due = false;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
@@ -329,14 +339,20 @@ void session_box_failed(struct session *session, const struct guest_record *reco
     words_of(session->program, record, NULL, NULL, &error);
     session->box->session = NULL;
     session->box = NULL;
+    session->thaw_due = false;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
+    session->pumping = true;            /* whose end is told here starts none in another box meanwhile */
     while (!list_empty(&session->runs)) {
         struct run *run = container_of(session->runs.next, struct run, of_session);
 
         run->exec = 0;
-        run_fail(run, error.code, error.error_number, error.stage, error.message);
+        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+            run_finish(run);
+        else
+            run_fail(run, error.code, error.error_number, error.stage, error.message);
     }
+    session->pumping = false;
     state_session_ready(session, &error);
 }
 
@@ -355,19 +371,23 @@ void session_box_dead(struct session *session, struct box *box) {
     if (session->box != box)
         return;
     session->box = NULL;
-    session->frozen = false;
+    session->thaw_due = false;
     session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
     keep_files(session, box);
-    while (!list_empty(&session->runs)) {
-        struct run *run = container_of(session->runs.next, struct run, of_session);
+    session->pumping = true;
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
 
+        if (run->state == RUN_QUEUED)
+            continue;           /* init never had it: the next one gets it */
         run->exec = 0;
         if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
             run_finish(run);
         else
             run_fail(run, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside; its files are kept, its processes are gone");
     }
+    session->pumping = false;
     state_box_lost(session);
 }
 
@@ -386,16 +406,17 @@ void session_answer(struct session *session, const struct guest_record *record, 
         exec_answer(session, record, fds, n_fds);
         break;
     }
-    if (!list_empty(&session->waiting))
-        exec_pump(session);
+    exec_pump(session);
 }
 
 /* ---- memory ----------------------------------------------------------------------------------------------------------- */
 
 /* All its processes go, as which of them is to blame nobody knows; the files stay. */
 void session_out_of_memory(struct session *session) {
+    session->pumping = true;
     list_for_each(node, &session->runs)
         run_kill(container_of(node, struct run, of_session), ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+    session->pumping = false;
     exec_kill_all(session);
     if (session->box)
         session->box->oom = false;
@@ -435,18 +456,23 @@ void session_exec_ended(struct session *session) {
 }
 
 void session_next(struct session *session) {
-    if (session->state == SESSION_CLOSING)
+    if (session->state == SESSION_CLOSING || session->stepping)
         return;
-    if (!list_empty(&session->works)) {
+    /* A loop, for as many works as wait may be over at once. */
+    session->stepping = true;
+    while (session->state != SESSION_CLOSING && !list_empty(&session->works)) {
         struct work *work = container_of(session->works.next, struct work, node);
 
-        if (!work->started) {
-            work->started = true;
-            state_start(work);
-        }
-        return;
+        if (work->started)
+            break;
+        work->started = true;
+        state_start(work);
     }
-    exec_pump(session);
+    session->stepping = false;
+    if (session->state != SESSION_CLOSING)
+        exec_pump(session);
+    else if (!session->box)
+        session_free(session);
 }
 
 /* ---- requests --------------------------------------------------------------------------------------------------------- */
@@ -671,7 +697,7 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     }
     work->from = from;
     work->to = to;
-    if (message->n_fds)
+    if (message->n_fds && (ask->verb == VERB_FILES || ask->verb == VERB_EXPORT))
         work->fd = wire_take_fd(message, 0);
     session_next(session);
     return 0;

@@ -72,7 +72,9 @@ struct session {
     char *committed_path;       /* of that; NULL: everything */
     struct family *family;
     bool dirty;                 /* files may have changed since `at` */
-    bool frozen;                /* init has been told so */
+    bool stepping;              /* in session_next, which frees it in the end if it is closed meanwhile */
+    bool pumping;               /* in exec_pump, or it is to wait */
+    bool kill_due, thaw_due;    /* init could not be told yet: of some command; of its files' copy */
     uint64_t oom_kills;         /* of its box' group, as of the last look */
     struct list runs;           /* struct run.of_session */
     struct list waiting;        /* struct run.in_queue: for room in init's socket, for a box, for a work to be done */
@@ -108,7 +110,7 @@ struct work {
     uint64_t serial;
     enum protocol_verb verb;
     uint64_t frozen;            /* the serial of the FREEZE that is waited for */
-    bool started, waits_for_frozen, waits_for_merge, waits_for_box;
+    bool started, waits_for_frozen, waits_for_copy, waits_for_merge, waits_for_box;
     struct node *from, *to;     /* references */
     char *name, *path;
     unsigned count;
@@ -142,6 +144,7 @@ void session_arm(struct session *session);      /* its timers */
 int session_resume(struct session *session);
 int session_freeze(struct session *session, uint64_t serial);   /* init's answer goes to state.c */
 int session_thaw(struct session *session);
+void session_thaw_soon(struct session *session);         /* at the latest when init's socket has room again */
 struct session *session_new(struct engine *engine, struct program *program, struct client *client, const char *name, struct family *family, struct node *base, struct rollbox_error *error);
 void session_reply(struct client *client, uint64_t serial, struct buf *json);   /* consumed */
 void session_next(struct session *session);     /* the next work, else what waits */

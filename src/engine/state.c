@@ -203,8 +203,9 @@ static void on_copied(void *data, struct layer *take_layer, int error_number) {
     struct session *session = work->session;
     struct node *node = take_layer ? node_new(session->engine, session->family, session->at, session->base, take_layer) : NULL;
 
+    work->waits_for_copy = false;
     if (session->state != SESSION_PAUSED)
-        (void)session_thaw(session);
+        session_thaw_soon(session);
     if (!node) {
         fail_copy(work, error_number ? error_number : ENOMEM);
         return;
@@ -225,7 +226,7 @@ static void frozen(struct work *work, const struct guest_record *record) {
     }
     if (!record->value && is_unchanged(box)) {
         if (session->state != SESSION_PAUSED)
-            (void)session_thaw(session);
+            session_thaw_soon(session);
         session->dirty = false;
         work->to = node_get(session->at);
         have_state(work);
@@ -234,7 +235,8 @@ static void frozen(struct work *work, const struct guest_record *record) {
     if (!record->value) {
         work->to = state_seal(session, box);
         if (!work->to) {
-            (void)session_thaw(session);
+            if (session->state != SESSION_PAUSED)
+                session_thaw_soon(session);
             fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
             return;
         }
@@ -245,9 +247,10 @@ static void frozen(struct work *work, const struct guest_record *record) {
     struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
     int r = layer ? copy_start(session->program, &layer, 1, on_copied, work) : -ENOMEM;
     layer_put(layer);
+    work->waits_for_copy = r == 0;
     if (r < 0) {
         if (session->state != SESSION_PAUSED)
-            (void)session_thaw(session);
+            session_thaw_soon(session);
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "the files of the sandbox cannot be copied");
     }
 }
@@ -383,10 +386,9 @@ void state_session_ready(struct session *session, const struct rollbox_error *er
         work_done(own, &json);
         return;
     }
-    if (own && own->waits_for_frozen && error) {
+    /* One that is made by a fork goes with the fork, and its own works with it. */
+    if (!work && own && error && (own->waits_for_frozen || own->waits_for_box))
         work_fail(own, error);
-        return;
-    }
     if (!work)
         return;
     session->fork = NULL;
