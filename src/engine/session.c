@@ -458,9 +458,9 @@ void session_exec_ended(struct session *session) {
 void session_next(struct session *session) {
     if (session->state == SESSION_CLOSING || session->stepping)
         return;
-    /* A loop, for as many works as wait may be over at once. */
+    /* A loop, for as many works as wait may be over at once. What is asked of one that a fork is still making waits until that has its box. */
     session->stepping = true;
-    while (session->state != SESSION_CLOSING && !list_empty(&session->works)) {
+    while (session->state != SESSION_CLOSING && !session->fork && !list_empty(&session->works)) {
         struct work *work = container_of(session->works.next, struct work, node);
 
         if (work->started)

@@ -534,7 +534,13 @@ void state_start(struct work *work) {
 /* Its box is dead, which nobody asked for. */
 void state_box_lost(struct session *session) {
     struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct rollbox_error error;
 
+    if (session->fork) {
+        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup", "the sandbox' init was killed from outside");
+        state_session_ready(session, &error);
+        return;                 /* it goes with the fork */
+    }
     if (work && (work->waits_for_box || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
         work->waits_for_box = work->waits_for_frozen = false;
         state_start(work);      /* on what was kept of its files */

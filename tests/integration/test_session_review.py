@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import struct
+from pathlib import Path
 
 import protocol
 import pytest
@@ -123,6 +124,42 @@ def test_closing_a_fork_in_the_making(engine):
         assert client.output(name, "echo", "well") == b"well\n"
         assert len(client.json(client.verb("FORK", ("SANDBOX", name), ("NUMBER", 2)))["sandboxes"]) == 2
         assert client.json(client.verb("CLOSE", ("SANDBOX", name))) == {}
+
+
+def test_requests_to_a_fork_in_the_making(engine):
+    """They wait until it is made."""
+    with Client(engine.path) as client:
+        pid = client.status()["pid"]
+        name = client.create(client.prepare())
+        client.output(name, "touch", "/tmp/file")
+        client.json(client.verb("SNAPSHOT", ("SANDBOX", name)))
+        with standing(launcher_of(pid)):
+            forks = client.verb("FORK", ("SANDBOX", name), ("NUMBER", 2))
+            made = sorted({one["name"] for one in client.json(client.verb("LIST"))["sandboxes"]} - {name})
+            reset = [client.verb("RESET", ("SANDBOX", one)) for one in made]
+            taken = client.verb("SNAPSHOT", ("SANDBOX", made[0]))
+            client.json(client.verb("LIST"))
+        assert client.json(forks)["sandboxes"] == made
+        assert [client.json(serial) for serial in reset] == [{}, {}]
+        client.json(taken)
+        assert client.output(made[1], "ls", "/tmp/file") == b"/tmp/file\n"
+
+
+def test_forks_whose_inits_are_killed(engine):
+    """A fork is answered whenever the inits that it waits for are killed."""
+    with Client(engine.path) as client:
+        pid = client.status()["pid"]
+        name = client.create(client.prepare())
+        launcher = launcher_of(pid)
+        for _ in range(20):
+            forks = client.verb("FORK", ("SANDBOX", name), ("NUMBER", 4))
+            client.json(client.verb("LIST"))
+            for victim in map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+                with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                    if victim != launcher and "janitor" not in Path(f"/proc/{victim}/comm").read_text():
+                        os.kill(victim, signal.SIGKILL)
+            client.wait(forks)
+        assert client.output(name, "echo", "well") == b"well\n"
 
 
 def test_thousands_of_requests_that_end_at_once(engine):
