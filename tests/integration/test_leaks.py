@@ -93,9 +93,10 @@ def test_runs_do_not_grow_the_engine(caller):
         assert done.returncode in (0, 1) and len((home / f"{name}.rows").read_text().splitlines()) == n, done
 
     def state():
-        """When all is quiet: the sandboxes of the last runs are torn down a moment after their results are there."""
+        """When all is quiet: the sandboxes of the last runs are torn down a moment after their results are there, and each second the engine gives back
+        what it kept for more."""
         step = threading.Event()
-        last = None
+        last, same = None, 0
         for _ in range(400):
             status = json.loads(caller.rollbox("engine", "status", "--socket", path).stdout)
             pid = status["pid"]
@@ -105,7 +106,8 @@ def test_runs_do_not_grow_the_engine(caller):
                 sum(len(os.listdir(g)) for g in groups_of(pid)),
                 status.get("sandboxes"),
             )
-            if now == last and status.get("queued", 0) == 0:
+            same = same + 1 if now == last and status.get("queued", 0) == 0 else 0
+            if same == 15:
                 break
             last = now
             step.wait(0.1)
