@@ -449,20 +449,6 @@ uint64_t process_limit(struct program *program) {
 
 /* ---- strays --------------------------------------------------------------------------------------------------------- */
 
-static size_t children_of(pid_t pid, pid_t *pids, size_t most) {
-    char path[64], *at, *end;
-    size_t n = 0;
-    auto_buf struct buf text = BUF_INIT;
-
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
-    if (fd_read_file(path, 1 << 20, &text) < 0)
-        return 0;
-    buf_add(&text, "", 1);
-    for (at = text.data; at && n < most && (pids[n] = (pid_t)strtol(at, &end, 10)) > 0; at = end)
-        n++;
-    return n;
-}
-
 /* A process of a sandbox without namespaces: it has more filters than we, and no pid namespace of its own (an init that just came to be known has one, or has no filter). */
 static bool is_stray(const struct process_state *state, pid_t pid) {
     auto_buf struct buf status = BUF_INIT;
@@ -474,14 +460,14 @@ static bool is_stray(const struct process_state *state, pid_t pid) {
 }
 
 static size_t find_strays(const struct process_state *state, pid_t *pids) {
-    size_t n = children_of(getpid(), pids, MAX_STRAYS), kept = 0;
+    size_t n = proc_children(getpid(), pids, MAX_STRAYS), kept = 0;
 
     for (size_t i = 0; i < n; i++)
         if (is_stray(state, pids[i]))
             pids[kept++] = pids[i];
     /* And all that is below them; an array in the order of a breadth-first walk. */
     for (size_t i = 0; i < kept && kept < MAX_STRAYS; i++)
-        kept += children_of(pids[i], pids + kept, MAX_STRAYS - kept);
+        kept += proc_children(pids[i], pids + kept, MAX_STRAYS - kept);
     return kept;
 }
 

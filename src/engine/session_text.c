@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions in JSON. What guests have chosen (names of programs, arguments) is not trusted to be text. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -98,36 +97,6 @@ void session_text(struct session *session, struct buf *to) {
 }
 
 /* ---- processes -------------------------------------------------------------------------------------------------------- */
-
-static size_t children_of_thread(pid_t pid, pid_t thread, pid_t *pids, size_t most) {
-    auto_buf struct buf text = BUF_INIT;
-    char path[64], *at, *end;
-    size_t n = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)thread);
-    if (fd_read_file(path, 1 << 20, &text) < 0)
-        return 0;
-    buf_add(&text, "", 1);
-    for (at = text.data; at && n < most && (pids[n] = (pid_t)strtol(at, &end, 10)) > 0; at = end)
-        n++;
-    return n;
-}
-
-/* Of all its threads: each has children of its own, and would be a place to hide some. */
-static size_t children_of(pid_t pid, pid_t *pids, size_t most) {
-    char path[64];
-    size_t n = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    DIR *threads = opendir(path);
-    if (!threads)
-        return 0;
-    for (const struct dirent *entry; (entry = readdir(threads)) && n < most;)
-        if (entry->d_name[0] != '.')
-            n += children_of_thread(pid, (pid_t)strtol(entry->d_name, NULL, 10), pids + n, most - n);
-    closedir(threads);
-    return n;
-}
 
 static const char *after(const struct buf *text, const char *key) {
     const char *found = text->data ? strstr(text->data, key) : NULL;
@@ -229,7 +198,7 @@ void session_text_processes(struct session *session, struct buf *to) {
 
         if (i)
             add_process(session, parent, to, &between);
-        size_t more = children_of(parent->pid, children, MAX_LISTED - n);
+        size_t more = proc_children(parent->pid, children, MAX_LISTED - n);
         for (size_t k = 0; k < more; k++)
             found[n++] = (struct found){ .pid = children[k], .parent = parent->inner, .run = parent->run };
     }

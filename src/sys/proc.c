@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fd.h"
 
 #define MAX_MEMORY_FILES 65536
 #define HIDING_PLACE (16u << 20)        /* address space from which on a process' mappings are looked through */
@@ -77,6 +78,35 @@ static int parse_stat(const char *text, struct stat_line *ret) {
         .ticks = utime + stime + (uint64_t)cutime + (uint64_t)cstime, .threads = (uint32_t)threads, .start_time = start, .state = state
     };
     return 0;
+}
+
+static size_t children_of_thread(pid_t pid, pid_t thread, pid_t *pids, size_t most) {
+    auto_buf struct buf text = BUF_INIT;
+    char path[64], *at, *end;
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)thread);
+    if (fd_read_file(path, 1 << 20, &text) < 0)
+        return 0;
+    buf_add(&text, "", 1);
+    for (at = text.data; at && n < most && (pids[n] = (pid_t)strtol(at, &end, 10)) > 0; at = end)
+        n++;
+    return n;
+}
+
+size_t proc_children(pid_t pid, pid_t *pids, size_t most) {
+    char path[64];
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    if (!threads)
+        return 0;
+    for (const struct dirent *entry; (entry = readdir(threads)) && n < most;)
+        if (entry->d_name[0] != '.')
+            n += children_of_thread(pid, (pid_t)strtol(entry->d_name, NULL, 10), pids + n, most - n);
+    closedir(threads);
+    return n;
 }
 
 int64_t proc_start_time(pid_t pid) {
