@@ -339,10 +339,14 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     }
     /* Out of the way of the numbers that they get. */
     for (size_t i = 0; i < n_fds; i++) {
-        auto_close int directory = i >= HIGH_FD && i < HIGH_FD + n ? openat(fds[i], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -EBADF;
+        bool is_layer = i >= HIGH_FD && i < HIGH_FD + n;
+        auto_close int directory = is_layer ? openat(fds[i], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -EBADF;
 
-        fds[i] = fcntl(i >= HIGH_FD && i < HIGH_FD + n ? directory : fds[i], F_DUPFD_CLOEXEC, HIGH_FD + MAX_LAYERS + 1);
-        r = fds[i] < 0 ? -errno : r;
+        if (is_layer && directory < 0 && r >= 0)
+            r = -errno;
+        fds[i] = fcntl(is_layer ? directory : fds[i], F_DUPFD_CLOEXEC, HIGH_FD + MAX_LAYERS + 1);
+        if (fds[i] < 0 && r >= 0)
+            r = errno == EINVAL ? -EMFILE : -errno;     /* the numbers wanted are above the limit */
     }
     snprintf(file, sizeof file, "/proc/self/fd/%zu", HIGH_FD + n);
     char *argv[] = { (char *)"rollbox-store", (char *)commands[work->verb], (char *)"--json", work->fd >= 0 ? file : NULL, NULL };

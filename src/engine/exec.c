@@ -181,23 +181,20 @@ static void pump(struct session *session) {
     tell_again(session);
     if (list_empty(&session->waiting) || !list_empty(&session->works) || session->state == SESSION_CLOSING)
         return;
-    int r = session_need_box(session, &error);
-    if (r == 0)
-        r = session_resume(session);
-    if (r == -EAGAIN)
+    int ready = session_need_box(session, &error);
+    if (ready == 0)
+        ready = session_resume(session);
+    if (ready == -EAGAIN)
         return;
     while (!list_empty(&session->waiting)) {
         struct run *run = container_of(session->waiting.next, struct run, in_queue);
 
-        if (r == 0)
-            r = send_exec(session, run, &error);
+        int r = ready == 0 ? send_exec(session, run, &error) : ready;
         if (r == -EAGAIN || r == -EPIPE)
             return;             /* init's next answer, or its death, comes here again */
         list_remove(&run->in_queue);
-        if (r < 0) {
+        if (r < 0)
             run_fail(run, error.code, error.error_number, error.stage, error.message);
-            r = 0;
-        }
     }
     session_watch(session);
 }

@@ -195,6 +195,30 @@ def test_thousands_of_commands_without_a_box(caller, engine):
         assert client.output(name, "echo", "well") == b"well\n"
 
 
+def test_little_room(caller, engine):
+    """Whichever step of making a box, starting commands or comparing files finds no descriptor left: each is answered, with that as the reason if it failed, and what was kept is there afterwards."""
+    of_this_user(caller)
+    with Client(engine.path) as client:
+        pid = client.status()["pid"]
+        name = client.create(client.prepare())
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        for room in range(1, 27):
+            client.output(name, "sh", "-c", "echo kept >/tmp/kept")
+            client.json(client.verb("SNAPSHOT", ("SANDBOX", name)))
+            client.output(name, "touch", "/tmp/file")
+            init = client.init_of(name)
+            with standing(init):
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (max(map(int, os.listdir(f"/proc/{pid}/fd"))) + 1 + room, before[1]))
+                works = [client.verb(verb, ("SANDBOX", name)) for verb in ("SNAPSHOT", "DIFF")]
+                commands = [client.exec(name, "true") for _ in range(3)]
+                client.json(client.verb("LIST"))
+                os.kill(init, signal.SIGKILL)
+            answers = [client.wait(serial) for serial in works + commands]
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+            assert {answer["ERROR_CODE"] for answer in answers if "ERROR_CODE" in answer} <= {EXHAUSTED}, (room, answers)
+            assert client.output(name, "cat", "/tmp/kept") == b"kept\n"
+
+
 def test_cancelled_before_a_set_up_that_fails(engine):
     """A command that is cancelled while its box is made, and the box then is not to be: one answer, and the engine goes on."""
     with Client(engine.path) as client:
