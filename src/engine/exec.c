@@ -182,6 +182,8 @@ static void pump(struct session *session) {
     if (list_empty(&session->waiting) || !list_empty(&session->works) || session->state == SESSION_CLOSING)
         return;
     int ready = session_need_box(session, &error);
+    if (ready == 0 && session->box->state == BOX_SETUP)
+        return;                 /* what is written before its files are marked as untouched would be taken for nothing */
     if (ready == 0)
         ready = session_resume(session);
     if (ready == -EAGAIN)

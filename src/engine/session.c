@@ -153,6 +153,7 @@ void session_close(struct session *session) {
     while (!list_empty(&session->runs)) {
         struct run *run = container_of(session->runs.next, struct run, of_session);
 
+        list_remove(&run->in_queue);
         run->exec = 0;
         if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
             run_finish(run);
@@ -379,8 +380,9 @@ void session_box_dead(struct session *session, struct box *box) {
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
-        if (run->state == RUN_QUEUED)
-            continue;           /* init never had it: the next one gets it */
+        if (run->state == RUN_QUEUED && box->state != BOX_SETUP)
+            continue;           /* init never had it: the next one gets it, unless they die before they can have any */
+        list_remove(&run->in_queue);
         run->exec = 0;
         if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
             run_finish(run);

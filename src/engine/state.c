@@ -335,6 +335,23 @@ static void node_text(const struct node *node, struct buf *to) {
                node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, node->is_live ? "true" : "false");
 }
 
+/* A state that has a name already gets another node of nothing for another, so that both are found. */
+static bool name_again(struct work *work) {
+    struct session *session = work->session;
+    struct node *node = node_new(session->engine, session->family, work->to, work->to, NULL);
+
+    if (!node)
+        return false;
+    node->is_live = work->to->is_live;
+    if (session->base == work->to)
+        set(&session->base, node);
+    if (session->at == work->to)
+        set(&session->at, node);
+    node_put(work->to);
+    work->to = node;
+    return true;
+}
+
 static void name_snapshot(struct work *work) {
     struct buf json = BUF_INIT;
 
@@ -343,6 +360,10 @@ static void name_snapshot(struct work *work) {
 
         if (other && other != work->to) {
             fail(work, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "there is a snapshot of that name already");
+            return;
+        }
+        if (!other && work->to->name && !name_again(work)) {
+            fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
             return;
         }
         free(work->to->name);

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -129,6 +130,46 @@ def test_a_snapshot_of_what_was_only_read_is_the_same_state():
         assert box.snapshot().id == one.id
         shell(box, "touch /tmp/g; rm /tmp/g")
         assert box.snapshot().id != one.id
+
+
+def test_a_second_name_leaves_the_first():
+    with Sandbox() as box:
+        shell(box, "echo 1 > /tmp/f")
+        for name in "aab":
+            box.snapshot(name)
+        shell(box, "echo 2 > /tmp/f")
+        box.snapshot("c")
+        assert box.diff("a", "b") == [] and [change.path for change in box.diff("b", "c")] == [change.path for change in box.diff("a", "c")] == ["/tmp/f"]
+        for name in "acbac":
+            box.reset(name)
+            assert shell(box, "cat /tmp/f").stdout == ("2\n" if name == "c" else "1\n")
+        other = box.fork(1)[0]
+        other.snapshot("d")
+        box.reset("c")
+        box.drop("a")
+        box.reset("b")
+        assert shell(box, "cat /tmp/f").stdout == "1\n"
+
+
+def test_what_the_first_command_of_a_new_box_writes_is_never_taken_for_nothing():
+    """With many at once, an engine hears late that a box is ready: by then the command must not have written, or its files count as untouched."""
+    lost = []
+
+    def work():
+        with Sandbox() as box:
+            box.write_file("/tmp/f", "old")
+            box.snapshot("start")
+            for i in range(8):
+                box.reset("start")
+                box.exec("echo new > /tmp/f", check=True)
+                box.snapshot(f"end-{i}")
+                box.reset(f"end-{i}")
+                lost.extend([i] if box.read_file("/tmp/f") != b"new\n" else [])
+
+    with ThreadPoolExecutor(32) as pool:
+        for done in [pool.submit(work) for _ in range(32)]:
+            done.result()
+    assert lost == []
 
 
 def test_dropping_a_snapshot_keeps_what_stands_on_it():

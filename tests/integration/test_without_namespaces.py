@@ -237,8 +237,15 @@ ESCAPES = ("import os, signal\n"
            "while True: signal.pause()")
 
 
+def comm(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return None             # it has ended since it was listed
+
+
 def inits(run):
-    return [p for p in descendants(run.process.pid) if Path(f"/proc/{p}/comm").read_text().strip() == "rollbox-init"]
+    return [p for p in descendants(run.process.pid) if comm(p) == "rollbox-init"]
 
 
 def test_killed_init(caller):
@@ -267,7 +274,7 @@ def test_killed_engine_leaves_no_files(caller):
         family = run.family()
         assert made
         for pid in descendants(run.process.pid):
-            if Path(f"/proc/{pid}/comm").read_text().strip() == "rollbox-engine":
+            if comm(pid) == "rollbox-engine":
                 os.kill(pid, signal.SIGKILL)
                 break
         run.finish()
