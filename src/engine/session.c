@@ -137,6 +137,15 @@ static void session_free(struct session *session) {
     free(session);
 }
 
+/* There is no init any more that would tell its end: it has failed, unless its outcome is known. */
+static void end_run(struct run *run, const struct rollbox_error *error) {
+    run->exec = 0;
+    if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+        run_finish(run);
+    else
+        run_fail(run, error->code, error->error_number, error->stage, error->message);
+}
+
 void session_close(struct session *session) {
     struct rollbox_error error;
 
@@ -150,16 +159,8 @@ void session_close(struct session *session) {
     list_for_each(node, &session->works)
         if (container_of(node, struct work, node)->verb != VERB_CLOSE)
             work_fail(container_of(node, struct work, node), &error);
-    while (!list_empty(&session->runs)) {
-        struct run *run = container_of(session->runs.next, struct run, of_session);
-
-        list_remove(&run->in_queue);
-        run->exec = 0;
-        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
-            run_finish(run);
-        else
-            run_fail(run, error.code, error.error_number, error.stage, error.message);
-    }
+    while (!list_empty(&session->runs))
+        end_run(container_of(session->runs.next, struct run, of_session), &error);
     if (session->box)
         box_kill(session->box);         /* session_box_dead frees us */
     else if (!session->stepping)
@@ -344,15 +345,8 @@ void session_box_failed(struct session *session, const struct guest_record *reco
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
     session->pumping = true;            /* whose end is told here starts none in another box meanwhile */
-    while (!list_empty(&session->runs)) {
-        struct run *run = container_of(session->runs.next, struct run, of_session);
-
-        run->exec = 0;
-        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
-            run_finish(run);
-        else
-            run_fail(run, error.code, error.error_number, error.stage, error.message);
-    }
+    while (!list_empty(&session->runs))
+        end_run(container_of(session->runs.next, struct run, of_session), &error);
     session->pumping = false;
     state_session_ready(session, &error);
 }
@@ -365,6 +359,8 @@ static void keep_files(struct session *session, struct box *box) {
 }
 
 void session_box_dead(struct session *session, struct box *box) {
+    struct rollbox_error error;
+
     if (session->state == SESSION_CLOSING) {
         session_free(session);
         return;
@@ -376,18 +372,14 @@ void session_box_dead(struct session *session, struct box *box) {
     session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
     keep_files(session, box);
+    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside; its files are kept, its processes are gone");
     session->pumping = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
         if (run->state == RUN_QUEUED && box->state != BOX_SETUP)
             continue;           /* init never had it: the next one gets it, unless they die before they can have any */
-        list_remove(&run->in_queue);
-        run->exec = 0;
-        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
-            run_finish(run);
-        else
-            run_fail(run, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside; its files are kept, its processes are gone");
+        end_run(run, &error);
     }
     session->pumping = false;
     state_box_lost(session);
