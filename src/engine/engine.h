@@ -73,6 +73,7 @@ struct client {
     struct list runs;           /* struct run.of_client */
     struct list sessions;       /* struct session.of_client: those that end with it */
     struct list outgoing;       /* struct outgoing, when the socket is full */
+    struct loop_timer retry;    /* when something else than room in the socket is short */
 };
 
 /* image.c: an image that a policy names, with what it says where the policy is silent put into the policy. */

@@ -13,8 +13,11 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
+
+#define SEND_AGAIN_NS 10000000
 
 struct outgoing {
     struct list node;
@@ -35,6 +38,7 @@ void client_free(struct client *client) {
     struct engine *engine = client->engine;
 
     loop_remove(engine->loop, &client->source);
+    loop_timer_clear(engine->loop, &client->retry);
     close_fd(&client->fd);
     list_remove(&client->node);
     list_for_each(node, &client->outgoing)
@@ -70,30 +74,58 @@ static void queue_message(struct client *client, struct buf *message, const int 
         }
     }
     list_add_tail(&client->outgoing, &outgoing->node);
-    loop_modify(client->engine->loop, &client->source, EPOLLIN | EPOLLOUT);
+}
+
+/*
+ * What cannot be sent now, but may be later. Descriptors under way are counted by user: what others have sent and nobody has received yet can leave no room (ETOOMANYREFS).
+ * No event tells when there is some again.
+ */
+static bool is_short(int r, const struct buf *message) {
+    return r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || (r == -ENOMEM && !message->failed);
+}
+
+static void flush(struct client *client);
+
+static void on_retry(struct loop_timer *timer) {
+    flush(container_of(timer, struct client, retry));
+}
+
+static void wait_to_send(struct client *client, bool is_short) {
+    struct loop *loop = client->engine->loop;
+
+    if (is_short && loop_timer_set(loop, &client->retry, clock_now_ns() + SEND_AGAIN_NS, on_retry) < 0)
+        shutdown(client->fd, SHUT_RDWR);
+    loop_modify(loop, &client->source, is_short ? EPOLLIN : EPOLLIN | EPOLLOUT);
 }
 
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
-    if (list_empty(&client->outgoing)) {
-        int r = wire_send(client->fd, message, fds, n_fds);
+    if (!list_empty(&client->outgoing)) {
+        queue_message(client, message, fds, n_fds);
+        return;
+    }
+    int r = wire_send(client->fd, message, fds, n_fds);
+    bool later = is_short(r, message);
 
-        if (r == 0 || r == -EPIPE || r == -ECONNRESET)
-            return;             /* a closed connection is noticed by reading it */
-        if (r != -EAGAIN && r != -ENOBUFS) {
-            shutdown(client->fd, SHUT_RDWR);
-            return;
-        }
+    if (r == 0 || r == -EPIPE || r == -ECONNRESET)
+        return;                 /* a closed connection is noticed by reading it */
+    if (!later && r != -EAGAIN && r != -ENOBUFS) {
+        shutdown(client->fd, SHUT_RDWR);
+        return;
     }
     queue_message(client, message, fds, n_fds);
+    wait_to_send(client, later);
 }
 
 static void flush(struct client *client) {
     list_for_each(node, &client->outgoing) {
         struct outgoing *outgoing = container_of(node, struct outgoing, node);
         int r = wire_send(client->fd, &outgoing->message, outgoing->fds, outgoing->n_fds);
+        bool later = is_short(r, &outgoing->message);
 
-        if (r == -EAGAIN || r == -ENOBUFS)
+        if (later || r == -EAGAIN || r == -ENOBUFS) {
+            wait_to_send(client, later);
             return;
+        }
         if (r < 0)
             shutdown(client->fd, SHUT_RDWR);
         outgoing_free(outgoing);

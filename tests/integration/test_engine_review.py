@@ -5,6 +5,7 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import struct
 import threading
 from pathlib import Path
@@ -114,6 +115,33 @@ def test_output_that_cannot_be_kept(caller):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         assert client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT
         assert engine.process.poll() is None
+
+
+def test_an_answer_waits_for_room_for_its_descriptors(caller):
+    """Descriptors under way are counted by user: when others' leave no room for an answer's, it comes later, and the connection stays."""
+    if os.geteuid() == 0 or caller.uid != os.geteuid():
+        skip("root has no such limit")
+    path = caller.directory() / "engine"
+    ours, theirs = socket.socketpair()
+    with SharedEngine(caller, path), protocol.Client(path) as client, protocol.Client(path) as watcher, ours:
+        shared = caller.directory()
+        serial = client.run(client.prepare(fs_shared=[str(shared)]), "sh", "-c", f"head -c 60000 /dev/zero; touch {shared}/written; exec sleep 1000")
+        wait_until((shared / "written").exists)
+        pid = watcher.status()["pid"]
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        with theirs:
+            for _ in range(4):
+                socket.send_fds(ours, [b"x"], [0] * 64)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (128, hard))
+            client.kill(serial, protocol.TIMEOUT)
+            running(watcher, 0)
+            client.socket.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                client.wait(serial)
+        client.socket.settimeout(60)
+        answer = client.wait(serial)
+        assert answer["OUTCOME"] == protocol.TIMEOUT and "STDOUT_FD" in answer, answer
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def children(pid, name):
