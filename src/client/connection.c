@@ -361,13 +361,20 @@ void connection_receive(struct rollbox_engine *engine, const bool *enough) {
 
 /* ---- sending ------------------------------------------------------------------------------------------------------ */
 
+/* Its end of the socket can outlive it for a moment, in a child that was just forked: what is sent then would be lost. */
+static bool has_died(const struct rollbox_engine *engine) {
+    struct pollfd poller = { .fd = engine->pidfd, .events = POLLIN };
+
+    return engine->pidfd >= 0 && poll(&poller, 1, 0) > 0;
+}
+
 int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t serial, const int *fds, size_t n_fds, struct rollbox_error *error) {
     int r;
 
     if (buf_failed(message))
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory for the request");
     memcpy(message->data + offsetof(struct wire_header, serial), &serial, sizeof serial);
-    while ((r = wire_send(engine->socket, message, fds, n_fds)) == -EAGAIN) {
+    while ((r = has_died(engine) ? -EPIPE : wire_send(engine->socket, message, fds, n_fds)) == -EAGAIN) {
         /* The engine may be unable to go on because nobody takes its answers: take them while waiting for room. */
         struct pollfd poller = { .fd = engine->socket, .events = POLLIN | POLLOUT };
 

@@ -391,8 +391,8 @@ def test_shared(caller):
 def test_max_processes(caller, mask):
     code = ("import os, signal\nn = 0\ntry:\n    while n < 100:\n        if os.fork() == 0:\n            signal.pause()\n        n += 1\nexcept BlockingIOError:\n    print(n, flush=True)\nos._exit(0)")
     result = caller.python(code, *PROCESS, "--processes", "10", env=masked(caller, *mask))
-    # Without cgroups an ordinary user's other processes count, and theirs may come and go meanwhile.
-    assert result.outcome == "exit" and int(result.stdout) in ((8, 9, 10) if not caller.uid or has_cgroup(result) else range(0, 19)), result.told
+    # Without cgroups an ordinary user's other processes count, and may come and go meanwhile: then only that there is a limit can be told.
+    assert result.outcome == "exit" and int(result.stdout) in ((8, 9, 10) if not caller.uid or has_cgroup(result) else range(100)), result.told
 
 
 def test_max_disk(caller):
