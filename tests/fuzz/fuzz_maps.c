@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lines of /proc/PID/maps: whatever a path does to them, what is read of a line makes sense and its path lies in it. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "snapshot/capture.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct map_line map;
+    char *line = malloc(size + 1);
+
+    if (!line)
+        return 0;
+    memcpy(line, data, size);
+    line[size] = '\0';
+    if (map_line_parse(line, &map) == 0 && (map.end <= map.start || map.protection & ~7u || map.path < line || map.path + strlen(map.path) > line + size))
+        abort();
+    free(line);
+    return 0;
+}
