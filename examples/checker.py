@@ -13,12 +13,16 @@ Standard input: one JSON object {token, prompt, entry_point, test, answer}. Stan
 {"passed": bool, "why": text}. What the answer prints goes to standard error.
 """
 
-import builtins
-import ctypes
-import json
-import os
-import signal
 import sys
+
+# Nothing that an answer leaves in the working directory is to be imported.
+del sys.path[0]
+
+import builtins  # noqa: E402
+import ctypes  # noqa: E402
+import json  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
 
 PR_SET_DUMPABLE = 4
 LONGEST_REPLY = 64 << 20

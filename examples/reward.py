@@ -81,7 +81,8 @@ def job_of(number: int, answer: Answer, timeout: float) -> Dict[str, Any]:
     task.update(token=answer.token, answer=answer.code)
     return {
         "id": str(number),
-        "argv": ["python3", "-I", "-c", CHECKER],
+        "code": CHECKER,
+        "language": "python",
         "stdin": json.dumps(task),
         "timeout_s": timeout,
         "policy": POLICY,

@@ -172,6 +172,8 @@ struct rollbox_run_options {
     const char *operation_id;           /* NULL: a new one. Else 1 to 64 bytes: starting the same id again gives the first one's result */
     rollbox_callback callback;          /* may be NULL */
     void *userdata;
+    bool is_code;                       /* argv is "python3", "-c", the code and its arguments: an interpreter that was started before, under the same policy, may take it, if env and stdio_fds
+                                           are NULL (docs/interpreters.md). Nothing else changes */
 };
 
 /* Starts a run; does not wait for it. The options are copied. The caller owns *ret_run and frees it with rollbox_run_free. Errors: INVALID_ARGUMENT,

@@ -24,7 +24,7 @@ from ._files import AsyncSessionFiles
 from ._grade import Grade
 from ._policy import Policy
 from ._process import Chunk, Process, Pty, Stream, conclude
-from ._request import Argv, Data, Environment, ExecRequest, Files, Request
+from ._request import Argv, Data, Environment, ExecRequest, Files, Request, code_argv
 from ._result import Result
 from ._sandbox import Sandbox
 from ._session import Change, Snapshot, SnapshotLike, Tree, User
@@ -321,6 +321,28 @@ class AsyncSandbox(Base, AsyncSessionFiles):
     ) -> Result[Any]:
         """As Sandbox.run, without blocking the loop. Cancelling the task kills the run, processes and files."""
         request = Request(argv, timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output)
+        return await self._run(request, text, check)
+
+    async def run_code(
+        self,
+        code: Union[str, bytes],
+        args: Sequence[Union[str, bytes]] = (),
+        *,
+        timeout: Optional[float] = None,
+        stdin: Optional[Data] = None,
+        input: Optional[Data] = None,
+        env: Optional[Environment] = None,
+        cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
+        files: Optional[Files] = None,
+        text: bool = False,
+        check: bool = False,
+        max_output: Optional[int] = None,
+    ) -> Result[Any]:
+        """As Sandbox.run_code, without blocking the loop. Cancelling the task kills the run, processes and files."""
+        request = Request(code_argv(code, args), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, is_code=True)
+        return await self._run(request, text, check)
+
+    async def _run(self, request: Request, text: bool, check: bool) -> Result[Any]:
         result = await run(self._get_engine(), self._policy.to_json(), request, text)
         if result.error is not None:
             raise result.error

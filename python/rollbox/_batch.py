@@ -105,7 +105,7 @@ class _Task:
             self.policy = base.replace(**changes).to_json()
         assert argv is not None
         self.request = Request(argv, timeout=job.get("timeout_s"), stdin=job.get("stdin"),
-                               env=job.get("env"), cwd=job.get("cwd"), files=files)
+                               env=job.get("env"), cwd=job.get("cwd"), files=files, is_code=language == "python")
 
     def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
         """The delay in seconds before another attempt, or None if this was the last. An exhausted host is given time; a new engine

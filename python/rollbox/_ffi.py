@@ -77,6 +77,7 @@ class RunOptions(ctypes.Structure):
         ("operation_id", ctypes.c_char_p),
         ("callback", CALLBACK),
         ("userdata", ctypes.c_void_p),
+        ("is_code", ctypes.c_bool),
     ]
 
 

@@ -20,6 +20,8 @@ Environment = Mapping[str, str]
 Files = Mapping[Union[str, "os.PathLike[str]"], Data]
 
 _NO_CALLBACK = _ffi.CALLBACK()
+_ARGUMENT_MAX = 131072
+"""MAX_ARG_STRLEN of the kernel."""
 
 
 def _invalid(message: str) -> InvalidArgument:
@@ -58,6 +60,18 @@ def _argv(argv: object) -> List[bytes]:
     if not argv:
         raise _invalid("argv is empty: there is no program to run")
     return [_encode(f"argv[{i}]", item) for i, item in enumerate(argv)]
+
+
+def code_argv(code: object, args: object = ()) -> List[bytes]:
+    """The command of a run of code."""
+    if not isinstance(code, (str, bytes)):
+        raise _invalid(f"code must be str or bytes, not {type(code).__name__}")
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise _invalid(f"args must be a list of arguments, not {args!r}")
+    raw = _data("code", code)
+    if len(raw) >= _ARGUMENT_MAX:
+        raise _invalid(f"code has {len(raw)} bytes, and no argument may have {_ARGUMENT_MAX}: put it into `files` and run that")
+    return [b"python3", b"-c", *_argv([raw, *args])]
 
 
 def _env(env: object) -> Optional[List[bytes]]:
@@ -167,9 +181,12 @@ class Request:
         cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
         files: Optional[Files] = None,
         max_output: Optional[int] = None,
+        is_code: bool = False,
     ) -> None:
+        """is_code: argv is python3's, and an interpreter that is kept started may take it."""
         self.options = _ffi.RunOptions()
         self._alive = _fill(self.options, argv, timeout, stdin, env, cwd, files, max_output)
+        self.options.is_code = is_code
 
     def start(self, engine: Any, plan: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
         """rollbox_start: returns the run's address. Raises what it reports."""

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, Optional, Union, overload
+from typing import Any, Literal, Optional, Sequence, Union, overload
 
 from ._base import PolicyLike, as_policy, one_input
-from ._request import Argv, Data, Environment, Files, Request
+from ._request import Argv, Data, Environment, Files, Request, code_argv
 from ._result import Result
 from ._session import Session
 
@@ -78,6 +78,33 @@ class Sandbox(Session):
         kills the sandbox.
         """
         request = Request(argv, timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output)
+        return self._run(request, text, check)
+
+    def run_code(
+        self,
+        code: Union[str, bytes],
+        args: Sequence[Union[str, bytes]] = (),
+        *,
+        timeout: Optional[float] = None,
+        stdin: Optional[Data] = None,
+        input: Optional[Data] = None,
+        env: Optional[Environment] = None,
+        cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
+        files: Optional[Files] = None,
+        text: bool = False,
+        check: bool = False,
+        max_output: Optional[int] = None,
+    ) -> Result[Any]:
+        """As run(["python3", "-c", code, *args]), several times faster: from the second call under a policy on, in a Python that was started before,
+        under the same policy, and goes on in a sandbox of this call's own. docs/interpreters.md says what tells it from one that is started
+        anew; with env, a seed or a clock of the policy's, under isolation process, and wherever it cannot be had, a new one is started.
+
+        code: a program's text (of str, UTF-8). args: sys.argv[1:]. The rest is as for run, and so are the result and what is raised.
+        """
+        request = Request(code_argv(code, args), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, is_code=True)
+        return self._run(request, text, check)
+
+    def _run(self, request: Request, text: bool, check: bool) -> Result[Any]:
         result = self._get_engine().run(self._policy.to_json(), request, text)
         if result.error is not None:
             raise result.error

@@ -96,6 +96,7 @@ static int take_command(struct job *job, struct rollbox_error *error) {
             memcpy(job->argv, languages[i].argv, sizeof languages[i].argv);
             if (json_object_get(json_object_get(job->root, "files"), languages[i].file))
                 return bad(job, error, "\"files\" has a %s, which is where \"code\" goes", languages[i].file);
+            job->options.is_code = !strcmp(languages[i].name, "python");
             job->files[job->options.n_files++] = (struct rollbox_file){ .path = languages[i].file, .data = json_string_value(code), .length = json_string_length(code) };
             return 0;
         }

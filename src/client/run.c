@@ -35,6 +35,8 @@ static int encode(struct buf *to, uint64_t plan, const struct rollbox_run_option
     wire_add_u64(to, TAG_PLAN, plan);
     if (options->stdio_fds)
         wire_add_u64(to, TAG_STDIO, 1);
+    if (options->is_code)
+        wire_add_u64(to, TAG_CODE, 1);
     return request_add_command(to, &command, error);
 }
 

@@ -137,6 +137,8 @@ static bool handle_answer(struct box *box) {
         box_failed(box, &record);
     else if (box->session)
         session_answer(box->session, &record, fds, n_fds);
+    else if (box->interpreter)
+        interpreter_answer(box->interpreter, &record);
     else if (box->run)
         run_answer(box->run, &record);
     for (size_t i = 0; n > 0 && i < n_fds; i++)
@@ -161,6 +163,8 @@ static void on_death(struct loop_source *source, uint32_t events) {
         run_box_dead(box->run);
     if (box->session)
         session_box_dead(box->session, box);
+    if (box->interpreter)
+        interpreter_box_lost(box->interpreter, box);
     box_free(box);
 }
 
@@ -244,6 +248,8 @@ void box_created(struct box *box, pid_t pid, int take_pidfd) {
     }
     if (box->state == BOX_DYING)
         box_kill(box);
+    else if (box->interpreter)
+        interpreter_box_created(box->interpreter);
 }
 
 void box_failed(struct box *box, const struct guest_record *record) {
@@ -256,6 +262,8 @@ void box_failed(struct box *box, const struct guest_record *record) {
     list_add_tail(&held, &box->in_launcher);
     if (box->session)
         session_box_failed(box->session, record);
+    if (box->interpreter)
+        interpreter_box_lost(box->interpreter, box);
     if (run) {
         box->run = NULL;
         run->box = NULL;

@@ -104,6 +104,9 @@ struct program {
     unsigned n_sessions;        /* that stand on its launcher: it must not go */
     struct list slots;          /* struct slot: free */
     int64_t used_ns;
+    unsigned n_codes;           /* runs of code that an interpreter may be ready for */
+    struct interpreter *interpreter;    /* that one; NULL */
+    struct interpreter *serves; /* of the program that has it: whose it is */
 };
 
 struct slot {
@@ -151,7 +154,8 @@ struct box {
     struct slot *slot;
     struct home *home;          /* of isolation process: its private files; NULL: of isolation namespace */
     struct run *run;            /* NULL: spare, or its run is over, or: */
-    struct session *session;    /* that lives in it */
+    struct session *session;    /* that lives in it, or: */
+    struct interpreter *interpreter;    /* that is started in it */
     bool is_layered;            /* `disk` is a layer (layer.c) */
     unsigned files;             /* counted in engine->files */
     struct disk_mark *fresh;    /* how that looked before its first command */
@@ -211,6 +215,7 @@ struct run {
     struct loop_timer timeout, watch;
     int64_t started_ns;
     int64_t oom_kills_before;   /* of the host */
+    bool is_code;               /* python3 -c CODE ...: may be a restored interpreter's */
     bool reserved;
     bool killed;                /* by us, for `outcome` */
     bool exited;                /* init told how it ended */
@@ -223,6 +228,7 @@ struct run {
 
 /* program.c */
 int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error);
+struct program *program_twin(const struct program *of, struct rollbox_error *error);    /* another of the same policy, on no list and without a number: its owner frees it; NULL */
 struct program *program_find(struct engine *engine, uint64_t number);
 int program_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
 struct program *program_free(struct program *program);
@@ -232,6 +238,23 @@ void program_drop_spares(struct engine *engine);        /* of all programs: some
 void program_retire(struct engine *engine, const char *path, int take_fd, const char *kept);
 void program_leave(struct program *program);            /* a session has: a retired program ends with its last */
 void program_tidy(struct engine *engine);               /* free slots of a peak that is over */
+
+/* interpreter.c: Python kept started. */
+struct program *interpreter_program(struct program *base);      /* in which a run of code is to be started: that one, or one that has the interpreter ready */
+int interpreter_code(const struct buf *request);        /* what the interpreter reads, as a memory file; or -errno */
+void interpreter_started(struct program *program, const struct guest_record *record);
+int interpreter_load(const struct program *program);    /* into its launcher */
+bool interpreter_has_image(const struct program *program);
+void interpreter_loaded(struct interpreter *interpreter, int error_number);
+void interpreter_answer(struct interpreter *interpreter, const struct guest_record *record);
+void interpreter_box_created(struct interpreter *interpreter);
+void interpreter_box_lost(struct interpreter *interpreter, struct box *box);
+void interpreter_launcher_lost(struct interpreter *interpreter);
+struct program *interpreter_twin(const struct interpreter *interpreter);        /* the program that has it; NULL also of NULL */
+bool interpreter_is_busy(const struct interpreter *interpreter);
+struct program *interpreter_base_of(struct program *twin);     /* a run of the twin has ended */
+struct interpreter *interpreter_free(struct interpreter *interpreter);
+void interpreter_status(const struct engine *engine, struct buf *to);
 
 /* host.c: what plan_compile must know. */
 struct host;
@@ -246,6 +269,7 @@ int launcher_start(struct program *program, struct rollbox_error *error);
 int launcher_create(struct launcher *launcher, struct box *box, int box_socket);
 void launcher_stop(struct launcher *launcher);
 void launcher_kill(struct launcher *launcher);          /* it does not answer */
+void launcher_drop(struct launcher *launcher);          /* it is of no use: what waits for it fails */
 
 /* box.c */
 int box_new(struct program *program, struct session *session, struct box **ret_box, struct rollbox_error *error);     /* session: NULL: of a run, or a spare */
@@ -282,6 +306,7 @@ void run_pump_soon(struct engine *engine);
 struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length);     /* under way */
 void run_finish(struct run *run);       /* init has told all that it will */
 int run_open_streams(struct run *run);
+void run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n);      /* the policy's and these, as fields for init */
 int run_wait_for(struct client *client, uint64_t serial, struct run *run);      /* its result goes there, too */
 
 /* output.c */

@@ -77,6 +77,10 @@ static void on_message(struct loop_source *source, uint32_t events) {
         if (box)
             box_failed(box, &record);
         break;
+    case GUEST_IMAGE_LOADED:
+        if (launcher->program->serves)
+            interpreter_loaded(launcher->program->serves, record.error);
+        break;
     case GUEST_COPIED:
         copy_answer(launcher, &record, fds, n_fds);
         break;
@@ -101,12 +105,19 @@ static void lost(struct launcher *launcher, const struct guest_record *why) {
         list_add_tail(&waiting, node);
         container_of(node, struct box, in_launcher)->state = BOX_DYING;        /* no spare for a run that starts as another one fails */
     }
+    struct interpreter *interpreter = launcher->program->serves;
     launcher->program->launcher = NULL;
     launcher_stop(launcher);            /* and tells who waits for copies */
     list_for_each(node, &waiting) {
         list_remove(node);
         box_failed(container_of(node, struct box, in_launcher), why ? why : &unknown);
     }
+    if (interpreter)
+        interpreter_launcher_lost(interpreter);
+}
+
+void launcher_drop(struct launcher *launcher) {
+    lost(launcher, NULL);
 }
 
 void launcher_kill(struct launcher *launcher) {
@@ -240,6 +251,10 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     }
     launcher->program = program;
     program->launcher = launcher;
+    if (interpreter_has_image(program) && (r = interpreter_load(program)) < 0) {
+        launcher_stop(launcher);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the interpreter's image cannot be sent: %s", strerror(-r));
+    }
     return 0;
 }
 

@@ -32,26 +32,39 @@ static void trim_slots(struct program *program, unsigned keep) {
             slot_free(container_of(node, struct slot, node));
 }
 
-void program_drop_spares(struct engine *engine) {
-    list_for_each(node, &engine->programs) {
-        struct program *program = container_of(node, struct program, node);
+static void drop_idle(struct program *program) {
+    drop_spares(program);
+    trim_slots(program, 0);
+    while (program->launcher && program->launcher->n_free_netns)
+        close(program->launcher->free_netns[--program->launcher->n_free_netns]);
+}
 
-        drop_spares(program);
-        trim_slots(program, 0);
-        while (program->launcher && program->launcher->n_free_netns)
-            close(program->launcher->free_netns[--program->launcher->n_free_netns]);
+static void tidy(struct program *program) {
+    trim_slots(program, program->n_running || program->n_spares ? MAX(program->n_running, program->engine->features.cpus) : 0);
+}
+
+/* Of all programs, those that interpreters have included. */
+static void for_all(struct engine *engine, void (*action)(struct program *)) {
+    list_for_each(node, &engine->programs) {
+        struct program *program = container_of(node, struct program, node), *twin = interpreter_twin(program->interpreter);
+
+        action(program);
+        if (twin)
+            action(twin);
     }
+}
+
+void program_drop_spares(struct engine *engine) {
+    for_all(engine, drop_idle);
 }
 
 void program_tidy(struct engine *engine) {
-    list_for_each(node, &engine->programs) {
-        struct program *program = container_of(node, struct program, node);
-
-        trim_slots(program, program->n_running || program->n_spares ? MAX(program->n_running, engine->features.cpus) : 0);
-    }
+    for_all(engine, tidy);
 }
 
 static void cool_down(struct program *program) {
+    program->interpreter = interpreter_free(program->interpreter);
+    program->n_codes = 0;
     drop_spares(program);
     if (program->launcher)
         launcher_stop(program->launcher);
@@ -66,13 +79,13 @@ static void forget_idle(struct engine *engine, const struct program *newest) {
         struct program *program = container_of(node, struct program, node);
 
         n++;
-        if (program->n_running || program->n_sessions || program == newest)
+        if (program->n_running || program->n_sessions || program == newest || interpreter_is_busy(program->interpreter))
             continue;
         if (!oldest || program->used_ns < oldest->used_ns)
             oldest = program;
         if (!program->launcher)
             continue;
-        n_warm++;
+        n_warm += 1 + (program->interpreter != NULL);
         if (!oldest_warm || program->used_ns < oldest_warm->used_ns)
             oldest_warm = program;
     }
@@ -318,7 +331,7 @@ static void retire(struct program *program) {
 }
 
 void program_leave(struct program *program) {
-    if (!program->number && !program->n_sessions && !program->n_running)
+    if (!program->number && !program->serves && !program->n_sessions && !program->n_running && !interpreter_is_busy(program->interpreter))
         program_free(program);
 }
 
@@ -379,6 +392,21 @@ int program_get(struct engine *engine, const char *text, size_t length, const ch
     forget_idle(engine, program);
     *ret_program = program;
     return 0;
+}
+
+struct program *program_twin(const struct program *of, struct rollbox_error *error) {
+    auto_free const char **environment = NULL;
+    struct engine *engine = of->engine;
+    char *key = malloc(of->key_length + 1);
+
+    if (key)
+        memcpy(key, of->key, of->key_length + 1);
+    struct program *program = key ? program_new(engine, key, of->key_length, of->text_length) : NULL;
+    if (!program)
+        return NULL;
+    if (key_environment(program, &environment) < 0 || program_compile(program, environment, error) < 0)
+        return program_free(program);
+    return program;
 }
 
 struct program *program_find(struct engine *engine, uint64_t number) {

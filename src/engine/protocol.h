@@ -10,7 +10,7 @@
  *   PREPARE  POLICY ENV*                                    -> PREPARED PLAN ISOLATION DEFAULT_TIMEOUT DEFAULT_OUTPUT   | FAILED
  *   EXPLAIN  POLICY                                         -> TEXT     TEXT_DATA                                       | FAILED
  *   STATUS                                                  -> TEXT     TEXT_DATA                                       | FAILED
- *   RUN      PLAN OPERATION ARG+ ENV* CWD? TIMEOUT? OUTPUT_LIMIT? {FILE_PATH FILE_MODE FILE_DATA}* STDIN? STDIO?   -> RESULT
+ *   RUN      PLAN OPERATION ARG+ ENV* CWD? TIMEOUT? OUTPUT_LIMIT? {FILE_PATH FILE_MODE FILE_DATA}* STDIN? STDIO? CODE?   -> RESULT
  *   KILL     TARGET OUTCOME                                 (no reply: the run's RESULT says what came of it; TARGET is a RUN, or an EXEC or ATTACH: the command's tree is killed)
  *   EXEC     SANDBOX OPERATION ARG+ ENV* CWD? USER? TIMEOUT? OUTPUT_LIMIT? {FILE...}* STDIN? INPUT? TERMINAL? STREAM? EXTRA? DETACHED?   -> RESULT
  *   ATTACH   SANDBOX EXEC INPUT? STREAM?                    -> RESULT
@@ -116,6 +116,7 @@ enum protocol_tag {
     TAG_TEXTUAL,                /* u64 */
     TAG_PATH,                   /* text */
     TAG_FORCE,                  /* u64 */
+    TAG_CODE,                   /* u64: ARG is python3, -c, code...: an interpreter that was started before may take it */
 };
 
 #endif

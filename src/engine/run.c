@@ -99,7 +99,7 @@ static bool named_in(const char *entry, const char *const *entries, size_t n) {
 }
 
 /* The policy's environment, then the request's; of two with one name the later. */
-static void add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n) {
+void run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n) {
     const char *end = program->environment.data + program->environment.length;
 
     for (const char *entry = program->environment.data; entry < end; entry += strlen(entry) + 1) {
@@ -180,6 +180,18 @@ static size_t add_image_command(struct run *run) {
     return n;
 }
 
+/* python3 -c CODE ..., or python3 FILE ...: no other options, which would be for another interpreter. */
+static bool is_code(const struct run *run) {
+    const char *words[3] = { "", "", "" };
+    struct wire_field field;
+    size_t position = 0, n = 0;
+
+    while (n < ARRAY_SIZE(words) && wire_next(run->request.data + sizeof(struct wire_header), run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+        if (field.tag == GUEST_ARG)
+            words[n++] = field.data;
+    return !strcmp(words[0], "python3") && (words[1][0] == '-' ? n == 3 && !strcmp(words[1], "-c") : n >= 2 && words[1][0]);
+}
+
 static int parse(struct run *run, struct wire_message *message, struct given *given, struct rollbox_error *error) {
     auto_free const char **env = NULL;
     struct wire_field field;
@@ -244,6 +256,9 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
         case TAG_STDIO:
             given->stdio = wire_u64(&field, &number) == 0 && number;
             break;
+        case TAG_CODE:
+            run->is_code = wire_u64(&field, &number) == 0 && number;
+            break;
         default:
             r = message->header.type == PROTOCOL_EXEC ? parse_exec_field(run, &field, given, error) : 1;
             if (r < 0)
@@ -261,7 +276,9 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument, unless the policy has an image that says what to run");
     if (!have_cwd)
         wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : run->program->plan->flags & PLAN_PROCESS ? "" : "/tmp");
-    add_environment(&run->request, run->program, env, n_env);
+    run_add_environment(&run->request, run->program, env, n_env);
+    /* What was started already cannot be given another environment, and has made up its mind about its streams. */
+    run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run);
     run->timeout_ms = have_timeout ? (int64_t)timeout : run->program->policy->timeout_ms;
     run->output_limit = output == UINT64_MAX ? run->program->policy->max_output_bytes : output;
     return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory") : 0;
@@ -355,6 +372,8 @@ void run_request(struct client *client, struct wire_message *message) {
         exec_enter(run);
         return;
     }
+    if (run->is_code)
+        run->program = interpreter_program(run->program);
     run->program->n_runs++;
     run->program->n_running++;
     run->engine->n_queued++;
@@ -406,13 +425,15 @@ static void finish(struct run *run) {
     }
     result_send(run);
     run_free(run);
-    if (program)
-        program->n_running--;
     run_pump(engine);
-    if (program && program->number)
+    if (!program)
+        return;
+    program->n_running--;       /* not before: it is what keeps a retired program from being freed by what the pump ends */
+    if (program->serves)
+        program = interpreter_base_of(program);
+    else if (program->number)
         (void)program_keep_spares(program);
-    else if (program)
-        program_leave(program);
+    program_leave(program);
 }
 
 void run_finish(struct run *run) {
@@ -630,6 +651,8 @@ void run_answer(struct run *run, const struct guest_record *record) {
     struct rollbox_error error;
 
     if (record && record->kind == GUEST_STARTED && run->state == RUN_STARTING) {
+        if (run->is_code && run->program->serves)
+            interpreter_started(run->program, record);
         (void)started(run);
         return;                 /* its streams may be at their ends, but it is not */
     } else if (record && record->kind == GUEST_EXEC_FAILED) {
@@ -754,6 +777,19 @@ static void close_streams_again(struct run *run) {
     }
 }
 
+static int hand_over(struct run *run, const struct box *box) {
+    struct wire_header *header = (void *)run->request.data;
+    int fds[4] = { run->stdio[0], run->stdio[1], run->stdio[2] };
+    bool restored = run->is_code && run->program->serves;
+    auto_close int code = restored ? interpreter_code(&run->request) : -EBADF;
+
+    if (restored && code < 0)
+        return code;
+    fds[3] = code;
+    header->flags = GUEST_EXEC_FINAL | (restored ? GUEST_EXEC_RESTORED : 0);
+    return wire_send(box->socket, &run->request, fds, restored ? 4 : 3);
+}
+
 static int start(struct run *run, struct rollbox_error *error) {
     struct box *box = box_take_spare(run->program, false);
     bool is_spare = box;
@@ -775,10 +811,9 @@ static int start(struct run *run, struct rollbox_error *error) {
     run->box = box;
     box->run = run;
     box_expect_start(box);
-    ((struct wire_header *)(void *)run->request.data)->flags = GUEST_EXEC_FINAL;
     if (box->home && (processes = process_limit(run->program)))
         wire_add_u64(&run->request, GUEST_PROCESSES, processes);
-    r = wire_send(box->socket, &run->request, run->stdio, 3);
+    r = hand_over(run, box);
     if (r < 0) {
         box->run = NULL;
         run->box = NULL;

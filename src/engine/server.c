@@ -250,8 +250,10 @@ void server_status(struct engine *engine, struct buf *to) {
         clients++;
     buf_printf(to, "{\"pid\": %d, \"version\": \"%s\", \"private\": %s, \"clients\": %u, \"sandboxes\": %u, \"sessions\": %u, \"running\": %u, \"queued\": %u, \"plans\": %u, \"spares\": %u, ", (int)getpid(),
                ROLLBOX_VERSION, engine->is_private ? "true" : "false", clients, engine->n_boxes, engine->n_sessions, engine->n_running, engine->n_queued, plans, spares);
-    buf_printf(to, "\"memory_budget_bytes\": %llu, \"memory_reserved_bytes\": %llu, \"cgroup\": \"%s\", \"landlock_abi\": %d}", (unsigned long long)engine->memory_budget,
+    buf_printf(to, "\"memory_budget_bytes\": %llu, \"memory_reserved_bytes\": %llu, \"cgroup\": \"%s\", \"landlock_abi\": %d, ", (unsigned long long)engine->memory_budget,
                (unsigned long long)engine->memory_reserved, cgroup_backend_name(cgroup_root_backend(engine->cgroups)), engine->features.landlock_abi);
+    interpreter_status(engine, to);
+    buf_add_text(to, "}");
 }
 
 static void handle_kill(struct client *client, struct wire_message *message) {

@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "guest/internal.h"
+#include "guest/restore.h"
 #include "sys/syscalls.h"
 
 static int loopback_up(void) {
@@ -142,7 +142,7 @@ static int enter_user_namespace(const struct plan *plan, uint32_t outer_id, int 
     return r < 0 ? r : limit_user_counts(proc_sys);
 }
 
-static int drop_privileges(void) {
+int box_drop_privileges(void) {
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
     struct __user_cap_data_struct none[2] = { 0 };
 
@@ -235,10 +235,15 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);
-    r = drop_privileges();
+    /* The process that is to be restored needs a right yet, which it gives up itself; the filter is one for both. */
+    bool early = restore_is_loaded();
+    if (early && plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
+    restore_fork(box);
+    r = box_drop_privileges();
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
-    if (plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
+    if (!early && plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     umask(022);
     return 0;

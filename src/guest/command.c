@@ -21,6 +21,7 @@
 
 #include "base/fd.h"
 #include "guest/files.h"
+#include "guest/restore.h"
 #include "sys/syscalls.h"
 
 #define MAX_REAPED 256          /* at a time: guests can make work of this faster than it is done */
@@ -30,6 +31,8 @@ struct command {
     int64_t started_ns;
     pid_t pid;
     bool final;
+    bool restored;
+    struct restore_failure failure;     /* why it is not, if it was to be */
 };
 
 bool command_in_session;
@@ -230,12 +233,19 @@ static int put_files(const struct wire_message *message, struct guest_fault *fau
 }
 
 /* The streams of the request, or a terminal's slave as these three; then what becomes 3 and up. */
-static pid_t spawn(const struct box *box, const struct wire_message *message, struct exec_request *request, uint64_t size, int *ret_master, struct guest_fault *fault) {
+static pid_t spawn(const struct box *box, const struct wire_message *message, struct exec_request *request, uint64_t size, struct command *command, int *ret_master, struct guest_fault *fault) {
     int fds[FD_MESSAGE_MAX_FDS], slave;
 
     if (!request->terminal) {
         request->fds = message->fds;
         request->n_fds = message->n_fds;
+        if (!(message->header.flags & GUEST_EXEC_RESTORED))
+            return exec_spawn(box, request, fault);
+        pid_t pid = restore_resume(request, &command->failure);
+        command->restored = pid > 0;
+        if (pid > 0)
+            return pid;
+        request->n_fds = 3;     /* the last was for that one */
         return exec_spawn(box, request, fault);
     }
     int r = terminal_open(size, ret_master, &slave);
@@ -272,8 +282,10 @@ static pid_t start(const struct box *box, struct wire_message *message, struct c
     if (r == 0)
         r = put_files(message, fault);
     if (r == 0) {
+        if (!(message->header.flags & GUEST_EXEC_RESTORED))
+            restore_cancel();
         command->started_ns = init_now_ns();
-        r = spawn(box, message, &request, size, ret_master, fault);
+        r = spawn(box, message, &request, size, command, ret_master, fault);
     }
     if (chdir("/") < 0)         /* a command's directory must not be held by init */
         init_leave(box, 1);
@@ -292,7 +304,9 @@ void command_start(const struct box *box, struct wire_message *message) {
         r = n_commands == COMMAND_MAX ? -EAGAIN : command_main(command.serial) ? -EEXIST : start(box, message, &command, &master, &fault);
     wire_message_done(message);
     if (r > 0) {
-        struct guest_record record = { .kind = GUEST_STARTED, .serial = command.serial, .value = (uint64_t)r };
+        struct guest_record record = {
+            .kind = GUEST_STARTED, .serial = command.serial, .value = (uint64_t)r, .operation = command.restored, .stage = command.failure.step, .error = command.failure.error,
+        };
 
         command.pid = r;
         commands[n_commands++] = command;

@@ -93,7 +93,7 @@ static int set_streams(const int *fds, size_t n) {
     return sys_close_range((unsigned)n, ~0u, 0);
 }
 
-static int set_limits(const struct plan *plan, uint64_t processes) {
+int exec_set_limits(const struct plan *plan, uint64_t processes) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
 
     for (uint32_t i = 0; i < plan->rlimits.n; i++) {
@@ -128,7 +128,7 @@ static int prepare(struct child *child) {
         return guest_fault(fault, GUEST_STAGE_STREAMS, 0, r);
     if (child->request->terminal && (r = terminal_control()) < 0)
         return guest_fault(fault, GUEST_STAGE_STREAMS, 1, r);
-    if ((r = set_limits(box->plan, child->request->processes)) < 0)
+    if ((r = exec_set_limits(box->plan, child->request->processes)) < 0)
         return guest_fault(fault, GUEST_STAGE_LIMITS, 0, r);
     /* Of no use if a command could undo it: the filter refuses that. */
     if (child->request->keeps_orphans && prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0)

@@ -33,6 +33,8 @@ enum guest_request {
     GUEST_FREEZE,               /* to init: every process of the sandbox but itself stands still; answer FROZEN */
     GUEST_THAW,                 /* to init: and goes on; no answer */
     GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */
+    GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
+    GUEST_TOUCHES,              /* to the launcher, after IMAGE; fd: what the process is going to touch (struct image_touch), which each has ready from then on; no answer */
     GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED */
 };
 
@@ -49,6 +51,7 @@ enum guest_create_flag {
 
 enum guest_exec_flag {
     GUEST_EXEC_FINAL = 1 << 8,  /* the sandbox ends with this command */
+    GUEST_EXEC_RESTORED = 1 << 9,       /* the restored process is to be it, if there is one: with a fourth descriptor, its 3. Else the request is carried out without that */
 };
 
 enum guest_tag {
@@ -83,12 +86,13 @@ enum guest_record_kind {
     GUEST_CREATE_FAILED,        /* launcher */
     GUEST_BOX_READY,            /* init; fds as flagged in `value`: a new network namespace (1), the private tmpfs (2) */
     GUEST_FAILED,               /* launcher or init: set-up failed; it ends */
-    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process */
+    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process. With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage` and `error` say at which step of restore.c that failed, if it did */
     GUEST_EXEC_FAILED,          /* init: it never ran */
     GUEST_EXITED,               /* init: wait status in `value`, usage in the rest */
     GUEST_SIGNALLED,            /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how many processes */
     GUEST_FROZEN,               /* init: `value`: how many processes there are besides init and its agents (GUEST_FILES), which stand still, too; `error` ETIMEDOUT if some would not stand still (all go on then) */
     GUEST_FILES_SERVED,         /* init: `error` */
+    GUEST_IMAGE_LOADED,         /* launcher: `error` */
     GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
 };
 

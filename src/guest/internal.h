@@ -66,6 +66,8 @@ int box_setup(struct box *box, struct guest_fault *fault);
 
 /* Puts the plan's filter on the calling process. */
 int box_install_filter(const struct plan *plan);
+/* All capabilities, for good; the process is not dumpable after it and dies with its parent. */
+int box_drop_privileges(void);
 
 /* process.c: the same under isolation process, once the path of the directory for private files is told. */
 int process_set_home(const char *path);
@@ -91,6 +93,9 @@ struct exec_request {
     bool terminal;              /* the first of them is its controlling terminal */
     bool keeps_orphans;         /* what its tree orphans stays below it while it lives */
 };
+
+/* Of the calling process; `processes` as in the request. 0 or -errno. */
+int exec_set_limits(const struct plan *plan, uint64_t processes);
 
 /* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it never will. */
 pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault);

@@ -27,7 +27,7 @@
 
 #include "base/fd.h"
 #include "base/wire.h"
-#include "guest/internal.h"
+#include "guest/restore.h"
 #include "sys/syscalls.h"
 
 /* Somewhere that exists on any host, to mount the new root over for the moment until pivot_root; and where the host's root is then, until the template is built. */
@@ -364,6 +364,15 @@ static void copy(const struct plan *plan, struct wire_message *message) {
         _exit(r < 0);
 }
 
+static void load_image(struct wire_message *message) {
+    struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial };
+
+    record.error = -(message->n_fds == 1 ? restore_load(message->fds[0]) : -EBADMSG);
+    record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);
+    if (record.error)
+        _exit(1);               /* what it has of the image is in nobody's way then */
+}
+
 static void serve(const struct plan *plan) {
     static struct wire_message message;
 
@@ -377,6 +386,10 @@ static void serve(const struct plan *plan) {
             create(plan, &message);
         else if (message.header.type == GUEST_COPY)
             copy(plan, &message);
+        else if (message.header.type == GUEST_IMAGE)
+            load_image(&message);
+        else if (message.header.type == GUEST_TOUCHES && message.n_fds == 1)
+            restore_expect(message.fds[0]);
         wire_message_done(&message);
     }
 }

@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Interpreters that are kept started.
+ *
+ * Starting Python takes many times as long as a sandbox does, and is the same each time. So a program that runs code gets, besides, one of its own for that (a struct program with the same policy): in a sandbox of it, under all its restrictions, a Python is started
+ * that waits for its code; it is captured there (src/snapshot) and restored by the launcher in each sandbox from then on (src/guest/restore.c), where it goes on as if it had just been started. What it
+ * is told then, over descriptor 3, is the code and its arguments.
+ *
+ * It is a matter of speed and of nothing else: until the interpreter is there, if it cannot be had, and for whatever it would not be right for, the same command is started anew. A policy whose code is run once does not pay for it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <interpreter_source.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/engine.h"
+#include "snapshot/capture.h"
+#include "sys/proc.h"
+#include "sys/syscalls.h"
+
+#define MAX_TRIES 4             /* each with other addresses: one may lie where the launcher has something of its own */
+#define MAX_BYTES (64u << 20)  /* of a started interpreter's memory */
+#define CAPTURE_SECONDS 20
+#define AGAIN_SECONDS 60        /* after a failure, which may have been the moment's */
+#define HIGHEST_FD 4            /* the streams, and the pipe it waits at */
+#define READY "ready\n"
+#define CAPTURED "captured\n"
+#define MAX_INTERPRETERS 16     /* at a time, of one engine */
+#define MAX_ANEW 3              /* in a row: then it is not right any more, perhaps Python was upgraded */
+
+enum interpreter_state { INTERPRETER_STARTING, INTERPRETER_CAPTURING, INTERPRETER_LOADING, INTERPRETER_TRYING, INTERPRETER_LOOKING, INTERPRETER_READY, INTERPRETER_FAILED };
+
+struct interpreter {
+    struct engine *engine;
+    struct program *base, *program;     /* whose code it runs; the one that has it */
+    enum interpreter_state state;
+    unsigned tries;
+    int64_t failed_ns;
+    struct box *box;            /* in which it is started, or tried out */
+    int output;                 /* our end of its output */
+    struct loop_source answers;
+    struct buf said;
+    int capturer_pidfd, image, problem_fd;
+    int touches;                /* what it touches at the least, once that is known */
+    struct loop_source captured;
+    struct loop_timer deadline;
+    uint64_t n_restored, n_anew;
+    unsigned anew_in_a_row;
+    struct loop_timer stale;
+    char problem[256];          /* why there is none, or was none in a sandbox */
+};
+
+static void begin(struct interpreter *interpreter);
+
+/* Whatever is under way is not any more; what is there stays. */
+static void stop(struct interpreter *interpreter) {
+    struct loop *loop = interpreter->engine->loop;
+    struct box *box = interpreter->box;
+
+    loop_timer_clear(loop, &interpreter->deadline);
+    loop_timer_clear(loop, &interpreter->stale);
+    loop_remove(loop, &interpreter->answers);
+    loop_remove(loop, &interpreter->captured);
+    if (interpreter->capturer_pidfd >= 0)
+        sys_pidfd_send_signal(interpreter->capturer_pidfd, SIGKILL, NULL, 0);   /* it is reaped as all children are (serve.c) */
+    close_fd(&interpreter->capturer_pidfd);
+    close_fd(&interpreter->problem_fd);
+    close_fd(&interpreter->output);
+    buf_done(&interpreter->said);
+    interpreter->box = NULL;
+    if (box) {
+        box->interpreter = NULL;
+        if (box->state != BOX_DYING)
+            box_kill(box);
+    }
+}
+
+__attribute__((format(printf, 3, 4))) static void fail(struct interpreter *interpreter, bool again, const char *format, ...) {
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(interpreter->problem, sizeof interpreter->problem, format, arguments);
+    va_end(arguments);
+    stop(interpreter);
+    close_fd(&interpreter->image);
+    close_fd(&interpreter->touches);
+    interpreter->state = INTERPRETER_FAILED;
+    interpreter->failed_ns = clock_now_ns();
+    if (interpreter->program->launcher)
+        launcher_drop(interpreter->program->launcher);
+    if (again && interpreter->tries < MAX_TRIES && !interpreter->engine->stopping)
+        begin(interpreter);
+}
+
+static int send_file(const struct program *program, uint32_t type, int fd) {
+    auto_buf struct buf message = BUF_INIT;
+
+    wire_begin(&message, type, 0);
+    return wire_send(program->launcher->socket, &message, &fd, 1);
+}
+
+static void on_deadline(struct loop_timer *timer) {
+    fail(container_of(timer, struct interpreter, deadline), false, "it was not started and captured within %d seconds", CAPTURE_SECONDS);
+}
+
+/* ---- capturing ---------------------------------------------------------------------------------------------------------- */
+
+static int by_number(const void *a, const void *b) {
+    return *(const int *)a - *(const int *)b;
+}
+
+/* Closes all descriptors above the standard streams but these, which are in order. 0 or -errno. */
+static int keep_only(const int *fds, size_t n) {
+    unsigned from = STDERR_FILENO + 1;
+    int r = 0;
+
+    for (size_t i = 0; i <= n && r == 0; i++) {
+        unsigned to = i < n ? (unsigned)fds[i] : ~0u;
+
+        if (i < n && fds[i] < 0)
+            continue;
+        if (i == n || to > from)
+            r = sys_close_range(from, i < n ? to - 1 : to, 0);
+        from = to + 1;
+    }
+    return r;
+}
+
+/* In a child of the engine: it looks at a guest, and so has nothing of the engine's but the image and what it writes to. */
+_Noreturn static void capture(pid_t init, pid_t pid, int image, int touches, int problem) {
+    struct capture_options options = { .pid = pid, .parent = init, .call = __NR_read, .highest_fd = HIGHEST_FD, .most_bytes = MAX_BYTES };
+    int fds[] = { image, touches, problem };
+    struct rollbox_error error = { 0 };
+    sigset_t all;
+
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    prctl(PR_SET_NAME, "rollbox-capture", 0, 0, 0);
+    qsort(fds, ARRAY_SIZE(fds), sizeof fds[0], by_number);
+    if (setsid() < 0 || keep_only(fds, ARRAY_SIZE(fds)) < 0)
+        _exit(1);
+    int r = touches < 0 ? capture_process(&options, image, &error) : capture_touched(pid, image, touches, &error);
+    const char *told = r < 0 ? error.message : CAPTURED;
+    _exit(fd_write_all(problem, told, strlen(told)) < 0);
+}
+
+/* It waits to be captured, or has been tried out: what that has found is in the files. */
+static void on_captured(struct loop_source *source, uint32_t events) {
+    struct interpreter *interpreter = container_of(source, struct interpreter, captured);
+    auto_buf struct buf problem = BUF_INIT;
+    bool was_tried = interpreter->state == INTERPRETER_LOOKING;
+
+    (void)events;
+    if (lseek(interpreter->problem_fd, 0, SEEK_SET) == 0)
+        (void)fd_read_all(interpreter->problem_fd, sizeof interpreter->problem - 1, &problem);
+    /* Its last word and nothing else is success: what a capturer that was killed has written of an image is a guest's. Nobody writes to it from here on. */
+    bool captured = problem.length == strlen(CAPTURED) && !memcmp(problem.data, CAPTURED, problem.length) &&
+                    fcntl(was_tried ? interpreter->touches : interpreter->image, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0;
+    if (!captured && !was_tried) {
+        fail(interpreter, false, "%.*s", (int)problem.length, problem.length ? problem.data : "capturing it failed");
+        return;
+    }
+    stop(interpreter);
+    if (was_tried) {
+        interpreter->state = INTERPRETER_READY;
+        if (!captured || !interpreter->program->launcher || send_file(interpreter->program, GUEST_TOUCHES, interpreter->touches) < 0)
+            close_fd(&interpreter->touches);    /* it is a little slower without */
+        return;
+    }
+    interpreter->state = INTERPRETER_LOADING;
+    int r = interpreter->program->launcher ? send_file(interpreter->program, GUEST_IMAGE, interpreter->image) : -ECHILD;
+    if (r == 0)
+        r = loop_timer_set(interpreter->engine->loop, &interpreter->deadline, clock_now_ns() + CAPTURE_SECONDS * 1000000000ll, on_deadline);
+    if (r < 0)
+        fail(interpreter, false, "its image cannot be sent: %s", strerror(-r));
+}
+
+static void start_capture(struct interpreter *interpreter) {
+    pid_t pids[2];
+    int r = 0;
+
+    if (interpreter->box->pid <= 0)
+        return;                 /* the launcher's word is on its way: interpreter_box_created */
+    if (proc_children(interpreter->box->pid, pids, ARRAY_SIZE(pids)) != 1) {
+        fail(interpreter, false, "it is not alone in its sandbox");
+        return;
+    }
+    bool was_tried = interpreter->state == INTERPRETER_TRYING;
+    int *file = was_tried ? &interpreter->touches : &interpreter->image;
+    interpreter->state = was_tried ? INTERPRETER_LOOKING : INTERPRETER_CAPTURING;
+    pid_t capturer = 0;
+    close_fd(file);
+    *file = memfd_create("rollbox-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    interpreter->problem_fd = memfd_create("rollbox-problem", MFD_CLOEXEC);
+    if (*file < 0 || interpreter->problem_fd < 0)
+        r = -errno;
+    if (r == 0 && (capturer = fork()) == 0)
+        capture(interpreter->box->pid, pids[0], interpreter->image, interpreter->touches, interpreter->problem_fd);
+    if (r == 0 && capturer < 0)
+        r = -errno;
+    if (r == 0)
+        r = interpreter->capturer_pidfd = sys_pidfd_open(capturer, 0);
+    if (r >= 0)
+        r = loop_add(interpreter->engine->loop, &interpreter->captured, interpreter->capturer_pidfd, EPOLLIN, on_captured);
+    if (r < 0)
+        fail(interpreter, false, "capturing it: %s", strerror(-r));
+}
+
+/* ---- starting ----------------------------------------------------------------------------------------------------------- */
+
+static bool waits(const struct interpreter *interpreter) {
+    size_t length = strlen(READY);
+
+    return interpreter->said.length >= length && !memcmp(interpreter->said.data + interpreter->said.length - length, READY, length);
+}
+
+void interpreter_box_created(struct interpreter *interpreter) {
+    if (waits(interpreter))
+        start_capture(interpreter);
+}
+
+/* Its word that it waits, or what it says of why it does not. */
+static void on_said(struct loop_source *source, uint32_t events) {
+    struct interpreter *interpreter = container_of(source, struct interpreter, answers);
+    char text[1024];
+    ssize_t n = read(interpreter->output, text, sizeof text);
+
+    (void)events;
+    if (n > 0)
+        buf_add(&interpreter->said, text, (size_t)n);
+    if (n > 0 && !buf_failed(&interpreter->said) && interpreter->said.length < sizeof text) {
+        if (waits(interpreter)) {
+            loop_remove(interpreter->engine->loop, &interpreter->answers);
+            start_capture(interpreter);
+        }
+        return;
+    }
+    const char *last = interpreter->said.length ? interpreter->said.data : "";
+    int length = (int)interpreter->said.length;
+    while (length && last[length - 1] == '\n')
+        length--;
+    for (int i = length; i > 0; i--)
+        if (last[i - 1] == '\n') {
+            last += i;
+            length -= i;
+            break;
+        }
+    fail(interpreter, false, "it ended at its start%s%.*s", length ? ": " : "", MIN(length, 200), last);
+}
+
+/* Starts it; or, once it is loaded, tries it out: the words of its command are none. */
+static int send_start(struct interpreter *interpreter) {
+    auto_buf struct buf message = BUF_INIT;
+    struct program *program = interpreter->program;
+    auto_close int input = fd_memory_file("rollbox-stdin", "", 0);      /* what the input of a run is, or /dev/null, which can be sought in, too */
+    int output[2] = { -EBADF, -EBADF };
+    int r = input < 0 ? input : pipe2(output, O_CLOEXEC) < 0 ? -errno : 0;
+
+    interpreter->output = output[0];
+    bool is_trial = interpreter->state == INTERPRETER_TRYING;
+    auto_close int words = is_trial ? fd_memory_file("rollbox-code", "", 0) : -EBADF;
+    if (r == 0 && is_trial && words < 0)
+        r = words;
+    wire_begin(&message, GUEST_EXEC, 0);
+    wire_add_text(&message, GUEST_ARG, "python3");
+    wire_add_text(&message, GUEST_ARG, "-c");
+    wire_add(&message, GUEST_ARG, interpreter_source, sizeof interpreter_source);
+    wire_add_text(&message, GUEST_CWD, "/");
+    run_add_environment(&message, program, NULL, 0);
+    if (r == 0)
+        r = fcntl(output[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(interpreter->engine->loop, &interpreter->answers, output[0], EPOLLIN, on_said);
+    if (r == 0)
+        r = is_trial && buf_failed(&message) ? -ENOMEM : 0;
+    if (r == 0 && is_trial)
+        ((struct wire_header *)(void *)message.data)->flags = GUEST_EXEC_RESTORED;
+    if (r == 0)
+        r = wire_send(interpreter->box->socket, &message, (const int[]){ input, output[1], output[1], words }, is_trial ? 4 : 3);
+    close_fd(&output[1]);
+    return r;
+}
+
+/* In a sandbox of its own: to be captured, or to be tried out. */
+static void start_in_box(struct interpreter *interpreter, enum interpreter_state state) {
+    struct rollbox_error error;
+    struct box *box;
+
+    interpreter->state = state;
+    int r = box_new(interpreter->program, NULL, &box, &error);
+    if (r < 0) {
+        fail(interpreter, false, "%s", error.message);
+        return;
+    }
+    interpreter->box = box;
+    box->interpreter = interpreter;
+    r = loop_timer_set(interpreter->engine->loop, &interpreter->deadline, clock_now_ns() + CAPTURE_SECONDS * 1000000000ll, on_deadline);
+    if (r == 0)
+        r = send_start(interpreter);
+    if (r < 0)
+        fail(interpreter, false, "it cannot be started: %s", strerror(-r));
+}
+
+static void begin(struct interpreter *interpreter) {
+    interpreter->tries++;
+    start_in_box(interpreter, INTERPRETER_STARTING);
+}
+
+static const char *restore_words(const struct guest_record *record) {
+    return record->error ? strerror(record->error) : "it was killed";
+}
+
+void interpreter_answer(struct interpreter *interpreter, const struct guest_record *record) {
+    struct rollbox_error error;
+
+    if (record->kind == GUEST_STARTED && interpreter->state == INTERPRETER_TRYING && !record->operation) {
+        fail(interpreter, false, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
+        return;
+    }
+    if (record->kind == GUEST_EXEC_FAILED) {
+        words_of(interpreter->program, record, "python3", "/", &error);
+        fail(interpreter, false, "%s", error.message);
+    }
+}
+
+void interpreter_box_lost(struct interpreter *interpreter, struct box *box) {
+    box->interpreter = NULL;
+    interpreter->box = NULL;
+    fail(interpreter, false, "the sandbox it was started in is gone");
+}
+
+/* ---- using it ----------------------------------------------------------------------------------------------------------- */
+
+int interpreter_load(const struct program *program) {
+    int r = send_file(program, GUEST_IMAGE, program->serves->image);
+
+    return r == 0 && program->serves->touches >= 0 ? send_file(program, GUEST_TOUCHES, program->serves->touches) : r;
+}
+
+bool interpreter_has_image(const struct program *program) {
+    return program->serves && program->serves->image >= 0 && program->serves->state == INTERPRETER_READY;
+}
+
+void interpreter_loaded(struct interpreter *interpreter, int error_number) {
+    loop_timer_clear(interpreter->engine->loop, &interpreter->deadline);
+    if (error_number)
+        fail(interpreter, error_number == EEXIST, "its image cannot be loaded: %s", strerror(error_number));
+    else if (interpreter->state == INTERPRETER_LOADING)
+        start_in_box(interpreter, INTERPRETER_TRYING);
+}
+
+/* What rules Python's start by what is in the sandbox then, files of the run included, is none of these. */
+static bool is_harmless(const char *entry) {
+    static const char *const names[] = { "PYTHONDONTWRITEBYTECODE=", "PYTHONHASHSEED=", "PYTHONIOENCODING=", "PYTHONNOUSERSITE=", "PYTHONOPTIMIZE=", "PYTHONUNBUFFERED=", "PYTHONUTF8=" };
+
+    if (strncmp(entry, "PYTHON", 6))
+        return true;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!strncmp(entry, names[i], strlen(names[i])))
+            return true;
+    return false;
+}
+
+static bool is_eligible(const struct program *program) {
+    const char *end = program->environment.data + program->environment.length;
+
+    for (const char *entry = program->environment.data; entry < end; entry += strlen(entry) + 1)
+        if (!is_harmless(entry))
+            return false;
+    return !(program->plan->flags & (PLAN_PROCESS | PLAN_SEED | PLAN_CLOCK)) && !program->serves;
+}
+
+/* Room for one more: the one that is idle for the longest time goes. */
+static bool make_room(struct engine *engine) {
+    struct program *oldest = NULL;
+    unsigned n = 0;
+
+    list_for_each(node, &engine->programs) {
+        struct program *program = container_of(node, struct program, node);
+
+        if (!program->interpreter)
+            continue;
+        n++;
+        if (!interpreter_is_busy(program->interpreter) && (!oldest || program->used_ns < oldest->used_ns))
+            oldest = program;
+    }
+    if (n < MAX_INTERPRETERS)
+        return true;
+    if (!oldest)
+        return false;
+    oldest->interpreter = interpreter_free(oldest->interpreter);
+    oldest->n_codes = 0;
+    return true;
+}
+
+static void interpreter_new(struct program *base) {
+    struct interpreter *interpreter = calloc(1, sizeof *interpreter);
+    struct rollbox_error error;
+
+    if (!interpreter)
+        return;
+    interpreter->engine = base->engine;
+    interpreter->base = base;
+    interpreter->output = interpreter->capturer_pidfd = interpreter->image = interpreter->touches = interpreter->problem_fd = -EBADF;
+    interpreter->program = program_twin(base, &error);
+    if (!interpreter->program) {
+        free(interpreter);
+        return;
+    }
+    interpreter->program->serves = interpreter;
+    base->interpreter = interpreter;
+    begin(interpreter);
+}
+
+struct program *interpreter_program(struct program *base) {
+    if (!is_eligible(base))
+        return base;
+    if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) && !base->engine->stopping && make_room(base->engine))
+        interpreter_new(base);
+    if (base->interpreter && base->interpreter->state == INTERPRETER_FAILED && clock_now_ns() > base->interpreter->failed_ns + AGAIN_SECONDS * 1000000000ll) {
+        base->interpreter->tries = 0;
+        begin(base->interpreter);
+    }
+    return base->interpreter && base->interpreter->state == INTERPRETER_READY ? base->interpreter->program : base;
+}
+
+struct interpreter *interpreter_free(struct interpreter *interpreter) {
+    if (!interpreter)
+        return NULL;
+    stop(interpreter);
+    interpreter->program->serves = NULL;
+    program_free(interpreter->program);
+    close_fd(&interpreter->image);
+    close_fd(&interpreter->touches);
+    free(interpreter);
+    return NULL;
+}
+
+bool interpreter_is_busy(const struct interpreter *interpreter) {
+    return interpreter && interpreter->program->n_running;
+}
+
+struct program *interpreter_base_of(struct program *twin) {
+    if (!twin->engine->stopping && twin->serves->base->number)
+        (void)program_keep_spares(twin);
+    return twin->serves->base;
+}
+
+struct program *interpreter_twin(const struct interpreter *interpreter) {
+    return interpreter ? interpreter->program : NULL;
+}
+
+void interpreter_launcher_lost(struct interpreter *interpreter) {
+    if (interpreter->state == INTERPRETER_LOADING)
+        fail(interpreter, true, "its launcher has ended");
+}
+
+/* The words of the command after `python3`, with a NUL between. */
+int interpreter_code(const struct buf *request) {
+    auto_buf struct buf words = BUF_INIT;
+    struct wire_field field;
+    size_t position = 0, n = 0;
+
+    while (wire_next(request->data + sizeof(struct wire_header), request->length - sizeof(struct wire_header), &position, &field) > 0)
+        if (field.tag == GUEST_ARG && n++ >= 1) {
+            if (n > 2)
+                buf_add(&words, "", 1);
+            buf_add(&words, field.data, field.length - 1);
+        }
+    return buf_failed(&words) ? -ENOMEM : fd_memory_file("rollbox-code", words.data, words.length);
+}
+
+/* From the loop, for it ends boxes. */
+static void on_stale(struct loop_timer *timer) {
+    struct interpreter *interpreter = container_of(timer, struct interpreter, stale);
+    char problem[sizeof interpreter->problem];
+
+    memcpy(problem, interpreter->problem, sizeof problem);
+    interpreter->tries = 0;
+    interpreter->anew_in_a_row = 0;
+    fail(interpreter, true, "%s", problem);
+}
+
+void interpreter_started(struct program *program, const struct guest_record *record) {
+    struct interpreter *interpreter = program->serves;
+
+    if (record->operation) {
+        interpreter->n_restored++;
+        interpreter->anew_in_a_row = 0;
+        return;
+    }
+    interpreter->n_anew++;
+    if (++interpreter->anew_in_a_row == MAX_ANEW)
+        (void)loop_timer_set(interpreter->engine->loop, &interpreter->stale, clock_now_ns(), on_stale);
+    snprintf(interpreter->problem, sizeof interpreter->problem, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
+}
+
+void interpreter_status(const struct engine *engine, struct buf *to) {
+    unsigned ready = 0;
+    uint64_t restored = 0, anew = 0;
+    const char *problem = "";
+
+    list_for_each(node, &engine->programs) {
+        const struct interpreter *interpreter = container_of(node, struct program, node)->interpreter;
+
+        if (!interpreter)
+            continue;
+        ready += interpreter->state == INTERPRETER_READY;
+        restored += interpreter->n_restored;
+        anew += interpreter->n_anew;
+        if (interpreter->problem[0])
+            problem = interpreter->problem;
+    }
+    json_t *text = json_string_nocheck(problem);
+    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
+    json_decref(text);
+    buf_printf(to, "\"interpreters\": {\"ready\": %u, \"restored\": %llu, \"anew\": %llu, \"problem\": %s}", ready, (unsigned long long)restored, (unsigned long long)anew, quoted ? quoted : "\"\"");
+    free(quoted);
+}

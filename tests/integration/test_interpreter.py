@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interpreters that are kept started: whatever a program does in one, it cannot be told from one that is started anew; and what each sandbox promises holds there, too."""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from harness import skip
+
+import rollbox
+from rollbox import AsyncSandbox, Engine, Policy, Sandbox, run_many
+
+POLICY = {"max_memory": "256M", "max_processes": 40, "timeout": 60}
+
+
+def count(engine, key="restored"):
+    return engine.status()["interpreters"][key]
+
+
+def wait_until_ready(engine, sandbox, n=1):
+    """An interpreter is started with the second run; nothing tells when it is ready but the engine."""
+    pause = threading.Event()
+    for _ in range(2000):
+        state = engine.status()["interpreters"]
+        if state["ready"] >= n:
+            return
+        if state["problem"]:
+            break
+        sandbox.run_code("pass")
+        pause.wait(0.01)
+    if "Operation not supported" in state["problem"]:
+        skip("musl: init is linked with glibc, which cannot hold an interpreter")
+    pytest.fail(f"no interpreter: {state}")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with Engine() as engine:
+        wait_until_ready(engine, Sandbox(POLICY, engine=engine))
+        yield engine
+
+
+@pytest.fixture
+def sandbox(engine):
+    return Sandbox(POLICY, engine=engine)
+
+
+# What a program can see of itself, and all the ways to end. Each is run both ways, and everything that comes of it compared.
+PROGRAMS = {
+    "nothing": "pass",
+    "empty": "",
+    "argv": "import sys; print(sys.argv, sys.orig_argv, sys.executable, sys.path, sys.flags)",
+    "main": "print(sorted(globals()), __name__, __doc__, __package__, __loader__, __spec__, __builtins__, __annotations__)",
+    "main_is_main": "import __main__, sys; x = 1; print(__main__.x, sys.modules['__main__'] is __main__, __main__.__dict__ is globals())",
+    "modules": "import sys; print(sorted(sys.modules), sys.meta_path, sys.path_hooks)",
+    "attributes": "import sys, os; print(sorted(vars(sys)), sorted(vars(os)), sys.stdin, sys.stdout, sys.stderr, sys.stdout.line_buffering, sys.stderr.line_buffering, sys.getrecursionlimit())",
+    "environment": "import os; print(sorted(os.environ.items()), os.getcwd())",
+    "process": "import os; print(os.getpid(), os.getppid(), os.getpgid(0), os.getsid(0), os.getuid(), os.getgroups(), os.getresuid(), os.umask(0), os.getpriority(os.PRIO_PROCESS, 0))",
+    "descriptors": "import os; print(sorted(os.listdir('/proc/self/fd')), [os.fstat(i).st_mode for i in range(3)])",
+    "signals": "import signal; print([(s, signal.getsignal(s)) for s in sorted(signal.valid_signals())], signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.sigpending(), signal.getitimer(0))",
+    "status": "print([line for line in open('/proc/self/status') if line.split(':')[0] in ('Name', 'Umask', 'State', 'Pid', 'PPid', 'TracerPid', 'Uid', 'Gid', 'FDSize', 'Groups', 'NSpid', 'NSsid', "
+              "'Threads', 'SigPnd', 'SigBlk', 'SigIgn', 'SigCgt', 'CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp', 'Seccomp_filters', 'Cpus_allowed')])",
+    "program": "import os; print(os.readlink('/proc/self/exe'), open('/proc/self/comm').read(), os.path.samefile('/proc/self/exe', '/usr/bin/python3'), os.readlink('/proc/self/root'), os.readlink('/proc/self/cwd'))",
+    "maps": "import re; print(sorted({line.split()[-1] for line in open('/proc/self/maps') if line.split()[-1].startswith(('/', '[v', '[st', '[h'))} - {'/usr/lib/locale/C.utf8/LC_CTYPE'}))",
+    "limits": "import resource; print([resource.getrlimit(i) for i in range(resource.RLIM_NLIMITS if hasattr(resource, 'RLIM_NLIMITS') else 16)])",
+    "not_dumpable": "import ctypes; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), ctypes.CDLL(None).prctl(2, ctypes.byref(ctypes.c_int()), 0, 0, 0))",
+    "namespaces": "import os; print(sorted(os.listdir('/proc/self/ns')), [os.readlink('/proc/self/ns/' + n) == os.readlink('/proc/1/ns/' + n) if os.access('/proc/1/ns/' + n, os.R_OK) else None for n in ('pid', 'mnt')])",
+    "clock": "import time; a = time.monotonic(), time.time(), time.perf_counter(); b = time.monotonic(), time.time(), time.perf_counter(); print(all(x <= y for x, y in zip(a, b)), b[0] < 600, abs(time.time() - __import__('os').stat('/proc/self').st_mtime) < 60)",
+    "floats": "import math; print([math.sin(i) * 1e10 for i in range(20)], 0.1 + 0.2, float('nan'), 7 // 2, -7 % 3)",
+    "heap": "x = [bytes(1000) for _ in range(20000)]; del x; y = bytearray(50 << 20); print(len(y), sum(y))",
+    "deep": "def f(n): return n and 1 + f(n - 1)\nprint(f(900))",
+    "too_deep": "def f(): f()\ntry:\n    f()\nexcept RecursionError as e:\n    print(e)",
+    "stack": "import sys; sys.setrecursionlimit(50000)\ndef f(n): return n and 1 + f(n - 1)\nprint(f(20000))",
+    "stdin": "import sys; print(repr(sys.stdin.read()), repr(sys.stdin.readline()))",
+    "input": "print(input('? '), input())",
+    "binary": "import sys; sys.stdout.buffer.write(bytes(range(256))); sys.stderr.buffer.write(b'\\xff\\x00')",
+    "unicode": "print('h\u00e9llo \u4e16\u754c \U0001f600'); print(ascii('\u00e9'))",
+    "mixed": "import sys\nfor i in range(3):\n    print('out', i); print('err', i, file=sys.stderr)",
+    "much": "print('x' * 300000)",
+    "exit": "import sys; sys.exit(3)",
+    "exit_none": "import sys; sys.exit()",
+    "exit_text": "import sys; sys.exit('why')",
+    "exit_large": "import sys; sys.exit(256 + 7)",
+    "exit_huge": "import sys; sys.exit(1 << 40)",
+    "exit_negative": "import sys; sys.exit(-1)",
+    "exit_bool": "import sys; sys.exit(True)",
+    "exit_object": "import sys; sys.exit([1, 2])",
+    "exit_int": "class I(int):\n    pass\nraise SystemExit(I(5))",
+    "os_exit": "import os; print('lost', end=''); os._exit(4)",
+    "quit": "quit(2)",
+    "error": "def f(x):\n    return 1 / x\n\nf(0)",
+    "error_chain": "try:\n    {}['a']\nexcept KeyError:\n    raise ValueError('b')",
+    "error_from": "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e",
+    "error_group": "raise ExceptionGroup('g', [ValueError(1), TypeError(2)])",
+    "error_note": "e = ValueError(1); e.add_note('noted'); raise e",
+    "error_own": "class E(Exception):\n    def __str__(self): return 'mine'\nraise E",
+    "error_text": "class E(Exception):\n    def __str__(self): raise KeyError\nraise E",
+    "error_base": "raise BaseException('x')",
+    "error_assert": "assert 1 == 2, 'no'",
+    "error_output": "print('before'); raise OSError(2, 'x', 'y')",
+    "error_suggestion": "import os\nos.getpidd()",
+    "error_name": "prin(1)",
+    "syntax": "x = (1,\ny = 2",
+    "syntax_indent": "  x = 1",
+    "syntax_return": "return 5",
+    "syntax_tab": "if 1:\n\tx\n        y",
+    "syntax_warning": "x = 1 is 1\nassert (1, 'x')\nprint('\\d')",
+    "interrupt": "raise KeyboardInterrupt",
+    "interrupt_signal": "import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(60)",
+    "terminate": "import os, signal; os.kill(os.getpid(), signal.SIGTERM); import time; time.sleep(60)",
+    "abort": "import os; os.abort()",
+    "segfault": "import ctypes; ctypes.string_at(0)",
+    "pipe_signal": "import os; r, w = os.pipe(); os.close(r)\ntry:\n    os.write(w, b'x')\nexcept BrokenPipeError as e:\n    print(e)",
+    "handler": "import os, signal; signal.signal(signal.SIGUSR1, lambda *a: print('got', a[0])); os.kill(os.getpid(), signal.SIGUSR1)",
+    "alarm": "import signal, time; signal.signal(signal.SIGALRM, lambda *a: print('rang')); signal.setitimer(signal.ITIMER_REAL, 0.01); signal.pause()",
+    "excepthook": "import sys; sys.excepthook = lambda *a: print('hook', a[0], a[1], a[2].tb_lineno); 1 / 0",
+    "excepthook_fails": "import sys\ndef hook(*a):\n    raise ValueError('in hook')\nsys.excepthook = hook\n1 / 0",
+    "excepthook_gone": "import sys; del sys.excepthook; 1 / 0",
+    "last": "import sys, atexit\natexit.register(lambda: print(sys.last_type, sys.last_value, sys.last_traceback.tb_lineno))\n1 / 0",
+    "atexit": "import atexit; atexit.register(print, 'one'); atexit.register(print, 'two'); print('zero')",
+    "atexit_fails": "import atexit\n@atexit.register\ndef f():\n    1 / 0",
+    "atexit_exits": "import atexit, sys; atexit.register(sys.exit, 5)",
+    "atexit_after_error": "import atexit; atexit.register(print, 'last'); 1 / 0",
+    "atexit_main": "import atexit; x = 5; atexit.register(lambda: print(x, '__file__' in globals()))",
+    "delete": "class A:\n    def __del__(self): print('gone')\na = A()",
+    "delete_slots": "class A:\n    __slots__ = ()\n    def __del__(self): print('gone')\na = A()\nb = [a]",
+    "delete_cycle": "class A:\n    def __del__(self): print('gone', type(self).__name__)\na = A(); a.me = a; del a",
+    "delete_inherited": "class A:\n    def __del__(self): print('gone', type(self).__name__)\nclass B(A): pass\nb = {1: [B()]}",
+    "delete_late": "class A: pass\na = A()\nA.__del__ = lambda self: print('late')",
+    "delete_meta": "class M(type):\n    def __del__(cls): print('class gone', cls.__name__)\nclass A(metaclass=M): pass",
+    "delete_in_module": "import os\nclass A:\n    def __del__(self): print('gone')\nos.thing = A()",
+    "delete_on_sys": "import sys\nclass A:\n    def __del__(self): print('gone')\nsys.thing = A()",
+    "delete_fails": "class A:\n    def __del__(self): 1 / 0\na = A()",
+    "weakref": "import weakref\nclass A: pass\na = A(); r = weakref.ref(a, lambda r: print('told'))",
+    "weakref_finalize": "import weakref\nclass A: pass\na = A(); weakref.finalize(a, print, 'finalized')",
+    "weak_dictionary": "import weakref\nclass A: pass\na = A(); d = weakref.WeakValueDictionary(x=a); print(len(d))",
+    "generator": "def g():\n    try:\n        yield 1\n    finally:\n        print('closed')\nx = g(); next(x)",
+    "coroutine": "async def f(): pass\nf()",
+    "coroutine_kept": "async def f(): pass\nc = f()",
+    "async_generator": "async def g():\n    try:\n        yield 1\n    finally:\n        print('never')\nx = g()",
+    "unflushed_file": "f = open('/tmp/x', 'w'); f.write('kept'); import os\nif os.fork() == 0:\n    raise SystemExit\nos.wait(); print(os.path.getsize('/tmp/x'))",
+    "file_flushed_at_end": "import os\npid = os.fork()\nif pid == 0:\n    f = open('/tmp/y', 'w'); f.write('kept')\nelse:\n    os.waitpid(pid, 0); print(open('/tmp/y').read())",
+    "dbm_open": "import dbm.ndbm, os\npid = os.fork()\nif pid == 0:\n    d = dbm.ndbm.open('/tmp/db', 'c'); d['k'] = 'v'\nelse:\n    os.waitpid(pid, 0); print(dbm.ndbm.open('/tmp/db', 'r')['k'])",
+    "sqlite_open": "import sqlite3, os\npid = os.fork()\nif pid == 0:\n    d = sqlite3.connect('/tmp/sq'); d.execute('pragma journal_mode=wal'); d.execute('create table t(x)'); d.commit()\nelse:\n    os.waitpid(pid, 0); print(sorted(os.listdir('/tmp')), sqlite3.connect('/tmp/sq').execute('select count(*) from t').fetchall())",
+    "zip_open": "import zipfile, os\npid = os.fork()\nif pid == 0:\n    z = zipfile.ZipFile('/tmp/z.zip', 'w'); z.writestr('a', 'b')\nelse:\n    os.waitpid(pid, 0); print(zipfile.ZipFile('/tmp/z.zip').namelist())",
+    "gzip_open": "import gzip, os\npid = os.fork()\nif pid == 0:\n    z = gzip.open('/tmp/z.gz', 'wb'); z.write(b'text')\nelse:\n    os.waitpid(pid, 0); print(gzip.open('/tmp/z.gz').read())",
+    "task_pending": "import asyncio\nasync def f():\n    await asyncio.sleep(100)\nloop = asyncio.new_event_loop(); t = loop.create_task(f()); loop.run_until_complete(asyncio.sleep(0))",
+    "log_buffered": "import logging.handlers\nh = logging.handlers.MemoryHandler(100, target=logging.StreamHandler()); logging.getLogger().addHandler(h); logging.warning('late')",
+    "resource_warning": "import warnings; warnings.simplefilter('always'); f = open('/etc/passwd')",
+    "stdout_replaced": "import sys, io\nclass T(io.StringIO):\n    def flush(self): sys.__stdout__.write('flushed\\n')\nsys.stdout = T(); print('x')",
+    "stdout_closed": "import sys; print('x'); sys.stdout.close()",
+    "stdout_fd_closed": "import os; print('x'); os.close(1)",
+    "stdout_detached": "import sys; b = sys.stdout.detach(); b.write(b'raw\\n')",
+    "stderr_closed": "import sys; sys.stderr.close(); sys.exit(3)",
+    "stderr_fd_closed": "import os; os.close(2); 1 / 0",
+    "excepthook_exits": "import sys; sys.excepthook = lambda *a: sys.exit(9); 1 / 0",
+    "excepthook_generator": "import sys\ndef g():\n    try:\n        yield\n    finally:\n        print('closed')\nx = g(); next(x); 1 / 0",
+    "thread": "import threading, time\ndef f():\n    time.sleep(0.02); print('thread')\nthreading.Thread(target=f).start(); print('main')",
+    "thread_daemon": "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start(); print('main')",
+    "thread_error": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='T').start()",
+    "thread_low": "import _thread, time\nl = _thread.allocate_lock(); l.acquire()\n_thread.start_new_thread(lambda: (print('low'), l.release()), ()); l.acquire()",
+    "threads_many": "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(8) as p: print(list(p.map(lambda x: x * x, range(50))))",
+    "asyncio": "import asyncio\nasync def f():\n    await asyncio.sleep(0.01); return 5\nprint(asyncio.run(f()))",
+    "fork": "import os\npid = os.fork()\nif pid == 0:\n    print('child', flush=True); raise SystemExit(3)\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), pid)",
+    "fork_falls_through": "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\nprint('parent' if pid else 'child')",
+    "orphan": "import os, time\nif os.fork() == 0:\n    time.sleep(60)\nprint('done')",
+    "subprocess": "import subprocess; print(subprocess.run(['sh', '-c', 'echo $$; exit 3'], capture_output=True))",
+    "subprocess_python": "import subprocess, sys; print(subprocess.run([sys.executable, '-c', 'import sys; print(sys.argv, 5)', 'a'], capture_output=True))",
+    "exec": "import os; print('lost'); os.execvp('echo', ['echo', 'other'])",
+    "multiprocessing": "import multiprocessing as m\ndef f(x): return x * x\nwith m.Pool(3) as p: print(p.map(f, range(20)))",
+    "multiprocessing_spawn": "import multiprocessing as m, os\nif __name__ == '__main__':\n    p = m.get_context('spawn').Process(target=os._exit, args=(7,)); p.start(); p.join(); print(p.exitcode)",
+    "shared_memory": "import mmap, os\nm = mmap.mmap(-1, 4096)\nif os.fork() == 0:\n    m[0] = 7; os._exit(0)\nos.wait(); print(m[0])",
+    "sockets": "import socket; a, b = socket.socketpair(); a.send(b'x'); print(b.recv(5))",
+    "temporary": "import tempfile\nwith tempfile.NamedTemporaryFile('w+') as f: f.write('x'); f.seek(0); print(f.read())\nd = tempfile.TemporaryDirectory(); print('made')",
+    "imports": "import json, re, typing, collections, dataclasses, decimal, datetime, random, hashlib, struct, array, zlib, sqlite3, ssl; print(json.dumps({'a': [1]}), re.sub('a', 'b', 'aa'), hashlib.sha256(b'x').hexdigest())",
+    "import_own": "open('/tmp/own.py', 'w').write('print(__name__, __file__); x = 5')\nimport os; os.chdir('/tmp')\nimport own; print(own.x)",
+    "import_missing": "import nothing_of_that_name",
+    "collect": "import gc; print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.garbage, gc.callbacks)",
+    "gc_finds": "import gc\nclass A: pass\na = A(); a.a = a; del a; print(gc.collect() > 0, [x for x in gc.get_objects() if isinstance(x, A)])",
+    "dataclass": "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int = 1\nprint(P(), P.__module__, P.__qualname__)",
+    "pickle": "import pickle\nclass A: pass\nprint(pickle.loads(pickle.dumps(A)) is A)",
+    "inspect": "import inspect\ndef f(): pass\nprint(inspect.signature(f), f.__module__, f.__code__.co_filename, f.__code__.co_firstlineno)",
+    "traceback_module": "import traceback\ntry:\n    1 / 0\nexcept Exception:\n    traceback.print_exc()",
+    "warn": "import warnings; warnings.warn('careful')",
+    "log": "import logging; logging.warning('careful %d', 5)",
+    "faults": "import faulthandler, sys; print(faulthandler.is_enabled(), sys.gettrace(), sys.getprofile())",
+    "traced": "import sys\nsys.settrace(lambda *a: None)\nprint('x')",
+    "locale": "import locale, sys; print(locale.getlocale(), sys.getfilesystemencoding(), sys.getdefaultencoding(), locale.getpreferredencoding())",
+    "future": "from __future__ import annotations\ndef f(x: undefined_name): pass\nprint(f.__annotations__)",
+    "annotations": "x: int = 5\nprint(__annotations__)",
+    "builtins": "import builtins; builtins.mine = 5; print(mine)",
+    "names": "f = 1; g = 2; wait = 3; run = 4; program = 5; print(f, g, wait, run, program, sorted(k for k in globals() if k[0] != '_'))",
+    "walrus": "print([y := 1, y ** 2], {k: v for k, v in zip('ab', range(2))})",
+    "shadow_type": "type = 'x'; import sys; sys.exit(3)",
+    "shadow_type_error": "type = 'x'; 1 / 0",
+    "shadow_many": "isinstance = hasattr = getattr = issubclass = len = print = frozenset = str = vars = any = 3; 1 / 0",
+    "shadow_called": "p = print\ndef issubclass(*a): p('called', a)\nhasattr = getattr = isinstance = id = vars = issubclass\nclass A: pass\na = A()",
+    "shadow_system_exit": "class SystemExit(Exception): pass\nraise SystemExit(3)",
+    "shadow_base_exception": "BaseException = KeyboardInterrupt = 5\n1 / 0",
+    "shadow_builtins": "import builtins, sys; builtins.SystemExit = ValueError; builtins.type = builtins.len = None; sys.exit(3)",
+    "shadow_finalizer": "hasattr = lambda *a: False\nclass A:\n    def __del__(self): print('gone')\na = A()",
+    "c_output": "import ctypes; ctypes.CDLL(None).puts(b'from C'); print('from Python')",
+    "dbm_lost": "import dbm.ndbm, sys; d = dbm.ndbm.open('/tmp/db2', 'c'); d['k'] = 'v'; del sys.modules['dbm']",
+    "subinterpreter": "import _xxsubinterpreters as s; i = s.create(); s.run_string(i, 'print(\"from sub\")')",
+    "atexit_hidden": "import atexit, sys; atexit.register(print, 'kept'); del sys.modules['atexit']",
+    "stdout_kept": "import sys, io; old = sys.stdout; print('kept'); sys.stdout = sys.__stdout__ = io.StringIO()",
+    "delete_on_old_class": "import _sitebuiltins; _sitebuiltins.Quitter.__del__ = lambda self: print('gone')",
+    "scandir": "import os, warnings; warnings.simplefilter('always'); s = os.scandir('/'); next(s)",
+    "meta_getattr": "class M(type):\n    def __getattr__(cls, name): print('asked', name); raise AttributeError\n    def __getattribute__(cls, name): print('asked', name); return type.__getattribute__(cls, name)\n    def __eq__(cls, other): print('compared'); return False\n    __hash__ = type.__hash__\nclass A(metaclass=M): pass\na = A()",
+    "audited": "import sys; sys.addaudithook(lambda name, args: print(name) if name.startswith('gc') else None)",
+    "traced_calls": "import sys\nsys.settrace(lambda f, e, a: print(e, f.f_code.co_name))\ndef f(): pass\nf()\nsys.settrace(None)",
+    "profiled": "import sys\nsys.setprofile(lambda f, e, a: None)\nlen([])\nsys.setprofile(None)",
+    "exit_property": "class E(SystemExit):\n    @property\n    def code(self): print('asked'); return 4\nraise E",
+    "stdin_seek": "import sys; print(sys.stdin.seekable(), sys.stdin.tell(), sys.stdin.readline(), sys.stdin.seek(0), sys.stdin.read(), sys.stdin.buffer.raw.seekable())",
+    "warning_then_error": "assert (1, 'x')\nreturn 5",
+    "warning_escape": "x = '\\d'\nprint(x)",
+    "excepthook_none": "import sys; sys.excepthook = None; 1 / 0",
+    "last_exc": "import sys, atexit\natexit.register(lambda: print(getattr(sys, 'last_exc', None)))\n1 / 0",
+    "random_new": "import random; random.seed(5); print(random.random())",
+    "proxies": "import weakref\nclass A: pass\na = A(); p = weakref.proxy(a, lambda r: print('told'))",
+    "lazy_module": "import sys, types\nm = types.ModuleType('lazy'); m.__getattr__ = lambda name: print('asked', name)\nsys.modules['lazy'] = m",
+    "memory_error": "try:\n    x = bytearray(1 << 45)\nexcept MemoryError:\n    print('no')",
+}
+INPUT = "one\ntwo\nthree\n"
+ADDRESS = re.compile(rb"0x[0-9a-f]{8,}")
+
+
+def told(result):
+    return {"outcome": str(result.outcome), "exit_code": result.exit_code, "signal": result.signal, "stdout": ADDRESS.sub(b"0x", result.stdout),
+            "stderr": ADDRESS.sub(b"0x", result.stderr)}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_cannot_be_told_from_a_new_one(engine, sandbox, name):
+    code = PROGRAMS[name]
+    before = count(engine)
+    mine = sandbox.run_code(code, ["a", "b c"], stdin=INPUT)
+    assert count(engine) == before + 1, engine.status()["interpreters"]
+    other = sandbox.run(["python3", "-c", code, "a", "b c"], stdin=INPUT)
+    assert told(mine) == told(other)
+
+
+FILES = {
+    "nothing": "",
+    "main": "print(sorted(globals()), __name__, __doc__, __file__, __cached__, type(__loader__), __loader__.name, __loader__.path, __spec__, __package__)",
+    "argv": "import sys; print(sys.argv, sys.orig_argv, sys.path, sys.flags)",
+    "source": "import inspect\ndef f(x):\n    return x\nprint(inspect.getsource(f), open(__file__).read()[:10])",
+    "error": "def f(x):\n    return 1 / x\n\n\nf(0)",
+    "syntax": "x = (1,\ny = 2",
+    "latin": "# -*- coding: latin-1 -*-\nprint(ascii('\u00e9'))",
+    "newlines": "x = 1\r\nprint(x)\r\n",
+    "mark": "\ufeffprint('marked')",
+    "nul": "print(1)\0",
+    "document": '"""What it is."""\nprint(__doc__)',
+    "atexit": "import atexit; atexit.register(lambda: print('__file__' in globals(), '__cached__' in globals()))",
+    "import": "import other; print(other.x, other.__file__)",
+    "multiprocessing": "import multiprocessing as m\n\ndef f(x):\n    return x * x\n\nif __name__ == '__main__':\n    with m.get_context('spawn').Pool(2) as p:\n        print(p.map(f, range(5)))",
+    "exit": "raise SystemExit(3)",
+    "unittest": "import unittest\n\nclass T(unittest.TestCase):\n    def test_x(self):\n        self.assertEqual(1, 2)\n\nunittest.main(argv=['x'])",
+}
+TIMES = re.compile(rb"\d+\.\d+s")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_cannot_be_told_from_a_new_one(engine, name):
+    files = {"other.py": "x = 5"}
+    before = count(engine)
+    (mine,) = run_many([{"code": FILES[name], "language": "python", "files": files}], policy=POLICY, engine=engine)
+    assert count(engine) == before + 1, engine.status()["interpreters"]
+    other = Sandbox(POLICY, engine=engine).run(["python3", "main.py"], files={"main.py": FILES[name], **files})
+    assert {**told(mine), "stderr": TIMES.sub(b"", mine.stderr)} == {**told(other), "stderr": TIMES.sub(b"", other.stderr)}
+
+
+def test_chance_is_new_each_time(sandbox):
+    code = "import os, random, uuid, tempfile; print(os.urandom(8).hex(), random.random(), uuid.uuid4(), tempfile.mktemp())"
+    seen = [sandbox.run_code(code, text=True).stdout.split() for _ in range(20)]
+    assert all(len(set(column)) == 20 for column in zip(*seen)), seen
+
+
+def test_nothing_stays(engine, sandbox):
+    """What one program does to its interpreter, the next does not find."""
+    before = count(engine)
+    for i in range(10):
+        result = sandbox.run_code("import builtins, os, sys\nprint(hasattr(builtins, 'mine'), hasattr(os, 'mine'), os.path.exists('/tmp/mine'), 'json' in sys.modules, sys.path[-1] == 'mine', os.environ.get('MINE'), len.__doc__[:6])\n"
+                                  "import json; builtins.mine = os.mine = 1; open('/tmp/mine', 'w').close(); sys.path.append('mine'); os.environ['MINE'] = 'x'\n"
+                                  "import ctypes; ctypes.memset(id(len.__doc__) + sys.getsizeof('') - 1, ord('X'), 1)", text=True)
+        assert result.stdout == "False False False False False None Return\n" and not result.stderr, result
+    assert count(engine) == before + 10
+
+
+def test_many_at_once(engine):
+    """Each has its own code, arguments, input and end."""
+
+    async def all_of_them():
+        box = AsyncSandbox(POLICY, engine=engine)
+
+        async def one(i):
+            result = await box.run_code(f"import sys; print({i}, sys.argv[1], sys.stdin.read()); sys.exit({i % 7})", [str(i)], stdin=f"in{i}", text=True)
+            return result.stdout == f"{i} {i} in{i}\n" and result.exit_code == i % 7
+
+        return await asyncio.gather(*(one(i) for i in range(300)))
+
+    before = count(engine)
+    assert all(asyncio.run(all_of_them()))
+    assert count(engine) == before + 300
+
+
+def test_packages_of_the_run(engine):
+    """Directories that come with the run are looked at as at a start."""
+    box = Sandbox({**POLICY, "env": {"PYTHONPATH": "/tmp/lib"}}, engine=engine)
+    for _ in range(4):
+        assert box.run_code("import mine; print(mine.x)", files={"/tmp/lib/mine.py": "x = 5"}, text=True).stdout == "5\n"
+    home = Sandbox({**POLICY, "env": {"HOME": "/tmp"}}, engine=engine)
+    for _ in range(3):
+        assert home.run_code("pass").ok
+    code = "import site, sys; print(site.USER_SITE in sys.path)\nimport mine; print(mine.x)"
+    for _ in range(3):
+        version = home.run_code("import sys; print(*sys.version_info[:2], sep='.')", text=True).stdout.strip()
+        result = home.run_code(code, files={f"/tmp/.local/lib/python{version}/site-packages/mine.py": "x = 6"}, text=True)
+        assert result.stdout == "True\n6\n", result
+
+
+@pytest.mark.parametrize("policy, options", [
+    ({}, {"env": {"A": "b"}}),
+    ({"random_seed": 7}, {}),
+    ({"time_start": "2025-01-01T00:00:00"}, {}),
+    ({"isolation": "process"}, {}),
+], ids=["env", "seed", "clock", "process"])
+def test_where_it_would_not_be_right(engine, policy, options):
+    """There a new one is started."""
+    box = Sandbox({**POLICY, **policy}, engine=engine)
+    before = count(engine)
+    for _ in range(4):
+        assert box.run_code("import os; print(os.environ.get('A'))", text=True, **options).stdout == f"{options.get('env', {}).get('A')}\n"
+    assert count(engine) == before
+
+
+@pytest.mark.parametrize("policy", [
+    {"max_open_files": 16}, {"max_processes": 3}, {"net": "loopback"}, {"net": "host"}, {"max_memory": "64M"}, {"fs_writable": ["/opt"]}, {"cwd": "/usr"}, {"hostname": "other"},
+    {"max_processes": 1}, {"env": {"PYTHONUTF8": "1", "PYTHONHASHSEED": "5", "LANG": "C.UTF-8"}}, {"user": 7, "max_cpu": 1}, {"fs_denied": ["/usr/lib/python3"]},
+], ids=str)
+def test_policies(policy):
+    """Each policy has its own interpreter, which runs under it: what comes of a program is the same."""
+    code = ("import os, resource, socket, sys\nprint(resource.getrlimit(resource.RLIMIT_NOFILE), os.getcwd(), socket.gethostname(), sys.flags, os.getuid(), {'a', 'b', 'c'} if sys.flags.hash_randomization == 0 else 0, "
+            "os.cpu_count(), len(os.sched_getaffinity(0)), sorted(os.environ))\ntry:\n    print(sorted(os.listdir('/opt')), open('/opt/mine', 'w').write('x'))\nexcept OSError as e:\n    print(e)\n")
+    with Engine() as engine:
+        box = Sandbox({**POLICY, **policy}, engine=engine)
+        wait_until_ready(engine, box)
+        for _ in range(3):
+            assert told(box.run_code(code)) == told(box.run(["python3", "-c", code]))
+        state = engine.status()["interpreters"]
+        assert state["restored"] >= 3 and not state["anew"], state
+
+
+def test_limits(engine, sandbox):
+    assert sandbox.run_code("print('before', flush=True)\nwhile True: pass", timeout=0.3, text=True).outcome == "timeout"
+    result = sandbox.run_code("print('x' * 100)\nx = []\nwhile True: x.append(bytearray(1 << 20))", text=True)
+    assert result.outcome == "out_of_memory" or "MemoryError" in result.stderr, result
+    assert sandbox.run_code("while True: print('x' * 1000)", max_output=100000).outcome == "output_limit"
+    forks = "import os, time\nn = 0\ntry:\n    while n < 200:\n        if os.fork() == 0: time.sleep(100)\n        n += 1\nexcept BlockingIOError: print('limited', flush=True)\nos._exit(0)"
+    assert sandbox.run_code(forks, text=True).stdout == "limited\n"
+    left = sandbox.run_code("import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        import time; time.sleep(86400.25)\n    os._exit(0)\nprint('left')", text=True)
+    assert left.stdout == "left\n"
+
+
+def by_name(engine, name):
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            stat = (entry / "stat").read_text() if entry.name.isdigit() else ""
+        except OSError:
+            continue
+        if stat and f"({name})" in stat and int(stat.rpartition(")")[2].split()[1]) == engine.pid:
+            found.append(int(entry.name))
+    return found
+
+
+def test_killed_launchers():
+    """The interpreter is loaded again into the next one."""
+    with Engine() as engine:
+        box = Sandbox(POLICY, engine=engine)
+        wait_until_ready(engine, box)
+        for _ in range(5):
+            for pid in by_name(engine, "rollbox-launch"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for _ in range(3):
+                try:
+                    assert box.run_code("print(5)", text=True).stdout == "5\n"
+                except rollbox.SetupFailed:
+                    pass        # it was on its way to one of those
+        before = count(engine)
+        wait_until_ready(engine, box)
+        assert box.run_code("print(6)", text=True).stdout == "6\n" and count(engine) > before
+
+
+FAKE = """#!/usr/bin/python3
+import ctypes, mmap, os, sys, threading, time
+if "gc.freeze" not in sys.argv[2]:
+    exec(sys.argv[2])
+    raise SystemExit
+{}
+r, w = os.pipe()
+os.write(1, b"ready\\n")
+os.read(r, 1)
+os.write(1, b"restored?")
+"""
+
+
+@pytest.mark.parametrize("trick, why", [
+    ("threading.Thread(target=time.sleep, args=(1000,)).start()", "threads"),
+    ("m = mmap.mmap(-1, 4096)", "shares writable memory"),
+    ("x = b'x' * (100 << 20)", "bytes of memory"),
+    ("os.dup2(1, 77)", "descriptor 77"),
+    ("open('/tmp/d', 'w').write('x' * 4096); f = open('/tmp/d'); ctypes.CDLL(None).mmap(0, 4096, 1, 2, f.fileno(), 0); os.unlink('/tmp/d'); f.close()", "deleted"),
+    ("os.fork() or time.sleep(1000)", "children"),
+    ("os.write(1, b'ready\\n'); time.sleep(0.05); libc = ctypes.CDLL(None); os.fork() or (os.fork() and os._exit(0)) or time.sleep(1000); os.wait()", "alone"),
+    ("os.write(1, b'ready\\n'); time.sleep(1000)", "does not wait"),
+    ("sys.exit('not today')", "not today"),
+    ("os.kill(os.getpid(), 9)", "ended at its start"),
+    ("libc = ctypes.CDLL(None); libc.mmap.restype = ctypes.c_void_p; libc.mmap(0x200000, 4096, 3, 0x32, -1, 0)", "memory at 0x200000"),
+], ids=lambda value: value if " " in value and len(value) < 30 else "")
+def test_what_cannot_be_captured(trick, why):
+    """It is refused in words, and the code is run all the same. The guest, which may be anything, can make an interpreter that is of no use, and nothing worse."""
+    place = Path("/var/tmp") / f"fake-{os.getpid()}-{abs(hash(trick))}"
+    place.mkdir(mode=0o755)
+    try:
+        (place / "python3").write_text(FAKE.format(trick))
+        (place / "python3").chmod(0o755)
+        policy = {**POLICY, "max_memory": "400M", "fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(place)], "env": {"PATH": f"{place}:/usr/bin:/bin"}}
+        with Engine() as engine:
+            box = Sandbox(policy, engine=engine)
+            pause = threading.Event()
+            for _ in range(2):
+                assert box.run_code("print(5)", text=True).stdout == "5\n"
+            for _ in range(2000):
+                state = engine.status()["interpreters"]
+                if state["problem"] or state["ready"]:
+                    break
+                pause.wait(0.01)
+            assert box.run_code("print(5)", text=True).stdout == "5\n"
+            assert why in state["problem"] and not state["ready"] and not state["restored"], state
+            assert not by_name(engine, "rollbox-capture")
+    finally:
+        (place / "python3").unlink()
+        place.rmdir()
+
+
+def test_killed_while_it_is_captured():
+    """Whatever dies on the way, code is run, and nothing stays behind."""
+    for victim in ("rollbox-capture", "rollbox-launch"):
+        with Engine() as engine:
+            box = Sandbox(POLICY, engine=engine)
+            assert box.run_code("pass").ok and box.run_code("pass").ok
+            for _ in range(400):
+                for pid in by_name(engine, victim):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                state = engine.status()["interpreters"]
+                if state["ready"] or state["problem"]:
+                    break
+            for _ in range(3):
+                try:
+                    assert box.run_code("print(5)", text=True).stdout == "5\n"
+                except rollbox.SetupFailed:
+                    pass
+            assert box.run_code("print(5)", text=True).stdout == "5\n"
+
+
+def test_commit_while_there_is_one():
+    """Programs of a directory that is replaced begin anew, with their interpreters, whoever replaces it."""
+    place = Path("/var/tmp") / f"commit-{os.getpid()}"
+    (place / "d").mkdir(parents=True)
+    try:
+        policy = {**POLICY, "fs_writable": [str(place / "d")]}
+        (place / "d" / "a").write_text("0")
+        for path in (place, place / "d"):
+            path.chmod(0o777)
+        with Engine() as engine:
+            box = Sandbox(policy, engine=engine)
+            for i in range(1, 4):
+                wait_until_ready(engine, box)
+                with Sandbox({**policy, "timeout": 59}, engine=engine) as other:
+                    other.exec(["sh", "-c", f"echo {i} > {place}/d/a"])
+                    other.commit()
+                assert box.run_code(f"print(open('{place}/d/a').read())", text=True).stdout == f"{i}\n\n"
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def test_python_that_is_replaced():
+    """What was captured is restored nowhere any more, and captured again."""
+    place = Path("/var/tmp") / f"python-{os.getpid()}"
+    place.mkdir(mode=0o755)
+    try:
+        shutil.copy(os.path.realpath("/usr/bin/python3"), place / "python3")
+        policy = {**POLICY, "fs_readable": ["/usr", "/lib", "/lib64", "/etc", str(place)], "env": {"PATH": f"{place}:/usr/bin:/bin"}}
+        with Engine() as engine:
+            box = Sandbox(policy, engine=engine)
+            wait_until_ready(engine, box)
+            os.utime(place / "python3", (1, 1))
+            pause = threading.Event()
+            for _ in range(1000):
+                assert box.run_code("import sys; print(sys.executable)", text=True).stdout == f"{place}/python3\n"
+                state = engine.status()["interpreters"]
+                if state["anew"] and state["ready"] and state["restored"]:
+                    before = state["restored"]
+                    assert box.run_code("print(5)", text=True).stdout == "5\n"
+                    if count(engine) > before:
+                        break
+                pause.wait(0.01)
+            else:
+                pytest.fail(f"{state}")
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
