@@ -3,7 +3,7 @@
  * The stopwatch of the benchmarks.
  *
  * A contestant is a way to run one program to its end: `spawn` (posix_spawn and waitpid of the given argv: the bare program, or a sandboxing tool in
- * front of it) or `engine` (through librollbox and an engine that is warm: a private one, or the one listening at $ROLLBOX_BENCH_SOCKET). The process stays alive and takes orders on
+ * front of it), `engine` (through librollbox and an engine that is warm: a private one, or the one listening at $ROLLBOX_BENCH_SOCKET) or `code` (the same, of a command of python3's that an interpreter may take). The process stays alive and takes orders on
  * its standard input, one a line, so that a driver can let several contestants take turns within one run, on the machine as it is at that time:
  *
  *     latency N               -> N times in ns, of runs one after the other
@@ -22,6 +22,7 @@
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,7 @@
 extern char **environ;
 
 static char **command;
+static bool is_code;
 static const char *policy, *socket_path;    /* of an engine; socket_path NULL: a private one */
 static struct rollbox_engine *engine;   /* NULL: spawn */
 static struct rollbox_plan *plan;
@@ -84,7 +86,7 @@ static void check_status(int status) {
 
 static struct rollbox_run *engine_start(rollbox_callback callback, void *userdata) {
     struct rollbox_run_options options = {
-        .size = sizeof options, .argv = (const char *const *)command, .timeout_ms = -1, .output_limit = -1, .callback = callback, .userdata = userdata,
+        .size = sizeof options, .argv = (const char *const *)command, .timeout_ms = -1, .output_limit = -1, .callback = callback, .userdata = userdata, .is_code = is_code,
     };
     struct rollbox_error error;
     struct rollbox_run *run;
@@ -352,10 +354,11 @@ static void open_engine(void) {
 }
 
 int main(int argc, char **argv) {
-    bool through_engine = argc > 3 && !strcmp(argv[1], "engine");
+    is_code = argc > 3 && !strcmp(argv[1], "code");
+    bool through_engine = is_code || (argc > 3 && !strcmp(argv[1], "engine"));
 
     if (argc < 3 || (!through_engine && strcmp(argv[1], "spawn"))) {
-        fputs("usage: bench spawn ARGV... | bench engine POLICY-JSON ARGV...\n", stderr);
+        fputs("usage: bench spawn ARGV... | bench engine|code POLICY-JSON ARGV...\n", stderr);
         return 2;
     }
     command = argv + (through_engine ? 3 : 2);

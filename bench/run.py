@@ -154,6 +154,8 @@ class Driver:
             return spawn + argv
         if name == "rollbox":
             return [str(self.bench), "engine", "{}"] + argv
+        if name == "rollbox code":
+            return [str(self.bench), "code", "{}", "python3"] + argv[1:]
         if name == "rollbox CLI":
             return spawn + [str(self.build / "rollbox"), "run", "--"] + argv
         if name == "rollbox Python" and venv.exists():
@@ -210,7 +212,7 @@ class Driver:
         return results
 
     def latency(self, identity: Identity, argv: List[str], batches: Dict[str, int]) -> Dict[str, Any]:
-        names = ["bare", "rollbox", "rollbox Python", "rollbox CLI", "bwrap", "crun", "runc", "sandlock"]
+        names = ["bare", "rollbox", *(["rollbox code"] if argv is PYTHON else []), "rollbox Python", "rollbox CLI", "bwrap", "crun", "runc", "sandlock"]
         if self.arguments.only:
             names = [name for name in names if name in self.arguments.only]
         contestants = self.contestants(identity, argv, names, batches)
@@ -243,7 +245,7 @@ class Driver:
         jobs = directory / "jobs.jsonl"
         with open(jobs, "w") as file:
             for number, program in enumerate(programs):
-                file.write(json.dumps({"id": str(number), "argv": ["/usr/bin/python3", "main.py"], "files": {"main.py": program}}) + "\n")
+                file.write(json.dumps({"id": str(number), "code": program, "language": "python"}) + "\n")
                 (directory / f"{number}.py").write_text(program)
         identity.own(directory)
         directory.chmod(0o755)
@@ -363,7 +365,7 @@ def main() -> int:
             row: Dict[str, Any] = {}
             measurements: Dict[str, Callable[[], Dict[str, Any]]] = {
                 "true": lambda: driver.latency(identity, TRUE, {"bare": 200, "rollbox": 200, "rollbox Python": 100, "runc": 6}),
-                "python": lambda: driver.latency(identity, PYTHON, {"bare": 20, "rollbox": 20, "rollbox Python": 20, "rollbox CLI": 12, "bwrap": 12, "crun": 12, "runc": 6, "sandlock": 12}),
+                "python": lambda: driver.latency(identity, PYTHON, {"bare": 20, "rollbox": 20, "rollbox code": 20, "rollbox Python": 20, "rollbox CLI": 12, "bwrap": 12, "crun": 12, "runc": 6, "sandlock": 12}),
                 "throughput": lambda: driver.throughput(identity),
                 "burst": lambda: driver.burst(identity),
                 "humaneval": lambda: driver.humaneval(identity, programs),
