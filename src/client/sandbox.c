@@ -191,17 +191,25 @@ ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandb
 }
 
 ROLLBOX_PUBLIC int rollbox_sandbox_close(struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    return !sandbox ? 0 : rollbox_sandbox_finish(sandbox, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char **ret_json, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
+    auto_free char *json = NULL;
 
     if (!sandbox)
-        return 0;
-    int r = plain_call(sandbox, VERB_CLOSE, NULL, &own);
+        return request_invalid(error, "a sandbox must be given");
+    int r = plain_call(sandbox, VERB_CLOSE, &json, &own);
     if (r < 0 && (own.code == ROLLBOX_ERR_NOT_FOUND || (own.code == ROLLBOX_ERR_ENGINE_LOST && sandbox->lives_with_connection)))
         r = 0;
     if (r < 0 && error)
         *error = own;
     rollbox_sandbox_free(sandbox);
-    return r;
+    if (r < 0 || !ret_json)
+        return r;
+    *ret_json = json ? TAKE_PTR(json) : strdup("{}");
+    return *ret_json ? r : request_out_of_memory(error);
 }
 
 ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {

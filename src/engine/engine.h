@@ -59,6 +59,8 @@ struct engine {
     struct loop_timer tidy;     /* armed while there are boxes */
     struct loop_timer janitor_due, pump_due;
     int64_t oom_kills;
+    struct recorder *recorder;  /* record.c; NULL: nothing was recorded yet */
+    uint64_t identity;          /* of this engine among all; 0: not needed yet */
     struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
     bool pumping;               /* in run_pump */
@@ -203,6 +205,11 @@ struct run {
     unsigned n_extra;
     struct typing *typing;      /* session: from `input` into the terminal */
     struct buf request;         /* the message for init */
+    uint64_t step, begun_at;    /* record.c; 0: it is no step */
+    size_t n_env;               /* of the request's variables, the last in it */
+    unsigned n_extra_given;
+    int recorded_stdin;         /* while it is a step; -EBADF */
+    bool stdin_is_data, stdin_is_piped, was_sent;
     int stdio[3];               /* what the command gets; -EBADF once handed over */
     int64_t timeout_ms;
     uint64_t output_limit;

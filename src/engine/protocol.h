@@ -23,6 +23,8 @@
  *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
  *   SIGNAL   SANDBOX EXEC? NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
  *   SNAPSHOT SANDBOX NAME?;  FORK SANDBOX SNAPSHOT? NUMBER  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT?;  DROP SANDBOX SNAPSHOT
+ *   RECORD   SANDBOX STREAM_MOST? FILE_MOST? ENV_VALUES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
+ *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES?   (what was done to files by an agent, if FILES answered "recorded": true; perhaps one descriptor: the content)
  *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
  *
  * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0, 1 and 2 (STDIN and STDIO exclude each other).
@@ -34,7 +36,7 @@
 #ifndef ROLLBOX_ENGINE_PROTOCOL_H
 #define ROLLBOX_ENGINE_PROTOCOL_H
 
-#define PROTOCOL_VERSION 2
+#define PROTOCOL_VERSION 3
 
 enum protocol_type {
     PROTOCOL_HELLO = 1,
@@ -55,7 +57,7 @@ enum protocol_type {
 
 enum protocol_verb {
     VERB_CREATE = 1, VERB_OPEN, VERB_INSPECT, VERB_PROCESSES, VERB_TREE, VERB_PAUSE, VERB_RESUME, VERB_CLOSE, VERB_LIST, VERB_SIGNAL, VERB_RESIZE, VERB_FILES, VERB_SNAPSHOT, VERB_FORK, VERB_RESET,
-    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT,
+    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE,
 };
 
 enum protocol_tag {
@@ -116,6 +118,13 @@ enum protocol_tag {
     TAG_TEXTUAL,                /* u64 */
     TAG_PATH,                   /* text */
     TAG_FORCE,                  /* u64 */
+    TAG_STREAM_MOST,            /* u64: bytes that a trajectory keeps of a stream or file */
+    TAG_FILE_MOST,              /* u64: bytes of a trajectory */
+    TAG_ENV_VALUES,             /* u64: variables are recorded with their values */
+    TAG_RULE_NAME,              /* text: a variable whose value is a secret */
+    TAG_RULE_PATTERN,           /* text: what secrets look like */
+    TAG_BYTES,                  /* u64: moved */
+    TAG_FILES,                  /* u64: moved */
 };
 
 #endif
