@@ -14,7 +14,7 @@ int replay_read(const struct options *options, const char *path, int *ret_fd, st
 /* Plays all steps that `reader` has, after those of the parents' records that --parent names, and records them to `fd`. 0 and how many; or an exit status after a line. `path` as of record_end. */
 int replay_all(const struct options *options, struct rollbox_engine *engine, struct reader *reader, int fd, const char *path, uint64_t *ret_steps);
 
-/* Tells on standard error what is odd about a trajectory that was read to its end: cut off, changed, not whole. How many lines that was. */
+/* Tells on standard error what is odd about a trajectory: changed; and, if it was read to its end, cut off, not whole. How many lines that was. */
 unsigned replay_warn(const struct options *options, const struct reader *reader);
 
 #endif

@@ -86,7 +86,8 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
 
         for (int i = 0; i < 2 && !status; i++)
             status = next(options, &pair->readers[i], &steps[i]);
-        bool is_end = !steps[0] && !steps[1];
+        /* One that is cut off is equal as far as it goes. */
+        bool is_end = (!steps[0] && !pair->readers[0].end_reason) || (!steps[1] && !pair->readers[1].end_reason) || (!steps[0] && !steps[1]);
         int r = status || is_end ? 0 : compare_steps(steps[0], steps[1], ret_divergence);
         if (r < 0)
             status = cli_fail(options, "out of memory");
@@ -100,10 +101,25 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
     return status;
 }
 
+/* What would make it repeat; NULL: nothing that we know of. */
+static const char *hint_of(const struct divergence *divergence, const struct pair *pair) {
+    const json_t *header = pair->readers[0].header;
+    bool seeded = json_is_integer(json_object_get(header, "random_seed")), timed = json_is_string(json_object_get(header, "time_start"));
+
+    if (!strcmp(divergence->source, "time") && !timed)
+        return "the policy has no time_start (--time-start), which makes clocks begin alike";
+    if ((!strcmp(divergence->source, "randomness") || !strcmp(divergence->source, "order") || !strcmp(divergence->source, "pid")) && !seeded)
+        return "the policy has no random_seed (--seed), which makes random bytes, addresses and hashes repeat";
+    if (!strcmp(divergence->source, "randomness") && !timed)
+        return "the policy has no time_start (--time-start): many programs seed their random numbers from the clock";
+    return NULL;
+}
+
 static json_t *described(const struct divergence *divergence, const struct pair *pair) {
     json_t *object = json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)divergence->step, "kind", divergence->kind, "where", divergence->where, "source", divergence->source, "why", divergence->why);
 
     json_object_set_new(object, "offset", divergence->offset < 0 ? json_null() : json_integer(divergence->offset));
+    json_object_set_new(object, "hint", hint_of(divergence, pair) ? json_string(hint_of(divergence, pair)) : json_null());
     for (int i = 0; i < 2; i++)
         json_object_set_new(object, i ? "second" : "first", json_pack("{s:s, s:o}", "of", pair->names[i], "value", json_loads(divergence->values[i].data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)));
     return object;
@@ -136,6 +152,8 @@ static int tell(const struct options *options, const struct pair *pair, bool div
     for (int i = 0; i < 2; i++)
         printf("  %-*s  %s\n", width, pair->names[i], divergence->values[i].data);
     printf("  likely source: %s (a guess: %s)\n", divergence->source, divergence->why);
+    if (hint_of(divergence, pair))
+        printf("  %s\n", hint_of(divergence, pair));
     return cli_flush(options, EXIT_DIVERGED);
 }
 
@@ -149,8 +167,7 @@ static int conclude(const struct options *options, struct pair *pair) {
         return status;
     unsigned warnings = 0;
     for (int i = 0; i < 2; i++)
-        if (!diverged || pair->readers[i].changed_line)
-            warnings += replay_warn(options, &pair->readers[i]);
+        warnings += replay_warn(options, &pair->readers[i]);
     status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, n_equal, !warnings) : tell(options, pair, diverged, &divergence, n_equal);
     divergence_done(&divergence);
     return status;

@@ -209,7 +209,7 @@ struct run {
     size_t n_env;               /* of the request's variables, the last in it */
     unsigned n_extra_given;
     int recorded_stdin;         /* while it is a step; -EBADF */
-    bool stdin_is_data, stdin_is_piped, was_sent;
+    bool stdin_is_data, stdin_is_piped;
     int stdio[3];               /* what the command gets; -EBADF once handed over */
     int64_t timeout_ms;
     uint64_t output_limit;

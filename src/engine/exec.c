@@ -39,6 +39,7 @@ void exec_enter(struct run *run) {
     list_add_tail(&session->waiting, &run->in_queue);
     session->n_runs++;
     session->dirty = session->was_used = true;
+    record_run_begun(run);
     session_touch(session);
     exec_pump(session);
 }
@@ -152,7 +153,6 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         return r;               /* its pipes are kept for the next try */
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the command cannot be handed to the sandbox: %s", strerror(-r));
-    record_run_begun(run);
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         close_fd(&run->stdio[i]);
     while (run->n_extra)

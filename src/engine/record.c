@@ -2,7 +2,7 @@
 /*
  * Recording: what is done with a session, and what came of it, goes to the recorder (record/recorder.c), a fork of the engine's, which writes it to the descriptor that a client gave.
  *
- * Steps are numbered as they begin and sent as they end, after whoever waits for the result has it. Nothing here waits: what the recorder's socket has no room for is kept, within limits for all of them together, and a record that cannot keep up
+ * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they end, after whoever waits for the result has it. Nothing here waits: what the recorder's socket has no room for is kept, within limits for all of them together, and a record that cannot keep up
  * ends where it is, and says so (INSPECT, CLOSE). A command is never held up, and none fails, for a record's sake.
  */
 #include <fcntl.h>
@@ -393,7 +393,6 @@ static void end_step(struct record *record, struct buf *message, const int *fds,
 void record_run_begun(struct run *run) {
     struct record *record = run->session->record;
 
-    run->was_sent = true;
     if (!record)
         return;
     run->step = record->next_step++;
@@ -535,12 +534,8 @@ void record_run_ended(struct run *run) {
     size_t n_fds = 0;
     uint64_t bytes = 0;
 
-    if (!record || (run->was_sent && !run->step))
+    if (!record || !run->step)
         return;                 /* one that had begun before is none of its steps */
-    if (!run->step) {
-        run->step = record->next_step++;
-        run->begun_at = record->ended;
-    }
     begin_step(record, &message, run->step, run->begun_at);
     if (record->wants_secrets)
         add_secrets(run, &message);

@@ -464,7 +464,6 @@ void session_next(struct session *session) {
         if (work->started)
             break;
         work->started = true;
-        record_work_begun(work);
         state_start(work);
     }
     session->stepping = false;
@@ -710,6 +709,7 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     work->to = to;
     if (message->n_fds && (ask->verb == VERB_FILES || ask->verb == VERB_EXPORT))
         work->fd = wire_take_fd(message, 0);
+    record_work_begun(work);
     session_next(session);
     return 0;
 }
