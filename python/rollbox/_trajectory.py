@@ -234,6 +234,8 @@ def _observation(row: Mapping[str, Any]) -> Observation:
 
 def _step(row: Mapping[str, Any], sandbox: str) -> Step:
     used = row.get("resources")
+    if type(row["step"]) is not int or type(row["begun_at"]) is not int or not isinstance(row["digest"], str) or not isinstance(row["action"], dict):
+        raise ValueError("a step's numbers, digest and action are none")
     return Step(
         sandbox=sandbox, number=row["step"], begun_at=row["begun_at"], time=row.get("time_ns", 0) / 1e9, action=_action(row["action"]),
         observation=_observation(row["observation"]),

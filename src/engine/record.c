@@ -707,7 +707,7 @@ int record_note(struct session *session, struct wire_message *from, struct rollb
     if (from->n_fds)
         add_value(&message, "content", RECORD_CONTENT_FD, UINT64_MAX);
     else if (!strcmp(known, "upload"))
-        add_value(&message, "files", RECORD_NUMBER, files);
+        add_value(&message, "entries", RECORD_NUMBER, files);
     if (!from->n_fds && has_bytes)
         add_value(&message, "bytes", RECORD_NUMBER, bytes);
     close_part(&message);

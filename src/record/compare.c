@@ -146,11 +146,52 @@ static bool is_hex(struct bytes word) {
     return word.length && count(word, isxdigit) + (holds(word, "-") ? 4 : 0) >= word.length;
 }
 
-static const char *guess_text(struct bytes a, struct bytes b, size_t at, const char **ret_why) {
+/* Of two words that differ, in their lines; NULL: they say nothing. */
+static const char *guess_words(struct bytes a, struct bytes b, struct bytes line, struct bytes other, const char **ret_why) {
     static const char *const pids[] = { "pid", "process", "thread", "tid", "job ", NULL };
+    bool numbers = a.length && b.length && count(a, isdigit) == a.length && count(b, isdigit) == b.length;
+
+    if (numbers && a.length <= 7 && b.length <= 7 && (holds_any(line, pids) || (a.data > line.data && a.data[-1] == '['))) {
+        *ret_why = "a small number where the line speaks of a process";
+        return "pid";
+    }
+    if (looks_like_time(a, line) && looks_like_time(b, other)) {
+        *ret_why = "the difference is in what looks like a date, a clock's reading or a duration";
+        return "time";
+    }
+    if ((holds(line, "0x") && is_hex(a)) || (a.length > 2 && holds(a, "0x"))) {
+        *ret_why = "the difference is in what looks like an address (where things lie in memory is random)";
+        return "randomness";
+    }
+    if ((is_hex(a) && is_hex(b) && a.length >= 8) || (a.length == b.length && a.length >= 16 && count(a, isalnum) + 2 >= a.length)) {
+        *ret_why = "the difference is in what looks like random letters and digits";
+        return "randomness";
+    }
+    if (count(a, isdigit) + 1 >= a.length && a.length && count(b, isdigit) + 1 >= b.length && b.length) {
+        *ret_why = "two numbers without a word that says what they are";
+        return "randomness";
+    }
+    return NULL;
+}
+
+/* The words after it in the same line, as far as they go in pairs. */
+static const char *guess_line(struct bytes line, struct bytes other, const char **ret_why) {
+    enum { MOST = 64 };
+    struct bytes a[MOST], b[MOST];
+    const char *found = NULL;
+    size_t n = split(line, ends_item, a, MOST);
+
+    if (n != split(other, ends_item, b, MOST))
+        return NULL;
+    for (size_t i = 0; i < n && !found; i++)
+        if (compare_lines(&a[i], &b[i]))
+            found = guess_words(a[i], b[i], line, other, ret_why);
+    return found;
+}
+
+static const char *guess_text(struct bytes a, struct bytes b, size_t at, const char **ret_why) {
     static const char *const nets[] = { "connect", "resolve", "http", "socket", "network", "timed out", "refused", "unreachable", NULL };
-    struct bytes wa = word_at(a, MIN(at, a.length)), wb = word_at(b, MIN(at, b.length)), line = line_around(a, MIN(at, a.length)), other = line_around(b, MIN(at, b.length));
-    bool numbers = wa.length && wb.length && count(wa, isdigit) == wa.length && count(wb, isdigit) == wb.length;
+    struct bytes line = line_around(a, MIN(at, a.length)), other = line_around(b, MIN(at, b.length));
 
     if (same_parts(a, b, ends_line) || same_parts(a, b, ends_item)) {
         *ret_why = "both have the same parts in another order";
@@ -160,28 +201,12 @@ static const char *guess_text(struct bytes a, struct bytes b, size_t at, const c
         *ret_why = "the line speaks of a connection";
         return "network";
     }
-    if (numbers && wa.length <= 7 && wb.length <= 7 && (holds_any(line, pids) || (wa.data > a.data && wa.data[-1] == '['))) {
-        *ret_why = "a small number where the line speaks of a process";
-        return "pid";
-    }
-    if (looks_like_time(wa, line) && looks_like_time(wb, other)) {
-        *ret_why = "the difference is in what looks like a date, a clock's reading or a duration";
-        return "time";
-    }
-    if ((holds(line, "0x") && is_hex(wa)) || (wa.length > 2 && holds(wa, "0x"))) {
-        *ret_why = "the difference is in what looks like an address (their order in memory is random)";
-        return "randomness";
-    }
-    if ((is_hex(wa) && is_hex(wb) && wa.length >= 8) || (wa.length == wb.length && wa.length >= 16 && count(wa, isalnum) + 2 >= wa.length)) {
-        *ret_why = "the difference is in what looks like random letters and digits";
-        return "randomness";
-    }
-    if (count(wa, isdigit) + 1 >= wa.length && wa.length && count(wb, isdigit) + 1 >= wb.length && wb.length) {
-        *ret_why = "two numbers without a word that says what they are";
-        return "randomness";
-    }
-    *ret_why = "nothing about the values says where they come from";
-    return "unknown";
+    const char *found = guess_words(word_at(a, MIN(at, a.length)), word_at(b, MIN(at, b.length)), line, other, ret_why);
+    if (!found)
+        found = guess_line(line, other, ret_why);
+    if (!found)
+        *ret_why = "nothing about the values says where they come from";
+    return found ? found : "unknown";
 }
 
 /* NULL is equal to NULL. */
