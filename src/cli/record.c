@@ -79,17 +79,18 @@ int record_start(const struct options *options, struct rollbox_sandbox *sandbox,
     return r < 0 ? r : rollbox_record(sandbox, &record, NULL, error);
 }
 
-int record_end(const struct options *options, struct rollbox_sandbox *take_sandbox, const char *path, int status) {
+int record_end(const struct options *options, struct rollbox_sandbox *take_sandbox, const char *what) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_free char *json = NULL;
+    int status = 0;
 
     if (rollbox_sandbox_finish(take_sandbox, &json, &error) < 0)
         return cli_fail_error(options, &error);
     json_t *answer = json_loads(json, 0, NULL);
     const json_t *record = json_object_get(answer, "record");
     const char *problem = json_string_value(json_object_get(record, "error"));
-    if (!json_is_true(json_object_get(record, "complete")))
-        status = cli_fail(options, "%s: the trajectory is not whole: it has %lld of %lld steps: %s", path ? path : "the record", (long long)json_integer_value(json_object_get(record, "written")),
+    if (record && !json_is_true(json_object_get(record, "complete")))
+        status = cli_fail(options, "%s: the trajectory is not whole: it has %lld of %lld steps: %s", what ? what : "the record", (long long)json_integer_value(json_object_get(record, "written")),
                           (long long)json_integer_value(json_object_get(record, "steps")), problem ? problem : "its end could not be written");
     json_decref(answer);
     return status;
@@ -222,8 +223,7 @@ int record_run(const struct options *options, struct rollbox_engine *engine, con
         return outcome_fail(options, &error);
     }
     *ret_status = run_in(options, engine, sandbox, streams);
-    int status = record_end(options, sandbox, path, 0);
-    return status;
+    return record_end(options, sandbox, path);
 }
 
 int cmd_record(const struct options *options) {

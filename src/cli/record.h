@@ -15,8 +15,8 @@ int record_open(const struct options *options, const char *path, int *ret_fd);
 /* Records the sandbox to `fd` as --keep, --max-record, --redact, --redact-env and --env-values say. */
 int record_start(const struct options *options, struct rollbox_sandbox *sandbox, int fd, struct rollbox_error *error);
 
-/* Ends the sandbox (consumed) and its record: `status`, or an exit status after a line if the record is not whole. `path` may be NULL: it is nobody's but ours. */
-int record_end(const struct options *options, struct rollbox_sandbox *take_sandbox, const char *path, int status);
+/* Ends the sandbox (consumed) and its record, if it has one: 0, or an exit status after a line if the record is not whole. `what` is what that is called; it may be NULL. */
+int record_end(const struct options *options, struct rollbox_sandbox *take_sandbox, const char *what);
 
 /* Runs the guest's command of the options in a recorded sandbox of its own, with our streams if `streams`. 0 and its exit status; or an exit status after telling why not. */
 int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy, size_t policy_length, int fd, const char *path, bool streams, int *ret_status);

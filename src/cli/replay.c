@@ -173,7 +173,7 @@ int replay_all(const struct options *options, struct rollbox_engine *engine, str
     struct rollbox_sandbox *sandbox = play_take_sandbox(&play);
     int status = r < 0 ? outcome_fail(options, &error) : 0;
     if (r >= 0)
-        status = record_end(options, sandbox, path, 0);
+        status = record_end(options, sandbox, path);
     else
         (void)rollbox_sandbox_close(sandbox, NULL);
     play_done(&play);

@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/record.h"
 #include "cli/session.h"
 #include "cli/shown.h"
 
@@ -312,8 +313,10 @@ int cmd_rm(const struct options *options) {
         struct rollbox_error error = { .code = ROLLBOX_OK };
         struct rollbox_sandbox *sandbox;
 
-        if (rollbox_sandbox_open(engine, options->rest[i], &sandbox, &error) < 0 || rollbox_sandbox_close(sandbox, &error) < 0)
+        if (rollbox_sandbox_open(engine, options->rest[i], &sandbox, &error) < 0)
             status = cli_fail_error(options, &error);
+        else if (record_end(options, sandbox, options->rest[i]))
+            status = CLI_EXIT_ERROR;
     }
     rollbox_engine_close(engine);
     return status;

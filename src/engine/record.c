@@ -30,7 +30,8 @@
 #define QUEUE_FDS 64u
 #define STEP_FDS 3u
 #define AGAIN_NS 10000000
-#define CLOSE_PATIENCE_NS 2000000000ll  /* a reader that does not read must not keep a CLOSE waiting */
+#define CLOSE_PATIENCE_NS 2000000000ll  /* without a line: a reader that does not read must not keep a CLOSE waiting */
+#define CLOSE_PATIENCE_MOST_NS 30000000000ll
 #define END_PATIENCE_MS 1000
 
 struct posted {
@@ -62,7 +63,8 @@ struct record {
     struct list node;           /* recorder->records */
     struct engine *engine;
     struct session *session;    /* NULL: gone */
-    uint64_t number, next_step, ended, written;
+    uint64_t number, next_step, ended, written, written_before;
+    int64_t patient_until;
     char id[48];
     bool wants_secrets, env_values, done, end_sent;
     int error;
@@ -892,9 +894,20 @@ void record_close(struct session *session) {
         send_end(session->record, "closed");
 }
 
+static void on_patience(struct loop_timer *timer);
+
+static void wait_for_end(struct record *record) {
+    record->written_before = record->written;
+    (void)loop_timer_set(record->engine->loop, &record->patience, clock_now_ns() + CLOSE_PATIENCE_NS, on_patience);
+}
+
 static void on_patience(struct loop_timer *timer) {
     struct record *record = container_of(timer, struct record, patience);
 
+    if (record->written > record->written_before && record->patient_until > clock_now_ns()) {
+        wait_for_end(record);
+        return;
+    }
     fail(record, ETIMEDOUT, "the record's end has not been written yet: what it is written to is slow, or nobody reads it");
     answer_closers(record);
 }
@@ -910,7 +923,9 @@ bool record_answer_close(struct session *session, struct work *work) {
     closer->serial = work->serial;
     list_add_tail(&record->closers, &closer->node);
     work->client = NULL;
-    (void)loop_timer_set(record->engine->loop, &record->patience, clock_now_ns() + CLOSE_PATIENCE_NS, on_patience);
+    if (!record->patient_until)
+        record->patient_until = clock_now_ns() + CLOSE_PATIENCE_MOST_NS;
+    wait_for_end(record);
     return true;
 }
 

@@ -27,6 +27,9 @@
 #define END_ROOM 512u           /* of the file's limit, for its last line */
 #define PATIENCE_MS 5000
 #define FORKS_KEPT 4096
+#define TELL_EVERY 64u
+#define IDLE_MS 20
+#define MESSAGES_AT_ONCE 32     /* then the engine is told how far we are, and slow readers are looked after */
 
 /* What a fork's children begin their chains with. */
 struct fork {
@@ -36,7 +39,7 @@ struct fork {
 
 struct trajectory {
     struct list node;
-    uint64_t number, steps, bytes, most;
+    uint64_t number, steps, told_steps, bytes, most;
     struct line_options line;
     bool env_values, is_regular, is_socket, ended, told;
     int fd;
@@ -180,6 +183,7 @@ static void tell(const struct recorder *recorder, struct trajectory *trajectory)
     wire_add_text(&message, RECORD_MESSAGE, trajectory->message);
     wire_add_u64(&message, RECORD_DONE, done);
     trajectory->told = wire_send(recorder->socket, &message, NULL, 0) == 0;
+    trajectory->told_steps = trajectory->steps;
 }
 
 /* A policy without the values of its variables, unless they are asked for. */
@@ -354,12 +358,12 @@ static void lose_message(struct recorder *recorder, int error_number) {
         stop(container_of(node, struct trajectory, node), error_number, "a step was lost on its way to the record");
 }
 
-/* As many messages as are there. False when the engine is gone. */
+/* The next messages, as far as they are there. False when the engine is gone. */
 static bool receive(struct recorder *recorder) {
     static struct wire_message message;
-    int r;
+    int r = 1;
 
-    while ((r = wire_receive(recorder->socket, &message)) == 1) {
+    for (int i = 0; i < MESSAGES_AT_ONCE && (r = wire_receive(recorder->socket, &message)) == 1; i++) {
         struct trajectory *trajectory = find(recorder, message.header.serial);
 
         if (message.header.type == RECORD_BEGIN)
@@ -379,13 +383,13 @@ static bool receive(struct recorder *recorder) {
 
 /* ---- its life --------------------------------------------------------------------------------------------------------- */
 
-/* What has changed is told once nothing more is there to do; what is over goes. */
-static void settle(struct recorder *recorder) {
+/* How far we are is told now and then, or when nothing is to do, for it wakes the engine; what matters at once. What is over goes. */
+static void settle(struct recorder *recorder, bool idle) {
     list_for_each(node, &recorder->trajectories) {
         struct trajectory *trajectory = container_of(node, struct trajectory, node);
         bool over = trajectory->ended && !trajectory->queue.length;
 
-        if (recorder->socket >= 0 && !trajectory->told)
+        if (recorder->socket >= 0 && !trajectory->told && (idle || over || trajectory->error || trajectory->steps >= trajectory->told_steps + TELL_EVERY))
             tell(recorder, trajectory);
         if (over && (trajectory->told || recorder->socket < 0))
             trajectory_free(trajectory);
@@ -402,8 +406,8 @@ static void lose_engine(struct recorder *recorder) {
     }
 }
 
-/* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. */
-static int turn(struct recorder *recorder, int64_t until_ns) {
+/* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. *ret_idle: nothing came. */
+static int turn(struct recorder *recorder, int64_t until_ns, bool *ret_idle) {
     size_t n = 1, most = 1;
 
     list_for_each(node, &recorder->trajectories)
@@ -424,13 +428,13 @@ static int turn(struct recorder *recorder, int64_t until_ns) {
     }
     if (recorder->socket < 0 && n == 1)
         return 0;
-    if (untold && recorder->socket >= 0)
-        polls[0].events |= POLLOUT;
-    int64_t left_ms = recorder->socket >= 0 ? -1 : (until_ns - clock_now_ns()) / 1000000;
+    int64_t left_ms = recorder->socket >= 0 ? untold ? IDLE_MS : -1 : (until_ns - clock_now_ns()) / 1000000;
     if (recorder->socket < 0 && left_ms <= 0)
         return 0;
-    if (poll(polls, n, (int)left_ms) < 0 && errno != EINTR)
+    int ready = poll(polls, n, (int)left_ms);
+    if (ready < 0 && errno != EINTR)
         return -errno;
+    *ret_idle = ready == 0;
     for (size_t i = 1; i < n; i++)
         if (polls[i].revents) {
             flush(of[i]);
@@ -442,6 +446,7 @@ static int turn(struct recorder *recorder, int64_t until_ns) {
 int recorder_run(int take_socket) {
     struct recorder recorder = { .socket = take_socket };
     int64_t until_ns = 0;
+    bool idle = false;
     int r;
 
     list_init(&recorder.trajectories);
@@ -451,8 +456,8 @@ int recorder_run(int take_socket) {
             lose_engine(&recorder);
             until_ns = clock_now_ns() + (int64_t)PATIENCE_MS * 1000000;
         }
-        settle(&recorder);
-        r = turn(&recorder, until_ns);
+        settle(&recorder, idle);
+        r = turn(&recorder, until_ns, &idle);
     } while (r > 0);
     return r < 0;
 }
