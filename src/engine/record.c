@@ -36,6 +36,7 @@
 
 struct posted {
     struct list node;
+    uint64_t record;            /* its number */
     struct buf message;
     int fds[STEP_FDS];
     size_t n_fds;
@@ -206,6 +207,13 @@ static bool is_short(int r) {
     return r == -EAGAIN || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM;
 }
 
+/* It can never be sent. That the recorder is gone is seen by reading. */
+static void lose_step(struct recorder *recorder, uint64_t number, int r) {
+    list_for_each(node, &recorder->records)
+        if (container_of(node, struct record, node)->number == number && r != -EPIPE && r != -ECONNRESET)
+            fail(container_of(node, struct record, node), -r, "a step could not be told to the recorder");
+}
+
 static void flush(struct recorder *recorder) {
     list_for_each(node, &recorder->posted) {
         struct posted *posted = container_of(node, struct posted, node);
@@ -215,7 +223,10 @@ static void flush(struct recorder *recorder) {
             wait_for_room(recorder, r);
             return;
         }
-        posted_free(recorder, posted);  /* else it is there, or the recorder is gone, which is seen by reading */
+        uint64_t number = posted->record;
+        posted_free(recorder, posted);
+        if (r < 0)
+            lose_step(recorder, number, r);
     }
     loop_modify(recorder->engine->loop, &recorder->source, EPOLLIN);
 }
@@ -224,7 +235,7 @@ static void on_retry(struct loop_timer *timer) {
     flush(container_of(timer, struct recorder, retry));
 }
 
-static int keep(struct recorder *recorder, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+static int keep(struct recorder *recorder, uint64_t number, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     bytes += message->length;
     if (recorder->posted_bytes + bytes > QUEUE_BYTES || recorder->posted_fds + n_fds > QUEUE_FDS)
         return -ENOBUFS;
@@ -232,6 +243,7 @@ static int keep(struct recorder *recorder, struct buf *message, const int *fds, 
     if (!posted)
         return -ENOMEM;
     list_init(&posted->node);
+    posted->record = number;
     posted->message = *message;
     *message = BUF_INIT;
     posted->bytes = bytes;
@@ -261,10 +273,13 @@ static void post(struct record *record, struct buf *message, const int *fds, siz
         return;
     }
     int r = list_empty(&recorder->posted) ? wire_send(recorder->fd, message, fds, n_fds) : -EAGAIN;
-    if (!is_short(r))
+    if (!is_short(r)) {
+        if (r < 0)
+            lose_step(recorder, record->number, r);
         return;
+    }
     bool first = list_empty(&recorder->posted);
-    if (keep(recorder, message, fds, n_fds, bytes) < 0)
+    if (keep(recorder, record->number, message, fds, n_fds, bytes) < 0)
         fail(record, ENOBUFS, "the recorder does not keep up: what it writes to is too slow");
     else if (first)
         wait_for_room(recorder, r);

@@ -41,7 +41,7 @@ struct trajectory {
     struct list node;
     uint64_t number, steps, told_steps, bytes, most;
     struct line_options line;
-    bool env_values, is_regular, is_socket, ended, told;
+    bool env_values, is_regular, is_socket, is_full, ended, told;
     int fd;
     int error;                  /* errno; 0 */
     char message[160];
@@ -77,13 +77,13 @@ static struct trajectory *find(struct recorder *recorder, uint64_t number) {
 }
 
 static void stop(struct trajectory *trajectory, int error_number, const char *message) {
+    buf_done(&trajectory->queue);
+    trajectory->at = 0;
+    trajectory->told = false;
     if (trajectory->error)
         return;
     trajectory->error = error_number;
     snprintf(trajectory->message, sizeof trajectory->message, "%s: %s", message, strerror(error_number));
-    buf_done(&trajectory->queue);
-    trajectory->at = 0;
-    trajectory->told = false;
 }
 
 /* ---- writing ---------------------------------------------------------------------------------------------------------- */
@@ -155,9 +155,13 @@ static void write_line(struct trajectory *trajectory, json_t *take_line, bool is
     json_decref(take_line);
     if (r < 0)
         stop(trajectory, -r, "a line of the record cannot be made");
-    else if (!is_end && trajectory->bytes + text.length + END_ROOM > trajectory->most)
-        stop(trajectory, EFBIG, "the record is as large as it may become");
-    else
+    else if (!is_end && trajectory->bytes + text.length + END_ROOM > trajectory->most) {
+        /* What waits for a slow reader is still to come, and an end behind it. */
+        trajectory->is_full = true;
+        trajectory->error = EFBIG;
+        trajectory->told = false;
+        snprintf(trajectory->message, sizeof trajectory->message, "the record is as large as it may become");
+    } else
         enqueue(trajectory, &text);
 }
 
@@ -165,7 +169,7 @@ static void write_end(struct trajectory *trajectory, const char *reason) {
     json_t *line = json_pack("{s:{s:s, s:I}}", "end", "reason", reason, "steps", (json_int_t)trajectory->steps);
 
     trajectory->ended = true;
-    if (line && (!trajectory->error || trajectory->error == EFBIG))
+    if (line && (!trajectory->error || trajectory->is_full))
         write_line(trajectory, line, true);
     else
         json_decref(line);
@@ -349,7 +353,7 @@ static void on_end(struct trajectory *trajectory, const struct wire_message *mes
         if (field.tag == RECORD_REASON && wire_text(&field))
             reason = wire_text(&field);
     if (!trajectory->ended)
-        write_end(trajectory, trajectory->error == EFBIG ? "file_limit" : reason);
+        write_end(trajectory, trajectory->is_full ? "file_limit" : reason);
 }
 
 /* A message that came without its descriptors, or not whole, was somebody's step: nobody's record goes on as if it had none. */
