@@ -257,12 +257,13 @@ _rollbox() {
         ;;
     'create')
         _arguments -s -S \
-            '*--record=[record what is done with the sandbox, by whomever, as a trajectory]:FILE:_files' \
+            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
             '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
             '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
             '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
             '*--name=[the sandbox'\'' name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: one is made up)]:NAME:' \
             '*--idle=[pause it after so long without a call or a running command]:SECONDS:' \
             '*--ttl=[remove it after so long without a call]:SECONDS:' \
@@ -400,9 +401,18 @@ _rollbox() {
         ;;
     'fork')
         _arguments -s -S \
+            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
             '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -411,8 +421,17 @@ _rollbox() {
         ;;
     'restore')
         _arguments -s -S \
+            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \

@@ -351,11 +351,15 @@ struct rollbox_record_options {
     const char *const *redact_names;    /* NULL-terminated or NULL: variables whose values are taken out wherever they occur */
     const char *const *redact_patterns; /* likewise: extended regular expressions, matched line by line */
     bool env_values;            /* record variables' values, not their names alone */
+    bool files;                 /* with each snapshot, what it has that the sandbox' beginning had not, by digest: takes as long as reading those files */
 };
 
 /* Records what is done with the sandbox from now on, by whomever, until it is closed (docs/trajectories.md has the format). Nothing is ever held up by it: what cannot be written ends the record, which
  * rollbox_sandbox_finish and INSPECT ("record": {"error"}) tell. Forks are not recorded unless this is called for them. *ret_json (ret_json may be NULL): {"id"}; free(). INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
 ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct rollbox_record_options *options, char **ret_json, struct rollbox_error *error);
+
+/* A step of the caller's own in the sandbox' record: a reward, a model's words. `json` is any JSON text. Does nothing if the sandbox is not recorded. */
+ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error);
 
 /* ---- files of a sandbox ------------------------------------------------------------------------------------------- */
 

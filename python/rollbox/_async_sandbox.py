@@ -412,6 +412,10 @@ class AsyncSandbox(Base, AsyncSessionFiles):
         """As Sandbox.drop."""
         await _in_thread(self._box.drop, snapshot)
 
+    async def note(self, data: Any) -> None:
+        """As Sandbox.note."""
+        await _in_thread(self._box.note, data)
+
     async def kill_all(self) -> None:
         """As Sandbox.kill_all."""
         await _in_thread(self._box.kill_all)

@@ -127,6 +127,7 @@ class RecordOptions(ctypes.Structure):
         ("redact_names", ctypes.POINTER(ctypes.c_char_p)),
         ("redact_patterns", ctypes.POINTER(ctypes.c_char_p)),
         ("env_values", ctypes.c_bool),
+        ("files", ctypes.c_bool),
     ]
 
 
@@ -210,6 +211,7 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_sandbox_close": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_sandbox_finish": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_free": (_P, [_P]),
+    "rollbox_note": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
     "rollbox_record": (ctypes.c_int, [_P, ctypes.POINTER(RecordOptions), _TEXT, _ERROR]),
     "rollbox_sandbox_list": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_query": (ctypes.c_int, [_P, ctypes.c_int, _TEXT, _ERROR]),

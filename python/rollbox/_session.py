@@ -8,6 +8,7 @@ an object of its own.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -381,6 +382,14 @@ class Session(Base, SessionFiles):
     def drop(self, snapshot: SnapshotLike) -> None:
         """Gives a snapshot's place back once nothing stands on it. Raises NotFound."""
         self._session().call("rollbox_snapshot_drop", snapshot_id(snapshot))
+
+    def note(self, data: Any) -> None:
+        """A step of your own in the session's trajectory, such as a reward: anything that json.dumps takes. Does nothing if it is not recorded."""
+        try:
+            text = json.dumps(data, allow_nan=False)
+        except (TypeError, ValueError) as problem:
+            raise InvalidArgument(f"a note must be something that JSON has: {problem}", stage="arguments") from None
+        self._session().call("rollbox_note", text.encode("ascii"))
 
     def kill_all(self) -> None:
         """Kills every process of the session, background ones too; files stay. Commands under way end with signal 9."""

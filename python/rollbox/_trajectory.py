@@ -41,7 +41,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Action:
-    """What was done: `kind` is "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "fork", "reset", "commit" or "signal"; the other attributes are those that the kind has. `argv` and
+    """What was done: `kind` is "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "files", "fork", "reset", "commit", "signal" or "note" (whose `data` it has); the other attributes are those that the kind has. `argv` and
     `path` are str; what is not UTF-8 in them is as os.fsdecode has it. `env` are the variables' names, `env_values` their values if those were recorded. `fields` is all of it as in the file."""
 
     kind: str
@@ -56,12 +56,14 @@ class Action:
     content: Optional[Content] = None
     snapshot: Optional[str] = None
     count: Optional[int] = None
+    data: Any = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What came of it: `outcome` of a command as of a Result ("exit", "signal", "timeout", ...), of anything else "done" or "error"; `error` is the code of one. `stdout_cut`, `stderr_cut`: there was more than
+    """What came of it: `outcome` of a command as of a Result ("exit", "signal", "timeout", ...), of anything else "done" or "error"; `error` is the code of one. `changes`, of "files": {"path", "change", "type", "size", "sha256", ...} of each file that
+    is not as it was in the beginning. `stdout_cut`, `stderr_cut`: there was more than
     the output limit."""
 
     outcome: str
@@ -73,6 +75,7 @@ class Observation:
     stderr_cut: bool = False
     snapshot: Optional[str] = None
     error: Optional[str] = None
+    changes: Optional[Sequence[Mapping[str, Any]]] = None
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ def _hash_value(to: Any, value: Any) -> None:
     elif isinstance(value, int):
         to.update(b"i%d;" % value)
     elif isinstance(value, float):
-        to.update(b"r0;")
+        to.update(b"r%.12g;" % value)
     elif isinstance(value, str):
         data = value.encode("utf-8", "surrogatepass")
         to.update(b"s%d;" % len(data))
@@ -222,14 +225,14 @@ def _action(row: Mapping[str, Any]) -> Action:
         env=tuple(_text(name) for name in env), env_values={name: _text(value) for name, value in env.items()} if isinstance(env, dict) else None,
         stdin=_content(row.get("stdin")), files=files, timeout=timeout / 1000 if timeout is not None else None,
         path=_text(row["path"]) if row.get("path") is not None else None, content=_content(row.get("content")), snapshot=row.get("snapshot"),
-        count=row.get("count"), fields=row)
+        count=row.get("count"), data=row.get("data"), fields=row)
 
 
 def _observation(row: Mapping[str, Any]) -> Observation:
     return Observation(
         outcome=row["outcome"], exit_code=row.get("exit_code"), signal=row.get("signal"), stdout=_content(row.get("stdout")),
         stderr=_content(row.get("stderr")), stdout_cut=bool(row.get("stdout_cut")), stderr_cut=bool(row.get("stderr_cut")),
-        snapshot=row.get("snapshot"), error=(row.get("error") or {}).get("code"))
+        snapshot=row.get("snapshot"), error=(row.get("error") or {}).get("code"), changes=row.get("changes"))
 
 
 def _step(row: Mapping[str, Any], sandbox: str) -> Step:

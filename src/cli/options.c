@@ -14,7 +14,9 @@
 
 #define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
-#define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | COMMAND_CREATE)
+#define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | KEPT_COMMANDS)
+/* What makes sandboxes that live, which can be recorded. */
+#define KEPT_COMMANDS (COMMAND_CREATE | COMMAND_FORK | COMMAND_RESTORE)
 #define EVERY_COMMAND UINT64_MAX
 #define SESSION_COMMANDS                                                                                                                       \
     (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | \
@@ -32,12 +34,13 @@ const struct option option_table[] = {
     { OPTION_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_BATCH, NULL, "where the result rows go; - is standard output (default); an existing file is resumed" },
     { OPTION_RECORD_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_RECORD | COMMAND_REPLAY, NULL, "where the trajectory goes (required): a file that is new or empty, or a pipe" },
     { OPTION_RECORD_INPUT, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RECORD, NULL, "read standard input to its end first, and give it to the command (default: it has none)" },
-    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, COMMAND_CREATE, NULL, "record what is done with the sandbox, by whomever, as a trajectory" },
+    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, KEPT_COMMANDS, NULL, "record what is done with the sandbox, by whomever, as a trajectory; {name} is its name" },
     { OPTION_KEEP, 0, "keep", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)" },
     { OPTION_MAX_RECORD, 0, "max-record", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "end the trajectory when it would become larger (default 1G)" },
     { OPTION_REDACT, 0, "redact", "REGEX", OPTION_TEXT, RULE_COMMANDS, NULL, "record [redacted] for what this extended regular expression matches in a line" },
     { OPTION_REDACT_ENV, 0, "redact-env", "NAME", OPTION_TEXT, RULE_COMMANDS, NULL, "the same for the value that this variable has in a command, wherever it occurs" },
     { OPTION_ENV_VALUES, 0, "env-values", NULL, OPTION_FLAG, RULE_COMMANDS, NULL, "record variables with their values, not their names alone" },
+    { OPTION_RECORD_FILES, 0, "record-files", NULL, OPTION_FLAG, KEPT_COMMANDS, NULL, "record with each snapshot what has changed since the beginning, by digest" },
     { OPTION_PARENT, 0, "parent", "FILE", OPTION_FILE, COMMAND_REPLAY | COMMAND_VERIFY, NULL, "the record of the sandbox that this one was forked from; again for that one's, the oldest first" },
     { OPTION_TWICE, 0, "twice", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "run a command twice and compare" },
     { OPTION_JOBS, 'j', "jobs", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how many jobs run at once (default: the CPUs)" },
@@ -62,7 +65,7 @@ const struct option option_table[] = {
     { OPTION_FORKS, 'n', "count", "N", OPTION_COUNT, COMMAND_FORK | COMMAND_RESTORE, NULL, "how many sandboxes to make (default 1)" },
     { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL, "a snapshot's files (default: those of now)" },
     { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL, "unified diffs of text files" },
-    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | COMMAND_CREATE, NULL, "even if the file of the trajectory has something in it, which is lost" },
+    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | KEPT_COMMANDS, NULL, "even if the file of the trajectory has something in it, which is lost" },
     { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL, "even if the host's files were changed meanwhile" },
     { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL, "what it will be called in the store (required): A-Z a-z 0-9 . _ : @ / + -" },
     { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL, "which image, if the archive has several" },

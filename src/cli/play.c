@@ -114,6 +114,7 @@ int play_record(struct play *play, const struct reader *reader, int fd, struct r
         .redact_names = names,
         .redact_patterns = patterns,
         .env_values = json_is_true(json_object_get(reader->header, "env_values")),
+        .files = json_is_true(json_object_get(reader->header, "files")),
     };
 
     return !names || !patterns ? no_memory(error) : rollbox_record(play->sandbox, &options, NULL, error);
@@ -425,6 +426,12 @@ static int play_file(struct play *play, const struct step *step, struct rollbox_
     return !strcmp(step->kind, "upload") ? play_upload(play, step, path, error) : play_write(play, step, path, error);
 }
 
+static int play_note(struct play *play, const struct step *step, struct rollbox_error *error) {
+    auto_free char *text = json_dumps(json_object_get(step->action, "data"), JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
+
+    return text ? rollbox_note(play->sandbox, text, error) : refuse(play, step, error, "the note says nothing");
+}
+
 int play_step(struct play *play, const struct step *step, struct rollbox_error *error) {
     static const char *const files[] = { "write_file", "mkdir", "remove", "upload" };
     const char *snapshot = json_string_value(json_object_get(step->action, "snapshot"));
@@ -440,6 +447,10 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
         r = play_exec(play, step, &own);
     else if (is_file)
         r = play_file(play, step, &own);
+    else if (!strcmp(step->kind, "files"))
+        r = 0;                  /* comes with the snapshot before it */
+    else if (!strcmp(step->kind, "note"))
+        r = play_note(play, step, &own);
     else if (!strcmp(step->kind, "snapshot"))
         r = play_snapshot(play, step, &own);
     else if (!strcmp(step->kind, "reset"))

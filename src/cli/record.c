@@ -18,6 +18,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "base/fd.h"
 #include "cli/cli.h"
 #include "cli/outcome.h"
@@ -31,19 +32,25 @@
 
 /* ---- the trajectory ----------------------------------------------------------------------------------------------- */
 
-int record_open(const struct options *options, const char *path, int *ret_fd) {
+static int open_for_record(const struct options *options, const char *path, int *ret_fd, struct rollbox_error *error) {
     /* Without waiting for somebody to read a pipe. */
     auto_close int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
     struct stat st;
 
     if (fd < 0 || fstat(fd, &st) < 0)
-        return cli_fail(options, "%s: cannot open it for a trajectory: %s", path, errno == ENXIO ? "nobody reads that pipe" : strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot open it for a trajectory: %s", path, errno == ENXIO ? "nobody reads that pipe" : strerror(errno));
     if (S_ISREG(st.st_mode) && st.st_size && !options_has(options, OPTION_OVERWRITE))
-        return cli_fail(options, "%s: there is something in it already; remove it, or use --force", path);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "%.600s: there is something in it already; remove it, or use --force", path);
     if (S_ISREG(st.st_mode) && st.st_size && ftruncate(fd, 0) < 0)
-        return cli_fail(options, "%s: cannot empty it: %s", path, strerror(errno));
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot empty it: %s", path, strerror(errno));
     *ret_fd = TAKE_FD(fd);
     return 0;
+}
+
+int record_open(const struct options *options, const char *path, int *ret_fd) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+
+    return open_for_record(options, path, ret_fd, &error) < 0 ? cli_fail_error(options, &error) : 0;
 }
 
 static const char **texts_of(const struct options *options, enum option_id id) {
@@ -70,7 +77,7 @@ int record_start(const struct options *options, struct rollbox_sandbox *sandbox,
     auto_free const char **names = texts_of(options, OPTION_REDACT_ENV);
     auto_free const char **patterns = texts_of(options, OPTION_REDACT);
     struct rollbox_record_options record = {
-        .size = sizeof record, .fd = fd, .redact_names = names, .redact_patterns = patterns, .env_values = options_has(options, OPTION_ENV_VALUES),
+        .size = sizeof record, .fd = fd, .redact_names = names, .redact_patterns = patterns, .env_values = options_has(options, OPTION_ENV_VALUES), .files = options_has(options, OPTION_RECORD_FILES),
     };
 
     int r = read_size(options, OPTION_KEEP, &record.stream_bytes, error);
@@ -94,6 +101,29 @@ int record_end(const struct options *options, struct rollbox_sandbox *take_sandb
                           (long long)json_integer_value(json_object_get(record, "steps")), problem ? problem : "its end could not be written");
     json_decref(answer);
     return status;
+}
+
+/* The pattern with the name in it, or the pattern. NULL: out of memory. */
+static char *name_in(const char *pattern, const char *name) {
+    const char *at = strstr(pattern, "{name}");
+    char *path = NULL;
+
+    if (!at)
+        return strdup(pattern);
+    return asprintf(&path, "%.*s%s%s", (int)(at - pattern), pattern, name, at + strlen("{name}")) < 0 ? NULL : path;
+}
+
+int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    const char *pattern = options_text(options, OPTION_RECORD);
+    auto_free char *path = pattern ? name_in(pattern, rollbox_sandbox_name(sandbox)) : NULL;
+    auto_close int fd = -EBADF;
+
+    if (!pattern)
+        return 0;
+    if (!path)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+    int r = open_for_record(options, path, &fd, error);
+    return r < 0 ? r : record_start(options, sandbox, fd, error);
 }
 
 /* ---- the command -------------------------------------------------------------------------------------------------- */

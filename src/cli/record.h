@@ -12,6 +12,9 @@
 /* Opens it for a new trajectory: a file that is new or empty (or, with --force, loses what it has), a pipe that somebody reads. 0 and the caller's descriptor; or an exit status after a line. */
 int record_open(const struct options *options, const char *path, int *ret_fd);
 
+/* Records the sandbox as --record says, if it does: in that file, "{name}" replaced by the sandbox' name. 0; or negative with *error filled. */
+int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, struct rollbox_error *error);
+
 /* Records the sandbox to `fd` as --keep, --max-record, --redact, --redact-env and --env-values say. */
 int record_start(const struct options *options, struct rollbox_sandbox *sandbox, int fd, struct rollbox_error *error);
 

@@ -91,7 +91,16 @@ static int fork_from(struct call *call, const char *snapshot) {
     auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
     if (!made)
         return fail(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+    const char *record = options_text(call->options, OPTION_RECORD);
+    if (record && n > 1 && !strstr(record, "{name}"))
+        return fail(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--record: several sandboxes need a file each; put {name} into its name");
     int r = rollbox_fork(call->sandbox, snapshot, n, made, &call->error);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        r = record_kept(call->options, made[i], &call->error);
+    for (size_t i = 0; r < 0 && i < n; i++)
+        (void)rollbox_sandbox_close(made[i], NULL);
     if (r < 0)
         return r;
     buf_add_text(&text, "{\"sandboxes\": [");

@@ -115,15 +115,11 @@ static int create(const struct options *options, struct rollbox_engine *engine, 
         .lifetime_ms = milliseconds_of(options, OPTION_LIFETIME),
     };
     struct rollbox_error error = { .code = ROLLBOX_OK };
-    const char *record = options_text(options, OPTION_RECORD);
     struct rollbox_sandbox *sandbox = NULL;
-    auto_close int record_fd = -EBADF;
     struct rollbox_plan *plan;
 
-    if (record && record_open(options, record, &record_fd))
-        return CLI_EXIT_ERROR;
     if (rollbox_prepare(engine, policy->text, policy->length, &plan, &error) < 0 ||
-        rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 || (record && record_start(options, sandbox, record_fd, &error) < 0)) {
+        rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 || record_kept(options, sandbox, &error) < 0) {
         (void)rollbox_sandbox_close(sandbox, NULL);
         return outcome_fail(options, &error);
     }

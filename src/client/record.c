@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <regex.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -67,6 +68,8 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct 
         wire_add_u64(&message, TAG_FILE_MOST, options->file_bytes);
     if (options->env_values)
         wire_add_u64(&message, TAG_ENV_VALUES, 1);
+    if (options->files)
+        wire_add_u64(&message, TAG_FILES, 1);
     r = add_names(&message, options->redact_names, error);
     if (r >= 0)
         r = add_patterns(&message, options->redact_patterns, error);
@@ -130,6 +133,39 @@ void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, 
     wire_add_u64(&message, TAG_BYTES, bytes);
     wire_add_u64(&message, TAG_FILES, files);
     send_note(sandbox, &message, content);
+}
+
+void record_note_files(struct rollbox_sandbox *sandbox, const char *snapshot) {
+    json_t *made = json_loads(snapshot, 0, NULL);
+    const char *id = json_string_value(json_object_get(made, "id"));
+    auto_buf struct buf message = BUF_INIT;
+    auto_free char *json = NULL;
+
+    json_t *answer = id && sandbox_diff(sandbox, NULL, id, false, true, &json, NULL) >= 0 ? json_loads(json, JSON_ALLOW_NUL, NULL) : NULL;
+    auto_free char *changes = json_dumps(json_object_get(answer, "changes"), JSON_COMPACT);
+    sandbox_begin(&message, sandbox, VERB_NOTE);
+    wire_add_text(&message, TAG_NAME, "files");
+    /* That it could not be found out is a step, too. */
+    wire_add_text(&message, TAG_TEXT_DATA, changes ? changes : "null");
+    send_note(sandbox, &message, -EBADF);
+    json_decref(answer);
+    json_decref(made);
+}
+
+ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    json_error_t problem;
+
+    if (!sandbox || !json)
+        return request_invalid(error, "sandbox and json must be given");
+    json_t *value = json_loads(json, JSON_DECODE_ANY | JSON_ALLOW_NUL, &problem);
+    if (!value)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the note is no JSON: %s", problem.text);
+    json_decref(value);
+    sandbox_begin(&message, sandbox, VERB_NOTE);
+    wire_add_text(&message, TAG_NAME, "note");
+    wire_add_text(&message, TAG_TEXT_DATA, json);
+    return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
 int record_pass(int r, const struct rollbox_error *own, struct rollbox_error *error) {

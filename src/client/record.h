@@ -17,6 +17,9 @@ void record_note_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsign
 void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive, enum rollbox_error_code code);
 void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code);
 
+/* `snapshot` is the answer that told that they are wanted. */
+void record_note_files(struct rollbox_sandbox *sandbox, const char *snapshot);
+
 /* The error to the caller's, which may be NULL. Returns r. */
 int record_pass(int r, const struct rollbox_error *own, struct rollbox_error *error);
 

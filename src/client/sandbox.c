@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "client/client.h"
+#include "client/record.h"
 
 #define EXTRA_FDS_MAX 8
 #define USER_MAX 256
@@ -435,9 +436,16 @@ static int add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, cons
 ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
+    auto_free char *json = NULL;
     sandbox_begin(&message, sandbox, VERB_SNAPSHOT);
     int r = add_snapshot(&message, TAG_NAME, name, "the snapshot's name", error);
-    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+    if (r >= 0)
+        r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
+    if (r >= 0 && strstr(json, "\"recorded_files\""))
+        record_note_files(sandbox, json);
+    if (r >= 0 && ret_json)
+        *ret_json = TAKE_PTR(json);
+    return r;
 }
 
 /* Handles of the sandboxes that an answer names. */
@@ -506,6 +514,10 @@ ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const 
 }
 
 ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error) {
+    return sandbox_diff(sandbox, from, to, text, false, ret_json, error);
+}
+
+int sandbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, bool digests, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, VERB_DIFF);
@@ -516,6 +528,8 @@ ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *fro
         return r;
     if (text)
         wire_add_u64(&message, TAG_TEXTUAL, 1);
+    if (digests)
+        wire_add_u64(&message, TAG_DIGESTS, 1);
     return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
 }
 

@@ -67,7 +67,7 @@ struct record {
     uint64_t number, next_step, ended, written, written_before;
     int64_t patient_until;
     char id[48];
-    bool wants_secrets, env_values, done, end_sent;
+    bool wants_secrets, wants_files, env_values, done, end_sent;
     int error;
     char message[160];
     struct list closers;
@@ -671,6 +671,24 @@ void record_signal(struct session *session, const struct run *run, unsigned numb
     end_step(record, &message, NULL, 0, 0);
 }
 
+/* What clients say in JSON: what a snapshot has changed is an observation, what they have to say themselves an action. */
+static void add_said(struct buf *to, const char *kind, const char *data) {
+    bool is_note = !strcmp(kind, "note");
+
+    open_part(to, "action", RECORD_OBJECT);
+    add_word(to, "kind", kind);
+    wire_add_text(to, RECORD_KEY, is_note ? "data" : "of");
+    wire_add_text(to, is_note ? RECORD_DATA : RECORD_WORD, is_note ? data : "snapshot");
+    close_part(to);
+    open_part(to, "observation", RECORD_OBJECT);
+    add_word(to, "outcome", "done");
+    if (!is_note) {
+        wire_add_text(to, RECORD_KEY, "changes");
+        wire_add_text(to, RECORD_DATA, data);
+    }
+    close_part(to);
+}
+
 /* What of a host's path the sandbox may come to see. */
 static const char *last_component(const char *path) {
     size_t end = strlen(path);
@@ -683,9 +701,9 @@ static const char *last_component(const char *path) {
 }
 
 int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error) {
-    static const char *const kinds[] = { "write_file", "mkdir", "remove", "upload" };
+    static const char *const kinds[] = { "write_file", "mkdir", "remove", "upload", "files", "note" };
     struct record *record = session->record;
-    const char *kind = NULL, *path = NULL, *host = NULL, *known = NULL;
+    const char *kind = NULL, *path = NULL, *host = NULL, *data = NULL, *known = NULL;
     uint64_t mode = 0, recursive = 0, code = 0, bytes = 0, files = 0;
     auto_buf struct buf message = BUF_INIT;
     bool has_mode = false, has_bytes = false;
@@ -702,16 +720,22 @@ int record_note(struct session *session, struct wire_message *from, struct rollb
         case TAG_ERROR_CODE: (void)wire_u64(&field, &code); break;
         case TAG_BYTES: has_bytes = wire_u64(&field, &bytes) == 0; break;
         case TAG_FILES: (void)wire_u64(&field, &files); break;
+        case TAG_TEXT_DATA: data = wire_text(&field); break;
         default: break;
         }
     for (size_t i = 0; i < ARRAY_SIZE(kinds) && kind; i++)
         if (!strcmp(kinds[i], kind))
             known = kinds[i];
-    if (!known || !path)
+    if (!known || (!path && !data))
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "a note must say what was done, and where");
     if (!record)
         return 0;
     begin_step(record, &message, record->next_step++, record->ended);
+    if (data) {
+        add_said(&message, known, data);
+        end_step(record, &message, NULL, 0, 0);
+        return 0;
+    }
     open_part(&message, "action", RECORD_OBJECT);
     add_word(&message, "kind", known);
     add_text(&message, "path", path);
@@ -832,7 +856,7 @@ static int add_rules(const struct wire_message *from, struct record *record, str
 }
 
 static int begin(struct session *session, struct wire_message *from, struct record *record, struct rollbox_error *error) {
-    uint64_t most = RECORD_STREAM_BYTES, file_most = RECORD_FILE_BYTES, env_values = 0;
+    uint64_t most = RECORD_STREAM_BYTES, file_most = RECORD_FILE_BYTES, env_values = 0, files = 0;
     auto_buf struct buf message = BUF_INIT;
     auto_free char *policy = strndup(session->program->key, session->program->text_length);
     struct wire_field field;
@@ -843,9 +867,11 @@ static int begin(struct session *session, struct wire_message *from, struct reco
         case TAG_STREAM_MOST: (void)wire_u64(&field, &most); break;
         case TAG_FILE_MOST: (void)wire_u64(&field, &file_most); break;
         case TAG_ENV_VALUES: (void)wire_u64(&field, &env_values); break;
+        case TAG_FILES: (void)wire_u64(&field, &files); break;
         default: break;
         }
     record->env_values = env_values;
+    record->wants_files = files;
     most = MIN(most, (uint64_t)RECORD_STREAM_MOST);
     wire_begin(&message, RECORD_BEGIN, record->number);
     wire_add_text(&message, RECORD_POLICY, policy ? policy : "{}");
@@ -863,6 +889,7 @@ static int begin(struct session *session, struct wire_message *from, struct reco
     add_value(&message, "file_bytes", RECORD_NUMBER, MIN(file_most, (uint64_t)INT64_MAX));
     close_part(&message);
     add_value(&message, "env_values", RECORD_FLAG, env_values);
+    add_value(&message, "files", RECORD_FLAG, files);
     if (add_rules(from, record, &message) < 0)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
     if (buf_failed(&message))
@@ -969,6 +996,10 @@ void record_forget_client(const struct client *client) {
                 free(closer);
             }
         }
+}
+
+bool record_wants_files(const struct session *session) {
+    return session->record && session->record->wants_files && !session->record->done && !session->record->error;
 }
 
 void record_text(const struct session *session, struct buf *to) {

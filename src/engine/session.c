@@ -489,7 +489,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 
 struct ask {
     uint64_t verb, plan, idle, ttl, lifetime, number, scope, terminal;
-    bool detached, textual, force;
+    bool detached, textual, force, digests;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
 };
@@ -522,6 +522,8 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_DETACHED: ask->detached = number; break;
         case TAG_TEXTUAL: ask->textual = number; break;
         case TAG_FORCE: ask->force = number; break;
+        case TAG_DIGESTS: ask->digests = number; break;
+        case TAG_TEXT_DATA:
         case TAG_STREAM_MOST:
         case TAG_FILE_MOST:
         case TAG_ENV_VALUES:
@@ -533,7 +535,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         default: return -EBADMSG;
         }
         bool wants_text = field.tag == TAG_SANDBOX || field.tag == TAG_NAME || field.tag == TAG_SNAPSHOT || field.tag == TAG_TO || field.tag == TAG_PATH || field.tag == TAG_RULE_NAME ||
-                          field.tag == TAG_RULE_PATTERN;
+                          field.tag == TAG_RULE_PATTERN || field.tag == TAG_TEXT_DATA;
         bool wants_bytes = field.tag == TAG_OPERATION || field.tag == TAG_EXEC;
         if (wants_text ? !text : wants_bytes ? field.length < 1 || field.length > 64 : !is_number)
             return -EBADMSG;
@@ -593,6 +595,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->fd = -EBADF;
     work->textual = ask->textual;
     work->force = ask->force;
+    work->digests = ask->digests;
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;
     work->path = ask->path ? strdup(ask->path) : NULL;

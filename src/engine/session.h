@@ -118,7 +118,7 @@ struct work {
     struct node *from, *to;     /* references */
     char *name, *path;
     unsigned count;
-    bool textual, force;
+    bool textual, force, digests;
     int fd;                     /* of EXPORT */
     struct session **made;      /* FORK */
     unsigned n_made, n_ready;
@@ -233,6 +233,7 @@ void record_close(struct session *session);     /* nothing more comes */
 bool record_answer_close(struct session *session, struct work *work);   /* false: it is not recorded; else CLOSE is answered when the record is written, or soon */
 void record_leave(struct session *session);
 void record_forget_client(const struct client *client);
+bool record_wants_files(const struct session *session);
 void record_text(const struct session *session, struct buf *to);
 void record_name(struct engine *engine, uint64_t number, char *ret_id, size_t size);    /* a session's number as an id that no other has */
 void record_finish(struct engine *engine);

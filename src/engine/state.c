@@ -336,7 +336,7 @@ static void take_state(struct work *work, void (*then)(struct work *work)) {
 static void node_text(const struct node *node, struct buf *to) {
     buf_printf(to, "{\"id\": \"%s\", \"name\": ", node->id);
     text_json(to, node->name, node->name ? strlen(node->name) : 0);
-    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s}", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
+    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
                node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, node->is_live ? "true" : "false");
 }
 
@@ -377,6 +377,7 @@ static void name_snapshot(struct work *work) {
     work->to->is_asked_for = true;
     work->to->is_of_fork = false;
     node_text(work->to, &json);
+    buf_add_text(&json, record_wants_files(work->session) ? ", \"recorded_files\": true}" : "}");
     work_done(work, &json);
 }
 

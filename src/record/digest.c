@@ -34,6 +34,13 @@ static void add_mark(struct sha256_ctx *context, char kind, long long number) {
     sha256_update(context, (size_t)n, (const uint8_t *)mark);
 }
 
+static void add_real(struct sha256_ctx *context, double number) {
+    char mark[64];
+    int n = snprintf(mark, sizeof mark, "r%.*g;", RECORD_REAL_DIGITS, number);
+
+    sha256_update(context, (size_t)n, (const uint8_t *)mark);
+}
+
 static void add_string(struct sha256_ctx *context, const char *text, size_t length) {
     add_mark(context, 's', (long long)length);
     sha256_update(context, length, (const uint8_t *)text);
@@ -83,8 +90,8 @@ static void add_value(struct sha256_ctx *context, const json_t *value) {
     case JSON_INTEGER:
         add_mark(context, 'i', json_integer_value(value));
         break;
-    case JSON_REAL:             /* has no one text; steps have none */
-        add_mark(context, 'r', 0);
+    case JSON_REAL:
+        add_real(context, json_real_value(value));
         break;
     case JSON_STRING:
         add_string(context, json_string_value(value), json_string_length(value));

@@ -126,6 +126,28 @@ static json_t *content_of_fd(const struct line_options *options, int fd, uint64_
     return content;
 }
 
+/* The strings of others' JSON, at every depth that its parser allows. */
+static json_t *clean_json(const struct line_options *options, json_t *take_value) {
+    json_t *item;
+    const char *key;
+    void *next;
+    size_t i;
+
+    if (!take_value || !rules_any(options->rules))
+        return take_value;
+    if (json_is_string(take_value)) {
+        json_t *clean = others_text(options, json_string_value(take_value), json_string_length(take_value));
+
+        json_decref(take_value);
+        return clean;
+    }
+    json_object_foreach_safe(take_value, next, key, item)
+        json_object_set_new(take_value, key, clean_json(options, json_incref(item)));
+    json_array_foreach(take_value, i, item)
+        json_array_set_new(take_value, i, clean_json(options, json_incref(item)));
+    return take_value;
+}
+
 /* Where values go: into an object under the last key, or to the end of a list. */
 struct tree {
     json_t *open[DEPTH_MOST];
@@ -188,6 +210,8 @@ static int put_field(const struct line_options *options, struct tree *tree, cons
         return text ? put(tree, json_string(text)) : -EBADMSG;
     case RECORD_JSON:
         return text ? put(tree, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)) : -EBADMSG;
+    case RECORD_DATA:
+        return text ? put(tree, clean_json(options, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL))) : -EBADMSG;
     case RECORD_TEXT:
         return put(tree, others_text(options, field->data, field->length));
     case RECORD_NUMBER:
@@ -324,7 +348,7 @@ static void write_value(const json_t *value, struct buf *to) {
     case JSON_NULL:
         break;
     }
-    auto_free char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+    auto_free char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
     to->failed |= !text;
     buf_add_text(to, text ? text : "");
 }

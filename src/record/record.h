@@ -24,6 +24,7 @@
 #define RECORD_RULES_MOST 64
 #define RECORD_RULE_MOST 4096                   /* bytes of one */
 #define RECORD_DIGEST_HEX 64
+#define RECORD_REAL_DIGITS 12                   /* numbers with fractions are written, and hashed, with so many */
 
 /* ---- messages --------------------------------------------------------------------------------------------------------- */
 
@@ -50,6 +51,7 @@ enum record_tag {
     RECORD_CONTENT,             /* bytes: a stream or file */
     RECORD_CONTENT_FD,          /* u64: its length; UINT64_MAX: to its end */
     RECORD_JSON,                /* text: of ours, or checked as JSON before */
+    RECORD_DATA,                /* text: JSON of somebody else's, which rules may redact */
     RECORD_POLICY,              /* text */
     RECORD_MOST,                /* u64: bytes kept of a content */
     RECORD_FILE_MOST,           /* u64: bytes of the file */

@@ -311,6 +311,73 @@ def test_forks_have_trajectories_of_their_own_and_equal_ones_equal_digests(tmp_p
     assert read(tmp_path / "apart.jsonl")[0].parent.id == parent.id
 
 
+def test_forks_are_recorded_from_the_command_line(caller):
+    home = caller.directory()
+    with shared_engine(caller) as call:
+        box = call("create", "--record", home / "a.jsonl")
+        call("exec", box, "--", "sh", "-c", "echo base > f")
+        call("fork", "-n", "2", "--record", home / "all.jsonl", box, status=125)
+        names = call("fork", "-n", "2", "--record", home / "{name}.jsonl", box).split()
+        for name in names:
+            assert call("exec", name, "--", "cat", "f") == "base"
+        call("rm", *names, box)
+    assert not (home / "all.jsonl").exists()
+    lasts = set()
+    for name in names:
+        header, steps, trajectory = read(home / f"{name}.jsonl")
+        assert trajectory.complete and header.parent.id == read(home / "a.jsonl")[0].id
+        lasts.add(steps[-1].digest)
+        assert verdict(caller, "--parent", home / "a.jsonl", home / f"{name}.jsonl", status=0)["verdict"] == "equal"
+    assert len(lasts) == 1
+
+
+def test_changed_files_by_digest_where_asked(tmp_path):
+    for name in ("a", "b"):
+        with Sandbox(Policy(random_seed=1), record=Record(tmp_path / f"{name}.jsonl", files=True, redact=["se[c]ret"])) as box:
+            box.exec(["sh", "-c", "cd /tmp; echo one > one; ln -s one link; mkdir d; head -c 100000 /dev/urandom > d/random; echo x > s$(echo ecret)"])
+            box.snapshot()
+            box.exec(["sh", "-c", "echo two > /tmp/one; truncate -s 2G /tmp/sparse"])
+            box.snapshot()
+    _, steps, trajectory = read(tmp_path / "a.jsonl")
+    assert trajectory.complete and kinds(steps) == ["exec", "snapshot", "files", "exec", "snapshot", "files"]
+    first, second = ({row["path"]: row for row in steps[i].observation.changes} for i in (2, 5))
+    sha = lambda data: subprocess.run(["sha256sum"], input=data, capture_output=True, check=True).stdout.decode().split()[0]
+    assert first["/tmp/one"]["sha256"] == sha(b"one\n") and second["/tmp/one"]["sha256"] == sha(b"two\n")
+    assert first["/tmp/link"]["sha256"] == sha(b"one") and first["/tmp/d/random"]["sha256"] == second["/tmp/d/random"]["sha256"]
+    assert "sha256" not in first["/tmp/d"] and second["/tmp/sparse"]["too_large"] and "/tmp/[redacted]" in first
+    assert steps[-1].digest == read(tmp_path / "b.jsonl")[1][-1].digest
+    done = subprocess.run([binaries() / "rollbox", "verify", tmp_path / "a.jsonl"], capture_output=True)
+    assert done.stdout == b"equal: 6 steps\n", done
+
+
+def test_a_file_that_differs_is_named(tmp_path):
+    with Sandbox(record=Record(tmp_path / "a.jsonl", files=True)) as box:
+        box.exec(["sh", "-c", "echo same > /tmp/a; head -c 9 /dev/urandom > /tmp/b"])
+        box.snapshot()
+    done = subprocess.run([binaries() / "rollbox", "verify", "--json", tmp_path / "a.jsonl"], capture_output=True)
+    seen = json.loads(done.stdout)["divergence"]
+    assert done.returncode == 1 and (seen["step"], seen["where"]) == (3, "changes[1].sha256")
+
+
+def test_notes_are_steps(tmp_path):
+    with Sandbox(record=Record(tmp_path / "a.jsonl", redact=["sk-[a-z]+"])) as box:
+        box.exec(["true"])
+        box.note({"reward": 0.1 + 0.2, "text": "gr\u00fc\u00df sk-abc", "list": [1, None, True]})
+        with pytest.raises(InvalidArgument):
+            box.note(float("nan"))
+        with pytest.raises(InvalidArgument):
+            box.note(object())
+    _, steps, trajectory = read(tmp_path / "a.jsonl")
+    assert trajectory.complete and steps[1].action.data == {"reward": 0.3, "text": "gr\u00fc\u00df [redacted]", "list": [1, None, True]}
+    assert verdict_of(tmp_path / "a.jsonl") == b"equal: 2 steps\n"
+    with Sandbox() as box:
+        box.note("nobody hears it")
+
+
+def verdict_of(path):
+    return subprocess.run([binaries() / "rollbox", "verify", path], capture_output=True, check=True).stdout
+
+
 def test_a_grade_is_not_a_sandbox_to_record(tmp_path):
     with Sandbox(record=tmp_path / "a.jsonl") as box:
         box.exec(["true"])
