@@ -146,7 +146,7 @@ class Header:
 
 @dataclass(frozen=True)
 class End:
-    """The last line, only of one that is whole: `reason` is "closed", "file_limit" or "engine_lost"."""
+    """The last line; without it more may have happened: `reason` is "closed", or why it ended early: "file_limit", "lost" (the recorder could not keep up) or "engine_lost"."""
 
     reason: str
     steps: int

@@ -30,6 +30,7 @@
 #define QUEUE_FDS 64u
 #define STEP_FDS 3u
 #define AGAIN_NS 10000000
+#define TOO_SLOW "the recorder does not keep up: it is written to slowly, or there is too much"
 #define CLOSE_PATIENCE_NS 2000000000ll  /* without a line: a reader that does not read must not keep a CLOSE waiting */
 #define CLOSE_PATIENCE_MOST_NS 30000000000ll
 #define END_PATIENCE_MS 1000
@@ -65,6 +66,8 @@ struct record {
     struct engine *engine;
     struct session *session;    /* NULL: gone */
     uint64_t number, next_step, ended, written, written_before;
+    uint64_t posted_bytes;      /* of what waits for the recorder */
+    unsigned posted_fds;
     int64_t patient_until;
     char id[48];
     bool wants_secrets, wants_files, env_values, done, end_sent;
@@ -155,14 +158,38 @@ static void fail(struct record *record, int error_number, const char *message) {
     snprintf(record->message, sizeof record->message, "%s", message);
 }
 
+static struct record *find(const struct recorder *recorder, uint64_t number) {
+    list_for_each(node, &recorder->records)
+        if (container_of(node, struct record, node)->number == number)
+            return container_of(node, struct record, node);
+    return NULL;
+}
+
 static void posted_free(struct recorder *recorder, struct posted *posted) {
+    struct record *record = find(recorder, posted->record);
+
     recorder->posted_bytes -= posted->bytes;
     recorder->posted_fds -= (unsigned)posted->n_fds;
+    if (record) {
+        record->posted_bytes -= posted->bytes;
+        record->posted_fds -= (unsigned)posted->n_fds;
+    }
     list_remove(&posted->node);
     for (size_t i = 0; i < posted->n_fds; i++)
         close_fd(&posted->fds[i]);
     buf_done(&posted->message);
     free(posted);
+}
+
+/* What it has not told yet is not told either: a record has no gaps. That it was begun is. */
+static void give_up(struct recorder *recorder, struct record *record, int error_number, const char *message) {
+    fail(record, error_number, message);
+    list_for_each(node, &recorder->posted) {
+        struct posted *posted = container_of(node, struct posted, node);
+
+        if (posted->record == record->number && ((const struct wire_header *)(const void *)posted->message.data)->type == RECORD_STEP)
+            posted_free(recorder, posted);
+    }
 }
 
 static void lose_recorder(struct recorder *recorder) {
@@ -209,14 +236,15 @@ static bool is_short(int r) {
 
 /* It can never be sent. That the recorder is gone is seen by reading. */
 static void lose_step(struct recorder *recorder, uint64_t number, int r) {
-    list_for_each(node, &recorder->records)
-        if (container_of(node, struct record, node)->number == number && r != -EPIPE && r != -ECONNRESET)
-            fail(container_of(node, struct record, node), -r, "a step could not be told to the recorder");
+    struct record *record = find(recorder, number);
+
+    if (record && r != -EPIPE && r != -ECONNRESET)
+        give_up(recorder, record, -r, "a step could not be told to the recorder");
 }
 
 static void flush(struct recorder *recorder) {
-    list_for_each(node, &recorder->posted) {
-        struct posted *posted = container_of(node, struct posted, node);
+    while (!list_empty(&recorder->posted)) {
+        struct posted *posted = container_of(recorder->posted.next, struct posted, node);
         int r = wire_send(recorder->fd, &posted->message, posted->fds, posted->n_fds);
 
         if (is_short(r)) {
@@ -235,19 +263,40 @@ static void on_retry(struct loop_timer *timer) {
     flush(container_of(timer, struct recorder, retry));
 }
 
-static int keep(struct recorder *recorder, uint64_t number, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+/* Whose guests write much must not end others' records: who holds most of what is short goes first. 0, or -ENOBUFS: that is the record itself. */
+static int make_room(struct recorder *recorder, const struct record *record, uint64_t bytes, size_t n_fds) {
+    bool many_bytes, many_fds;
+
+    while ((many_bytes = recorder->posted_bytes + bytes > QUEUE_BYTES) | (many_fds = recorder->posted_fds + n_fds > QUEUE_FDS)) {
+        struct record *greediest = NULL;
+
+        list_for_each(node, &recorder->records) {
+            struct record *other = container_of(node, struct record, node);
+
+            if (!greediest || (many_bytes ? other->posted_bytes > greediest->posted_bytes : other->posted_fds > greediest->posted_fds))
+                greediest = other;
+        }
+        if (!greediest || greediest == record || (many_bytes ? record->posted_bytes + bytes >= greediest->posted_bytes : record->posted_fds + n_fds >= greediest->posted_fds))
+            return -ENOBUFS;
+        give_up(recorder, greediest, ENOBUFS, TOO_SLOW);
+    }
+    return 0;
+}
+
+static int keep(struct recorder *recorder, struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     bytes += message->length;
-    if (recorder->posted_bytes + bytes > QUEUE_BYTES || recorder->posted_fds + n_fds > QUEUE_FDS)
+    if (make_room(recorder, record, bytes, n_fds) < 0)
         return -ENOBUFS;
     struct posted *posted = calloc(1, sizeof *posted);
     if (!posted)
         return -ENOMEM;
     list_init(&posted->node);
-    posted->record = number;
+    posted->record = record->number;
     posted->message = *message;
     *message = BUF_INIT;
     posted->bytes = bytes;
     recorder->posted_bytes += bytes;
+    record->posted_bytes += bytes;
     list_add_tail(&recorder->posted, &posted->node);
     for (size_t i = 0; i < n_fds; i++) {
         int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
@@ -258,6 +307,7 @@ static int keep(struct recorder *recorder, uint64_t number, struct buf *message,
         }
         posted->fds[posted->n_fds++] = fd;
         recorder->posted_fds++;
+        record->posted_fds++;
     }
     return 0;
 }
@@ -269,9 +319,11 @@ static void post(struct record *record, struct buf *message, const int *fds, siz
     if (record->done || record->end_sent || !recorder)
         return;
     if (buf_failed(message)) {
-        fail(record, ENOMEM, "out of memory for a step");
+        give_up(recorder, record, ENOMEM, "out of memory for a step");
         return;
     }
+    if (record->error && ((const struct wire_header *)(const void *)message->data)->type == RECORD_STEP)
+        return;
     int r = list_empty(&recorder->posted) ? wire_send(recorder->fd, message, fds, n_fds) : -EAGAIN;
     if (!is_short(r)) {
         if (r < 0)
@@ -279,8 +331,8 @@ static void post(struct record *record, struct buf *message, const int *fds, siz
         return;
     }
     bool first = list_empty(&recorder->posted);
-    if (keep(recorder, record->number, message, fds, n_fds, bytes) < 0)
-        fail(record, ENOBUFS, "the recorder does not keep up: what it writes to is too slow");
+    if (keep(recorder, record, message, fds, n_fds, bytes) < 0)
+        give_up(recorder, record, ENOBUFS, TOO_SLOW);
     else if (first)
         wait_for_room(recorder, r);
 }
@@ -328,11 +380,10 @@ static void on_recorder(struct loop_source *source, uint32_t events) {
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         return;
     while ((r = wire_receive(recorder->fd, &message)) == 1) {
-        list_for_each(node, &recorder->records)
-            if (container_of(node, struct record, node)->number == message.header.serial) {
-                take_state(container_of(node, struct record, node), &message);
-                break;
-            }
+        struct record *record = find(recorder, message.header.serial);
+
+        if (record)
+            take_state(record, &message);
         wire_message_done(&message);
     }
     if (r != -EAGAIN && r != -EINTR)

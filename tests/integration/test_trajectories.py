@@ -443,6 +443,31 @@ def test_a_recorder_that_is_killed_costs_the_record_alone(caller):
     assert read(home / "b.jsonl")[2].complete
 
 
+def test_a_recorder_that_stands_still_holds_nothing_up_and_the_greedy_record_ends_first(tmp_path):
+    with Engine() as engine:
+        greedy, modest = (Sandbox(engine=engine, record=tmp_path / name) for name in ("greedy.jsonl", "modest.jsonl"))
+        with pytest.warns(RecordWarning, match="does not keep up"):
+            modest.exec(["echo", "first"])
+            greedy.exec(["true"])
+            [recorder] = [pid for pid in descendants(engine.status()["pid"]) if pathlib.Path(f"/proc/{pid}/comm").read_text() == "rollbox-record\n"]
+            os.kill(recorder, signal.SIGSTOP)
+            try:
+                for i in range(1000):
+                    assert len(greedy.exec(["head", "-c", "20000", "/dev/zero"]).stdout) == 20000
+                    if greedy.inspect()["record"]["error"]:
+                        break
+                assert modest.exec(["echo", "last"]).ok and not modest.inspect()["record"]["error"]
+            finally:
+                os.kill(recorder, signal.SIGCONT)
+            modest.close()
+            greedy.close()
+    assert modest.recorded["complete"] and not greedy.recorded["complete"]
+    _, steps, trajectory = read(tmp_path / "modest.jsonl")
+    assert trajectory.complete and [step.observation.stdout.data for step in steps] == [b"first\n", b"last\n"]
+    _, steps, trajectory = read(tmp_path / "greedy.jsonl")
+    assert trajectory.end.reason == "lost" and trajectory.changed_line is None and [step.number for step in steps] == list(range(1, len(steps) + 1))
+
+
 def test_a_client_that_is_killed_ends_the_record_with_the_sandbox(caller):
     home = caller.directory()
     process = caller.popen([binaries() / "rollbox", "record", "-o", home / "a.jsonl", "--", "sh", "-c", "echo on; exec sleep 1000"], stdout=subprocess.PIPE)
