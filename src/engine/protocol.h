@@ -37,7 +37,7 @@
 #ifndef ROLLBOX_ENGINE_PROTOCOL_H
 #define ROLLBOX_ENGINE_PROTOCOL_H
 
-#define PROTOCOL_VERSION 3
+#define PROTOCOL_VERSION 2
 
 enum protocol_type {
     PROTOCOL_HELLO = 1,

@@ -2,7 +2,7 @@
 /*
  * Recording: what is done with a session, and what came of it, goes to the recorder (record/recorder.c), a fork of the engine's, which writes it to the descriptor that a client gave.
  *
- * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they end, after whoever waits for the result has it. Nothing here waits: what the recorder's socket has no room for is kept, within limits for all of them together, and a record that cannot keep up
+ * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they end, before whoever waits for the result has it: whoever is killed then, it is recorded. Nothing here waits: what the recorder's socket has no room for is kept, within limits for all of them together, and a record that cannot keep up
  * ends where it is, and says so (INSPECT, CLOSE). A command is never held up, and none fails, for a record's sake.
  */
 #include <fcntl.h>

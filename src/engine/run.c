@@ -377,8 +377,8 @@ static void finish_exec(struct run *run) {
     run->state = RUN_ENDED;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
         output_hand_over(&run->outputs[i]);
+    record_run_ended(run);      /* before anybody knows: what a client has seen is recorded, whoever is killed next */
     result_send(run);
-    record_run_ended(run);
     struct session *session = exec_leave(run);
     run_free(run);
     if (session)
