@@ -169,7 +169,7 @@ struct output {
     struct buf head;
     int spool;                  /* memory file with everything, once head is too small; -EBADF */
     uint64_t total;             /* bytes kept */
-    bool truncated;
+    bool truncated, sealed;
 };
 
 /* A retry of an operation that is under way: it gets the same result. */
@@ -295,6 +295,7 @@ int run_wait_for(struct client *client, uint64_t serial, struct run *run);      
 int output_open(struct output *output, struct run *run, int *ret_write_end);
 int output_adopt(struct output *output, int take_fd);  /* a terminal's master */
 void output_drain(struct output *output);
+int output_seal(struct output *output);         /* its memory file, if it has one, before anybody else gets that: 0 or -errno */
 void output_done(struct output *output);
 void output_hand_over(struct output *output);   /* of a command that has ended, whose stream somebody may still write to, and others still read */
 

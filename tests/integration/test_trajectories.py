@@ -60,6 +60,17 @@ def verdict(who, *arguments, status):
     return json.loads(done.stdout)
 
 
+def recorder_of(engine):
+    """The process id of an engine's recorder, once it has its name."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        for pid in descendants(engine):
+            with contextlib.suppress(OSError):
+                if pathlib.Path(f"/proc/{pid}/comm").read_text() == "rollbox-record\n":
+                    return pid
+        assert time.monotonic() < deadline, "the engine has no recorder"
+
+
 # What is recorded
 
 def test_record_has_the_command_and_what_came_of_it(caller):
@@ -166,6 +177,15 @@ def test_large_streams_have_a_head_and_a_digest(caller):
     assert out.sha256 == subprocess.run(["sha256sum"], input=done.stdout, capture_output=True, check=True).stdout.decode().split()[0]
     assert (home / "a.jsonl").stat().st_size < 8192
     assert verdict(caller, home / "a.jsonl", status=0)["verdict"] == "equal"
+
+
+def test_a_recorder_that_reads_keeps_no_result_back(tmp_path):
+    """The kernel does not seal a memory file that is being read: once a result could not be sent, and the connection ended."""
+    with Engine() as engine, Sandbox(engine=engine, record=tmp_path / "a.jsonl") as box:
+        for _ in range(150):
+            assert len(box.exec(["head", "-c", "1000000", "/dev/zero"]).stdout) == 1000000
+    _, steps, trajectory = read(tmp_path / "a.jsonl")
+    assert trajectory.complete and len(steps) == 150 and len({step.observation.stdout.sha256 for step in steps}) == 1
 
 
 def test_digests_do_not_depend_on_how_much_is_kept(tmp_path):
@@ -424,7 +444,7 @@ def test_a_recorder_that_is_killed_costs_the_record_alone(caller):
     with shared_engine(caller) as call:
         box = call("create", "--record", home / "a.jsonl")
         call("exec", box, "--", "echo", "one")
-        [recorder] = [pid for pid in descendants(call.pid) if pathlib.Path(f"/proc/{pid}/comm").read_text() == "rollbox-record\n"]
+        recorder = recorder_of(call.pid)
         deadline = time.monotonic() + DEADLINE
         while json.loads(call("inspect", box))["record"]["written"] < 1:
             assert time.monotonic() < deadline
@@ -449,7 +469,7 @@ def test_a_recorder_that_stands_still_holds_nothing_up_and_the_greedy_record_end
         with pytest.warns(RecordWarning, match="does not keep up"):
             modest.exec(["echo", "first"])
             greedy.exec(["true"])
-            [recorder] = [pid for pid in descendants(engine.status()["pid"]) if pathlib.Path(f"/proc/{pid}/comm").read_text() == "rollbox-record\n"]
+            recorder = recorder_of(engine.status()["pid"])
             os.kill(recorder, signal.SIGSTOP)
             try:
                 for i in range(1000):
