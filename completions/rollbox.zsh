@@ -123,6 +123,7 @@ _rollbox() {
             '*-o[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
             '*--output=[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
             '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
+            '*--trust[replay under a policy that reaches the host, too (fs_shared, net host)]' \
             '*--no-progress[no progress bar on a terminal]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
@@ -141,6 +142,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
+            '*--trust[replay under a policy that reaches the host, too (fs_shared, net host)]' \
             '*--twice[run a command twice and compare]' \
             '*--no-progress[no progress bar on a terminal]' \
             '*--json[print the result as one JSON object]' \

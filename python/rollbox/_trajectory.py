@@ -24,10 +24,10 @@ _KEPT = ("text", "base64", "truncated")
 
 @dataclass(frozen=True)
 class Content:
-    """A stream or file of a step: `bytes` its length, `sha256` of all of it (None if it was withheld), `data` what was kept of it: all unless `truncated`. `withheld`: rules for
+    """A stream or file of a step: `size` in bytes, `sha256` of all of it (None if it was withheld), `data` what was kept of it: all unless `truncated`. `withheld`: rules for
     secrets could not be applied to it, so nothing was kept."""
 
-    bytes: int
+    size: int
     sha256: Optional[str]
     data: bytes
     truncated: bool = False
@@ -271,9 +271,9 @@ def _row(step: Step) -> Dict[str, Any]:
         "sandbox": step.sandbox, "step": step.number, "begun_at": step.begun_at, "time": step.time, "kind": action.kind,
         "argv": list(action.argv), "cwd": action.cwd, "path": action.path, "snapshot": seen.snapshot or action.snapshot, "timeout": action.timeout,
         "stdin": content.data if content else None, "outcome": seen.outcome, "exit_code": seen.exit_code, "signal": seen.signal, "error": seen.error,
-        "stdout": seen.stdout.data if seen.stdout else None, "stdout_bytes": seen.stdout.bytes if seen.stdout else None,
+        "stdout": seen.stdout.data if seen.stdout else None, "stdout_bytes": seen.stdout.size if seen.stdout else None,
         "stdout_sha256": seen.stdout.sha256 if seen.stdout else None, "stderr": seen.stderr.data if seen.stderr else None,
-        "stderr_bytes": seen.stderr.bytes if seen.stderr else None, "stderr_sha256": seen.stderr.sha256 if seen.stderr else None,
+        "stderr_bytes": seen.stderr.size if seen.stderr else None, "stderr_sha256": seen.stderr.sha256 if seen.stderr else None,
         "wall_ms": used.wall_ms if used else None, "cpu_ms": used.cpu_ms if used else None,
         "peak_memory_bytes": used.peak_memory_bytes if used else None, "processes_peak": used.processes_peak if used else None,
         "children": [child.id for child in step.children], "digest": step.digest}

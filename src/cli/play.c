@@ -73,6 +73,16 @@ static json_t *whole_policy(const struct play *play, const struct reader *reader
     return policy;
 }
 
+/* A record is a file, which anybody may have written: what its policy would let commands do to the host is not done for the asking. */
+static int check_reach(const struct play *play, const json_t *policy, struct rollbox_error *error) {
+    const char *net = json_string_value(json_object_get(policy, "net"));
+    const char *reach = json_array_size(json_object_get(policy, "fs_shared")) ? "fs_shared" : net && !strcmp(net, "host") ? "net: host" : json_array_size(json_object_get(policy, "net_allow_hosts")) ? "net_allow_hosts" : NULL;
+
+    if (!reach || options_has(play->options, OPTION_TRUST))
+        return 0;
+    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy", "%s: its policy lets what is replayed reach the host (%s); use --trust if that is meant", play->name, reach);
+}
+
 int play_begin(struct play *play, const struct options *options, struct rollbox_engine *engine, const struct reader *reader, struct rollbox_error *error) {
     const struct rollbox_sandbox_options sandbox_options = { .size = sizeof sandbox_options };
     const json_t *redact = json_object_get(reader->header, "redact");
@@ -86,10 +96,11 @@ int play_begin(struct play *play, const struct options *options, struct rollbox_
     if (!policy)
         return play->snapshots ? -EINVAL : no_memory(error);
     auto_free char *text = json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS);
+    int r = text ? check_reach(play, policy, error) : no_memory(error);
     json_decref(policy);
-    if (!text)
-        return no_memory(error);
-    int r = rollbox_prepare(engine, text, strlen(text), &plan, error);
+    if (r < 0)
+        return r;
+    r = rollbox_prepare(engine, text, strlen(text), &plan, error);
     return r < 0 ? r : rollbox_sandbox_create(engine, plan, &sandbox_options, &play->sandbox, error);
 }
 
@@ -127,7 +138,7 @@ static int take_text(const struct play *play, const struct step *step, const jso
     auto_buf struct buf bytes = BUF_INIT;
     int r = read_bytes(value, &bytes);
 
-    if (r < 0 || memchr(bytes.length ? bytes.data : "x", '\0', MAX(bytes.length, (size_t)1)))
+    if (r < 0 || (bytes.data && memchr(bytes.data, '\0', bytes.length)))
         return refuse(play, step, error, "%s is no text", what);
     if (play->redacted && bytes.length && (memmem(bytes.data, bytes.length, "[redacted", 9) || memmem(bytes.data, bytes.length, "[withheld", 9)))
         return refuse(play, step, error, "something was taken out of %s as a secret", what);

@@ -173,7 +173,7 @@ def test_large_streams_have_a_head_and_a_digest(caller):
     done = caller.rollbox("record", "--keep", "1000", "-o", home / "a.jsonl", "--output-limit", "20M", "--", "sh", "-c", "head -c 10485760 /dev/zero | tr '\\0' a")
     assert done.returncode == 0 and len(done.stdout) == 10 << 20
     out = read(home / "a.jsonl")[1][0].observation.stdout
-    assert out.bytes == 10 << 20 and out.data == b"a" * 1000 and out.truncated
+    assert out.size == 10 << 20 and out.data == b"a" * 1000 and out.truncated
     assert out.sha256 == subprocess.run(["sha256sum"], input=done.stdout, capture_output=True, check=True).stdout.decode().split()[0]
     assert (home / "a.jsonl").stat().st_size < 8192
     assert verdict(caller, home / "a.jsonl", status=0)["verdict"] == "equal"
@@ -825,6 +825,15 @@ def test_commits_are_not_replayed(tmp_path):
     assert kinds(read(tmp_path / "a.jsonl")[1]) == ["exec", "commit"]
     done = subprocess.run([binaries() / "rollbox", "verify", tmp_path / "a.jsonl"], capture_output=True)
     assert done.returncode == 125 and b"changes the host" in done.stderr
+
+
+def test_a_policy_that_reaches_the_host_is_not_replayed_for_the_asking(caller):
+    home = caller.directory()
+    assert caller.rollbox("record", "-o", home / "a.jsonl", "--shared", home, "--", "touch", home / "made").returncode == 0
+    (home / "made").unlink()
+    done = caller.rollbox("verify", home / "a.jsonl")
+    assert done.returncode == 125 and b"fs_shared" in done.stderr and b"--trust" in done.stderr and not (home / "made").exists()
+    assert caller.rollbox("verify", "--trust", home / "a.jsonl").returncode == 0 and (home / "made").exists()
 
 
 def test_no_colours_and_no_bar_where_nobody_looks(caller):
