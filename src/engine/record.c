@@ -181,13 +181,17 @@ static void posted_free(struct recorder *recorder, struct posted *posted) {
     free(posted);
 }
 
+static bool is_step(const struct buf *message) {
+    return ((const struct wire_header *)(const void *)message->data)->type == RECORD_STEP;
+}
+
 /* What it has not told yet is not told either: a record has no gaps. That it was begun is. */
 static void give_up(struct recorder *recorder, struct record *record, int error_number, const char *message) {
     fail(record, error_number, message);
     list_for_each(node, &recorder->posted) {
         struct posted *posted = container_of(node, struct posted, node);
 
-        if (posted->record == record->number && ((const struct wire_header *)(const void *)posted->message.data)->type == RECORD_STEP)
+        if (posted->record == record->number && is_step(&posted->message))
             posted_free(recorder, posted);
     }
 }
@@ -265,7 +269,7 @@ static void on_retry(struct loop_timer *timer) {
 
 /* Whose guests write much must not end others' records: who holds most of what is short goes first. 0, or -ENOBUFS: that is the record itself. */
 static int make_room(struct recorder *recorder, const struct record *record, uint64_t bytes, size_t n_fds) {
-    bool many_bytes, many_fds;
+    bool many_bytes, many_fds, freed = true;
 
     while ((many_bytes = recorder->posted_bytes + bytes > QUEUE_BYTES) | (many_fds = recorder->posted_fds + n_fds > QUEUE_FDS)) {
         struct record *greediest = NULL;
@@ -276,16 +280,19 @@ static int make_room(struct recorder *recorder, const struct record *record, uin
             if (!greediest || (many_bytes ? other->posted_bytes > greediest->posted_bytes : other->posted_fds > greediest->posted_fds))
                 greediest = other;
         }
-        if (!greediest || greediest == record || (many_bytes ? record->posted_bytes + bytes >= greediest->posted_bytes : record->posted_fds + n_fds >= greediest->posted_fds))
+        if (!freed || !greediest || greediest == record || (many_bytes ? record->posted_bytes + bytes >= greediest->posted_bytes : record->posted_fds + n_fds >= greediest->posted_fds))
             return -ENOBUFS;
+        uint64_t had_bytes = recorder->posted_bytes;
         give_up(recorder, greediest, ENOBUFS, TOO_SLOW);
+        freed = recorder->posted_bytes < had_bytes;
     }
     return 0;
 }
 
 static int keep(struct recorder *recorder, struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     bytes += message->length;
-    if (make_room(recorder, record, bytes, n_fds) < 0)
+    /* Beginnings and ends are few and small. */
+    if (is_step(message) && make_room(recorder, record, bytes, n_fds) < 0)
         return -ENOBUFS;
     struct posted *posted = calloc(1, sizeof *posted);
     if (!posted)
@@ -322,7 +329,7 @@ static void post(struct record *record, struct buf *message, const int *fds, siz
         give_up(recorder, record, ENOMEM, "out of memory for a step");
         return;
     }
-    if (record->error && ((const struct wire_header *)(const void *)message->data)->type == RECORD_STEP)
+    if (record->error && is_step(message))
         return;
     int r = list_empty(&recorder->posted) ? wire_send(recorder->fd, message, fds, n_fds) : -EAGAIN;
     if (!is_short(r)) {
