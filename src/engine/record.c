@@ -269,11 +269,12 @@ static void on_retry(struct loop_timer *timer) {
 
 /* Whose guests write much must not end others' records: who holds most of what is short goes first. 0, or -ENOBUFS: that is the record itself. */
 static int make_room(struct recorder *recorder, const struct record *record, uint64_t bytes, size_t n_fds) {
-    bool many_bytes, many_fds, freed = true;
-
-    while ((many_bytes = recorder->posted_bytes + bytes > QUEUE_BYTES) | (many_fds = recorder->posted_fds + n_fds > QUEUE_FDS)) {
+    for (bool freed = true;;) {
+        bool many_bytes = recorder->posted_bytes + bytes > QUEUE_BYTES, many_fds = recorder->posted_fds + n_fds > QUEUE_FDS;
         struct record *greediest = NULL;
 
+        if (!many_bytes && !many_fds)
+            return 0;
         list_for_each(node, &recorder->records) {
             struct record *other = container_of(node, struct record, node);
 
@@ -286,7 +287,6 @@ static int make_room(struct recorder *recorder, const struct record *record, uin
         give_up(recorder, greediest, ENOBUFS, TOO_SLOW);
         freed = recorder->posted_bytes < had_bytes;
     }
-    return 0;
 }
 
 static int keep(struct recorder *recorder, struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
