@@ -31,7 +31,7 @@
 #define STEP_FDS 3u
 #define AGAIN_NS 10000000
 #define TOO_SLOW "the recorder does not keep up: it is written to slowly, or there is too much"
-#define CLOSE_PATIENCE_NS 2000000000ll  /* without a line: a reader that does not read must not keep a CLOSE waiting */
+#define CLOSE_PATIENCE_NS 2000000000ll  /* without a word of the recorder's: a reader that does not read must not keep a CLOSE waiting */
 #define CLOSE_PATIENCE_MOST_NS 30000000000ll
 #define END_PATIENCE_MS 1000
 
@@ -52,6 +52,7 @@ struct recorder {
     struct list posted, records;
     uint64_t posted_bytes;
     unsigned posted_fds;
+    uint64_t heard;             /* how often it has told of something: that it works */
 };
 
 /* Who waits for a record's end. */
@@ -65,7 +66,8 @@ struct record {
     struct list node;           /* recorder->records */
     struct engine *engine;
     struct session *session;    /* NULL: gone */
-    uint64_t number, next_step, ended, written, written_before;
+    uint64_t number, next_step, ended, written;
+    uint64_t heard_before;
     uint64_t posted_bytes;      /* of what waits for the recorder */
     unsigned posted_fds;
     int64_t patient_until;
@@ -389,6 +391,7 @@ static void on_recorder(struct loop_source *source, uint32_t events) {
     while ((r = wire_receive(recorder->fd, &message)) == 1) {
         struct record *record = find(recorder, message.header.serial);
 
+        recorder->heard++;
         if (record)
             take_state(record, &message);
         wire_message_done(&message);
@@ -998,14 +1001,15 @@ void record_close(struct session *session) {
 static void on_patience(struct loop_timer *timer);
 
 static void wait_for_end(struct record *record) {
-    record->written_before = record->written;
+    record->heard_before = record->engine->recorder ? record->engine->recorder->heard : 0;
     (void)loop_timer_set(record->engine->loop, &record->patience, clock_now_ns() + CLOSE_PATIENCE_NS, on_patience);
 }
 
 static void on_patience(struct loop_timer *timer) {
     struct record *record = container_of(timer, struct record, patience);
+    const struct recorder *recorder = record->engine->recorder;
 
-    if (record->written > record->written_before && record->patient_until > clock_now_ns()) {
+    if (recorder && recorder->heard > record->heard_before && record->patient_until > clock_now_ns()) {
         wait_for_end(record);
         return;
     }

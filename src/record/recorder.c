@@ -27,7 +27,7 @@
 #define END_ROOM 512u           /* of the file's limit, for its last line */
 #define PATIENCE_MS 5000
 #define FORKS_KEPT 4096
-#define TELL_EVERY 64u
+#define TELL_EVERY 32u
 #define IDLE_MS 20
 #define MESSAGES_AT_ONCE 32     /* then the engine is told how far we are, and slow readers are looked after */
 
