@@ -4,7 +4,7 @@ _rollbox() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options= first=2
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -39,11 +39,14 @@ _rollbox() {
     esac
     case $command in
     'run') options='--json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'replay') options='--output --parent --trust --no-progress --force --json --env --engine --help' ;;
+    'verify') options='--keep --max-record --redact --redact-env --env-values --parent --trust --twice --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'batch') options='--output --jobs --ordered --retries --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
     'policy plan') options='--readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--name --idle --ttl --lifetime --no-detach --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --name --idle --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
@@ -54,8 +57,8 @@ _rollbox() {
     'pause') options='--socket --help' ;;
     'resume') options='--socket --help' ;;
     'snapshot') options='--as --json --socket --help' ;;
-    'fork') options='--count --from --json --socket --help' ;;
-    'restore') options='--count --json --socket --help' ;;
+    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --count --from --force --json --socket --help' ;;
+    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --count --force --json --socket --help' ;;
     'reset') options='--socket --help' ;;
     'tree') options='--json --socket --help' ;;
     'diff') options='--text --json --socket --help' ;;
@@ -92,7 +95,7 @@ _rollbox() {
     --net) COMPREPLY=($(compgen -W 'none loopback host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;
-    --output | -o | --policy | --readable | --writable | --shared | --denied | --cwd | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --output | -o | --output | -o | --record | --parent | --policy | --readable | --writable | --shared | --denied | --cwd | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;

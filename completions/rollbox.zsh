@@ -7,7 +7,7 @@ _rollbox_sandboxes() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help
+        compadd -- run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help
         return
     fi
     case $command in
@@ -74,6 +74,106 @@ _rollbox() {
             '*-h[print this help]' \
             '*--help[print this help]' \
             '*::command:_normal'
+        ;;
+    'record')
+        _arguments -s -S \
+            '*-o[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
+            '*--output=[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
+            '*-i[read standard input to its end first, and give it to the command (default\: it has none)]' \
+            '*--interactive[read standard input to its end first, and give it to the command (default\: it has none)]' \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
+            '*--json[print the result as one JSON object]' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
+            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
+            '*--shared=[write through to PATH of the host]:PATH:_files' \
+            '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
+            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
+            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--open-files=[open files a process (default 4096)]:N:' \
+            '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
+            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
+            '*--no-clean-env[keep the caller'\''s environment too]' \
+            '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
+            '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
+            '*--seed=[make randomness repeat]:N:' \
+            '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
+            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'replay')
+        _arguments -s -S \
+            '*-o[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
+            '*--output=[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
+            '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
+            '*--trust[replay under a policy that reaches the host, too (fs_shared, net host)]' \
+            '*--no-progress[no progress bar on a terminal]' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
+            '*--json[print the result as one JSON object]' \
+            '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
+            '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'verify')
+        _arguments -s -S \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
+            '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
+            '*--trust[replay under a policy that reaches the host, too (fs_shared, net host)]' \
+            '*--twice[run a command twice and compare]' \
+            '*--no-progress[no progress bar on a terminal]' \
+            '*--json[print the result as one JSON object]' \
+            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
+            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
+            '*--shared=[write through to PATH of the host]:PATH:_files' \
+            '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
+            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
+            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--open-files=[open files a process (default 4096)]:N:' \
+            '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
+            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
+            '*--no-clean-env[keep the caller'\''s environment too]' \
+            '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
+            '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
+            '*--seed=[make randomness repeat]:N:' \
+            '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
+            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
         ;;
     'batch')
         _arguments -s -S \
@@ -159,11 +259,20 @@ _rollbox() {
         ;;
     'create')
         _arguments -s -S \
+            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
             '*--name=[the sandbox'\'' name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: one is made up)]:NAME:' \
             '*--idle=[pause it after so long without a call or a running command]:SECONDS:' \
             '*--ttl=[remove it after so long without a call]:SECONDS:' \
             '*--lifetime=[remove it after so long, whatever happens]:SECONDS:' \
             '*--no-detach[stay until a signal or the end of standard input, and remove it then]' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
@@ -294,9 +403,18 @@ _rollbox() {
         ;;
     'fork')
         _arguments -s -S \
+            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
             '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -305,8 +423,17 @@ _rollbox() {
         ;;
     'restore')
         _arguments -s -S \
+            '*--record=[record what is done with the sandbox, by whomever, as a trajectory; {name} is its name]:FILE:_files' \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -466,7 +593,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help)'
+            ':command:(run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help)'
         ;;
     esac
 }

@@ -242,6 +242,10 @@ ROLLBOX_PUBLIC const char *rollbox_sandbox_name(const struct rollbox_sandbox *sa
 /* Ends the sandbox: its processes are killed, its files dropped; then frees the handle, also on failure. 0 also if it is gone already. */
 ROLLBOX_PUBLIC int rollbox_sandbox_close(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 
+/* The same, and tells what became of its trajectory: {"record": {"id", "steps", "written", "complete", "error"}}, or {} if it was not recorded; free(). Waits for the last line, but not for a reader that does
+ * not read. */
+ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char **ret_json, struct rollbox_error *error);
+
 /* Frees the handle alone. Takes and returns NULL. */
 ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandbox *sandbox);
 
@@ -338,6 +342,26 @@ ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *p
 
 /* A snapshot (NULL: of now) as one file, and back: a new snapshot in the store by that name, for policies' image "snapshot:NAME". */
 ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error);
+
+/* ---- trajectories ------------------------------------------------------------------------------------------------- */
+
+struct rollbox_record_options {
+    size_t size;                /* sizeof(struct rollbox_record_options) */
+    int fd;                     /* open for writing; borrowed, duplicated. A regular file should be empty and nobody else's to write */
+    uint64_t stream_bytes;      /* kept of each stream and file, at most 16 MiB; 0: 256 KiB. What is more has its length and digest */
+    uint64_t file_bytes;        /* the whole trajectory; 0: 1 GiB. It ends there */
+    const char *const *redact_names;    /* NULL-terminated or NULL: variables whose values are taken out wherever they occur */
+    const char *const *redact_patterns; /* likewise: extended regular expressions, matched line by line */
+    bool env_values;            /* record variables' values, not their names alone */
+    bool files;                 /* with each snapshot, what it has that the sandbox' beginning had not, by digest: takes as long as reading those files */
+};
+
+/* Records what is done with the sandbox from now on, by whomever, until it is closed (docs/trajectories.md has the format). Nothing is ever held up by it: what cannot be written ends the record, which
+ * rollbox_sandbox_finish and INSPECT ("record": {"error"}) tell. Forks are not recorded unless this is called for them. *ret_json (ret_json may be NULL): {"id"}; free(). INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
+ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct rollbox_record_options *options, char **ret_json, struct rollbox_error *error);
+
+/* A step of the caller's own in the sandbox' record: a reward, a model's words. `json` is any JSON text. Does nothing if the sandbox is not recorded. */
+ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error);
 
 /* ---- files of a sandbox ------------------------------------------------------------------------------------------- */
 

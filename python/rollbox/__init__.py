@@ -27,10 +27,12 @@ from ._files import FileInfo
 from ._grade import DISTRUSTED, Grade
 from ._policy import Policy
 from ._process import Process, Stream
+from ._record import Record, RecordWarning
 from ._result import Outcome, Result, RunFailed
 from ._sandbox import Sandbox
 from ._session import Change, Node, Snapshot, Tree
 from ._shell import Shell, ShellResult
+from ._trajectory import Action, Child, Content, End, Header, Observation, Parent, Resources, Step, Trajectory
 
 __version__ = _ffi.VERSION
 
@@ -50,7 +52,8 @@ def doctor() -> Dict[str, Any]:
 
 
 __all__ = [
-    "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "Change", "DISTRUSTED", "Engine", "FileInfo", "Grade", "Node", "Outcome", "Policy",
-    "Process", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Stream", "Tree",
+    "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "Change", "Child", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
+    "Observation", "Outcome", "Parent", "Policy", "Process", "Record", "RecordWarning", "Resources", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Step",
+    "Stream", "Trajectory", "Tree",
     "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
 ]

@@ -17,14 +17,14 @@ from typing import (Any, AsyncIterator, Awaitable, Callable, Dict, List, Literal
 
 from . import _async
 from ._async import run
-from ._base import Base, Path, PolicyLike, one_input
+from ._base import Base, Path, PolicyLike, RecordLike, one_input
 from ._engine import Engine
 from ._errors import CommandNotFound, InvalidArgument
 from ._files import AsyncSessionFiles
 from ._grade import Grade
 from ._policy import Policy
 from ._process import Chunk, Process, Pty, Stream, conclude
-from ._request import Argv, Data, Environment, ExecRequest, Files, Request, code_argv
+from ._request import Argv, Data, Environment, ExecRequest, Files, Request, as_argv, code_argv
 from ._result import Result
 from ._sandbox import Sandbox
 from ._session import Change, Snapshot, SnapshotLike, Tree, User
@@ -248,13 +248,13 @@ class AsyncSandbox(Base, AsyncSessionFiles):
     _box: Sandbox
 
     def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None, name: Optional[str] = None, detached: bool = False,
-                 idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None) -> None:
-        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime)
-        self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime)
+                 idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, record: RecordLike = None) -> None:
+        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=record)
+        self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=self._record)
 
     @classmethod
     def _of(cls, box: Sandbox) -> "AsyncSandbox":
-        made = cls(box.policy, engine=box._engine)
+        made = cls(box.policy, engine=box._engine, record=box._record)
         made._box = box
         return made
 
@@ -267,6 +267,11 @@ class AsyncSandbox(Base, AsyncSessionFiles):
     def sync(self) -> Sandbox:
         """The same session for blocking calls."""
         return self._box
+
+    @property
+    def recorded(self) -> Optional[Dict[str, Any]]:
+        """As Sandbox.recorded."""
+        return self._box.recorded
 
     def _in_session(self) -> bool:
         return self._box._in_session()
@@ -320,6 +325,10 @@ class AsyncSandbox(Base, AsyncSessionFiles):
         max_output: Optional[int] = None,
     ) -> Result[Any]:
         """As Sandbox.run, without blocking the loop. Cancelling the task kills the run, processes and files."""
+        if self._record is not None:
+            async with AsyncSandbox(self._policy, engine=self._engine, record=self._record) as box:
+                result = await box.exec(as_argv(argv), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, text=text)
+            return result.check() if check else result
         request = Request(argv, timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output)
         return await self._run(request, text, check)
 
@@ -339,6 +348,8 @@ class AsyncSandbox(Base, AsyncSessionFiles):
         max_output: Optional[int] = None,
     ) -> Result[Any]:
         """As Sandbox.run_code, without blocking the loop. Cancelling the task kills the run, processes and files."""
+        if self._record is not None:
+            return await self.run(code_argv(code, args), timeout=timeout, stdin=stdin, input=input, env=env, cwd=cwd, files=files, text=text, check=check, max_output=max_output)
         request = Request(code_argv(code, args), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, is_code=True)
         return await self._run(request, text, check)
 
@@ -409,9 +420,9 @@ class AsyncSandbox(Base, AsyncSessionFiles):
         """As Sandbox.snapshot."""
         return await _in_thread(self._box.snapshot, name)
 
-    async def fork(self, n: int = 1, *, snapshot: Optional[SnapshotLike] = None) -> List["AsyncSandbox"]:
+    async def fork(self, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, record: Union[RecordLike, bool] = True) -> List["AsyncSandbox"]:
         """As Sandbox.fork."""
-        return [self._of(box) for box in await _in_thread(self._box.fork, n, snapshot=snapshot)]
+        return [self._of(box) for box in await _in_thread(self._box.fork, n, snapshot=snapshot, record=record)]
 
     async def reset(self, snapshot: Optional[SnapshotLike] = None) -> None:
         """As Sandbox.reset."""
@@ -424,6 +435,10 @@ class AsyncSandbox(Base, AsyncSessionFiles):
     async def drop(self, snapshot: SnapshotLike) -> None:
         """As Sandbox.drop."""
         await _in_thread(self._box.drop, snapshot)
+
+    async def note(self, data: Any) -> None:
+        """As Sandbox.note."""
+        await _in_thread(self._box.note, data)
 
     async def kill_all(self) -> None:
         """As Sandbox.kill_all."""

@@ -12,10 +12,12 @@ from ._engine import Engine, default_engine
 from ._errors import InvalidArgument
 from ._handle import Handle
 from ._policy import Policy
+from ._record import Record, Target
 from ._request import Data, milliseconds
 
 PolicyLike = Union[Policy, Mapping[str, Any], None]
 Path = Union[str, "os.PathLike[str]"]
+RecordLike = Union[Record, Target, None]
 
 
 def as_policy(policy: PolicyLike) -> Policy:
@@ -69,9 +71,11 @@ class Base:
         idle: Optional[float] = None,
         ttl: Optional[float] = None,
         max_lifetime: Optional[float] = None,
+        record: RecordLike = None,
     ) -> None:
         self._policy = as_policy(policy)
         self._engine = engine
+        self._record = Record.of(record)
         self._plan: Dict[str, Any] = {
             "name": name, "detached": bool(detached), "idle_ms": _duration("idle", idle), "ttl_ms": _duration("ttl", ttl),
             "lifetime_ms": _duration("max_lifetime", max_lifetime)}
@@ -89,7 +93,10 @@ class Base:
     def _create(self) -> Handle:
         options = _ffi.SandboxOptions(size=ctypes.sizeof(_ffi.SandboxOptions), **{
             **self._plan, "name": None if self._plan["name"] is None else self._plan["name"].encode("utf-8", "replace")})
-        return Handle.create(self._get_engine(), self._policy.to_json(), options)
+        handle = Handle.create(self._get_engine(), self._policy.to_json(), options)
+        if self._record is not None:
+            handle.record(self._record)
+        return handle
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._policy!r})"
@@ -97,6 +104,8 @@ class Base:
     def __reduce__(self) -> Any:
         if self._engine is not None:
             raise TypeError(f"a {type(self).__name__} with an engine of its own cannot be pickled")
+        if self._record is not None:
+            raise TypeError(f"a {type(self).__name__} that is recorded cannot be pickled: each process records to a file of its own")
         if self._in_session():
             raise TypeError(f"a {type(self).__name__} with an open session cannot be pickled; send its name, and open that on a shared engine")
         return _rebuild, (type(self), self._policy, self._plan)

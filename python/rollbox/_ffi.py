@@ -117,6 +117,21 @@ class SandboxOptions(ctypes.Structure):
     ]
 
 
+class RecordOptions(ctypes.Structure):
+    """struct rollbox_record_options."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("fd", ctypes.c_int),
+        ("stream_bytes", ctypes.c_uint64),
+        ("file_bytes", ctypes.c_uint64),
+        ("redact_names", ctypes.POINTER(ctypes.c_char_p)),
+        ("redact_patterns", ctypes.POINTER(ctypes.c_char_p)),
+        ("env_values", ctypes.c_bool),
+        ("files", ctypes.c_bool),
+    ]
+
+
 class Terminal(ctypes.Structure):
     """struct rollbox_terminal."""
 
@@ -195,7 +210,10 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_sandbox_open": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(_P), _ERROR]),
     "rollbox_sandbox_name": (ctypes.c_char_p, [_P]),
     "rollbox_sandbox_close": (ctypes.c_int, [_P, _ERROR]),
+    "rollbox_sandbox_finish": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_free": (_P, [_P]),
+    "rollbox_note": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
+    "rollbox_record": (ctypes.c_int, [_P, ctypes.POINTER(RecordOptions), _TEXT, _ERROR]),
     "rollbox_sandbox_list": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_sandbox_query": (ctypes.c_int, [_P, ctypes.c_int, _TEXT, _ERROR]),
     "rollbox_pause": (ctypes.c_int, [_P, _ERROR]),

@@ -16,6 +16,7 @@ from typing import Any, Callable, Iterator, List, Optional
 from . import _ffi
 from ._engine import Engine, LooseRun, PendingRun, _Connection
 from ._errors import EngineLost, NotFound, RollboxError
+from ._record import Record, Recording, close_answer
 from ._result import Result
 
 
@@ -32,6 +33,7 @@ class Handle:
         self._address: Optional[int] = address
         self._users = 0
         self._closed = False
+        self.recording: Optional[Recording] = None
 
     @classmethod
     def create(cls, engine: Engine, policy: str, options: _ffi.SandboxOptions) -> "Handle":
@@ -95,6 +97,15 @@ class Handle:
         self.call("rollbox_fork", snapshot, n, addresses)
         return [Handle(self.engine, self.connection, address, True) for address in addresses if address]
 
+    def record(self, record: Record, child: bool = False) -> None:
+        """Records it from now on. Closes it if it cannot."""
+        try:
+            record.start(self, child)
+        except BaseException:
+            with contextlib.suppress(RollboxError):
+                self.close()
+            raise
+
     # request: an ExecRequest or AttachRequest
 
     def finish(self, request: Any, text: bool) -> Result[Any]:
@@ -142,15 +153,18 @@ class Handle:
                     address = _output("rollbox_sandbox_open", self.connection.handle, self.name.encode("ascii"))
                 except NotFound:
                     return
-            error = _ffi.Error()
-            if self.connection.library.rollbox_sandbox_close(address, ctypes.byref(error)) < 0:
+            error, text = _ffi.Error(), ctypes.c_void_p()
+            if self.connection.library.rollbox_sandbox_finish(address, ctypes.byref(text), ctypes.byref(error)) < 0:
                 problem = _ffi.exception(error)
                 if not isinstance(problem, (EngineLost, NotFound)):
                     raise problem
                 if isinstance(problem, EngineLost):
                     self.connection.retire()
+            answer = close_answer(_ffi.take_text(text))
         finally:
             self.connection.release()
+        if self.recording is not None:
+            self.recording.end(answer)
 
     def leave(self) -> None:
         """Forgets it without ending it."""

@@ -52,10 +52,14 @@ def _data(what: str, value: object) -> bytes:
     raise _invalid(f"{what} must be str or bytes, not {type(value).__name__}")
 
 
-def _argv(argv: object) -> List[bytes]:
-    if isinstance(argv, str):
-        argv = ["/bin/sh", "-c", argv]
-    elif isinstance(argv, (bytes, os.PathLike, Mapping)) or not isinstance(argv, Sequence):
+def as_argv(argv: Argv) -> Argv:
+    """A str as what `run` takes it for."""
+    return ["/bin/sh", "-c", argv] if isinstance(argv, str) else argv
+
+
+def _argv(argv: Any) -> List[bytes]:
+    argv = as_argv(argv)
+    if isinstance(argv, (bytes, os.PathLike, Mapping)) or not isinstance(argv, Sequence):
         raise _invalid(f"argv must be a list of arguments or a str for the shell, not {argv!r}")
     if not argv:
         raise _invalid("argv is empty: there is no program to run")

@@ -7,7 +7,7 @@ import os
 from typing import Any, Literal, Optional, Sequence, Union, overload
 
 from ._base import PolicyLike, as_policy, one_input
-from ._request import Argv, Data, Environment, Files, Request, code_argv
+from ._request import Argv, Data, Environment, Files, Request, as_argv, code_argv
 from ._result import Result
 from ._session import Session
 
@@ -22,6 +22,9 @@ class Sandbox(Session):
     A-Z a-z 0-9 _ . -, unique on the engine; else one is made up); `detached`: it outlives this process, on a shared engine, so that the
     `with` does not end it; `idle`, `ttl`, `max_lifetime`: seconds without a call after which it is paused, or closed, and seconds
     after which it is closed whatever happens.
+
+    record: where its trajectory goes, a path, a descriptor, a function or a Record, which see; a run's, too, which is then a session of
+    one command. Forks are recorded likewise.
 
     Cheap to make, usable from any number of threads at once, picklable (without a session or an engine of its own).
     """
@@ -77,6 +80,10 @@ class Sandbox(Session):
         SetupFailed, ResourceExhausted, HostOutOfMemory, EngineStartFailed, EngineLost; all are RollboxErrors. An interrupt (Ctrl-C)
         kills the sandbox.
         """
+        if self._record is not None:
+            with Sandbox(self._policy, engine=self._engine, record=self._record) as box:
+                result = box.exec(as_argv(argv), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, text=text)
+            return result.check() if check else result
         request = Request(argv, timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output)
         return self._run(request, text, check)
 
@@ -101,6 +108,8 @@ class Sandbox(Session):
 
         code: a program's text (of str, UTF-8). args: sys.argv[1:]. The rest is as for run, and so are the result and what is raised.
         """
+        if self._record is not None:
+            return self.run(code_argv(code, args), timeout=timeout, stdin=stdin, input=input, env=env, cwd=cwd, files=files, text=text, check=check, max_output=max_output)
         request = Request(code_argv(code, args), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, is_code=True)
         return self._run(request, text, check)
 

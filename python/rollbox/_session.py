@@ -8,6 +8,7 @@ an object of its own.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
 
 from . import _ffi
-from ._base import Base, Path, PolicyLike, one_input, size_in_bytes
+from ._base import Base, Path, PolicyLike, RecordLike, one_input, size_in_bytes
 from ._engine import Engine, default_engine
 from ._errors import CommandNotFound, InvalidArgument, NotFound
 from ._files import SessionFiles, _name
@@ -24,6 +25,7 @@ from ._grade import Grade, grade
 from ._handle import Handle
 from ._policy import Policy
 from ._process import Process, Pty, Stream, conclude
+from ._record import Record
 from ._request import Argv, Data, Environment, ExecRequest, Files
 from ._result import Result
 from ._shell import Shell
@@ -136,8 +138,10 @@ class Session(Base, SessionFiles):
         idle: Optional[float] = None,
         ttl: Optional[float] = None,
         max_lifetime: Optional[float] = None,
+        record: RecordLike = None,
     ) -> None:
-        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime)
+        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=record)
+        self._recorded: Optional[Dict[str, Any]] = None
         self._handle: Optional[Handle] = None
         self._ended = False
         self._shell: Optional[str] = None
@@ -169,8 +173,18 @@ class Session(Base, SessionFiles):
                     if self._ended:
                         raise NotFound("the session is closed; `with` opens another", stage="arguments")
                     self._handle = self._create()
+                    self._note_recording(self._handle)
                 handle = self._handle
         return handle
+
+    def _note_recording(self, handle: Handle) -> None:
+        self._recorded = handle.recording.state if handle.recording is not None else None
+
+    @property
+    def recorded(self) -> Optional[Dict[str, Any]]:
+        """What is known here of this session's trajectory: its `id`; after `close` also `steps`, how many of them were `written`, whether it is `complete`, and the `error` if it is not. None: it is
+        not recorded (from here). While it is open, inspect()["record"] tells."""
+        return None if self._recorded is None else dict(self._recorded)
 
     def _in_session(self) -> bool:
         return self._handle is not None
@@ -338,17 +352,22 @@ class Session(Base, SessionFiles):
             self._first = made.id
         return made
 
-    def fork(self: _Made, n: int = 1, *, snapshot: Optional[SnapshotLike] = None) -> List[_Made]:
+    def fork(self: _Made, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, record: Union[RecordLike, bool] = True) -> List[_Made]:
         """n new sessions of the same policy with the files of a snapshot (None: of now), without processes. They share nothing writable
-        with this one or each other, and end on their own: close them, or use each in a `with`. All or none are made."""
+        with this one or each other, and end on their own: close them, or use each in a `with`. All or none are made. record: as of Sandbox; True: as this one is, False: not."""
+        kept = self._record if record is True else None if record is False else Record.of(record)
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n must be a positive number of sandboxes, not {n!r}", stage="arguments")
         forks = []
         for handle in self._session().fork(snapshot_id(snapshot), n):
-            fork = type(self)(self._policy, engine=self._engine)
+            fork = type(self)(self._policy, engine=self._engine, record=kept)
             fork._handle = handle
             fork._shell, fork._first = self._shell, self._first
             forks.append(fork)
+        if kept is not None:
+            for fork in forks:
+                fork._session().record(kept, child=record is True)
+                fork._note_recording(fork._session())
         return forks
 
     def reset(self, snapshot: Optional[SnapshotLike] = None) -> None:
@@ -363,6 +382,14 @@ class Session(Base, SessionFiles):
     def drop(self, snapshot: SnapshotLike) -> None:
         """Gives a snapshot's place back once nothing stands on it. Raises NotFound."""
         self._session().call("rollbox_snapshot_drop", snapshot_id(snapshot))
+
+    def note(self, data: Any) -> None:
+        """A step of your own in the session's trajectory, such as a reward: anything that json.dumps takes. Does nothing if it is not recorded."""
+        try:
+            text = json.dumps(data, allow_nan=False)
+        except (TypeError, ValueError) as problem:
+            raise InvalidArgument(f"a note must be something that JSON has: {problem}", stage="arguments") from None
+        self._session().call("rollbox_note", text.encode("ascii"))
 
     def kill_all(self) -> None:
         """Kills every process of the session, background ones too; files stay. Commands under way end with signal 9."""

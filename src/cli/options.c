@@ -12,7 +12,11 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE)
+#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY)
+#define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
+#define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | KEPT_COMMANDS)
+/* What makes sandboxes that live, which can be recorded. */
+#define KEPT_COMMANDS (COMMAND_CREATE | COMMAND_FORK | COMMAND_RESTORE)
 #define EVERY_COMMAND UINT64_MAX
 #define SESSION_COMMANDS                                                                                                                       \
     (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | \
@@ -23,15 +27,27 @@
     (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
 #define JSON_COMMANDS                                                                                                                              \
     (COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK | COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_SNAPSHOT | \
-     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | STORE_COMMANDS)
+     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | STORE_COMMANDS | RECORD_COMMANDS)
 
 /* In the order of the help. */
 const struct option option_table[] = {
     { OPTION_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_BATCH, NULL, "where the result rows go; - is standard output (default); an existing file is resumed" },
+    { OPTION_RECORD_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_RECORD | COMMAND_REPLAY, NULL, "where the trajectory goes (required): a file that is new or empty, or a pipe" },
+    { OPTION_RECORD_INPUT, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RECORD, NULL, "read standard input to its end first, and give it to the command (default: it has none)" },
+    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, KEPT_COMMANDS, NULL, "record what is done with the sandbox, by whomever, as a trajectory; {name} is its name" },
+    { OPTION_KEEP, 0, "keep", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)" },
+    { OPTION_MAX_RECORD, 0, "max-record", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "end the trajectory when it would become larger (default 1G)" },
+    { OPTION_REDACT, 0, "redact", "REGEX", OPTION_TEXT, RULE_COMMANDS, NULL, "record [redacted] for what this extended regular expression matches in a line" },
+    { OPTION_REDACT_ENV, 0, "redact-env", "NAME", OPTION_TEXT, RULE_COMMANDS, NULL, "the same for the value that this variable has in a command, wherever it occurs" },
+    { OPTION_ENV_VALUES, 0, "env-values", NULL, OPTION_FLAG, RULE_COMMANDS, NULL, "record variables with their values, not their names alone" },
+    { OPTION_RECORD_FILES, 0, "record-files", NULL, OPTION_FLAG, KEPT_COMMANDS, NULL, "record with each snapshot what has changed since the beginning, by digest" },
+    { OPTION_PARENT, 0, "parent", "FILE", OPTION_FILE, COMMAND_REPLAY | COMMAND_VERIFY, NULL, "the record of the sandbox that this one was forked from; again for that one's, the oldest first" },
+    { OPTION_TRUST, 0, "trust", NULL, OPTION_FLAG, COMMAND_REPLAY | COMMAND_VERIFY, NULL, "replay under a policy that reaches the host, too (fs_shared, net host)" },
+    { OPTION_TWICE, 0, "twice", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "run a command twice and compare" },
     { OPTION_JOBS, 'j', "jobs", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how many jobs run at once (default: the CPUs)" },
     { OPTION_ORDERED, 0, "ordered", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "write the rows in the order of the jobs, not as they end" },
     { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how often a job is tried again after an infrastructure error (default 2)" },
-    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH | COMMAND_CP | COMMAND_IMAGE_IMPORT, NULL, "no progress bar on a terminal" },
+    { OPTION_NO_PROGRESS, 0, "no-progress", NULL, OPTION_FLAG, COMMAND_BATCH | COMMAND_CP | COMMAND_IMAGE_IMPORT | COMMAND_REPLAY | COMMAND_VERIFY, NULL, "no progress bar on a terminal" },
     { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL, "start it in the background and return when it answers" },
     { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL, "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
     { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "pause it after so long without a call or a running command" },
@@ -50,6 +66,7 @@ const struct option option_table[] = {
     { OPTION_FORKS, 'n', "count", "N", OPTION_COUNT, COMMAND_FORK | COMMAND_RESTORE, NULL, "how many sandboxes to make (default 1)" },
     { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL, "a snapshot's files (default: those of now)" },
     { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL, "unified diffs of text files" },
+    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | KEPT_COMMANDS, NULL, "even if the file of the trajectory has something in it, which is lost" },
     { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL, "even if the host's files were changed meanwhile" },
     { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL, "what it will be called in the store (required): A-Z a-z 0-9 . _ : @ / + -" },
     { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL, "which image, if the archive has several" },
@@ -58,7 +75,7 @@ const struct option option_table[] = {
     { OPTION_MAX_DEPTH, 0, "max-depth", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse deeper trees (default 1000)" },
     { OPTION_MAX_RATIO, 0, "max-ratio", "N", OPTION_COUNT, COMMAND_IMAGE_IMPORT, NULL, "refuse layers that unpack to more than N times their size (default 500)" },
     { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, JSON_COMMANDS, NULL, "print the result as one JSON object" },
-    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH | COMMAND_CREATE, NULL, "a policy file (JSON); the options below add to it" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY, NULL, "a policy file (JSON); the options below add to it" },
     { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable", "let the sandbox read PATH of the host" },
     { OPTION_WRITABLE, 0, "writable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_writable", "a private copy-on-write view of PATH; the host never changes" },
     { OPTION_SHARED, 0, "shared", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_shared", "write through to PATH of the host" },
@@ -71,7 +88,7 @@ const struct option option_table[] = {
     { OPTION_OPEN_FILES, 0, "open-files", "N", OPTION_COUNT, POLICY_COMMANDS, "max_open_files", "open files a process (default 4096)" },
     { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS | COMMAND_EXEC, "max_output", "bytes of each output stream; more ends the run (default 10M)" },
     { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_NUMBER, POLICY_COMMANDS | COMMAND_EXEC, "timeout", "wall-clock limit, fractions allowed (default: none)" },
-    { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC, "env", "set a variable in the sandbox's environment" },
+    { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC | COMMAND_REPLAY, "env", "set a variable in the sandbox's environment" },
     { OPTION_NO_CLEAN_ENV, 0, "no-clean-env", NULL, OPTION_FLAG, POLICY_COMMANDS, "clean_env", "keep the caller's environment too" },
     { OPTION_CWD, 0, "cwd", "PATH", OPTION_PATH, POLICY_COMMANDS | COMMAND_EXEC, "cwd", "working directory inside the sandbox (default /tmp, private)" },
     { OPTION_USER, 0, "user", "NAME", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC, "user", "the user seen inside: box (default), root or a number" },
@@ -82,7 +99,7 @@ const struct option option_table[] = {
     { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, POLICY_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
     { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, POLICY_COMMANDS, "time_mode", "how the clock goes on from there (default offset)" },
     { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, POLICY_COMMANDS, "serial", "one thread of the sandbox runs at a time, in a repeating order" },
-    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, POLICY_COMMANDS & ~COMMAND_CREATE, NULL, "use the shared engine on this socket instead of a private one" },
+    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, (POLICY_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY, NULL, "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS, NULL, "the shared engine's socket (default: see rollbox engine start --help)" },
     { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },
 };
@@ -95,6 +112,19 @@ const struct command command_table[] = {
       "With --image and without COMMAND, the image's own entry point and command run.\n"
       "Example: rollbox run --timeout 10 --readable . -- python3 test.py\n",
       COMMAND_RUN, 1, -1, cmd_run, 0 },
+    { "record", "[--] COMMAND [ARGUMENT...]", "run one command in a recorded sandbox of its own",
+      "The trajectory (docs/trajectories.md) has the command, what it wrote, how it ended and what it used. Exit status: as of rollbox run; 125 also if the\n"
+      "trajectory could not be written whole.\n"
+      "Example: rollbox record -o run.jsonl --seed 7 -- python3 test.py\n",
+      COMMAND_RECORD, 1, -1, cmd_record, 0 },
+    { "replay", "FILE", "do the actions of a trajectory again, in a new sandbox under its policy, and record them",
+      "What the record has not (secrets, typed keys, more than was kept) is refused by name; --env gives the values of variables.\n"
+      "Example: rollbox replay -o again.jsonl run.jsonl\n",
+      COMMAND_REPLAY, 1, 1, cmd_replay, 0 },
+    { "verify", "FILE [FILE] | --twice -- COMMAND [ARGUMENT...]", "replay a trajectory, or run a command twice, and tell where the histories part",
+      "Two files are compared as they are. Exit status: 0 equal; 1 they part: the first step, stream and byte are told; 125 rollbox's own error.\n"
+      "Example: rollbox verify --twice --seed 7 -- python3 -c 'import random; print(random.random())'\n",
+      COMMAND_VERIFY, 1, -1, cmd_verify, 2 },
     { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",
       "A job is one JSON object a line: id, argv (or code + language), stdin, files {path: text}, cwd, env, timeout_s, policy.\n"
       "Exit status: 0 every job has a result; 1 some row is an error; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",

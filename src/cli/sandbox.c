@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/record.h"
 #include "cli/session.h"
 #include "cli/shown.h"
 
@@ -90,7 +91,16 @@ static int fork_from(struct call *call, const char *snapshot) {
     auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
     if (!made)
         return fail(call, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+    const char *record = options_text(call->options, OPTION_RECORD);
+    if (record && n > 1 && !strstr(record, "{name}"))
+        return fail(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--record: several sandboxes need a file each; put {name} into its name");
     int r = rollbox_fork(call->sandbox, snapshot, n, made, &call->error);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; r >= 0 && i < n; i++)
+        r = record_kept(call->options, made[i], &call->error);
+    for (size_t i = 0; r < 0 && i < n; i++)
+        (void)rollbox_sandbox_close(made[i], NULL);
     if (r < 0)
         return r;
     buf_add_text(&text, "{\"sandboxes\": [");
@@ -312,8 +322,10 @@ int cmd_rm(const struct options *options) {
         struct rollbox_error error = { .code = ROLLBOX_OK };
         struct rollbox_sandbox *sandbox;
 
-        if (rollbox_sandbox_open(engine, options->rest[i], &sandbox, &error) < 0 || rollbox_sandbox_close(sandbox, &error) < 0)
+        if (rollbox_sandbox_open(engine, options->rest[i], &sandbox, &error) < 0)
             status = cli_fail_error(options, &error);
+        else if (record_end(options, sandbox, options->rest[i]))
+            status = CLI_EXIT_ERROR;
     }
     rollbox_engine_close(engine);
     return status;

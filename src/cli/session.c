@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
+#include "cli/record.h"
 #include "cli/signals.h"
 
 char *session_socket(const struct options *options) {
@@ -114,12 +115,14 @@ static int create(const struct options *options, struct rollbox_engine *engine, 
         .lifetime_ms = milliseconds_of(options, OPTION_LIFETIME),
     };
     struct rollbox_error error = { .code = ROLLBOX_OK };
-    struct rollbox_sandbox *sandbox;
+    struct rollbox_sandbox *sandbox = NULL;
     struct rollbox_plan *plan;
 
     if (rollbox_prepare(engine, policy->text, policy->length, &plan, &error) < 0 ||
-        rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0)
+        rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 || record_kept(options, sandbox, &error) < 0) {
+        (void)rollbox_sandbox_close(sandbox, NULL);
         return outcome_fail(options, &error);
+    }
     /* Names need no escaping. */
     printf(options_has(options, OPTION_JSON) ? "{\"name\": \"%s\"}\n" : "%s\n", rollbox_sandbox_name(sandbox));
     int status = cli_flush(options, 0);

@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "client/client.h"
+#include "client/record.h"
 #include "client/sandbox.h"
 
 #define READ_MOST ((uint64_t)1 << 30)   /* unless the caller says otherwise */
@@ -191,8 +192,10 @@ static int request(struct files *files, struct transfer_record record, const voi
     if (files->theirs < 0)
         return 0;
     auto_buf struct buf message = BUF_INIT;
+    auto_free char *answer = NULL;
     sandbox_begin(&message, files->sandbox, VERB_FILES);
-    r = sandbox_call(files->sandbox, &message, &files->theirs, 1, NULL, error);
+    r = sandbox_call(files->sandbox, &message, &files->theirs, 1, &answer, error);
+    files->is_recorded = r >= 0 && answer && strstr(answer, "\"recorded\"");
     close_fd(&files->theirs);
     return r;
 }
@@ -610,8 +613,8 @@ static bool try_again(int r, int64_t since_ns, unsigned *tries) {
     return true;
 }
 
-/* Opens, calls, closes. */
-#define WITH_AGENT(sandbox, error, call) \
+/* Opens, calls, closes; and notes in the sandbox' record, if it has one, what was done: `note` is a statement about r_ and files. */
+#define WITH_AGENT_NOTED(sandbox, error, call, note) \
     ({ \
         const int64_t since_ns_ = clock_now_ns(); \
         unsigned tries_ = 0; \
@@ -621,10 +624,14 @@ static bool try_again(int r, int64_t since_ns, unsigned *tries) {
             r_ = files_open(&files, sandbox, error); \
             if (r_ >= 0) \
                 r_ = call; \
+            if (files.is_recorded && r_ != -TRANSFER_REFUSED) \
+                note; \
             files_done(&files); \
         } while (try_again(r_, since_ns_, &tries_)); \
         r_; \
     })
+
+#define WITH_AGENT(sandbox, error, call) WITH_AGENT_NOTED(sandbox, error, call, (void)0)
 
 static int outputs_missing(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the places for the results must be given");
@@ -637,7 +644,10 @@ ROLLBOX_PUBLIC int rollbox_file_read(struct rollbox_sandbox *sandbox, const char
 }
 
 ROLLBOX_PUBLIC int rollbox_file_write(struct rollbox_sandbox *sandbox, const char *path, const void *data, size_t length, unsigned mode, struct rollbox_error *error) {
-    return WITH_AGENT(sandbox, error, files_write(&files, path, data, length, mode, error));
+    struct rollbox_error own = { .code = ROLLBOX_OK };
+    int r = WITH_AGENT_NOTED(sandbox, &own, files_write(&files, path, data, length, mode, &own), record_note_write(sandbox, path, data, length, mode ? mode : 0644, own.code));
+
+    return record_pass(r, &own, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_file_list(struct rollbox_sandbox *sandbox, const char *path, char **ret_json, struct rollbox_error *error) {
@@ -649,15 +659,25 @@ ROLLBOX_PUBLIC int rollbox_file_stat(struct rollbox_sandbox *sandbox, const char
 }
 
 ROLLBOX_PUBLIC int rollbox_file_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsigned mode, struct rollbox_error *error) {
-    return WITH_AGENT(sandbox, error, files_mkdir(&files, path, mode, error));
+    struct rollbox_error own = { .code = ROLLBOX_OK };
+    int r = WITH_AGENT_NOTED(sandbox, &own, files_mkdir(&files, path, mode, &own), record_note_mkdir(sandbox, path, mode ? mode : 0755, own.code));
+
+    return record_pass(r, &own, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_file_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive, struct rollbox_error *error) {
-    return WITH_AGENT(sandbox, error, files_remove(&files, path, recursive, error));
+    struct rollbox_error own = { .code = ROLLBOX_OK };
+    int r = WITH_AGENT_NOTED(sandbox, &own, files_remove(&files, path, recursive, &own), record_note_remove(sandbox, path, recursive, own.code));
+
+    return record_pass(r, &own, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
-    return WITH_AGENT(sandbox, error, (files.progress = progress, files.userdata = userdata, files_upload(&files, host_path, path, error)));
+    struct rollbox_error own = { .code = ROLLBOX_OK };
+    int r = WITH_AGENT_NOTED(sandbox, &own, (files.progress = progress, files.userdata = userdata, files_upload(&files, host_path, path, &own)),
+                             record_note_upload(sandbox, host_path, path, files.transfer->bytes, files.transfer->files, own.code));
+
+    return record_pass(r, &own, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char *path, const char *host_path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {

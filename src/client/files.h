@@ -16,6 +16,7 @@
 
 struct files {
     struct rollbox_sandbox *sandbox;    /* NULL: the agent is there already */
+    bool is_recorded;                   /* the sandbox: what is done to its files is to be noted (record.h) */
     int theirs;                         /* the agent's end of the socket until it has it; -EBADF */
     struct transfer *transfer;
     rollbox_progress progress;

@@ -14,6 +14,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "client/client.h"
+#include "client/record.h"
 
 #define EXTRA_FDS_MAX 8
 #define USER_MAX 256
@@ -191,17 +192,25 @@ ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandb
 }
 
 ROLLBOX_PUBLIC int rollbox_sandbox_close(struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    return !sandbox ? 0 : rollbox_sandbox_finish(sandbox, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char **ret_json, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
+    auto_free char *json = NULL;
 
     if (!sandbox)
-        return 0;
-    int r = plain_call(sandbox, VERB_CLOSE, NULL, &own);
+        return request_invalid(error, "a sandbox must be given");
+    int r = plain_call(sandbox, VERB_CLOSE, &json, &own);
     if (r < 0 && (own.code == ROLLBOX_ERR_NOT_FOUND || (own.code == ROLLBOX_ERR_ENGINE_LOST && sandbox->lives_with_connection)))
         r = 0;
     if (r < 0 && error)
         *error = own;
     rollbox_sandbox_free(sandbox);
-    return r;
+    if (r < 0 || !ret_json)
+        return r;
+    *ret_json = json ? TAKE_PTR(json) : strdup("{}");
+    return *ret_json ? r : request_out_of_memory(error);
 }
 
 ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error) {
@@ -427,9 +436,16 @@ static int add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, cons
 ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
+    auto_free char *json = NULL;
     sandbox_begin(&message, sandbox, VERB_SNAPSHOT);
     int r = add_snapshot(&message, TAG_NAME, name, "the snapshot's name", error);
-    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+    if (r >= 0)
+        r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
+    if (r >= 0 && strstr(json, "\"recorded_files\""))
+        record_note_files(sandbox, json);
+    if (r >= 0 && ret_json)
+        *ret_json = TAKE_PTR(json);
+    return r;
 }
 
 /* Handles of the sandboxes that an answer names. */
@@ -498,6 +514,10 @@ ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const 
 }
 
 ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error) {
+    return sandbox_diff(sandbox, from, to, text, false, ret_json, error);
+}
+
+int sandbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, bool digests, char **ret_json, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, VERB_DIFF);
@@ -508,6 +528,8 @@ ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *fro
         return r;
     if (text)
         wire_add_u64(&message, TAG_TEXTUAL, 1);
+    if (digests)
+        wire_add_u64(&message, TAG_DIGESTS, 1);
     return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
 }
 

@@ -30,6 +30,9 @@ struct rollbox_sandbox {
 /* Begins a message: verb and name. */
 void sandbox_begin(struct buf *message, const struct rollbox_sandbox *sandbox, enum protocol_verb verb);
 
+/* As rollbox_diff; `digests`: the changed files' "sha256", too. */
+int sandbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, bool digests, char **ret_json, struct rollbox_error *error);
+
 /* Sends it with descriptors (borrowed) and waits for the answer, a JSON object for free(); ret_json may be NULL. -ECHILD in a fork of the owner. */
 int sandbox_call(struct rollbox_sandbox *sandbox, struct buf *message, const int *fds, size_t n_fds, char **ret_json, struct rollbox_error *error);
 

@@ -59,6 +59,8 @@ struct engine {
     struct loop_timer tidy;     /* armed while there are boxes */
     struct loop_timer janitor_due, pump_due;
     int64_t oom_kills;
+    struct recorder *recorder;  /* record.c; NULL: nothing was recorded yet */
+    uint64_t identity;          /* of this engine among all; 0: not needed yet */
     struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
     bool pumping;               /* in run_pump */
@@ -171,7 +173,7 @@ struct output {
     struct buf head;
     int spool;                  /* memory file with everything, once head is too small; -EBADF */
     uint64_t total;             /* bytes kept */
-    bool truncated;
+    bool truncated, sealed;
 };
 
 /* A retry of an operation that is under way: it gets the same result. */
@@ -207,6 +209,11 @@ struct run {
     unsigned n_extra;
     struct typing *typing;      /* session: from `input` into the terminal */
     struct buf request;         /* the message for init */
+    uint64_t step, begun_at;    /* record.c; 0: it is no step */
+    size_t n_env;               /* of the request's variables, the last in it */
+    unsigned n_extra_given;
+    int recorded_stdin;         /* while it is a step; -EBADF */
+    bool stdin_is_data, stdin_is_piped;
     int stdio[3];               /* what the command gets; -EBADF once handed over */
     int64_t timeout_ms;
     uint64_t output_limit;
@@ -306,13 +313,14 @@ void run_pump_soon(struct engine *engine);
 struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length);     /* under way */
 void run_finish(struct run *run);       /* init has told all that it will */
 int run_open_streams(struct run *run);
-void run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n);      /* the policy's and these, as fields for init */
+size_t run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n);      /* the policy's and these, as fields for init; how many are these */
 int run_wait_for(struct client *client, uint64_t serial, struct run *run);      /* its result goes there, too */
 
 /* output.c */
 int output_open(struct output *output, struct run *run, int *ret_write_end);
 int output_adopt(struct output *output, int take_fd);  /* a terminal's master */
 void output_drain(struct output *output);
+int output_seal(struct output *output);         /* its memory file, if it has one, before anybody else gets that: 0 or -errno */
 void output_done(struct output *output);
 void output_hand_over(struct output *output);   /* of a command that has ended, whose stream somebody may still write to, and others still read */
 

@@ -141,7 +141,7 @@ static int describe(const struct work *work, size_t n_lower, size_t n, struct ro
     json_t *lower = json_array(), *upper = json_array();
     for (size_t i = 0; i < n; i++)
         json_array_append_new(i < n_lower ? lower : upper, json_integer((json_int_t)(HIGH_FD + i)));
-    json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:I}", "places", places, "lower", lower, "upper", upper, "text", work->textual, "force", work->force, "since_ns", (json_int_t)session->since_ns);
+    json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:b, s:I}", "places", places, "lower", lower, "upper", upper, "text", work->textual, "digests", work->digests, "force", work->force, "since_ns", (json_int_t)session->since_ns);
     if (job && work->verb == VERB_COMMIT)
         json_object_set_new(job, "kept", json_integer((json_int_t)(HIGH_FD + n)));
     char *text = job ? json_dumps(job, JSON_COMPACT) : NULL;

@@ -38,7 +38,8 @@ void exec_enter(struct run *run) {
     list_add_tail(&session->runs, &run->of_session);
     list_add_tail(&session->waiting, &run->in_queue);
     session->n_runs++;
-    session->dirty = true;
+    session->dirty = session->was_used = true;
+    record_run_begun(run);
     session_touch(session);
     exec_pump(session);
 }

@@ -280,7 +280,7 @@ static int send_start(struct interpreter *interpreter) {
     wire_add_text(&message, GUEST_ARG, "-c");
     wire_add(&message, GUEST_ARG, interpreter_source, sizeof interpreter_source);
     wire_add_text(&message, GUEST_CWD, "/");
-    run_add_environment(&message, program, NULL, 0);
+    (void)run_add_environment(&message, program, NULL, 0);
     if (r == 0)
         r = fcntl(output[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(interpreter->engine->loop, &interpreter->answers, output[0], EPOLLIN, on_said);
     if (r == 0)

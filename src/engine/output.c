@@ -19,6 +19,7 @@
 #include "engine/session.h"
 
 #define HEAD_MAX 12288
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 #define CHUNK 65536
 
 static int keep(struct output *output, const char *data, size_t length) {
@@ -121,6 +122,16 @@ void output_hand_over(struct output *output) {
         sink_add(output->run->engine, output->run->session ? output->run->session->number : 0, TAKE_FD(output->fd));
     }
     stream_orphan(output);
+}
+
+/* The kernel refuses it while anybody is reading pages of the file, after waiting long for them: so before the first reader has it. */
+int output_seal(struct output *output) {
+    if (output->spool < 0 || output->sealed)
+        return 0;
+    if (fcntl(output->spool, F_ADD_SEALS, SEALS) < 0)
+        return -errno;
+    output->sealed = true;
+    return 0;
 }
 
 /* After every process of the run is dead. It may have handed its end of the pipe to another sandbox, or whoever it could reach, who writes on: what is in the pipe now is all that counts. */

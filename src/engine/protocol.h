@@ -23,7 +23,10 @@
  *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
  *   SIGNAL   SANDBOX EXEC? NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
  *   SNAPSHOT SANDBOX NAME?;  FORK SANDBOX SNAPSHOT? NUMBER  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT?;  DROP SANDBOX SNAPSHOT
- *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
+ *   RECORD   SANDBOX STREAM_MOST? FILE_MOST? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
+ *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content; what a snapshot that answered "recorded_files": true has
+ *            changed; what a client has to say)
+ *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
  *
  * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0, 1 and 2 (STDIN and STDIO exclude each other).
  * EXEC's: if STDIN is 1, a sealed memory file; else if INPUT is 1, what becomes the standard input or is typed into the terminal; then STREAM (0 to 3) says by bit 0 that there is one to copy stdout to, by bit 1 one for stderr;
@@ -55,7 +58,7 @@ enum protocol_type {
 
 enum protocol_verb {
     VERB_CREATE = 1, VERB_OPEN, VERB_INSPECT, VERB_PROCESSES, VERB_TREE, VERB_PAUSE, VERB_RESUME, VERB_CLOSE, VERB_LIST, VERB_SIGNAL, VERB_RESIZE, VERB_FILES, VERB_SNAPSHOT, VERB_FORK, VERB_RESET,
-    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT,
+    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE,
 };
 
 enum protocol_tag {
@@ -117,6 +120,14 @@ enum protocol_tag {
     TAG_PATH,                   /* text */
     TAG_FORCE,                  /* u64 */
     TAG_CODE,                   /* u64: ARG is python3, -c, code...: an interpreter that was started before may take it */
+    TAG_STREAM_MOST,            /* u64: bytes that a trajectory keeps of a stream or file */
+    TAG_FILE_MOST,              /* u64: bytes of a trajectory */
+    TAG_ENV_VALUES,             /* u64: variables are recorded with their values */
+    TAG_RULE_NAME,              /* text: a variable whose value is a secret */
+    TAG_RULE_PATTERN,           /* text: what secrets look like */
+    TAG_BYTES,                  /* u64: moved */
+    TAG_FILES,                  /* u64: moved; of RECORD: changed files are noted with each snapshot */
+    TAG_DIGESTS,                /* u64: of changed files */
 };
 
 #endif

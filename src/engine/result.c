@@ -18,7 +18,6 @@
 
 #define MAX_FINISHED 1024       /* and engine->max_finished_fds descriptors */
 #define MAX_FINISHED_BYTES (64u << 20)
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
 struct finished {
     struct list node;
@@ -122,7 +121,7 @@ static void add_output(struct buf *message, struct output *output, uint32_t tag,
         wire_add(message, tag, output->head.data, output->head.length);
         return;
     }
-    if (lseek(output->spool, 0, SEEK_SET) < 0 || fcntl(output->spool, F_ADD_SEALS, SEALS) < 0) {
+    if (lseek(output->spool, 0, SEEK_SET) < 0 || output_seal(output) < 0) {
         message->failed = true;
         return;
     }

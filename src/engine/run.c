@@ -48,7 +48,7 @@ static struct run *run_new(struct client *client, uint64_t serial) {
     list_init(&run->waiters);
     list_add_tail(&client->runs, &run->of_client);
     list_add_tail(&client->engine->runs, &run->of_engine);
-    run->input = -EBADF;
+    run->input = run->recorded_stdin = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         run->stdio[i] = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
@@ -66,6 +66,7 @@ static void run_free(struct run *run) {
         close_fd(&run->stdio[i]);
     run->typing = typing_free(run->typing);
     close_fd(&run->input);
+    close_fd(&run->recorded_stdin);
     while (run->n_extra)
         close(run->extra[--run->n_extra]);
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
@@ -98,8 +99,8 @@ static bool named_in(const char *entry, const char *const *entries, size_t n) {
     return false;
 }
 
-/* The policy's environment, then the request's; of two with one name the later. */
-void run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n) {
+/* The policy's environment, then the request's; of two with one name the later. How many are the request's. */
+size_t run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n) {
     const char *end = program->environment.data + program->environment.length;
 
     for (const char *entry = program->environment.data; entry < end; entry += strlen(entry) + 1) {
@@ -110,9 +111,13 @@ void run_add_environment(struct buf *to, const struct program *program, const ch
         if (!replaced)
             wire_add_text(to, GUEST_ENV, entry);
     }
+    size_t own = 0;
     for (size_t i = 0; i < n; i++)
-        if (!named_in(entries[i], entries + i + 1, n - i - 1))
+        if (!named_in(entries[i], entries + i + 1, n - i - 1)) {
             wire_add_text(to, GUEST_ENV, entries[i]);
+            own++;
+        }
+    return own;
 }
 
 /* Which of a request's descriptors there are. */
@@ -276,7 +281,7 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument, unless the policy has an image that says what to run");
     if (!have_cwd)
         wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : run->program->plan->flags & PLAN_PROCESS ? "" : "/tmp");
-    run_add_environment(&run->request, run->program, env, n_env);
+    run->n_env = run_add_environment(&run->request, run->program, env, n_env);
     /* What was started already cannot be given another environment, and has made up its mind about its streams. */
     run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run);
     run->timeout_ms = have_timeout ? (int64_t)timeout : run->program->policy->timeout_ms;
@@ -297,6 +302,9 @@ static int take_descriptors(struct run *run, struct wire_message *message, const
     for (unsigned i = 0; i < 2; i++)
         if (given->streams & 1u << i)
             run->streams[i] = wire_take_fd(message, next++);
+    run->stdin_is_data = given->stdin_file;
+    run->stdin_is_piped = given->input;
+    run->n_extra_given = given->extra;
     while (run->n_extra < given->extra)
         run->extra[run->n_extra++] = wire_take_fd(message, next++);
     return 0;
@@ -388,6 +396,7 @@ static void finish_exec(struct run *run) {
     run->state = RUN_ENDED;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
         output_hand_over(&run->outputs[i]);
+    record_run_ended(run);      /* before anybody knows: what a client has seen is recorded, whoever is killed next */
     result_send(run);
     struct session *session = exec_leave(run);
     run_free(run);

@@ -246,6 +246,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
 static void finish(struct engine *engine) {
     struct cgroup_root *cgroups = engine->cgroups;
 
+    record_finish(engine);
     result_forget_all(engine);
     launcher_drop_idle(engine);
     stream_forget_all(engine);

@@ -115,8 +115,10 @@ static void session_free(struct session *session) {
         struct buf nothing = BUF_INIT;
 
         buf_add_text(&nothing, "{}");
+        (void)record_answer_close(session, work);
         work_done(work, &nothing);      /* only CLOSE is left */
     }
+    record_leave(session);
     list_for_each(node, &session->ended) {
         struct ended *ended = container_of(node, struct ended, node);
 
@@ -161,6 +163,7 @@ void session_close(struct session *session) {
             work_fail(container_of(node, struct work, node), &error);
     while (!list_empty(&session->runs))
         end_run(container_of(session->runs.next, struct run, of_session), &error);
+    record_close(session);
     if (session->box)
         box_kill(session->box);         /* session_box_dead frees us */
     else if (!session->stepping)
@@ -175,6 +178,7 @@ void session_forget_client(struct client *client) {
             if (work->client == client)
                 work->client = NULL;
         }
+    record_forget_client(client);
     while (!list_empty(&client->sessions))
         session_close(container_of(client->sessions.next, struct session, of_client));
 }
@@ -485,7 +489,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 
 struct ask {
     uint64_t verb, plan, idle, ttl, lifetime, number, scope, terminal;
-    bool detached, textual, force;
+    bool detached, textual, force, digests;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
 };
@@ -518,9 +522,20 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_DETACHED: ask->detached = number; break;
         case TAG_TEXTUAL: ask->textual = number; break;
         case TAG_FORCE: ask->force = number; break;
+        case TAG_DIGESTS: ask->digests = number; break;
+        case TAG_TEXT_DATA:
+        case TAG_STREAM_MOST:
+        case TAG_FILE_MOST:
+        case TAG_ENV_VALUES:
+        case TAG_RULE_NAME:
+        case TAG_RULE_PATTERN:
+        case TAG_ERROR_CODE:
+        case TAG_BYTES:
+        case TAG_FILES: break;      /* record.c reads them */
         default: return -EBADMSG;
         }
-        bool wants_text = field.tag == TAG_SANDBOX || field.tag == TAG_NAME || field.tag == TAG_SNAPSHOT || field.tag == TAG_TO || field.tag == TAG_PATH;
+        bool wants_text = field.tag == TAG_SANDBOX || field.tag == TAG_NAME || field.tag == TAG_SNAPSHOT || field.tag == TAG_TO || field.tag == TAG_PATH || field.tag == TAG_RULE_NAME ||
+                          field.tag == TAG_RULE_PATTERN || field.tag == TAG_TEXT_DATA;
         bool wants_bytes = field.tag == TAG_OPERATION || field.tag == TAG_EXEC;
         if (wants_text ? !text : wants_bytes ? field.length < 1 || field.length > 64 : !is_number)
             return -EBADMSG;
@@ -580,6 +595,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->fd = -EBADF;
     work->textual = ask->textual;
     work->force = ask->force;
+    work->digests = ask->digests;
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;
     work->path = ask->path ? strdup(ask->path) : NULL;
@@ -642,6 +658,7 @@ static int ask_signal(struct session *session, const struct ask *ask, struct rol
         list_for_each(node, &session->runs)
             (void)exec_kill(container_of(node, struct run, of_session));
         exec_kill_all(session);
+        record_signal(session, NULL, SIGKILL, ROLLBOX_SCOPE_TREE);
         return 0;
     }
     if (!run || run->session != session)
@@ -656,6 +673,8 @@ static int ask_signal(struct session *session, const struct ask *ask, struct rol
     if (ask->number < 1 || ask->number > 64 || ask->scope < ROLLBOX_SCOPE_MAIN || ask->scope > ROLLBOX_SCOPE_GROUP)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "signal: a number from 1 to 64 and a scope must be given");
     int r = exec_signal(run, (int)ask->number, (enum rollbox_scope)ask->scope);
+    if (r >= 0)
+        record_signal(session, run, (unsigned)ask->number, (unsigned)ask->scope);
     return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
 }
 
@@ -693,6 +712,7 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     work->to = to;
     if (message->n_fds && (ask->verb == VERB_FILES || ask->verb == VERB_EXPORT))
         work->fd = wire_take_fd(message, 0);
+    record_work_begun(work);
     session_next(session);
     return 0;
 }
@@ -737,6 +757,10 @@ static int answer(struct client *client, struct wire_message *message, const str
     case VERB_TREE:
         family_text(session->family, json);
         return 0;
+    case VERB_RECORD:
+        return record_begin(session, message, json, error);
+    case VERB_NOTE:
+        return record_note(session, message, error);
     case VERB_RESUME:
         session_touch(session);
         r = session_resume(session);

@@ -78,6 +78,10 @@ struct session {
     uint64_t oom_kills;         /* of its box' group, as of the last look */
     struct list runs;           /* struct run.of_session */
     struct list waiting;        /* struct run.in_queue: for room in init's socket, for a box, for a work to be done */
+    struct record *record;      /* record.c; NULL: it is not recorded */
+    uint64_t parent, parent_step;       /* of a fork: its origin's number, and the step of that; 0 */
+    char parent_snapshot[32];
+    bool was_used;              /* something was done in it that a record begun now has not */
     struct work *fork;          /* of another session: that made this one and waits for its box */
     struct list works;          /* struct work.node; the first is under way */
     struct list ended;          /* struct ended.node: commands that are over, oldest first */
@@ -114,11 +118,13 @@ struct work {
     struct node *from, *to;     /* references */
     char *name, *path;
     unsigned count;
-    bool textual, force;
+    bool textual, force, digests;
     int fd;                     /* of EXPORT */
     struct session **made;      /* FORK */
     unsigned n_made, n_ready;
     struct errand *errand;
+    uint64_t step, begun_at;    /* record.c */
+    char asked[32], recorded_name[SESSION_NAME_MAX + 1];
     void (*then)(struct work *work);    /* what to do with `to` once it is there */
 };
 
@@ -214,6 +220,23 @@ void work_done(struct work *work, struct buf *json);
 struct errand;
 int errand_start(struct work *work, struct rollbox_error *error);
 struct errand *errand_free(struct errand *job);
+
+/* record.c: trajectories. None of these waits, or fails what is recorded. */
+int record_begin(struct session *session, struct wire_message *from, struct buf *json, struct rollbox_error *error);     /* VERB_RECORD */
+int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error);       /* VERB_NOTE */
+void record_run_begun(struct run *run);
+void record_run_ended(struct run *run);
+void record_work_begun(struct work *work);
+void record_work_ended(struct work *work, const struct rollbox_error *error);
+void record_signal(struct session *session, const struct run *run, unsigned number, unsigned scope);
+void record_close(struct session *session);     /* nothing more comes */
+bool record_answer_close(struct session *session, struct work *work);   /* false: it is not recorded; else CLOSE is answered when the record is written, or soon */
+void record_leave(struct session *session);
+void record_forget_client(const struct client *client);
+bool record_wants_files(const struct session *session);
+void record_text(const struct session *session, struct buf *to);
+void record_name(struct engine *engine, uint64_t number, char *ret_id, size_t size);    /* a session's number as an id that no other has */
+void record_finish(struct engine *engine);
 
 /* session_text.c */
 void session_text(struct session *session, struct buf *to);

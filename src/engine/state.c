@@ -59,6 +59,7 @@ void work_fail(struct work *work, const struct rollbox_error *error) {
     bool is_create = work->verb == VERB_CREATE;
     struct session *session = work->session;
 
+    record_work_ended(work, error);
     close_made(work);
     if (work->client)
         client_fail(work->client, work->serial, error);
@@ -72,6 +73,7 @@ void work_fail(struct work *work, const struct rollbox_error *error) {
 }
 
 void work_done(struct work *work, struct buf *json) {
+    record_work_ended(work, NULL);
     if (work->client)
         session_reply(work->client, work->serial, json);
     buf_done(json);
@@ -301,7 +303,7 @@ static void hand_socket(struct work *work) {
         return;
     }
     (void)session_resume(session);
-    session->dirty = true;
+    session->dirty = session->was_used = true;
     wire_begin(&request, GUEST_FILES, 0);
     int r = wire_send(session->box->socket, &request, &work->fd, 1);
     /* It may be served before we hear that the box is ready. */
@@ -310,8 +312,11 @@ static void hand_socket(struct work *work) {
         work->waits_for_box = true;
     else if (r < 0)
         fail(work, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
-    else
+    else {
+        /* Who asked knows what is done there; the record is to know, too. */
+        buf_add_text(&nothing, session->record ? "{\"recorded\": true}" : "{}");
         work_done(work, &nothing);
+    }
 }
 
 static void take_state(struct work *work, void (*then)(struct work *work)) {
@@ -331,7 +336,7 @@ static void take_state(struct work *work, void (*then)(struct work *work)) {
 static void node_text(const struct node *node, struct buf *to) {
     buf_printf(to, "{\"id\": \"%s\", \"name\": ", node->id);
     text_json(to, node->name, node->name ? strlen(node->name) : 0);
-    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s}", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
+    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
                node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, node->is_live ? "true" : "false");
 }
 
@@ -372,6 +377,7 @@ static void name_snapshot(struct work *work) {
     work->to->is_asked_for = true;
     work->to->is_of_fork = false;
     node_text(work->to, &json);
+    buf_add_text(&json, record_wants_files(work->session) ? ", \"recorded_files\": true}" : "}");
     work_done(work, &json);
 }
 
@@ -386,6 +392,7 @@ static void made_one(struct work *work) {
         work->made[i]->fork = NULL;
     }
     buf_add_text(&json, "]}");
+    record_work_ended(work, NULL);      /* while it is known what was made */
     if (work->client || !work->session->client)
         work->n_made = 0;       /* they are somebody's now */
     else
@@ -440,6 +447,9 @@ static void make_forks(struct work *work) {
             return;
         }
         made->since_ns = session->since_ns;
+        made->parent = session->number;
+        made->parent_step = session->record ? work->step : 0;
+        snprintf(made->parent_snapshot, sizeof made->parent_snapshot, "%s", work->to->id);
         made->idle_ms = session->idle_ms;
         made->ttl_ms = session->ttl_ms;
         made->lifetime_ms = session->lifetime_ms;
@@ -471,6 +481,7 @@ static void reset(struct work *work) {
         else
             run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox was reset while the command ran");
     }
+    session->was_used = true;
     session_give_up_box(session);
     if (session->state == SESSION_PAUSED)
         session->state = SESSION_NEW;
@@ -548,6 +559,8 @@ void state_start(struct work *work) {
     case VERB_SIGNAL:
     case VERB_RESIZE:
     case VERB_DROP:
+    case VERB_RECORD:
+    case VERB_NOTE:
         break;                  /* answered at once */
     }
 }

@@ -19,9 +19,11 @@
 #include "store/digest.h"
 #include "store/files.h"
 #include "store/job.h"
+#include "store/digest.h"
 #include "store/textdiff.h"
 
 #define MAX_DIFF_TOTAL (64u << 20)      /* bytes of text diffs in one answer */
+#define MAX_DIGEST ((off_t)1 << 30)     /* bytes of a file: holes cost a guest nothing, but reading them us */
 #define MAX_PATHS_TOTAL (64u << 20)     /* and of paths: a guest can make these long, and many, at no cost of its own */
 
 struct comparing {
@@ -333,6 +335,36 @@ static int add_diff(struct listing *listing, const struct change *change, const 
     return r < 0 ? r : json_object_set_new(row, "diff", json_stringn(text.data ? text.data : "", text.length));
 }
 
+/* SHA-256 of a file's bytes, holes read as zeros, or of where a link leads: what `sha256sum` would say. */
+static int add_digest(const struct change *change, json_t *row) {
+    char chunk[65536], hex[DIGEST_HEX + 1];
+    struct digest digest;
+    ssize_t n;
+
+    if (!change->new || (!S_ISREG(change->new->st_mode) && !S_ISLNK(change->new->st_mode)))
+        return 0;
+    if (change->new->st_size > MAX_DIGEST)
+        return json_object_set_new(row, "too_large", json_true());
+    digest_init(&digest);
+    if (S_ISLNK(change->new->st_mode)) {
+        n = readlinkat(change->new_parent, change->name, chunk, sizeof chunk);
+        if (n < 0)
+            return -errno;
+        digest_add(&digest, chunk, (size_t)n);
+    } else {
+        auto_close int fd = files_open(change->new_parent, change->name, 0);
+
+        if (fd < 0)
+            return fd;
+        while ((n = read(fd, chunk, sizeof chunk)) > 0)
+            digest_add(&digest, chunk, (size_t)n);
+        if (n < 0)
+            return -errno;
+    }
+    digest_end_hex(&digest, hex);
+    return json_object_set_new(row, "sha256", json_string(hex));
+}
+
 /* A directory that was made for another place to be mounted on is nobody's change. */
 static bool leads_to_place(const struct job *job, const char *path) {
     size_t length = strlen(path);
@@ -378,6 +410,8 @@ static int list_change(void *context, const struct change *change, struct rollbo
     }
     if (r == 0 && listing->job->text)
         r = add_diff(listing, change, shown.data, row);
+    if (r == 0 && listing->job->digests)
+        r = add_digest(change, row);
     if (r == 0) {
         r = json_array_append_new(listing->changes, row);
         row = NULL;

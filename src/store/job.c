@@ -91,6 +91,7 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job on standard input is not a JSON object (line %d: %s)", problem.line, problem.text);
     }
     job.text = json_is_true(json_object_get(job.root, "text"));
+    job.digests = json_is_true(json_object_get(job.root, "digests"));
     job.force = json_is_true(json_object_get(job.root, "force"));
     job.kept = json_is_integer(json_object_get(job.root, "kept")) ? (int)json_integer_value(json_object_get(job.root, "kept")) : -EBADF;
     job.since_ns = json_integer_value(json_object_get(job.root, "since_ns"));

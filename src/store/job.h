@@ -35,7 +35,7 @@ struct job {
     size_t n_places;
     int *lower, *upper;         /* descriptors, bottom first; ours now */
     size_t n_lower, n_upper;
-    bool text, force;
+    bool text, force, digests;
     int kept;                   /* commit: a socket that gets the directories that were replaced, instead of their being removed; -EBADF */
     int64_t since_ns;           /* commit: host files changed later (ctime) are conflicts; 0: not checked */
 };

@@ -320,13 +320,14 @@ SNAPSHOT = ["snapshot", "fork", "restore", "reset", "tree", "diff", "commit", "d
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
 STORE = ["store path", "store gc", "store fsck", "store df"]
 ENGINE = ["engine start", "engine status", "engine stop"]
-COMMANDS = ["run", "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "cp", *SESSION[3:], *SNAPSHOT, *IMAGE, *STORE, *ENGINE, "completion", "version", "help"]
+RECORD = ["record", "replay", "verify"]
+COMMANDS = ["run", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "cp", *SESSION[3:], *SNAPSHOT, *IMAGE, *STORE, *ENGINE, "completion", "version", "help"]
 
 
 def page_of(command):
     """The man page that a command's options are in."""
     first = command.split()[0]
-    for group, commands in (("session", SESSION), ("snapshot", SNAPSHOT), ("image", IMAGE)):
+    for group, commands in (("session", SESSION), ("snapshot", SNAPSHOT), ("image", IMAGE), ("record", RECORD)):
         if command in commands:
             return f"rollbox-{group}.1.scd"
     return f"rollbox-{first}.1.scd" if first in ("run", "batch", "doctor", "policy", "cp", "store", "engine") else "rollbox.1.scd"

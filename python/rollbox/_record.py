@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record: how the trajectories of sandboxes are to be recorded.
+
+The engine's recorder writes to a descriptor of ours: a file's, one that the caller has, or a pipe of which a thread here reads lines and
+calls the caller back. A sandbox' Handle has its Recording, which knows, after the close, what became of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import stat
+import threading
+import warnings
+from typing import Any, Callable, Dict, Optional, Sequence, Union
+
+from . import _ffi
+from ._errors import InvalidArgument, RollboxError
+from ._trajectory import Step, Trajectory
+
+Target = Union[str, "os.PathLike[str]", int, Callable[[Step], Any]]
+
+_JOIN_SECONDS = 10.0
+
+
+class RecordWarning(RuntimeWarning):
+    """A trajectory is not whole: what it was written to was full, too slow, or gone. The commands were not affected."""
+
+
+class Record:
+    """What to record to, and how: `Sandbox(policy, record=Record("run.jsonl", redact=[...]))`; record="run.jsonl" alone is Record("run.jsonl").
+
+    to: a path; a descriptor, which stays the caller's; or a function that is called with each Step, in a thread of its own, soon after
+    the step has ended. In a path, `{name}` is the sandbox' name. Without it the first sandbox gets the path, and others (forks, and
+    later runs of the same Sandbox) get it with their name before the suffix: run.jsonl, run.box-2.jsonl. A file must be new or empty,
+    unless `force`. Forks of a sandbox that is recorded to a descriptor are not recorded.
+    keep: bytes kept of each stream and file (256 KiB); of more there are the length and a digest. max_bytes: of the whole file (1 GiB).
+    redact: extended regular expressions; what they match in a line is "[redacted]". redact_env: names of variables, whose values are
+    taken out wherever they occur. env_values: record variables' values, not their names alone. files: record with each snapshot what it has that the sandbox' beginning
+    had not, by digest; that takes as long as reading those files.
+    """
+
+    def __init__(self, to: Target, *, keep: Optional[int] = None, max_bytes: Optional[int] = None, redact: Sequence[str] = (), redact_env: Sequence[str] = (),
+                 env_values: bool = False, files: bool = False, force: bool = False) -> None:
+        if isinstance(to, bool) or not (isinstance(to, (str, int, os.PathLike)) or callable(to)):
+            raise InvalidArgument(f"record must be a path, a descriptor or a function, not {to!r}", stage="arguments")
+        for what, value in (("keep", keep), ("max_bytes", max_bytes)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
+                raise InvalidArgument(f"{what} must be a number of bytes above 0, not {value!r}", stage="arguments")
+        for what, words in (("redact", redact), ("redact_env", redact_env)):
+            if isinstance(words, str) or not all(isinstance(word, str) and word and "\0" not in word for word in words):
+                raise InvalidArgument(f"{what} must be a list of str, not {words!r}", stage="arguments")
+        self.to = to
+        self._options: Dict[str, Any] = {"stream_bytes": keep or 0, "file_bytes": max_bytes or 0, "env_values": bool(env_values), "files": bool(files)}
+        self._lists = {"redact_names": tuple(redact_env), "redact_patterns": tuple(redact)}
+        self._force = force
+        self._lock = threading.Lock()
+        self._used = False
+
+    @classmethod
+    def of(cls, record: Union["Record", Target, None]) -> Optional["Record"]:
+        """One from whatever `record=` takes."""
+        return record if record is None or isinstance(record, Record) else cls(record)
+
+    def _path(self, name: str) -> str:
+        path = os.fspath(self.to)  # type: ignore[arg-type]
+        if "{name}" in path:
+            return path.replace("{name}", name)
+        with self._lock:
+            first, self._used = not self._used, True
+        if first:
+            return path
+        base, suffix = os.path.splitext(path)
+        return f"{base}.{name}{suffix}"
+
+    def _open(self, name: str) -> int:
+        path = self._path(name)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_size:
+            if not self._force:
+                os.close(fd)
+                raise InvalidArgument(f"record: there is something in {path} already; remove it, or use Record({path!r}, force=True)", stage="arguments")
+            os.ftruncate(fd, 0)
+        return fd
+
+    def start(self, handle: Any, child: bool = False) -> None:
+        """Records a sandbox from now on (child: one that was forked from it)."""
+        if isinstance(self.to, int):
+            if not child:
+                handle.recording = Recording(handle, self, os.dup(self.to))
+        elif isinstance(self.to, (str, os.PathLike)):
+            handle.recording = Recording(handle, self, self._open(handle.name))
+        else:
+            ours, theirs = os.pipe()
+            try:
+                recording = Recording(handle, self, theirs)
+            except BaseException:
+                os.close(ours)
+                raise
+            recording.call_back(ours, self.to)
+            handle.recording = recording
+
+    def options(self, fd: int) -> _ffi.RecordOptions:
+        options = _ffi.RecordOptions(size=ctypes.sizeof(_ffi.RecordOptions), fd=fd, **self._options)
+        for key, words in self._lists.items():
+            array = (ctypes.c_char_p * (len(words) + 1))(*(word.encode("utf-8", "surrogateescape") for word in words), None)
+            setattr(options, key, array)
+        return options
+
+
+class Recording:
+    """One sandbox being recorded. `state` is what `Sandbox.recorded` tells."""
+
+    def __init__(self, handle: Any, record: Record, take_fd: int) -> None:
+        self.state: Dict[str, Any] = {}
+        self._thread: Optional[threading.Thread] = None
+        try:
+            options = record.options(take_fd)
+            self.state = handle.json("rollbox_record", ctypes.byref(options))
+        finally:
+            os.close(take_fd)       # the engine has its own
+
+    def call_back(self, take_fd: int, function: Callable[[Step], Any]) -> None:
+        self._thread = threading.Thread(target=_follow, args=(take_fd, function, self.state), name="rollbox-record", daemon=True)
+        self._thread.start()
+
+    def end(self, answer: Dict[str, Any]) -> None:
+        """The sandbox is closed; `answer` is what the engine said of the record."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+        problem = self.state.get("problem")
+        self.state.update(answer.get("record") or {"complete": False, "error": "the engine is gone"})
+        if problem is not None:
+            self.state.update(complete=False, error=problem)
+        if not self.state.get("complete"):
+            warnings.warn(f"the trajectory {self.state.get('id')} is not whole: {self.state.get('error') or 'its end could not be written'}", RecordWarning, stacklevel=4)
+
+
+def _follow(fd: int, function: Callable[[Step], Any], state: Dict[str, Any]) -> None:
+    """Calls `function` with the steps that come out of a pipe. It raising ends that; the record goes on into nothing."""
+    try:
+        with open(fd, "rb") as file:
+            for step in Trajectory(file, "the record"):
+                function(step)
+    except RollboxError as problem:
+        state.setdefault("problem", str(problem))
+    except Exception as problem:
+        state.setdefault("problem", f"the record's function raised {type(problem).__name__}: {problem}")
+
+
+def close_answer(text: str) -> Dict[str, Any]:
+    """What rollbox_sandbox_finish said."""
+    answer: Dict[str, Any] = json.loads(text) if text else {}
+    return answer

@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trajectory: reads what was done in a sandbox and what came of it (docs/trajectories.md has the format).
+
+A file may have been cut off anywhere (its writer killed, a full disk) or changed since. What is whole is yielded, step by step, however
+large the file is; what is not is told by `complete`, `torn`, `changed_line` once all was read.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+from dataclasses import dataclass, field
+from typing import IO, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+
+from ._errors import FeatureMissing, InvalidArgument
+
+FORMAT = "rollbox-trajectory/1"
+
+_KEPT = ("text", "base64", "truncated")
+
+
+@dataclass(frozen=True)
+class Content:
+    """A stream or file of a step: `size` in bytes, `sha256` of all of it (None if it was withheld), `data` what was kept of it: all unless `truncated`. `withheld`: rules for
+    secrets could not be applied to it, so nothing was kept."""
+
+    size: int
+    sha256: Optional[str]
+    data: bytes
+    truncated: bool = False
+    withheld: bool = False
+
+    @property
+    def text(self) -> str:
+        """`data` as UTF-8, what is not replaced."""
+        return self.data.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True)
+class Action:
+    """What was done: `kind` is "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "files", "fork", "reset", "commit", "signal" or "note" (whose `data` it has); the other attributes are those that the kind has. `argv` and
+    `path` are str; what is not UTF-8 in them is as os.fsdecode has it. `env` are the variables' names, `env_values` their values if those were recorded. `fields` is all of it as in the file."""
+
+    kind: str
+    argv: Sequence[str] = ()
+    cwd: Optional[str] = None
+    env: Sequence[str] = ()
+    env_values: Optional[Mapping[str, str]] = None
+    stdin: Optional[Content] = None
+    files: Mapping[str, Content] = field(default_factory=dict)
+    timeout: Optional[float] = None
+    path: Optional[str] = None
+    content: Optional[Content] = None
+    snapshot: Optional[str] = None
+    count: Optional[int] = None
+    data: Any = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What came of it: `outcome` of a command as of a Result ("exit", "signal", "timeout", ...), of anything else "done" or "error"; `error` is the code of one. `changes`, of "files": {"path", "change", "type", "size", "sha256", ...} of each file that
+    is not as it was in the beginning. `stdout_cut`, `stderr_cut`: there was more than
+    the output limit."""
+
+    outcome: str
+    exit_code: Optional[int] = None
+    signal: Optional[int] = None
+    stdout: Optional[Content] = None
+    stderr: Optional[Content] = None
+    stdout_cut: bool = False
+    stderr_cut: bool = False
+    snapshot: Optional[str] = None
+    error: Optional[str] = None
+    changes: Optional[Sequence[Mapping[str, Any]]] = None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a command used."""
+
+    wall_ms: float
+    cpu_ms: float
+    peak_memory_bytes: int
+    processes_peak: int
+
+
+@dataclass(frozen=True)
+class Child:
+    """A sandbox that a fork made."""
+
+    id: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One action with its observation. `number` counts actions as they were asked for, from 1; steps are in the file, and are yielded, as they ended, and `begun_at` is how many had ended when this
+    one began. `time` is its end in seconds since 1970; `digest` is of all up to here: equal digests, equal histories. `sandbox` is the id of whose step it is."""
+
+    sandbox: str
+    number: int
+    begun_at: int
+    time: float
+    action: Action
+    observation: Observation
+    resources: Optional[Resources]
+    children: Sequence[Child]
+    message: Optional[str]
+    digest: str
+
+
+@dataclass(frozen=True)
+class Parent:
+    """Where a fork came from: the sandbox' id; its step, if that was recorded; the snapshot; the digest of its record there."""
+
+    id: str
+    step: Optional[int]
+    snapshot: Optional[str]
+    digest: Optional[str]
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line. `policy` has no values of variables unless they were asked for; `fields` is all of it as in the file."""
+
+    rollbox: str
+    id: str
+    name: str
+    parent: Optional[Parent]
+    from_beginning: bool
+    time: float
+    policy: Mapping[str, Any]
+    policy_sha256: str
+    image: Optional[str]
+    image_sha256: Optional[str]
+    random_seed: Optional[int]
+    time_start: Optional[str]
+    isolation: Mapping[str, Any]
+    digest: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class End:
+    """The last line; without it more may have happened: `reason` is "closed", or why it ended early: "file_limit", "lost" (the recorder could not keep up) or "engine_lost"."""
+
+    reason: str
+    steps: int
+
+
+# ---- digests
+
+
+def _hash_value(to: Any, value: Any) -> None:
+    if value is None:
+        to.update(b"n0;")
+    elif isinstance(value, bool):
+        to.update(b"b1;" if value else b"b0;")
+    elif isinstance(value, int):
+        to.update(b"i%d;" % value)
+    elif isinstance(value, float):
+        to.update(b"r%.12g;" % value)
+    elif isinstance(value, str):
+        data = value.encode("utf-8", "surrogatepass")
+        to.update(b"s%d;" % len(data))
+        to.update(data)
+    elif isinstance(value, list):
+        to.update(b"a%d;" % len(value))
+        for item in value:
+            _hash_value(to, item)
+    else:
+        skipped = _KEPT if "sha256" in value else ()
+        keys = sorted((key for key in value if key not in skipped), key=lambda key: key.encode("utf-8", "surrogatepass"))
+        to.update(b"o%d;" % len(keys))
+        for key in keys:
+            _hash_value(to, key)
+            _hash_value(to, value[key])
+
+
+def chain_begin(header: Mapping[str, Any]) -> str:
+    """The digest that a trajectory with this header begins with."""
+    chain = hashlib.sha256()
+    image, parent = header.get("image") or {}, header.get("parent") or {}
+    for part in (FORMAT, header["policy_sha256"], image.get("sha256") or "", parent.get("digest") or ""):
+        _hash_value(chain, part)
+    return chain.hexdigest()
+
+
+def chain_add(digest: str, action: Any, observation: Any) -> str:
+    """The digest after a step with this action and observation, as they are in the file."""
+    chain = hashlib.sha256()
+    for part in (digest, action, observation):
+        _hash_value(chain, part)
+    return chain.hexdigest()
+
+
+# ---- lines
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return base64.b64decode(value["base64"]).decode("utf-8", "surrogateescape")
+
+
+def _content(value: Any) -> Optional[Content]:
+    if not isinstance(value, dict) or "bytes" not in value:
+        return None
+    raw = base64.b64decode(value["base64"]) if "base64" in value else value.get("text", "").encode("utf-8", "surrogatepass")
+    return Content(value["bytes"], value.get("sha256"), raw, bool(value.get("truncated")), bool(value.get("withheld")))
+
+
+def _action(row: Mapping[str, Any]) -> Action:
+    env, timeout, files = row.get("env", ()), row.get("timeout_ms"), {}
+    for item in row.get("files", ()):
+        content = _content(item.get("content"))
+        if content is not None:
+            files[_text(item["path"])] = content
+    return Action(
+        kind=row["kind"], argv=tuple(_text(word) for word in row.get("argv", ())), cwd=_text(row["cwd"]) if row.get("cwd") is not None else None,
+        env=tuple(_text(name) for name in env), env_values={name: _text(value) for name, value in env.items()} if isinstance(env, dict) else None,
+        stdin=_content(row.get("stdin")), files=files, timeout=timeout / 1000 if timeout is not None else None,
+        path=_text(row["path"]) if row.get("path") is not None else None, content=_content(row.get("content")), snapshot=row.get("snapshot"),
+        count=row.get("count"), data=row.get("data"), fields=row)
+
+
+def _observation(row: Mapping[str, Any]) -> Observation:
+    return Observation(
+        outcome=row["outcome"], exit_code=row.get("exit_code"), signal=row.get("signal"), stdout=_content(row.get("stdout")),
+        stderr=_content(row.get("stderr")), stdout_cut=bool(row.get("stdout_cut")), stderr_cut=bool(row.get("stderr_cut")),
+        snapshot=row.get("snapshot"), error=(row.get("error") or {}).get("code"), changes=row.get("changes"))
+
+
+def _step(row: Mapping[str, Any], sandbox: str) -> Step:
+    used = row.get("resources")
+    if type(row["step"]) is not int or type(row["begun_at"]) is not int or not isinstance(row["digest"], str) or not isinstance(row["action"], dict):
+        raise ValueError("a step's numbers, digest and action are none")
+    return Step(
+        sandbox=sandbox, number=row["step"], begun_at=row["begun_at"], time=row.get("time_ns", 0) / 1e9, action=_action(row["action"]),
+        observation=_observation(row["observation"]),
+        resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"]) if used else None,
+        children=tuple(Child(child["id"], child["name"]) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
+        digest=row["digest"])
+
+
+def _header(row: Mapping[str, Any]) -> Header:
+    parent, image = row.get("parent"), row.get("image") or {}
+    return Header(
+        rollbox=row.get("rollbox", ""), id=row["sandbox"]["id"], name=row["sandbox"]["name"],
+        parent=Parent(parent["id"], parent.get("step"), parent.get("snapshot"), parent.get("digest")) if parent else None,
+        from_beginning=bool(row.get("from_beginning", True)), time=row.get("time_ns", 0) / 1e9, policy=row["policy"], policy_sha256=row["policy_sha256"],
+        image=image.get("name"), image_sha256=image.get("sha256"), random_seed=row.get("random_seed"), time_start=row.get("time_start"),
+        isolation=row.get("isolation") or {}, digest=row["digest"], fields=row)
+
+
+_COLUMNS: Tuple[Tuple[str, str], ...] = (
+    ("sandbox", "string"), ("step", "int64"), ("begun_at", "int64"), ("time", "float64"), ("kind", "string"), ("argv", "list"), ("cwd", "string"), ("path", "string"), ("snapshot", "string"),
+    ("timeout", "float64"), ("stdin", "binary"), ("outcome", "string"), ("exit_code", "int64"), ("signal", "int64"), ("error", "string"), ("stdout", "binary"), ("stdout_bytes", "int64"),
+    ("stdout_sha256", "string"), ("stderr", "binary"), ("stderr_bytes", "int64"), ("stderr_sha256", "string"), ("wall_ms", "float64"), ("cpu_ms", "float64"), ("peak_memory_bytes", "int64"),
+    ("processes_peak", "int64"), ("children", "list"), ("digest", "string"))
+
+
+def _row(step: Step) -> Dict[str, Any]:
+    action, seen, used = step.action, step.observation, step.resources
+    content = action.content if action.content is not None else action.stdin
+    return {
+        "sandbox": step.sandbox, "step": step.number, "begun_at": step.begun_at, "time": step.time, "kind": action.kind,
+        "argv": list(action.argv), "cwd": action.cwd, "path": action.path, "snapshot": seen.snapshot or action.snapshot, "timeout": action.timeout,
+        "stdin": content.data if content else None, "outcome": seen.outcome, "exit_code": seen.exit_code, "signal": seen.signal, "error": seen.error,
+        "stdout": seen.stdout.data if seen.stdout else None, "stdout_bytes": seen.stdout.size if seen.stdout else None,
+        "stdout_sha256": seen.stdout.sha256 if seen.stdout else None, "stderr": seen.stderr.data if seen.stderr else None,
+        "stderr_bytes": seen.stderr.size if seen.stderr else None, "stderr_sha256": seen.stderr.sha256 if seen.stderr else None,
+        "wall_ms": used.wall_ms if used else None, "cpu_ms": used.cpu_ms if used else None,
+        "peak_memory_bytes": used.peak_memory_bytes if used else None, "processes_peak": used.processes_peak if used else None,
+        "children": [child.id for child in step.children], "digest": step.digest}
+
+
+class Trajectory:
+    """A trajectory, read from a binary file. Iterate over it for its steps; again, where the file can seek.
+
+    `header`, a Header, is there at once. The others are known once all steps were yielded: `end` (an End, or None: it was cut off, and more may have happened), `torn` (half a line is left out at the
+    end), `changed_line` (the number of the first line whose digest is not that of what the lines up to it say: the file was changed after it was written; or None) and `complete`: whole, and as it was
+    written. A line that is none raises InvalidArgument, with its number.
+    """
+
+    def __init__(self, file: IO[bytes], name: str = "trajectory") -> None:
+        self._file = file
+        self._name = name
+        self._line = 0
+        self.end: Optional[End] = None
+        self.torn = False
+        self.changed_line: Optional[int] = None
+        self.header = self._read_header()
+        self._fresh = True
+
+    @classmethod
+    def open(cls, path: Union[str, "os.PathLike[str]"]) -> "Trajectory":
+        """Opens a file. Use it in a `with`, or `close` it."""
+        file = io.open(path, "rb")
+        try:
+            return cls(file, os.fspath(path))
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "Trajectory":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that happened is in it, as it was written. False until all was read."""
+        return self.end is not None and self.end.reason == "closed" and self.changed_line is None
+
+    def _wrong(self, what: str) -> InvalidArgument:
+        return InvalidArgument(f"{self._name}:{max(self._line, 1)}: {what}", stage="arguments")
+
+    def _next(self) -> Optional[Dict[str, Any]]:
+        line = self._file.readline()
+        if not line.endswith(b"\n"):
+            self.torn = bool(line)
+            return None
+        self._line += 1
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
+            raise self._wrong("is no JSON object")
+        return row
+
+    def _check(self, digest: str, now: str) -> None:
+        if digest != now and self.changed_line is None:
+            self.changed_line = self._line
+        self._digest = digest
+
+    def _read_header(self) -> Header:
+        row = self._next()
+        if row is None:
+            raise self._wrong("there is no whole line in it: it is empty, or was cut off at its very beginning")
+        if row.get("format") != FORMAT:
+            raise self._wrong(f"is no trajectory of a format that this version reads ({FORMAT})")
+        try:
+            header = _header(row)
+            self._check(header.digest, chain_begin(row))
+        except (KeyError, TypeError, AttributeError, ValueError) as problem:
+            raise self._wrong("is no header of a trajectory") from problem
+        return header
+
+    def __iter__(self) -> Iterator[Step]:
+        if not self._fresh:
+            self._file.seek(0)
+            self._line, self.end, self.torn, self.changed_line = 0, None, False, None
+            self._read_header()
+        self._fresh = False
+        while True:
+            row = self._next()
+            if row is None:
+                return
+            if self.end is not None:
+                raise self._wrong("comes after the end of the trajectory")
+            try:
+                if "end" in row:
+                    self.end = End(row["end"]["reason"], row["end"]["steps"])
+                    self._check(row["digest"], self._digest)
+                    continue
+                step = _step(row, self.header.id)
+                self._check(step.digest, chain_add(self._digest, row["action"], row["observation"]))
+            except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as problem:
+                raise self._wrong("is no step of a trajectory") from problem
+            yield step
+
+    def steps(self) -> List[Step]:
+        """All steps, by their number."""
+        return sorted(self, key=lambda step: step.number)
+
+    # Tables
+
+    def to_rows(self) -> List[Dict[str, Any]]:
+        """A flat dict a step, with the same keys for each."""
+        return [_row(step) for step in self]
+
+    def to_arrow(self) -> Any:
+        """The same as a pyarrow.Table. Raises FeatureMissing without pyarrow."""
+        pyarrow = _pyarrow()
+        types = {"string": pyarrow.string(), "int64": pyarrow.int64(), "float64": pyarrow.float64(), "binary": pyarrow.large_binary(), "list": pyarrow.list_(pyarrow.string())}
+        rows = self.to_rows()
+        for row in rows:            # Arrow's strings are UTF-8
+            for key in ("cwd", "path"):
+                row[key] = _plain(row[key])
+            row["argv"] = [_plain(word) for word in row["argv"]]
+        return pyarrow.Table.from_pylist(rows, schema=pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS]))
+
+    def to_parquet(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes that table to a file. Raises FeatureMissing without pyarrow."""
+        table = self.to_arrow()
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(table, os.fspath(path))
+
+
+def _plain(text: Optional[str]) -> Optional[str]:
+    return None if text is None else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as problem:
+        raise FeatureMissing("tables need pyarrow, which is not installed: pip install pyarrow (to_rows() works without)", stage="arguments") from problem
+    return pyarrow

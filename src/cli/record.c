@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rollbox record: one command in one sandbox, as rollbox run, with its trajectory in a file.
+ *
+ * The sandbox is one that lives, for as long as its one command does, as trajectories are of those. The command's input is read to its end before it starts: what is typed while it runs could not be given to it
+ * again. Its output goes through pipes to our own streams as it comes.
+ */
+#include "cli/record.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "cli/cli.h"
+#include "cli/outcome.h"
+#include "cli/policy.h"
+#include "cli/private.h"
+#include "cli/relay.h"
+#include "cli/signals.h"
+#include "policy/policy.h"
+
+#define INPUT_MOST (256u << 20)
+
+/* ---- the trajectory ----------------------------------------------------------------------------------------------- */
+
+static int open_for_record(const struct options *options, const char *path, int *ret_fd, struct rollbox_error *error) {
+    /* Without waiting for somebody to read a pipe. */
+    auto_close int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+    struct stat st;
+
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot open it for a trajectory: %s", path, errno == ENXIO ? "nobody reads that pipe" : strerror(errno));
+    if (S_ISREG(st.st_mode) && st.st_size && !options_has(options, OPTION_OVERWRITE))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "%.600s: there is something in it already; remove it, or use --force", path);
+    if (S_ISREG(st.st_mode) && st.st_size && ftruncate(fd, 0) < 0)
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot empty it: %s", path, strerror(errno));
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+int record_open(const struct options *options, const char *path, int *ret_fd) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+
+    return open_for_record(options, path, ret_fd, &error) < 0 ? cli_fail_error(options, &error) : 0;
+}
+
+static const char **texts_of(const struct options *options, enum option_id id) {
+    const char **texts = calloc(options->n_uses + 1, sizeof *texts);
+    size_t n = 0;
+
+    for (size_t i = 0; texts && i < options->n_uses; i++)
+        if (options->uses[i].option->id == id)
+            texts[n++] = options->uses[i].value;
+    return texts;
+}
+
+static int read_size(const struct options *options, enum option_id id, uint64_t *ret_bytes, struct rollbox_error *error) {
+    const struct option_use *use = options_last(options, id);
+
+    if (!use || (policy_parse_size(use->value, ret_bytes) == 0 && *ret_bytes))
+        return 0;
+    error->code = ROLLBOX_ERR_INVALID_ARGUMENT;
+    (void)snprintf(error->message, sizeof error->message, "--%s %.100s: must be a size above 0, such as 1M", use->option->name, use->value);
+    return -EINVAL;
+}
+
+int record_start(const struct options *options, struct rollbox_sandbox *sandbox, int fd, struct rollbox_error *error) {
+    auto_free const char **names = texts_of(options, OPTION_REDACT_ENV);
+    auto_free const char **patterns = texts_of(options, OPTION_REDACT);
+    struct rollbox_record_options record = {
+        .size = sizeof record, .fd = fd, .redact_names = names, .redact_patterns = patterns, .env_values = options_has(options, OPTION_ENV_VALUES), .files = options_has(options, OPTION_RECORD_FILES),
+    };
+
+    int r = read_size(options, OPTION_KEEP, &record.stream_bytes, error);
+    if (r == 0)
+        r = read_size(options, OPTION_MAX_RECORD, &record.file_bytes, error);
+    return r < 0 ? r : rollbox_record(sandbox, &record, NULL, error);
+}
+
+int record_end(const struct options *options, struct rollbox_sandbox *take_sandbox, const char *what) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    auto_free char *json = NULL;
+    int status = 0;
+
+    if (rollbox_sandbox_finish(take_sandbox, &json, &error) < 0)
+        return cli_fail_error(options, &error);
+    json_t *answer = json_loads(json, 0, NULL);
+    const json_t *record = json_object_get(answer, "record");
+    const char *problem = json_string_value(json_object_get(record, "error"));
+    if (record && !json_is_true(json_object_get(record, "complete")))
+        status = cli_fail(options, "%s: the trajectory is not whole: it has %lld of %lld steps: %s", what ? what : "the record", (long long)json_integer_value(json_object_get(record, "written")),
+                          (long long)json_integer_value(json_object_get(record, "steps")), problem ? problem : "its end could not be written");
+    json_decref(answer);
+    return status;
+}
+
+/* The pattern with the name in it, or the pattern. NULL: out of memory. */
+static char *name_in(const char *pattern, const char *name) {
+    const char *at = strstr(pattern, "{name}");
+    char *path = NULL;
+
+    if (!at)
+        return strdup(pattern);
+    return asprintf(&path, "%.*s%s%s", (int)(at - pattern), pattern, name, at + strlen("{name}")) < 0 ? NULL : path;
+}
+
+int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, struct rollbox_error *error) {
+    const char *pattern = options_text(options, OPTION_RECORD);
+    auto_free char *path = pattern ? name_in(pattern, rollbox_sandbox_name(sandbox)) : NULL;
+    auto_close int fd = -EBADF;
+
+    if (!pattern)
+        return 0;
+    if (!path)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+    int r = open_for_record(options, path, &fd, error);
+    return r < 0 ? r : record_start(options, sandbox, fd, error);
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------- */
+
+enum stream { STREAM_OUT, STREAM_ERR, N_STREAMS };
+
+static void run_ended(struct rollbox_run *run, void *userdata) {
+    (void)run;
+    *(bool *)userdata = true;
+}
+
+/* Until the command has ended and all that it wrote is out. */
+static void pump(struct rollbox_engine *engine, struct rollbox_run *run, struct relay relays[N_STREAMS], int signal_fd, const bool *ended) {
+    bool killed = false;
+
+    for (;;) {
+        struct pollfd polls[N_STREAMS + 2];
+
+        rollbox_dispatch(engine);
+        if (*ended && relays[STREAM_OUT].state == RELAY_DONE && relays[STREAM_ERR].state == RELAY_DONE)
+            return;
+        if (!killed && !*ended && signals_caught()) {
+            killed = true;
+            rollbox_kill(run, ROLLBOX_OUTCOME_ERROR);
+        }
+        for (int i = 0; i < N_STREAMS; i++)
+            relay_poll(&relays[i], &polls[i]);
+        polls[N_STREAMS] = (struct pollfd){ .fd = signals_caught() ? -1 : signal_fd, .events = POLLIN };
+        polls[N_STREAMS + 1] = (struct pollfd){ .fd = *ended ? -1 : rollbox_engine_fd(engine), .events = POLLIN };
+        if (poll(polls, N_STREAMS + 2, -1) < 0)
+            continue;
+        for (int i = 0; i < N_STREAMS; i++)
+            if (polls[i].revents)
+                relay_ready(&relays[i]);
+    }
+}
+
+static int open_relays(const struct options *options, bool streams, struct relay relays[N_STREAMS], int ret_theirs[N_STREAMS]) {
+    for (int i = 0; i < N_STREAMS; i++) {
+        int fds[2];
+
+        relays[i] = (struct relay){ .state = RELAY_DONE, .from = -EBADF, .to = -EBADF };
+        ret_theirs[i] = -EBADF;
+        if (!streams)
+            continue;
+        if (pipe2(fds, O_CLOEXEC) < 0)
+            return cli_fail(options, "cannot make a pipe: %s", strerror(errno));
+        relay_init_output(&relays[i], fds[0], i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX);
+        ret_theirs[i] = fds[1];
+    }
+    return 0;
+}
+
+static int read_input(const struct options *options, struct buf *to) {
+    int r = options_has(options, OPTION_RECORD_INPUT) ? fd_read_all(STDIN_FILENO, INPUT_MOST, to) : 0;
+
+    return r < 0 ? cli_fail(options, "cannot read the command's input: %s", r == -EFBIG ? "it has more than 256 MiB" : strerror(-r)) : 0;
+}
+
+static int conclude(const struct options *options, struct rollbox_run *run, const struct relay relays[N_STREAMS], bool streams) {
+    const struct rollbox_result *result;
+
+    int r = rollbox_wait(run, -1, &result);
+    if (r < 0)
+        return cli_fail(options, "cannot collect the result: %s", strerror(-r));
+    if (signals_caught())
+        return CLI_EXIT_ERROR;
+    for (int i = 0; i < N_STREAMS; i++)
+        if (relays[i].error)
+            return cli_fail(options, "cannot write to standard %s: %s", i == STREAM_OUT ? "output" : "error", strerror(relays[i].error));
+    if (!streams)
+        return options_has(options, OPTION_JSON) && options->command->bit == COMMAND_RECORD ? outcome_print_json(options, result, NULL)
+                                                                                           : result->outcome == ROLLBOX_OUTCOME_ERROR ? outcome_status(options, result, UINT64_MAX) : 0;
+    return outcome_status(options, result, UINT64_MAX);
+}
+
+/* In a sandbox that is recorded. */
+static int run_in(const struct options *options, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, bool streams) {
+    struct relay relays[N_STREAMS];
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    auto_buf struct buf input = BUF_INIT;
+    struct rollbox_run *run = NULL;
+    int theirs[N_STREAMS];
+    bool ended = false;
+
+    int signal_fd = signals_catch();
+    if (signal_fd < 0)
+        return cli_fail(options, "cannot make a pipe: %s", strerror(-signal_fd));
+    int status = open_relays(options, streams, relays, theirs);
+    if (!status)
+        status = read_input(options, &input);
+    struct rollbox_exec_options exec = {
+        .size = sizeof exec,
+        .argv = options->n_rest ? (const char *const *)options->rest : NULL,
+        .stdin_data = input.length ? input.data : NULL,
+        .stdin_length = input.length,
+        .timeout_ms = -1,
+        .output_limit = -1,
+        .input_fd = -1,
+        .stream_fds = { theirs[STREAM_OUT], theirs[STREAM_ERR] },
+        .callback = run_ended,
+        .userdata = &ended,
+    };
+    if (!status && rollbox_exec(sandbox, &exec, &run, &error) < 0)
+        status = outcome_fail(options, &error);
+    for (int i = 0; i < N_STREAMS; i++)
+        close_fd(&theirs[i]);
+    if (!status) {
+        pump(engine, run, relays, signal_fd, &ended);
+        status = conclude(options, run, relays, streams);
+    }
+    for (int i = 0; i < N_STREAMS; i++)
+        relay_done(&relays[i]);
+    rollbox_run_free(run);
+    return status;
+}
+
+int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy, size_t policy_length, int fd, const char *path, bool streams, int *ret_status) {
+    const struct rollbox_sandbox_options sandbox_options = { .size = sizeof sandbox_options };
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    struct rollbox_sandbox *sandbox = NULL;
+    struct rollbox_plan *plan;
+
+    if (rollbox_prepare(engine, policy, policy_length, &plan, &error) < 0 || rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 ||
+        record_start(options, sandbox, fd, &error) < 0) {
+        (void)rollbox_sandbox_close(sandbox, NULL);
+        return outcome_fail(options, &error);
+    }
+    *ret_status = run_in(options, engine, sandbox, streams);
+    return record_end(options, sandbox, path);
+}
+
+int cmd_record(const struct options *options) {
+    const char *path = options_text(options, OPTION_RECORD_OUTPUT);
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    struct rollbox_engine *engine;
+    struct cli_policy policy;
+    auto_close int fd = -EBADF;
+    int command_status = 0;
+
+    if (!path)
+        return cli_fail(options, "where to is missing: rollbox record -o FILE -- COMMAND");
+    private_start(options);
+    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
+    if (status)
+        return error.code ? outcome_fail(options, &error) : status;
+    status = record_open(options, path, &fd);
+    if (!status && cli_engine_open(options, &engine, &error) < 0) {
+        status = outcome_fail(options, &error);
+    } else if (!status) {
+        status = record_run(options, engine, policy.text, policy.length, fd, path, !options_has(options, OPTION_JSON), &command_status);
+        rollbox_engine_close(engine);
+    }
+    cli_policy_done(&policy);
+    if (signals_caught()) {
+        private_end();
+        signals_die(signals_caught());
+    }
+    return status ? status : command_status;
+}

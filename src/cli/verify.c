@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rollbox verify: does the same history come of the same actions?
+ *
+ * Two trajectories are compared step by step: a record and a replay of it, two records, or two runs of one command. What is said of the first step that differs is where, at which byte, what each has there, and
+ * what may lie behind it, which is a guess from the two values.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "cli/cli.h"
+#include "cli/outcome.h"
+#include "cli/policy.h"
+#include "cli/private.h"
+#include "cli/record.h"
+#include "cli/replay.h"
+#include "cli/signals.h"
+#include "record/compare.h"
+
+#define EXIT_DIVERGED 1
+
+/* What is compared, and what each is called. */
+struct pair {
+    struct reader readers[2];
+    int fds[2];
+    bool open[2];
+    const char *names[2];
+};
+
+static void pair_done(struct pair *pair) {
+    for (int i = 0; i < 2; i++) {
+        if (pair->open[i])
+            reader_done(&pair->readers[i]);
+        close_fd(&pair->fds[i]);
+    }
+}
+
+static int open_one(const struct options *options, struct pair *pair, int i, const char *path, const char *name) {
+    int status = replay_read(options, path, &pair->fds[i], &pair->readers[i]);
+
+    pair->open[i] = !status;
+    pair->names[i] = name;
+    return status;
+}
+
+/* A memory file, whose beginning is read once it is written. */
+static int open_memory(const struct options *options, int *ret_fd) {
+    *ret_fd = memfd_create("rollbox-trajectory", MFD_CLOEXEC);
+    return *ret_fd < 0 ? cli_fail(options, "cannot make a memory file: %s", strerror(errno)) : 0;
+}
+
+static int open_written(const struct options *options, struct pair *pair, int i, int fd, const char *name) {
+    char path[32];
+
+    (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return open_one(options, pair, i, path, name);
+}
+
+/* ---- the comparison ----------------------------------------------------------------------------------------------- */
+
+static int next(const struct options *options, struct reader *reader, struct step **ret_step) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+
+    *ret_step = NULL;
+    return reader_next(reader, ret_step, &error) < 0 ? cli_fail_error(options, &error) : 0;
+}
+
+/* 0 and whether they part; or an exit status after a line. */
+static int compare(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, uint64_t *ret_equal) {
+    const json_t *headers[2] = { pair->readers[0].header, pair->readers[1].header };
+    int status = 0;
+
+    *ret_equal = 0;
+    *ret_diverged = false;
+    if (!json_equal(json_object_get(headers[0], "policy_sha256"), json_object_get(headers[1], "policy_sha256")))
+        cli_fail(options, "the two were made under different policies");
+    while (!status && !*ret_diverged) {
+        struct step *steps[2] = { NULL, NULL };
+
+        for (int i = 0; i < 2 && !status; i++)
+            status = next(options, &pair->readers[i], &steps[i]);
+        /* One that is cut off is equal as far as it goes. */
+        bool is_end = (!steps[0] && !pair->readers[0].end_reason) || (!steps[1] && !pair->readers[1].end_reason) || (!steps[0] && !steps[1]);
+        int r = status || is_end ? 0 : compare_steps(steps[0], steps[1], ret_divergence);
+        if (r < 0)
+            status = cli_fail(options, "out of memory");
+        *ret_diverged = r > 0;
+        *ret_equal += !status && !is_end && r == 0;
+        for (int i = 0; i < 2; i++)
+            step_free(steps[i]);
+        if (is_end)
+            break;
+    }
+    return status;
+}
+
+/* What would make it repeat; NULL: nothing that we know of. */
+static const char *hint_of(const struct divergence *divergence, const struct pair *pair) {
+    const json_t *header = pair->readers[0].header;
+    bool seeded = json_is_integer(json_object_get(header, "random_seed")), timed = json_is_string(json_object_get(header, "time_start"));
+
+    if (!strcmp(divergence->source, "time") && !timed)
+        return "the policy has no time_start (--time-start), which makes clocks begin alike";
+    if ((!strcmp(divergence->source, "randomness") || !strcmp(divergence->source, "order") || !strcmp(divergence->source, "pid")) && !seeded)
+        return "the policy has no random_seed (--seed), which makes random bytes, addresses and hashes repeat";
+    if (!strcmp(divergence->source, "randomness") && !timed)
+        return "the policy has no time_start (--time-start): many programs seed their random numbers from the clock";
+    return NULL;
+}
+
+static json_t *described(const struct divergence *divergence, const struct pair *pair) {
+    json_t *object = json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)divergence->step, "kind", divergence->kind, "where", divergence->where, "source", divergence->source, "why", divergence->why);
+
+    json_object_set_new(object, "offset", divergence->offset < 0 ? json_null() : json_integer(divergence->offset));
+    json_object_set_new(object, "hint", hint_of(divergence, pair) ? json_string(hint_of(divergence, pair)) : json_null());
+    for (int i = 0; i < 2; i++)
+        json_object_set_new(object, i ? "second" : "first", json_pack("{s:s, s:o}", "of", pair->names[i], "value", json_loads(divergence->values[i].data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)));
+    return object;
+}
+
+static int tell_json(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
+    json_t *object = json_pack("{s:s, s:I, s:b}", "verdict", diverged ? "diverged" : "equal", "steps", (json_int_t)n_equal, "whole", whole);
+
+    json_object_set_new(object, "divergence", diverged ? described(divergence, pair) : json_null());
+    auto_free char *text = object ? json_dumps(object, JSON_ENSURE_ASCII) : NULL;
+    json_decref(object);
+    if (!text)
+        return cli_fail(options, "out of memory");
+    printf("%s\n", text);
+    return cli_flush(options, diverged ? EXIT_DIVERGED : 0);
+}
+
+static int tell(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal) {
+    bool colours = cli_colours(STDOUT_FILENO);
+    int width = (int)MAX(strlen(pair->names[0]), strlen(pair->names[1]));
+
+    if (!diverged) {
+        printf("%sequal%s: %" PRIu64 " step%s\n", colours ? "\033[32m" : "", colours ? "\033[0m" : "", n_equal, n_equal == 1 ? "" : "s");
+        return cli_flush(options, 0);
+    }
+    printf("%sdiverged%s at step %" PRIu64 " (%s): %s", colours ? "\033[31m" : "", colours ? "\033[0m" : "", divergence->step, divergence->kind, divergence->where);
+    if (divergence->offset >= 0)
+        printf(", byte %" PRId64, divergence->offset);
+    printf("\n");
+    for (int i = 0; i < 2; i++)
+        printf("  %-*s  %s\n", width, pair->names[i], divergence->values[i].data);
+    printf("  likely source: %s (a guess: %s)\n", divergence->source, divergence->why);
+    if (hint_of(divergence, pair))
+        printf("  %s\n", hint_of(divergence, pair));
+    return cli_flush(options, EXIT_DIVERGED);
+}
+
+static int conclude(const struct options *options, struct pair *pair) {
+    struct divergence divergence = { 0 };
+    bool diverged;
+    uint64_t n_equal;
+
+    int status = compare(options, pair, &diverged, &divergence, &n_equal);
+    if (status)
+        return status;
+    unsigned warnings = 0;
+    for (int i = 0; i < 2; i++)
+        warnings += replay_warn(options, &pair->readers[i]);
+    status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, n_equal, !warnings) : tell(options, pair, diverged, &divergence, n_equal);
+    divergence_done(&divergence);
+    return status;
+}
+
+/* ---- what is compared --------------------------------------------------------------------------------------------- */
+
+static int two_files(const struct options *options, struct pair *pair) {
+    int status = open_one(options, pair, 0, options->rest[0], options->rest[0]);
+
+    return status ? status : open_one(options, pair, 1, options->rest[1], options->rest[1]);
+}
+
+/* The record, and a replay of it. */
+static int against_record(const struct options *options, struct pair *pair) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    auto_close int from = -EBADF, memory = -EBADF;
+    struct rollbox_engine *engine;
+    struct reader reader;
+    uint64_t steps;
+
+    int status = replay_read(options, options->rest[0], &from, &reader);
+    if (status)
+        return status;
+    status = open_memory(options, &memory);
+    if (!status && cli_engine_open(options, &engine, &error) < 0)
+        status = outcome_fail(options, &error);
+    else if (!status) {
+        status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno)) : replay_all(options, engine, &reader, memory, NULL, &steps);
+        rollbox_engine_close(engine);
+    }
+    reader_done(&reader);
+    if (!status)
+        status = open_one(options, pair, 0, options->rest[0], "record");
+    return status ? status : open_written(options, pair, 1, memory, "replay");
+}
+
+static int twice(const struct options *options, struct pair *pair) {
+    static const char *const names[] = { "first run", "second run" };
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    struct rollbox_engine *engine;
+    struct cli_policy policy;
+
+    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
+    if (status)
+        return error.code ? outcome_fail(options, &error) : status;
+    if (cli_engine_open(options, &engine, &error) < 0) {
+        cli_policy_done(&policy);
+        return outcome_fail(options, &error);
+    }
+    for (int i = 0; i < 2 && !status; i++) {
+        auto_close int memory = -EBADF;
+        int command_status;
+
+        status = open_memory(options, &memory);
+        if (!status)
+            status = record_run(options, engine, policy.text, policy.length, memory, NULL, false, &command_status);
+        if (!status)
+            status = command_status;
+        if (!status)
+            status = open_written(options, pair, i, memory, names[i]);
+    }
+    rollbox_engine_close(engine);
+    cli_policy_done(&policy);
+    return status;
+}
+
+static int check_operands(const struct options *options) {
+    const bool is_twice = options_has(options, OPTION_TWICE);
+
+    for (size_t i = 0; i < options->n_uses && !is_twice; i++) {
+        const struct option *option = options->uses[i].option;
+
+        if ((option->policy_key || option->id == OPTION_POLICY) && option->id != OPTION_ENV)
+            return cli_fail(options, "--%s: the record has its policy; policy options are for --twice", option->name);
+    }
+    if (!is_twice && options->n_rest > 2)
+        return cli_fail(options, "one record, or two, are compared; a command needs --twice before it: rollbox verify --twice -- COMMAND");
+    return 0;
+}
+
+int cmd_verify(const struct options *options) {
+    struct pair pair = { .fds = { -EBADF, -EBADF } };
+    int status = check_operands(options);
+
+    if (status)
+        return status;
+    if (options_has(options, OPTION_TWICE) || options->n_rest == 1)
+        private_start(options);
+    if (options_has(options, OPTION_TWICE))
+        status = twice(options, &pair);
+    else
+        status = options->n_rest == 2 ? two_files(options, &pair) : against_record(options, &pair);
+    if (!status && !signals_caught())
+        status = conclude(options, &pair);
+    pair_done(&pair);
+    if (signals_caught()) {
+        private_end();
+        signals_die(signals_caught());
+    }
+    return status;
+}

@@ -1,0 +1,1097 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Recording: what is done with a session, and what came of it, goes to the recorder (record/recorder.c), a fork of the engine's, which writes it to the descriptor that a client gave.
+ *
+ * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they end, before whoever waits for the result has it: whoever is killed then, it is recorded. Nothing here waits: what the recorder's socket has no room for is kept, within limits for all of them together, and a record that cannot keep up
+ * ends where it is, and says so (INSPECT, CLOSE). A command is never held up, and none fails, for a record's sake.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "engine/session.h"
+#include "record/record.h"
+#include "sys/syscalls.h"
+
+#define SOCKET_BYTES (1 << 20)
+#define QUEUE_BYTES (64u << 20) /* of lines, and of the streams that they hold on to */
+#define QUEUE_FDS 64u
+#define STEP_FDS 3u
+#define AGAIN_NS 10000000
+#define TOO_SLOW "the recorder does not keep up: it is written to slowly, or there is too much"
+#define CLOSE_PATIENCE_NS 2000000000ll  /* without a word of the recorder's: a reader that does not read must not keep a CLOSE waiting */
+#define CLOSE_PATIENCE_MOST_NS 30000000000ll
+#define END_PATIENCE_MS 1000
+
+struct posted {
+    struct list node;
+    uint64_t record;            /* its number */
+    struct buf message;
+    int fds[STEP_FDS];
+    size_t n_fds;
+    uint64_t bytes;
+};
+
+struct recorder {
+    struct engine *engine;
+    struct loop_source source;
+    struct loop_timer retry;
+    int fd;
+    struct list posted, records;
+    uint64_t posted_bytes;
+    unsigned posted_fds;
+    uint64_t heard;             /* how often it has told of something: that it works */
+};
+
+/* Who waits for a record's end. */
+struct closer {
+    struct list node;
+    struct client *client;
+    uint64_t serial;
+};
+
+struct record {
+    struct list node;           /* recorder->records */
+    struct engine *engine;
+    struct session *session;    /* NULL: gone */
+    uint64_t number, next_step, ended, written;
+    uint64_t heard_before;
+    uint64_t posted_bytes;      /* of what waits for the recorder */
+    unsigned posted_fds;
+    int64_t patient_until;
+    char id[48];
+    bool wants_secrets, wants_files, env_values, done, end_sent;
+    int error;
+    char message[160];
+    struct list closers;
+    struct loop_timer patience;
+};
+
+/* ---- the recorder's process ------------------------------------------------------------------------------------------- */
+
+static void on_recorder(struct loop_source *source, uint32_t events);
+
+static void become_recorder(int socket, int null) {
+    sigset_t all;
+
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    /* The engine's descriptors are what keeps sandboxes alive and clients waiting, and the standard streams are somebody's pipes. */
+    if (setsid() < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || (socket != 3 && dup2(socket, 3) < 0) || sys_close_range(4, ~0u, 0) < 0)
+        _exit(1);
+    prctl(PR_SET_NAME, "rollbox-record", 0, 0, 0);
+    _exit(recorder_run(3));
+}
+
+static int start_recorder(struct engine *engine, struct rollbox_error *error) {
+    struct recorder *recorder = calloc(1, sizeof *recorder);
+    int ends[2] = { -EBADF, -EBADF }, size = SOCKET_BYTES, r = recorder ? 0 : -ENOMEM;
+
+    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+        r = -errno;
+    auto_close int theirs = ends[1], ours = ends[0];
+    if (r == 0) {
+        (void)setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+        pid_t pid = fork();
+        if (pid == 0)
+            become_recorder(theirs, engine->null_fd);
+        r = pid < 0 ? -errno : loop_add(engine->loop, &recorder->source, ours, EPOLLIN, on_recorder);
+    }
+    if (r < 0) {
+        free(recorder);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the recorder cannot be started: %s", strerror(-r));
+    }
+    recorder->engine = engine;
+    recorder->fd = TAKE_FD(ours);
+    list_init(&recorder->posted);
+    list_init(&recorder->records);
+    engine->recorder = recorder;
+    return 0;
+}
+
+/* ---- records ---------------------------------------------------------------------------------------------------------- */
+
+static void state_text(const struct record *record, struct buf *to) {
+    buf_printf(to, "{\"id\": \"%s\", \"steps\": %llu, \"written\": %llu, \"complete\": %s, \"error\": ", record->id, (unsigned long long)(record->next_step - 1), (unsigned long long)record->written,
+               record->done && !record->error ? "true" : "false");
+    text_json(to, record->error ? record->message : NULL, strlen(record->message));
+    buf_add_text(to, "}");
+}
+
+static void answer_closers(struct record *record) {
+    list_for_each(node, &record->closers) {
+        struct closer *closer = container_of(node, struct closer, node);
+        struct buf json = BUF_INIT;
+
+        buf_add_text(&json, "{\"record\": ");
+        state_text(record, &json);
+        buf_add_text(&json, "}");
+        session_reply(closer->client, closer->serial, &json);
+        list_remove(node);
+        free(closer);
+    }
+}
+
+static void record_free(struct record *record) {
+    answer_closers(record);
+    loop_timer_clear(record->engine->loop, &record->patience);
+    list_remove(&record->node);
+    if (record->session)
+        record->session->record = NULL;
+    free(record);
+}
+
+static void fail(struct record *record, int error_number, const char *message) {
+    if (record->error)
+        return;
+    record->error = error_number;
+    snprintf(record->message, sizeof record->message, "%s", message);
+}
+
+static struct record *find(const struct recorder *recorder, uint64_t number) {
+    list_for_each(node, &recorder->records)
+        if (container_of(node, struct record, node)->number == number)
+            return container_of(node, struct record, node);
+    return NULL;
+}
+
+static void posted_free(struct recorder *recorder, struct posted *posted) {
+    struct record *record = find(recorder, posted->record);
+
+    recorder->posted_bytes -= posted->bytes;
+    recorder->posted_fds -= (unsigned)posted->n_fds;
+    if (record) {
+        record->posted_bytes -= posted->bytes;
+        record->posted_fds -= (unsigned)posted->n_fds;
+    }
+    list_remove(&posted->node);
+    for (size_t i = 0; i < posted->n_fds; i++)
+        close_fd(&posted->fds[i]);
+    buf_done(&posted->message);
+    free(posted);
+}
+
+static bool is_step(const struct buf *message) {
+    return ((const struct wire_header *)(const void *)message->data)->type == RECORD_STEP;
+}
+
+/* What it has not told yet is not told either: a record has no gaps. That it was begun is. */
+static void give_up(struct recorder *recorder, struct record *record, int error_number, const char *message) {
+    fail(record, error_number, message);
+    list_for_each(node, &recorder->posted) {
+        struct posted *posted = container_of(node, struct posted, node);
+
+        if (posted->record == record->number && is_step(&posted->message))
+            posted_free(recorder, posted);
+    }
+}
+
+static void lose_recorder(struct recorder *recorder) {
+    struct engine *engine = recorder->engine;
+
+    loop_remove(engine->loop, &recorder->source);
+    loop_timer_clear(engine->loop, &recorder->retry);
+    close_fd(&recorder->fd);
+    engine->recorder = NULL;
+    while (!list_empty(&recorder->posted))
+        posted_free(recorder, container_of(recorder->posted.next, struct posted, node));
+    list_for_each(node, &recorder->records) {
+        struct record *record = container_of(node, struct record, node);
+
+        if (!record->done)
+            fail(record, EPIPE, "the recorder was killed");
+        record->done = true;
+        list_remove(&record->node);
+        if (!record->session)
+            record_free(record);
+        else
+            answer_closers(record);
+    }
+    free(recorder);
+}
+
+/* ---- to the recorder -------------------------------------------------------------------------------------------------- */
+
+static void on_retry(struct loop_timer *timer);
+
+static void wait_for_room(struct recorder *recorder, int r) {
+    struct loop *loop = recorder->engine->loop;
+
+    /* Of what else is short than room in the socket no event tells. */
+    if (r == -EAGAIN)
+        loop_modify(loop, &recorder->source, EPOLLIN | EPOLLOUT);
+    else
+        (void)loop_timer_set(loop, &recorder->retry, clock_now_ns() + AGAIN_NS, on_retry);
+}
+
+static bool is_short(int r) {
+    return r == -EAGAIN || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM;
+}
+
+/* It can never be sent. That the recorder is gone is seen by reading. */
+static void lose_step(struct recorder *recorder, uint64_t number, int r) {
+    struct record *record = find(recorder, number);
+
+    if (record && r != -EPIPE && r != -ECONNRESET)
+        give_up(recorder, record, -r, "a step could not be told to the recorder");
+}
+
+static void flush(struct recorder *recorder) {
+    while (!list_empty(&recorder->posted)) {
+        struct posted *posted = container_of(recorder->posted.next, struct posted, node);
+        int r = wire_send(recorder->fd, &posted->message, posted->fds, posted->n_fds);
+
+        if (is_short(r)) {
+            wait_for_room(recorder, r);
+            return;
+        }
+        uint64_t number = posted->record;
+        posted_free(recorder, posted);
+        if (r < 0)
+            lose_step(recorder, number, r);
+    }
+    loop_modify(recorder->engine->loop, &recorder->source, EPOLLIN);
+}
+
+static void on_retry(struct loop_timer *timer) {
+    flush(container_of(timer, struct recorder, retry));
+}
+
+/* Whose guests write much must not end others' records: who holds most of what is short goes first. 0, or -ENOBUFS: that is the record itself. */
+static int make_room(struct recorder *recorder, const struct record *record, uint64_t bytes, size_t n_fds) {
+    for (bool freed = true;;) {
+        bool many_bytes = recorder->posted_bytes + bytes > QUEUE_BYTES, many_fds = recorder->posted_fds + n_fds > QUEUE_FDS;
+        struct record *greediest = NULL;
+
+        if (!many_bytes && !many_fds)
+            return 0;
+        list_for_each(node, &recorder->records) {
+            struct record *other = container_of(node, struct record, node);
+
+            if (!greediest || (many_bytes ? other->posted_bytes > greediest->posted_bytes : other->posted_fds > greediest->posted_fds))
+                greediest = other;
+        }
+        if (!freed || !greediest || greediest == record || (many_bytes ? record->posted_bytes + bytes >= greediest->posted_bytes : record->posted_fds + n_fds >= greediest->posted_fds))
+            return -ENOBUFS;
+        uint64_t had_bytes = recorder->posted_bytes;
+        give_up(recorder, greediest, ENOBUFS, TOO_SLOW);
+        freed = recorder->posted_bytes < had_bytes;
+    }
+}
+
+static int keep(struct recorder *recorder, struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+    bytes += message->length;
+    /* Beginnings and ends are few and small. */
+    if (is_step(message) && make_room(recorder, record, bytes, n_fds) < 0)
+        return -ENOBUFS;
+    struct posted *posted = calloc(1, sizeof *posted);
+    if (!posted)
+        return -ENOMEM;
+    list_init(&posted->node);
+    posted->record = record->number;
+    posted->message = *message;
+    *message = BUF_INIT;
+    posted->bytes = bytes;
+    recorder->posted_bytes += bytes;
+    record->posted_bytes += bytes;
+    list_add_tail(&recorder->posted, &posted->node);
+    for (size_t i = 0; i < n_fds; i++) {
+        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
+
+        if (fd < 0) {
+            posted_free(recorder, posted);
+            return -EMFILE;
+        }
+        posted->fds[posted->n_fds++] = fd;
+        recorder->posted_fds++;
+        record->posted_fds++;
+    }
+    return 0;
+}
+
+/* `bytes`: of what the descriptors hold on to. */
+static void post(struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+    struct recorder *recorder = record->engine->recorder;
+
+    if (record->done || record->end_sent || !recorder)
+        return;
+    if (buf_failed(message)) {
+        give_up(recorder, record, ENOMEM, "out of memory for a step");
+        return;
+    }
+    if (record->error && is_step(message))
+        return;
+    int r = list_empty(&recorder->posted) ? wire_send(recorder->fd, message, fds, n_fds) : -EAGAIN;
+    if (!is_short(r)) {
+        if (r < 0)
+            lose_step(recorder, record->number, r);
+        return;
+    }
+    bool first = list_empty(&recorder->posted);
+    if (keep(recorder, record, message, fds, n_fds, bytes) < 0)
+        give_up(recorder, record, ENOBUFS, TOO_SLOW);
+    else if (first)
+        wait_for_room(recorder, r);
+}
+
+static void send_end(struct record *record, const char *reason) {
+    auto_buf struct buf message = BUF_INIT;
+
+    wire_begin(&message, RECORD_END, record->number);
+    wire_add_text(&message, RECORD_REASON, record->error ? "lost" : reason);
+    post(record, &message, NULL, 0, 0);
+    record->end_sent = true;
+}
+
+static void take_state(struct record *record, const struct wire_message *message) {
+    const char *text = NULL;
+    uint64_t error_number = 0, done = 0;
+    struct wire_field field;
+    size_t position = 0;
+
+    while (wire_next(message->data, message->length, &position, &field) > 0)
+        switch (field.tag) {
+        case RECORD_STEPS: (void)wire_u64(&field, &record->written); break;
+        case RECORD_ERROR: (void)wire_u64(&field, &error_number); break;
+        case RECORD_MESSAGE: text = wire_text(&field); break;
+        case RECORD_DONE: (void)wire_u64(&field, &done); break;
+        default: break;
+        }
+    if (error_number)
+        fail(record, (int)error_number, text ? text : "the record cannot be written");
+    record->done |= done != 0;
+    if (!record->done)
+        return;
+    answer_closers(record);
+    if (!record->session)
+        record_free(record);
+}
+
+static void on_recorder(struct loop_source *source, uint32_t events) {
+    struct recorder *recorder = container_of(source, struct recorder, source);
+    static struct wire_message message;
+    int r;
+
+    if (events & EPOLLOUT)
+        flush(recorder);
+    if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
+        return;
+    while ((r = wire_receive(recorder->fd, &message)) == 1) {
+        struct record *record = find(recorder, message.header.serial);
+
+        recorder->heard++;
+        if (record)
+            take_state(record, &message);
+        wire_message_done(&message);
+    }
+    if (r != -EAGAIN && r != -EINTR)
+        lose_recorder(recorder);
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------------ */
+
+static void add_word(struct buf *to, const char *key, const char *word) {
+    wire_add_text(to, RECORD_KEY, key);
+    if (word)
+        wire_add_text(to, RECORD_WORD, word);
+    else
+        wire_add(to, RECORD_NONE, NULL, 0);
+}
+
+static void add_text(struct buf *to, const char *key, const char *text) {
+    wire_add_text(to, RECORD_KEY, key);
+    if (text)
+        wire_add(to, RECORD_TEXT, text, strlen(text));
+    else
+        wire_add(to, RECORD_NONE, NULL, 0);
+}
+
+static void add_value(struct buf *to, const char *key, enum record_tag tag, uint64_t value) {
+    wire_add_text(to, RECORD_KEY, key);
+    wire_add_u64(to, tag, value);
+}
+
+static void add_none(struct buf *to, const char *key) {
+    add_word(to, key, NULL);
+}
+
+static void open_part(struct buf *to, const char *key, enum record_tag tag) {
+    if (key)
+        wire_add_text(to, RECORD_KEY, key);
+    wire_add(to, tag, NULL, 0);
+}
+
+static void close_part(struct buf *to) {
+    wire_add(to, RECORD_UP, NULL, 0);
+}
+
+static void begin_step(const struct record *record, struct buf *to, uint64_t step, uint64_t begun_at) {
+    wire_begin(to, RECORD_STEP, record->number);
+    add_value(to, "step", RECORD_NUMBER, step);
+    add_value(to, "begun_at", RECORD_NUMBER, begun_at);
+    add_value(to, "time_ns", RECORD_NUMBER, (uint64_t)clock_real_ns());
+}
+
+static void add_error(struct buf *to, enum rollbox_error_code code) {
+    open_part(to, "error", RECORD_OBJECT);
+    add_word(to, "code", rollbox_error_name(code));
+    close_part(to);
+}
+
+/* What came of a step that has no result of its own. */
+static void add_done(struct buf *to, const struct rollbox_error *error) {
+    open_part(to, "observation", RECORD_OBJECT);
+    add_word(to, "outcome", error ? "error" : "done");
+    if (error)
+        add_error(to, error->code);
+    close_part(to);
+    if (error)
+        add_text(to, "message", error->message);
+}
+
+static void end_step(struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
+    record->ended++;
+    post(record, message, fds, n_fds, bytes);
+}
+
+/* ---- commands --------------------------------------------------------------------------------------------------------- */
+
+void record_run_begun(struct run *run) {
+    struct record *record = run->session->record;
+
+    if (!record)
+        return;
+    run->step = record->next_step++;
+    run->begun_at = record->ended;
+    if (run->stdin_is_data)
+        run->recorded_stdin = fcntl(run->stdio[0], F_DUPFD_CLOEXEC, 3);
+}
+
+static bool next_of(const struct run *run, size_t *position, struct wire_field *field) {
+    return run->request.length > sizeof(struct wire_header) &&
+           wire_next(run->request.data + sizeof(struct wire_header), run->request.length - sizeof(struct wire_header), position, field) > 0;
+}
+
+static void add_environment(const struct record *record, const struct run *run, struct buf *to) {
+    struct wire_field field;
+    size_t position = 0, n = 0, at = 0;
+
+    while (next_of(run, &position, &field))
+        n += field.tag == GUEST_ENV;
+    open_part(to, "env", record->env_values ? RECORD_OBJECT : RECORD_LIST);
+    /* The request's own come last. */
+    for (position = 0; next_of(run, &position, &field);) {
+        const char *text = field.tag == GUEST_ENV ? wire_text(&field) : NULL;
+
+        if (field.tag == GUEST_ENV && at++ < n - MIN(n, run->n_env))
+            continue;
+        size_t length = text ? strcspn(text, "=") : 0;
+        auto_free char *name = text ? strndup(text, length) : NULL;
+        if (!name)
+            continue;
+        if (record->env_values)
+            add_text(to, name, text[length] ? text + length + 1 : "");
+        else
+            wire_add(to, RECORD_TEXT, name, length);
+    }
+    close_part(to);
+}
+
+static void add_secrets(const struct run *run, struct buf *to) {
+    struct wire_field field;
+    size_t position = 0;
+
+    while (next_of(run, &position, &field))
+        if (field.tag == GUEST_ENV)
+            wire_add(to, RECORD_SECRET, field.data, field.length);
+}
+
+static void add_files(const struct run *run, struct buf *to) {
+    struct wire_field field;
+    size_t position = 0;
+    uint64_t mode = 0;
+    bool any = false;
+
+    while (next_of(run, &position, &field)) {
+        if (field.tag == GUEST_FILE_PATH) {
+            if (!any)
+                open_part(to, "files", RECORD_LIST);
+            any = true;
+            open_part(to, NULL, RECORD_OBJECT);
+            add_text(to, "path", wire_text(&field));
+        } else if (field.tag == GUEST_FILE_MODE && any && wire_u64(&field, &mode) == 0) {
+            add_value(to, "mode", RECORD_NUMBER, mode);
+        } else if (field.tag == GUEST_FILE_DATA && any) {
+            wire_add_text(to, RECORD_KEY, "content");
+            wire_add(to, RECORD_CONTENT, field.data, field.length);
+            close_part(to);
+        }
+    }
+    if (any)
+        close_part(to);
+}
+
+static void add_input(const struct run *run, struct buf *to, int *fds, size_t *n_fds) {
+    if (run->recorded_stdin >= 0) {
+        add_value(to, "stdin", RECORD_CONTENT_FD, UINT64_MAX);
+        fds[(*n_fds)++] = run->recorded_stdin;
+    } else if (run->stdin_is_data || run->stdin_is_piped) {
+        open_part(to, "stdin", RECORD_OBJECT);
+        add_value(to, "unrecorded", RECORD_FLAG, 1);
+        close_part(to);
+    } else {
+        add_none(to, "stdin");
+    }
+}
+
+static void add_action(const struct record *record, const struct run *run, struct buf *to, int *fds, size_t *n_fds) {
+    struct wire_field field;
+    size_t position = 0;
+
+    open_part(to, "action", RECORD_OBJECT);
+    add_word(to, "kind", "exec");
+    open_part(to, "argv", RECORD_LIST);
+    while (next_of(run, &position, &field))
+        if (field.tag == GUEST_ARG)
+            wire_add(to, RECORD_TEXT, field.data, field.length ? field.length - 1 : 0);
+    close_part(to);
+    for (position = 0; next_of(run, &position, &field);)
+        if (field.tag == GUEST_CWD)
+            add_text(to, "cwd", wire_text(&field));
+    add_environment(record, run, to);
+    add_input(run, to, fds, n_fds);
+    add_files(run, to);
+    if (run->timeout_ms > 0)
+        add_value(to, "timeout_ms", RECORD_NUMBER, (uint64_t)run->timeout_ms);
+    else
+        add_none(to, "timeout_ms");
+    add_value(to, "output_limit", RECORD_NUMBER, MIN(run->output_limit, (uint64_t)INT64_MAX));
+    if (run->has_terminal)
+        add_value(to, "terminal", RECORD_FLAG, 1);
+    if (run->n_extra_given)
+        add_value(to, "extra_fds", RECORD_NUMBER, run->n_extra_given);
+    close_part(to);
+}
+
+static void add_stream(struct output *output, const char *key, const char *key_cut, struct buf *to, int *fds, size_t *n_fds, uint64_t *bytes) {
+    if (output->spool < 0) {
+        wire_add_text(to, RECORD_KEY, key);
+        wire_add(to, RECORD_CONTENT, output->head.data, output->head.length);
+    } else {
+        to->failed |= output_seal(output) < 0;
+        add_value(to, key, RECORD_CONTENT_FD, output->total);
+        fds[(*n_fds)++] = output->spool;
+        *bytes += output->total;
+    }
+    if (output->truncated)
+        add_value(to, key_cut, RECORD_FLAG, 1);
+}
+
+static void add_status(struct buf *to, const char *key, bool has, int status) {
+    if (has)
+        add_value(to, key, RECORD_NUMBER, (uint64_t)status);
+    else
+        add_none(to, key);
+}
+
+void record_run_ended(struct run *run) {
+    struct record *record = run->session ? run->session->record : NULL;
+    auto_buf struct buf message = BUF_INIT;
+    int fds[STEP_FDS];
+    size_t n_fds = 0;
+    uint64_t bytes = 0;
+
+    if (!record || !run->step)
+        return;                 /* one that had begun before is none of its steps */
+    begin_step(record, &message, run->step, run->begun_at);
+    if (record->wants_secrets)
+        add_secrets(run, &message);
+    add_action(record, run, &message, fds, &n_fds);
+    open_part(&message, "observation", RECORD_OBJECT);
+    add_word(&message, "outcome", rollbox_outcome_name(run->outcome));
+    add_status(&message, "exit_code", run->outcome == ROLLBOX_OUTCOME_EXIT, WEXITSTATUS(run->status));
+    add_status(&message, "signal", run->outcome == ROLLBOX_OUTCOME_SIGNAL, WTERMSIG(run->status));
+    add_stream(&run->outputs[0], "stdout", "stdout_cut", &message, fds, &n_fds, &bytes);
+    add_stream(&run->outputs[1], "stderr", "stderr_cut", &message, fds, &n_fds, &bytes);
+    if (run->outcome == ROLLBOX_OUTCOME_ERROR)
+        add_error(&message, run->error.code);
+    close_part(&message);
+    if (run->outcome == ROLLBOX_OUTCOME_ERROR)
+        add_text(&message, "message", run->error.message);
+    open_part(&message, "resources", RECORD_OBJECT);
+    add_value(&message, "wall_ms", RECORD_MILLISECONDS, run->wall_ns);
+    add_value(&message, "cpu_ms", RECORD_MILLISECONDS, run->cpu_ns);
+    add_value(&message, "peak_memory_bytes", RECORD_NUMBER, run->peak_memory);
+    add_value(&message, "processes_peak", RECORD_NUMBER, run->processes_peak);
+    close_part(&message);
+    end_step(record, &message, fds, n_fds, bytes);
+    close_fd(&run->recorded_stdin);
+}
+
+/* ---- what is done with the sandbox ------------------------------------------------------------------------------------ */
+
+static const char *kind_of(const struct work *work) {
+    switch ((int)work->verb) {
+    case VERB_SNAPSHOT: return "snapshot";
+    case VERB_FORK: return "fork";
+    case VERB_RESET: return "reset";
+    case VERB_COMMIT: return "commit";
+    default: return NULL;       /* changes nothing, or is noted by who knows what it was */
+    }
+}
+
+void record_work_begun(struct work *work) {
+    struct record *record = work->session->record;
+
+    if (!record || !kind_of(work))
+        return;
+    work->step = record->next_step++;
+    work->begun_at = record->ended;
+    /* Taking the state may make it, or drop it. */
+    snprintf(work->asked, sizeof work->asked, "%s", work->from ? work->from->id : "");
+    snprintf(work->recorded_name, sizeof work->recorded_name, "%s", work->name ? work->name : "");
+}
+
+static void add_work(const struct work *work, struct buf *to) {
+    open_part(to, "action", RECORD_OBJECT);
+    add_word(to, "kind", kind_of(work));
+    if (work->verb != VERB_SNAPSHOT && work->verb != VERB_COMMIT)
+        add_word(to, "snapshot", work->asked[0] ? work->asked : NULL);
+    if (work->verb == VERB_SNAPSHOT)
+        add_text(to, "name", work->recorded_name[0] ? work->recorded_name : NULL);
+    if (work->verb == VERB_FORK)
+        add_value(to, "count", RECORD_NUMBER, work->count);
+    if (work->verb == VERB_COMMIT) {
+        add_text(to, "path", work->path);
+        add_value(to, "force", RECORD_FLAG, work->force);
+    }
+    close_part(to);
+}
+
+static void add_children(const struct work *work, struct buf *to) {
+    char id[48];
+
+    open_part(to, "children", RECORD_LIST);
+    for (unsigned i = 0; i < work->n_made; i++) {
+        open_part(to, NULL, RECORD_OBJECT);
+        record_name(work->made[i]->engine, work->made[i]->number, id, sizeof id);
+        add_word(to, "id", id);
+        add_word(to, "name", work->made[i]->name);
+        close_part(to);
+    }
+    close_part(to);
+}
+
+void record_work_ended(struct work *work, const struct rollbox_error *error) {
+    struct record *record = work->session->record;
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!record || !work->step)
+        return;
+    begin_step(record, &message, work->step, work->begun_at);
+    work->step = 0;
+    add_work(work, &message);
+    if (!error && work->verb == VERB_SNAPSHOT && work->to) {
+        open_part(&message, "observation", RECORD_OBJECT);
+        add_word(&message, "outcome", "done");
+        add_word(&message, "snapshot", work->to->id);
+        close_part(&message);
+    } else {
+        add_done(&message, error);
+    }
+    if (!error && work->verb == VERB_FORK)
+        add_children(work, &message);
+    end_step(record, &message, NULL, 0, 0);
+}
+
+void record_signal(struct session *session, const struct run *run, unsigned number, unsigned scope) {
+    struct record *record = session->record;
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!record)
+        return;
+    begin_step(record, &message, record->next_step++, record->ended);
+    open_part(&message, "action", RECORD_OBJECT);
+    add_word(&message, "kind", "signal");
+    add_status(&message, "exec", run != NULL, run ? (int)run->step : 0);
+    add_value(&message, "number", RECORD_NUMBER, number);
+    add_value(&message, "scope", RECORD_NUMBER, scope);
+    close_part(&message);
+    add_done(&message, NULL);
+    end_step(record, &message, NULL, 0, 0);
+}
+
+/* What clients say in JSON: what a snapshot has changed is an observation, what they have to say themselves an action. */
+static void add_said(struct buf *to, const char *kind, const char *data) {
+    bool is_note = !strcmp(kind, "note");
+
+    open_part(to, "action", RECORD_OBJECT);
+    add_word(to, "kind", kind);
+    wire_add_text(to, RECORD_KEY, is_note ? "data" : "of");
+    wire_add_text(to, is_note ? RECORD_DATA : RECORD_WORD, is_note ? data : "snapshot");
+    close_part(to);
+    open_part(to, "observation", RECORD_OBJECT);
+    add_word(to, "outcome", "done");
+    if (!is_note) {
+        wire_add_text(to, RECORD_KEY, "changes");
+        wire_add_text(to, RECORD_DATA, data);
+    }
+    close_part(to);
+}
+
+/* What of a host's path the sandbox may come to see. */
+static const char *last_component(const char *path) {
+    size_t end = strlen(path);
+
+    while (end && path[end - 1] == '/')
+        end--;
+    while (end && path[end - 1] != '/')
+        end--;
+    return path + end;
+}
+
+int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error) {
+    static const char *const kinds[] = { "write_file", "mkdir", "remove", "upload", "files", "note" };
+    struct record *record = session->record;
+    const char *kind = NULL, *path = NULL, *host = NULL, *data = NULL, *known = NULL;
+    uint64_t mode = 0, recursive = 0, code = 0, bytes = 0, files = 0;
+    auto_buf struct buf message = BUF_INIT;
+    bool has_mode = false, has_bytes = false;
+    struct wire_field field;
+    size_t position = 0;
+
+    while (wire_next(from->data, from->length, &position, &field) > 0)
+        switch (field.tag) {
+        case TAG_NAME: kind = wire_text(&field); break;
+        case TAG_PATH: path = wire_text(&field); break;
+        case TAG_TO: host = wire_text(&field); break;
+        case TAG_NUMBER: has_mode = wire_u64(&field, &mode) == 0; break;
+        case TAG_FORCE: (void)wire_u64(&field, &recursive); break;
+        case TAG_ERROR_CODE: (void)wire_u64(&field, &code); break;
+        case TAG_BYTES: has_bytes = wire_u64(&field, &bytes) == 0; break;
+        case TAG_FILES: (void)wire_u64(&field, &files); break;
+        case TAG_TEXT_DATA: data = wire_text(&field); break;
+        default: break;
+        }
+    for (size_t i = 0; i < ARRAY_SIZE(kinds) && kind; i++)
+        if (!strcmp(kinds[i], kind))
+            known = kinds[i];
+    if (!known || (!path && !data))
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "a note must say what was done, and where");
+    if (!record)
+        return 0;
+    begin_step(record, &message, record->next_step++, record->ended);
+    if (data) {
+        add_said(&message, known, data);
+        end_step(record, &message, NULL, 0, 0);
+        return 0;
+    }
+    open_part(&message, "action", RECORD_OBJECT);
+    add_word(&message, "kind", known);
+    add_text(&message, "path", path);
+    if (host)
+        add_text(&message, "name", last_component(host));
+    if (has_mode)
+        add_value(&message, "mode", RECORD_NUMBER, mode);
+    if (recursive)
+        add_value(&message, "recursive", RECORD_FLAG, 1);
+    if (from->n_fds)
+        add_value(&message, "content", RECORD_CONTENT_FD, UINT64_MAX);
+    else if (!strcmp(known, "upload"))
+        add_value(&message, "entries", RECORD_NUMBER, files);
+    if (!from->n_fds && has_bytes)
+        add_value(&message, "bytes", RECORD_NUMBER, bytes);
+    close_part(&message);
+    open_part(&message, "observation", RECORD_OBJECT);
+    add_word(&message, "outcome", code ? "error" : "done");
+    if (code)
+        add_error(&message, (enum rollbox_error_code)code);
+    close_part(&message);
+    if (host)
+        add_text(&message, "host_path", host);
+    end_step(record, &message, from->fds, MIN(from->n_fds, (size_t)1), bytes);
+    return 0;
+}
+
+/* ---- beginning and end ------------------------------------------------------------------------------------------------ */
+
+void record_name(struct engine *engine, uint64_t number, char *ret_id, size_t size) {
+    /* So that sandboxes of several engines, or of one that was started again, are not mistaken for each other. */
+    while (!engine->identity && getrandom(&engine->identity, sizeof engine->identity, 0) != sizeof engine->identity)
+        ;
+    snprintf(ret_id, size, "%016llx-%llu", (unsigned long long)engine->identity, (unsigned long long)number);
+}
+
+/* Of its layers, whose names are the digests of what is in them. */
+static void add_image_digest(const struct image *image, struct buf *to) {
+    const struct manifest *manifest = &image->stored->manifest;
+    auto_buf struct buf layers = BUF_INIT;
+    char hex[RECORD_DIGEST_HEX + 1];
+
+    for (size_t i = 0; i < manifest->n_layers; i++)
+        buf_printf(&layers, "%s\n", manifest->layers[i]);
+    to->failed |= buf_failed(&layers);
+    digest_hex(layers.length ? layers.data : "", layers.length, hex);
+    add_word(to, "sha256", hex);
+}
+
+static void add_header(struct session *session, const struct record *record, struct buf *to) {
+    const struct program *program = session->program;
+    const struct policy *policy = program->policy;
+    char id[48];
+
+    add_word(to, "format", RECORD_FORMAT);
+    add_word(to, "rollbox", ROLLBOX_VERSION);
+    open_part(to, "sandbox", RECORD_OBJECT);
+    add_word(to, "id", record->id);
+    add_word(to, "name", session->name);
+    close_part(to);
+    if (session->parent) {
+        record_name(session->engine, session->parent, id, sizeof id);
+        open_part(to, "parent", RECORD_OBJECT);
+        add_word(to, "id", id);
+        add_status(to, "step", session->parent_step != 0, (int)session->parent_step);
+        add_word(to, "snapshot", session->parent_snapshot[0] ? session->parent_snapshot : NULL);
+        close_part(to);
+    } else {
+        add_none(to, "parent");
+    }
+    /* Of one that was used before, a replay would begin elsewhere. */
+    add_value(to, "from_beginning", RECORD_FLAG, !session->was_used);
+    add_value(to, "time_ns", RECORD_NUMBER, (uint64_t)clock_real_ns());
+    if (policy->have_seed)
+        add_value(to, "random_seed", RECORD_NUMBER, policy->random_seed);
+    else
+        add_none(to, "random_seed");
+    add_word(to, "time_start", policy->time_start);
+    add_word(to, "time_mode", policy->time_start ? policy->time_mode == POLICY_TIME_VIRTUAL ? "virtual" : "offset" : NULL);
+    if (program->image) {
+        open_part(to, "image", RECORD_OBJECT);
+        add_word(to, "name", program->image->stored->manifest.name);
+        add_image_digest(program->image, to);
+        close_part(to);
+    } else {
+        add_none(to, "image");
+    }
+    wire_add_text(to, RECORD_KEY, "isolation");
+    wire_add_text(to, RECORD_JSON, program->isolation);
+}
+
+/* The rules are in the header, so that a replay can be recorded by the same. */
+static int add_rules(const struct wire_message *from, struct record *record, struct buf *to) {
+    const struct { uint32_t from, to; const char *key; } lists[] = { { TAG_RULE_NAME, RECORD_RULE_NAME, "names" }, { TAG_RULE_PATTERN, RECORD_RULE_PATTERN, "patterns" } };
+    struct wire_field field;
+
+    open_part(to, "redact", RECORD_OBJECT);
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++) {
+        unsigned n = 0;
+
+        open_part(to, lists[i].key, RECORD_LIST);
+        for (size_t position = 0; wire_next(from->data, from->length, &position, &field) > 0;) {
+            if (field.tag != lists[i].from)
+                continue;
+            if (!wire_text(&field) || field.length > RECORD_RULE_MOST + 1 || ++n > RECORD_RULES_MOST)
+                return -E2BIG;
+            record->wants_secrets |= field.tag == TAG_RULE_NAME;
+            wire_add(to, RECORD_TEXT, field.data, field.length - 1);
+        }
+        close_part(to);
+    }
+    close_part(to);
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        for (size_t position = 0; wire_next(from->data, from->length, &position, &field) > 0;)
+            if (field.tag == lists[i].from)
+                wire_add(to, lists[i].to, field.data, field.length);
+    return 0;
+}
+
+static int begin(struct session *session, struct wire_message *from, struct record *record, struct rollbox_error *error) {
+    uint64_t most = RECORD_STREAM_BYTES, file_most = RECORD_FILE_BYTES, env_values = 0, files = 0;
+    auto_buf struct buf message = BUF_INIT;
+    auto_free char *policy = strndup(session->program->key, session->program->text_length);
+    struct wire_field field;
+    size_t position = 0;
+
+    while (wire_next(from->data, from->length, &position, &field) > 0)
+        switch (field.tag) {
+        case TAG_STREAM_MOST: (void)wire_u64(&field, &most); break;
+        case TAG_FILE_MOST: (void)wire_u64(&field, &file_most); break;
+        case TAG_ENV_VALUES: (void)wire_u64(&field, &env_values); break;
+        case TAG_FILES: (void)wire_u64(&field, &files); break;
+        default: break;
+        }
+    record->env_values = env_values;
+    record->wants_files = files;
+    most = MIN(most, (uint64_t)RECORD_STREAM_MOST);
+    wire_begin(&message, RECORD_BEGIN, record->number);
+    wire_add_text(&message, RECORD_POLICY, policy ? policy : "{}");
+    message.failed |= !policy;
+    wire_add_u64(&message, RECORD_MOST, most);
+    wire_add_u64(&message, RECORD_FILE_MOST, file_most);
+    wire_add_u64(&message, RECORD_ENV_VALUES, env_values);
+    if (session->parent) {
+        wire_add_u64(&message, RECORD_PARENT, session->parent);
+        wire_add_u64(&message, RECORD_PARENT_STEP, session->parent_step);
+    }
+    add_header(session, record, &message);
+    open_part(&message, "limits", RECORD_OBJECT);
+    add_value(&message, "stream_bytes", RECORD_NUMBER, most);
+    add_value(&message, "file_bytes", RECORD_NUMBER, MIN(file_most, (uint64_t)INT64_MAX));
+    close_part(&message);
+    add_value(&message, "env_values", RECORD_FLAG, env_values);
+    add_value(&message, "files", RECORD_FLAG, files);
+    if (add_rules(from, record, &message) < 0)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
+    if (buf_failed(&message))
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+    post(record, &message, from->fds, 1, 0);
+    return record->error ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "run", "%s", record->message) : 0;
+}
+
+int record_begin(struct session *session, struct wire_message *from, struct buf *json, struct rollbox_error *error) {
+    struct engine *engine = session->engine;
+    int flags = from->n_fds == 1 ? fcntl(from->fds[0], F_GETFL) : -1;
+
+    if (from->n_fds != 1)
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no descriptor to record to");
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || flags & O_PATH)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments", "what is to be recorded to cannot be written to");
+    if (session->record)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "sandbox %s is recorded already", session->name);
+    if (!engine->recorder && start_recorder(engine, error) < 0)
+        return -EAGAIN;
+    struct record *record = calloc(1, sizeof *record);
+    if (!record)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
+    record->engine = engine;
+    record->number = session->number;
+    record->next_step = 1;
+    record_name(engine, session->number, record->id, sizeof record->id);
+    list_init(&record->closers);
+    list_init(&record->node);
+    list_add_tail(&engine->recorder->records, &record->node);
+    int r = begin(session, from, record, error);
+    if (r < 0) {
+        record_free(record);
+        return r;
+    }
+    record->session = session;
+    session->record = record;
+    buf_printf(json, "{\"id\": \"%s\"}", record->id);
+    return 0;
+}
+
+void record_close(struct session *session) {
+    if (session->record)
+        send_end(session->record, "closed");
+}
+
+static void on_patience(struct loop_timer *timer);
+
+static void wait_for_end(struct record *record) {
+    record->heard_before = record->engine->recorder ? record->engine->recorder->heard : 0;
+    (void)loop_timer_set(record->engine->loop, &record->patience, clock_now_ns() + CLOSE_PATIENCE_NS, on_patience);
+}
+
+static void on_patience(struct loop_timer *timer) {
+    struct record *record = container_of(timer, struct record, patience);
+    const struct recorder *recorder = record->engine->recorder;
+
+    if (recorder && recorder->heard > record->heard_before && record->patient_until > clock_now_ns()) {
+        wait_for_end(record);
+        return;
+    }
+    fail(record, ETIMEDOUT, "the record's end has not been written yet: what it is written to is slow, or nobody reads it");
+    answer_closers(record);
+}
+
+bool record_answer_close(struct session *session, struct work *work) {
+    struct record *record = session->record;
+    struct closer *closer = record && work->client ? calloc(1, sizeof *closer) : NULL;
+
+    if (!closer)
+        return false;
+    list_init(&closer->node);
+    closer->client = work->client;
+    closer->serial = work->serial;
+    list_add_tail(&record->closers, &closer->node);
+    work->client = NULL;
+    if (!record->patient_until)
+        record->patient_until = clock_now_ns() + CLOSE_PATIENCE_MOST_NS;
+    wait_for_end(record);
+    return true;
+}
+
+void record_leave(struct session *session) {
+    struct record *record = session->record;
+
+    if (!record)
+        return;
+    session->record = NULL;
+    record->session = NULL;
+    if (record->done || !record->engine->recorder)
+        record_free(record);
+}
+
+void record_forget_client(const struct client *client) {
+    const struct recorder *recorder = client->engine->recorder;
+
+    if (!recorder)
+        return;
+    list_for_each(node, &recorder->records)
+        list_for_each(at, &container_of(node, struct record, node)->closers) {
+            struct closer *closer = container_of(at, struct closer, node);
+
+            if (closer->client == client) {
+                list_remove(at);
+                free(closer);
+            }
+        }
+}
+
+bool record_wants_files(const struct session *session) {
+    return session->record && session->record->wants_files && !session->record->done && !session->record->error;
+}
+
+void record_text(const struct session *session, struct buf *to) {
+    if (session->record)
+        state_text(session->record, to);
+    else
+        buf_add_text(to, "null");
+}
+
+/* What it has not got yet it gets now, if it takes it soon. It goes on alone. */
+void record_finish(struct engine *engine) {
+    struct recorder *recorder = engine->recorder;
+    int64_t until = clock_now_ns() + END_PATIENCE_MS * 1000000ll;
+
+    if (!recorder)
+        return;
+    while (!list_empty(&recorder->posted) && clock_now_ns() < until) {
+        struct pollfd room = { .fd = recorder->fd, .events = POLLOUT };
+
+        (void)poll(&room, 1, 10);
+        flush(recorder);
+    }
+    list_for_each(node, &recorder->records) {
+        struct record *record = container_of(node, struct record, node);
+
+        list_for_each(at, &record->closers) {
+            list_remove(at);
+            free(container_of(at, struct closer, node));
+        }
+    }
+    lose_recorder(recorder);
+}

@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Comparing steps. Actions and observations are walked in the order in which they are written, contents byte by byte as far as they were kept and by their digests beyond.
+ *
+ * The guess at the source looks at the two values alone, at the words around the first difference. It is a guess: a counter can look like a process id, and a random number like a time.
+ */
+#include "record/compare.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/utf8.h"
+
+#define EXCERPT_BEFORE 24u
+#define EXCERPT 64u
+#define SORT_MOST (1u << 20)
+
+void divergence_done(struct divergence *divergence) {
+    buf_done(&divergence->values[0]);
+    buf_done(&divergence->values[1]);
+}
+
+/* ---- the guess -------------------------------------------------------------------------------------------------------- */
+
+struct bytes {
+    const char *data;
+    size_t length;
+};
+
+static bool is_word(char c) {
+    return isalnum((unsigned char)c) || c == '_' || c == '.' || c == ':' || c == '-' || c == '+';
+}
+
+/* The word around a byte. */
+static struct bytes word_at(struct bytes text, size_t at) {
+    size_t begin = at, end = at;
+
+    while (begin && is_word(text.data[begin - 1]))
+        begin--;
+    while (end < text.length && is_word(text.data[end]))
+        end++;
+    return (struct bytes){ text.data + begin, end - begin };
+}
+
+static size_t count(struct bytes word, int (*is)(int)) {
+    size_t n = 0;
+
+    for (size_t i = 0; i < word.length; i++)
+        n += is((unsigned char)word.data[i]) != 0;
+    return n;
+}
+
+static bool holds(struct bytes text, const char *word) {
+    size_t length = strlen(word);
+
+    for (size_t i = 0; i + length <= text.length; i++)
+        if (!strncasecmp(text.data + i, word, length))
+            return true;
+    return false;
+}
+
+static bool holds_any(struct bytes text, const char *const *words) {
+    for (; *words; words++)
+        if (holds(text, *words))
+            return true;
+    return false;
+}
+
+/* The line up to the difference, and a little more. */
+static struct bytes line_around(struct bytes text, size_t at) {
+    size_t begin = at, end = at;
+
+    while (begin && text.data[begin - 1] != '\n' && at - begin < 200)
+        begin--;
+    while (end < text.length && text.data[end] != '\n' && end - at < 200)
+        end++;
+    return (struct bytes){ text.data + begin, end - begin };
+}
+
+static int compare_lines(const void *a, const void *b) {
+    const struct bytes *x = a, *y = b;
+    int r = memcmp(x->data, y->data, MIN(x->length, y->length));
+
+    return r ? r : (x->length > y->length) - (x->length < y->length);
+}
+
+static size_t split(struct bytes text, bool (*ends)(char), struct bytes *parts, size_t most) {
+    size_t n = 0;
+
+    for (size_t begin = 0, i = 0; i <= text.length; i++)
+        if (i == text.length || ends(text.data[i])) {
+            if (i > begin && n < most)
+                parts[n++] = (struct bytes){ text.data + begin, i - begin };
+            begin = i + 1;
+        }
+    return n;
+}
+
+static bool ends_line(char c) {
+    return c == '\n';
+}
+
+static bool ends_item(char c) {
+    return strchr(" \t\n,;[](){}'\"", c) != NULL;
+}
+
+/* The same parts, in another order. */
+static bool same_parts(struct bytes a, struct bytes b, bool (*ends)(char)) {
+    enum { MOST = 65536 };
+
+    if (a.length != b.length || a.length > SORT_MOST)
+        return false;
+    auto_free struct bytes *parts = calloc(2 * MOST, sizeof *parts);
+    if (!parts)
+        return false;
+    size_t n = split(a, ends, parts, MOST);
+    if (n != split(b, ends, parts + MOST, MOST) || n == MOST)
+        return false;
+    qsort(parts, n, sizeof *parts, compare_lines);
+    qsort(parts + MOST, n, sizeof *parts, compare_lines);
+    for (size_t i = 0; i < n; i++)
+        if (compare_lines(&parts[i], &parts[MOST + i]))
+            return false;
+    return true;
+}
+
+static bool looks_like_time(struct bytes word, struct bytes line) {
+    static const char *const words[] = { "time", "date", "elapsed", "seconds", " ms", "took", "UTC", "GMT", "real\t", NULL };
+    size_t digits = count(word, isdigit), colons = 0;
+
+    for (size_t i = 1; i + 1 < word.length; i++)
+        colons += word.data[i] == ':' && isdigit((unsigned char)word.data[i - 1]) && isdigit((unsigned char)word.data[i + 1]);
+    if (colons && digits >= 3 && digits + colons + 8 >= word.length)
+        return true;            /* 12:34:56, 2025-01-01T12:34:56Z */
+    /* Seconds, milliseconds, ... since 1970, of the decades around now. */
+    if (digits >= 10 && digits + 1 >= word.length && (word.data[0] == '1' || word.data[0] == '2') && (digits == word.length ? digits <= 19 : true))
+        return true;
+    return digits && holds_any(line, words);
+}
+
+static bool is_hex(struct bytes word) {
+    return word.length && count(word, isxdigit) + (holds(word, "-") ? 4 : 0) >= word.length;
+}
+
+/* Of two words that differ, in their lines; NULL: they say nothing. */
+static const char *guess_words(struct bytes a, struct bytes b, struct bytes line, struct bytes other, const char **ret_why) {
+    static const char *const pids[] = { "pid", "process", "thread", "tid", "job ", NULL };
+    bool numbers = a.length && b.length && count(a, isdigit) == a.length && count(b, isdigit) == b.length;
+
+    if (numbers && a.length <= 7 && b.length <= 7 && (holds_any(line, pids) || (a.data > line.data && a.data[-1] == '['))) {
+        *ret_why = "a small number where the line speaks of a process";
+        return "pid";
+    }
+    if (looks_like_time(a, line) && looks_like_time(b, other)) {
+        *ret_why = "the difference is in what looks like a date, a clock's reading or a duration";
+        return "time";
+    }
+    if ((holds(line, "0x") && is_hex(a)) || (a.length > 2 && holds(a, "0x"))) {
+        *ret_why = "the difference is in what looks like an address (where things lie in memory is random)";
+        return "randomness";
+    }
+    if ((is_hex(a) && is_hex(b) && a.length >= 8) || (a.length == b.length && a.length >= 16 && count(a, isalnum) + 2 >= a.length)) {
+        *ret_why = "the difference is in what looks like random letters and digits";
+        return "randomness";
+    }
+    if (count(a, isdigit) + 1 >= a.length && a.length && count(b, isdigit) + 1 >= b.length && b.length) {
+        *ret_why = "two numbers without a word that says what they are";
+        return "randomness";
+    }
+    return NULL;
+}
+
+/* The words after it in the same line, as far as they go in pairs. */
+static const char *guess_line(struct bytes line, struct bytes other, const char **ret_why) {
+    enum { MOST = 64 };
+    struct bytes a[MOST], b[MOST];
+    const char *found = NULL;
+    size_t n = split(line, ends_item, a, MOST);
+
+    if (n != split(other, ends_item, b, MOST))
+        return NULL;
+    for (size_t i = 0; i < n && !found; i++)
+        if (compare_lines(&a[i], &b[i]))
+            found = guess_words(a[i], b[i], line, other, ret_why);
+    return found;
+}
+
+static const char *guess_text(struct bytes a, struct bytes b, size_t at, const char **ret_why) {
+    static const char *const nets[] = { "connect", "resolve", "http", "socket", "network", "timed out", "refused", "unreachable", NULL };
+    struct bytes line = line_around(a, MIN(at, a.length)), other = line_around(b, MIN(at, b.length));
+
+    if (same_parts(a, b, ends_line) || same_parts(a, b, ends_item)) {
+        *ret_why = "both have the same parts in another order";
+        return "order";
+    }
+    if (holds_any(line, nets) || holds_any(other, nets)) {
+        *ret_why = "the line speaks of a connection";
+        return "network";
+    }
+    const char *found = guess_words(word_at(a, MIN(at, a.length)), word_at(b, MIN(at, b.length)), line, other, ret_why);
+    if (!found)
+        found = guess_line(line, other, ret_why);
+    if (!found)
+        *ret_why = "nothing about the values says where they come from";
+    return found ? found : "unknown";
+}
+
+/* NULL is equal to NULL. */
+static bool same(const json_t *a, const json_t *b) {
+    return a == b || json_equal(a, b);
+}
+
+/* ---- differences ------------------------------------------------------------------------------------------------------ */
+
+static int note(struct divergence *divergence, const char *where, const json_t *a, const json_t *b) {
+    const json_t *values[2] = { a, b };
+
+    snprintf(divergence->where, sizeof divergence->where, "%s", where);
+    divergence->offset = -1;
+    divergence->source = "unknown";
+    divergence->why = "the values themselves do not tell";
+    for (int i = 0; i < 2; i++) {
+        auto_free char *text = values[i] ? json_dumps(values[i], JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY | JSON_SORT_KEYS) : NULL;
+
+        if (!text)
+            buf_add_text(&divergence->values[i], "null");
+        else if (strlen(text) <= 300)
+            buf_add_text(&divergence->values[i], text);
+        else
+            buf_printf(&divergence->values[i], "\"%zu characters of JSON\"", strlen(text));
+    }
+    return 1;
+}
+
+static void add_excerpt(struct buf *to, struct bytes text, size_t at) {
+    size_t begin = at > EXCERPT_BEFORE ? at - EXCERPT_BEFORE : 0, n = MIN((size_t)EXCERPT, text.length - MIN(begin, text.length));
+    auto_buf struct buf clean = BUF_INIT;
+
+    /* Not in the middle of a character, as far as it is text at all. */
+    while (begin && begin < text.length && begin > at - MIN(at, (size_t)EXCERPT_BEFORE + 3) && ((unsigned char)text.data[begin] & 0xc0) == 0x80)
+        begin--;
+    n = MIN(n, text.length - MIN(begin, text.length));
+    utf8_replace(&clean, text.data + begin, n);
+    json_t *string = buf_failed(&clean) ? NULL : json_stringn(clean.length ? clean.data : "", clean.length);
+    auto_free char *json = string ? json_dumps(string, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
+    json_decref(string);
+    if (json)
+        buf_add_text(to, json);
+    else
+        to->failed = true;
+}
+
+static int compare_contents(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
+    const json_t *da = json_object_get(a, "sha256"), *db = json_object_get(b, "sha256");
+    auto_buf struct buf ta = BUF_INIT;
+    auto_buf struct buf tb = BUF_INIT;
+    bool have_a = read_bytes(a, &ta) == 0, have_b = read_bytes(b, &tb) == 0;
+    bool whole = have_a && have_b && !json_is_true(json_object_get(a, "truncated")) && !json_is_true(json_object_get(b, "truncated"));
+    struct bytes xa = { ta.length ? ta.data : "", ta.length }, xb = { tb.length ? tb.data : "", tb.length };
+    size_t common = MIN(xa.length, xb.length), at = 0;
+
+    if (buf_failed(&ta) || buf_failed(&tb))
+        return -ENOMEM;
+    while (have_a && have_b && at < common && xa.data[at] == xb.data[at])
+        at++;
+    if (have_a && have_b && (at < common || (whole && xa.length != xb.length))) {
+        note(divergence, where, NULL, NULL);
+        divergence->offset = (int64_t)at;
+        buf_done(&divergence->values[0]);
+        buf_done(&divergence->values[1]);
+        divergence->values[0] = divergence->values[1] = BUF_INIT;
+        add_excerpt(&divergence->values[0], xa, at);
+        add_excerpt(&divergence->values[1], xb, at);
+        divergence->source = guess_text(xa, xb, at, &divergence->why);
+        return 1;
+    }
+    if (whole && da && db && same(json_object_get(a, "cut"), json_object_get(b, "cut")))
+        return 0;
+    if (!same(da, db) || !same(json_object_get(a, "bytes"), json_object_get(b, "bytes")) || !same(json_object_get(a, "cut"), json_object_get(b, "cut"))) {
+        json_t *sa = json_pack("{s:O?, s:O?}", "bytes", json_object_get(a, "bytes"), "sha256", da), *sb = json_pack("{s:O?, s:O?}", "bytes", json_object_get(b, "bytes"), "sha256", db);
+
+        note(divergence, where, sa, sb);
+        divergence->why = "they differ beyond what was kept of them: record with a larger limit to see where";
+        json_decref(sa);
+        json_decref(sb);
+        return 1;
+    }
+    return 0;
+}
+
+static bool is_content(const json_t *value) {
+    return json_is_integer(json_object_get(value, "bytes")) && (json_object_get(value, "sha256") || json_object_get(value, "withheld"));
+}
+
+static int compare_values(const json_t *a, const json_t *b, const char *where, struct divergence *divergence);
+
+static int compare_objects(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
+    char path[sizeof divergence->where];
+    const char *key;
+    json_t *value;
+    int r = 0;
+
+    json_object_foreach((json_t *)a, key, value) {
+        snprintf(path, sizeof path, "%s%s%.60s", where, *where ? "." : "", key);
+        r = compare_values(value, json_object_get(b, key), path, divergence);
+        if (r)
+            return r;
+    }
+    json_object_foreach((json_t *)b, key, value)
+        if (!json_object_get(a, key)) {
+            snprintf(path, sizeof path, "%s%s%.60s", where, *where ? "." : "", key);
+            return note(divergence, path, NULL, value);
+        }
+    return 0;
+}
+
+static int compare_values(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
+    if (is_content(a) && is_content(b))
+        return compare_contents(a, b, where, divergence);
+    if (json_is_object(a) && json_is_object(b))
+        return compare_objects(a, b, where, divergence);
+    if (!json_is_array(a) || !json_is_array(b))
+        return same(a, b) ? 0 : note(divergence, where, a, b);
+    for (size_t i = 0; i < MAX(json_array_size(a), json_array_size(b)); i++) {
+        char path[sizeof divergence->where];
+
+        snprintf(path, sizeof path, "%.100s[%zu]", where, i);
+        int r = compare_values(json_array_get(a, i), json_array_get(b, i), path, divergence);
+        if (r)
+            return r;
+    }
+    return 0;
+}
+
+static bool is_cancelled(const struct step *step) {
+    const char *code = json_string_value(json_object_get(json_object_get(step->observation, "error"), "code"));
+
+    return code && !strcmp(code, "cancelled");
+}
+
+/* A time-out or a lack of memory is said of the program, but often comes from the machine. */
+static void blame_machine(const struct step *a, const struct step *b, struct divergence *divergence) {
+    const char *outcomes[2] = { json_string_value(json_object_get(a->observation, "outcome")), json_string_value(json_object_get(b->observation, "outcome")) };
+
+    for (int i = 0; i < 2; i++)
+        if (outcomes[i] && !strcmp(outcomes[i], "timeout")) {
+            divergence->source = "time";
+            divergence->why = "it ran into its time-out, which is of real time";
+        }
+}
+
+int compare_steps(const struct step *a, const struct step *b, struct divergence *ret_divergence) {
+    struct divergence divergence = { .step = a ? a->number : b->number };
+    int r;
+
+    snprintf(divergence.kind, sizeof divergence.kind, "%s", a ? a->kind : b->kind);
+    if (!a || !b)
+        r = note(&divergence, "step", a ? a->action : NULL, b ? b->action : NULL);
+    else if (a->number != b->number)
+        r = note(&divergence, "step", json_object_get(a->json, "step"), json_object_get(b->json, "step"));
+    else
+        r = compare_objects(a->action, b->action, "action", &divergence);
+    if (r == 0 && is_cancelled(a) && is_cancelled(b))
+        return 0;               /* by who used the sandbox, at some moment: how far they had come is not theirs to repeat */
+    /* What a stream says tells more than the status that came of it. */
+    static const char *const first[] = { "stdout", "stderr" };
+    for (size_t i = 0; i < ARRAY_SIZE(first) && r == 0; i++)
+        r = compare_values(json_object_get(a->observation, first[i]), json_object_get(b->observation, first[i]), first[i], &divergence);
+    if (r == 0)
+        r = compare_objects(a->observation, b->observation, "", &divergence);
+    if (r > 0 && a && b && strncmp(divergence.where, "action", 6))
+        blame_machine(a, b, &divergence);
+    if (r > 0 && (buf_failed(&divergence.values[0]) || buf_failed(&divergence.values[1])))
+        r = -ENOMEM;
+    if (r > 0)
+        *ret_divergence = divergence;
+    else
+        divergence_done(&divergence);
+    return r;
+}

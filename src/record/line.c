@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A message becomes a line. What is others' words (arguments, paths, streams) goes through the rules before anything else is done with it, its digest included: a digest of a secret would tell it to whoever can guess.
+ *
+ * A content is {"bytes", "sha256", "text" or "base64"}, with "truncated" where more came than is kept, and "withheld" instead of the rest where rules could not be applied to it.
+ */
+#include <errno.h>
+#include <nettle/sha2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/utf8.h"
+#include "base/wire.h"
+#include "record/record.h"
+
+#define DEPTH_MOST 8
+#define REDACT_MOST (64u << 20) /* larger contents are withheld where there are rules */
+#define HASH_MOST (1ull << 30)  /* what is larger has no digest: it would hold up others' lines */
+#define CHUNK 65536
+
+static json_t *text_or_base64(const char *data, size_t length) {
+    auto_buf struct buf encoded = BUF_INIT;
+
+    if (utf8_valid(data, length))
+        return json_stringn_nocheck(length ? data : "", length);
+    base64_encode(&encoded, data, length);
+    return buf_failed(&encoded) ? NULL : json_pack("{s:s}", "base64", encoded.data);
+}
+
+static json_t *others_text(const struct line_options *options, const char *data, size_t length) {
+    auto_buf struct buf clean = BUF_INIT;
+
+    if (!rules_any(options->rules))
+        return text_or_base64(data, length);
+    int r = rules_apply(options->rules, data, length, &clean);
+    if (r == -EFBIG)
+        return json_string("[withheld]");
+    return r < 0 || buf_failed(&clean) ? NULL : text_or_base64(clean.data, clean.length);
+}
+
+/* UTF-8 that does not take more room as text, with its control characters escaped, than in base64. */
+static bool is_mostly_text(const char *data, size_t length) {
+    size_t escaped = 0;
+
+    for (size_t i = 0; i < length; i++)
+        escaped += ((unsigned char)data[i] < ' ' && data[i] != '\n' && data[i] != '\t') || data[i] == 127;
+    return escaped * 16 <= length + 64 && utf8_valid(data, length);
+}
+
+/* The first bytes, up to a character's end. */
+static void add_kept(json_t *content, const char *data, size_t length, bool truncated) {
+    auto_buf struct buf encoded = BUF_INIT;
+
+    for (size_t back = 0; truncated && back < 4 && back < length; back++)
+        if (utf8_valid(data, length - back)) {
+            length -= back;
+            break;
+        }
+    if (is_mostly_text(data, length)) {
+        json_object_set_new(content, "text", json_stringn_nocheck(length ? data : "", length));
+    } else {
+        base64_encode(&encoded, data, length);
+        json_object_set_new(content, "base64", buf_failed(&encoded) ? NULL : json_string(encoded.data));
+    }
+    if (truncated)
+        json_object_set_new(content, "truncated", json_true());
+}
+
+static json_t *content_of(const struct line_options *options, const char *data, size_t length) {
+    json_t *content = json_pack("{s:I}", "bytes", (json_int_t)length);
+    char hex[RECORD_DIGEST_HEX + 1];
+
+    if (!content)
+        return NULL;
+    digest_hex(length ? data : "", length, hex);
+    json_object_set_new(content, "sha256", json_string(hex));
+    add_kept(content, data, (size_t)MIN((uint64_t)length, options->most), length > options->most);
+    return content;
+}
+
+static json_t *withheld(uint64_t length) {
+    return json_pack("{s:I, s:b}", "bytes", (json_int_t)MIN(length, (uint64_t)INT64_MAX), "withheld", 1);
+}
+
+static json_t *clean_content(const struct line_options *options, const char *data, size_t length) {
+    auto_buf struct buf clean = BUF_INIT;
+
+    if (!rules_any(options->rules))
+        return content_of(options, data, length);
+    int r = length > REDACT_MOST ? -EFBIG : rules_apply(options->rules, data, length, &clean);
+    if (r == -EFBIG)
+        return withheld(length);
+    return r < 0 || buf_failed(&clean) ? NULL : content_of(options, clean.data, clean.length);
+}
+
+/* By pread: whoever else holds the descriptor has its offset, and may make the file shorter. */
+static json_t *content_of_fd(const struct line_options *options, int fd, uint64_t length) {
+    auto_buf struct buf head = BUF_INIT;
+    struct sha256_ctx context;
+    char hex[RECORD_DIGEST_HEX + 1];
+    static char chunk[CHUNK];
+    uint64_t done = 0, most = rules_any(options->rules) ? REDACT_MOST : options->most;
+    ssize_t n = 0;
+
+    sha256_init(&context);
+    while (done < length && done < HASH_MOST && (n = pread(fd, chunk, (size_t)MIN(length - done, (uint64_t)CHUNK), (off_t)done)) > 0) {
+        sha256_update(&context, (size_t)n, (const uint8_t *)chunk);
+        if (done < most)
+            buf_add(&head, chunk, (size_t)MIN((uint64_t)n, most - done));
+        done += (uint64_t)n;
+    }
+    if (buf_failed(&head))
+        return NULL;
+    if (n < 0 || done >= HASH_MOST || (rules_any(options->rules) && done > REDACT_MOST))
+        return withheld(length == UINT64_MAX ? done : length);
+    if (rules_any(options->rules))
+        return clean_content(options, head.data, head.length);
+    json_t *content = json_pack("{s:I}", "bytes", (json_int_t)done);
+    if (!content)
+        return NULL;
+    digest_end(&context, hex);
+    json_object_set_new(content, "sha256", json_string(hex));
+    add_kept(content, head.data, head.length, done > head.length);
+    return content;
+}
+
+/* The strings of others' JSON, at every depth that its parser allows. */
+static json_t *clean_json(const struct line_options *options, json_t *take_value) {
+    json_t *item;
+    const char *key;
+    void *next;
+    size_t i;
+
+    if (!take_value || !rules_any(options->rules))
+        return take_value;
+    if (json_is_string(take_value)) {
+        json_t *clean = others_text(options, json_string_value(take_value), json_string_length(take_value));
+
+        json_decref(take_value);
+        return clean;
+    }
+    json_object_foreach_safe(take_value, next, key, item)
+        json_object_set_new(take_value, key, clean_json(options, json_incref(item)));
+    json_array_foreach(take_value, i, item)
+        json_array_set_new(take_value, i, clean_json(options, json_incref(item)));
+    return take_value;
+}
+
+/* Where values go: into an object under the last key, or to the end of a list. */
+struct tree {
+    json_t *open[DEPTH_MOST];
+    size_t depth;
+    const char *key;
+};
+
+static int put(struct tree *tree, json_t *take_value) {
+    json_t *into = tree->open[tree->depth];
+
+    if (!take_value)
+        return -ENOMEM;
+    if (json_is_array(into))
+        return json_array_append_new(into, take_value) < 0 ? -ENOMEM : 0;
+    if (!tree->key) {
+        json_decref(take_value);
+        return -EBADMSG;
+    }
+    int r = json_object_set_new_nocheck(into, tree->key, take_value) < 0 ? -ENOMEM : 0;
+    tree->key = NULL;
+    return r;
+}
+
+static int open_one(struct tree *tree, json_t *made) {
+    if (tree->depth + 1 == DEPTH_MOST) {
+        json_decref(made);
+        return -EBADMSG;
+    }
+    json_t *borrowed = made;
+    int r = put(tree, made);
+    if (r == 0)
+        tree->open[++tree->depth] = borrowed;
+    return r;
+}
+
+static int put_number(struct tree *tree, const struct wire_field *field) {
+    uint64_t number;
+
+    if (wire_u64(field, &number) < 0)
+        return -EBADMSG;
+    switch (field->tag) {
+    case RECORD_NUMBER:
+        return put(tree, json_integer((json_int_t)number));
+    case RECORD_MILLISECONDS:
+        return put(tree, json_real((double)number / 1e6));
+    default:
+        return put(tree, json_boolean(number));
+    }
+}
+
+static int put_field(const struct line_options *options, struct tree *tree, const struct wire_field *field, const int *fds, size_t n_fds, size_t *next_fd) {
+    const char *text = wire_text(field);
+    uint64_t number;
+
+    switch (field->tag) {
+    case RECORD_KEY:
+        tree->key = text;
+        return text ? 0 : -EBADMSG;
+    case RECORD_WORD:
+        return text ? put(tree, json_string(text)) : -EBADMSG;
+    case RECORD_JSON:
+        return text ? put(tree, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)) : -EBADMSG;
+    case RECORD_DATA:
+        return text ? put(tree, clean_json(options, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL))) : -EBADMSG;
+    case RECORD_TEXT:
+        return put(tree, others_text(options, field->data, field->length));
+    case RECORD_NUMBER:
+    case RECORD_MILLISECONDS:
+    case RECORD_FLAG:
+        return put_number(tree, field);
+    case RECORD_NONE:
+        return put(tree, json_null());
+    case RECORD_OBJECT:
+        return open_one(tree, json_object());
+    case RECORD_LIST:
+        return open_one(tree, json_array());
+    case RECORD_UP:
+        if (!tree->depth)
+            return -EBADMSG;
+        tree->depth--;
+        return 0;
+    case RECORD_CONTENT:
+        return put(tree, clean_content(options, field->data, field->length));
+    case RECORD_CONTENT_FD:
+        if (wire_u64(field, &number) < 0 || *next_fd >= n_fds)
+            return -EBADMSG;
+        return put(tree, content_of_fd(options, fds[(*next_fd)++], number));
+    default:
+        return 0;               /* of the message, not of the line */
+    }
+}
+
+int line_build(const struct line_options *options, const void *data, size_t length, const int *fds, size_t n_fds, json_t **ret_line) {
+    struct tree tree = { .open = { json_object() } };
+    struct wire_field field;
+    size_t position = 0, next_fd = 0;
+    int r = tree.open[0] ? 0 : -ENOMEM;
+
+    while (r == 0 && (r = wire_next(data, length, &position, &field)) > 0)
+        r = put_field(options, &tree, &field, fds, n_fds, &next_fd);
+    if (r == 0 && tree.depth)
+        r = -EBADMSG;
+    if (r < 0)
+        json_decref(tree.open[0]);
+    else
+        *ret_line = tree.open[0];
+    return r;
+}
+
+/* ---- as text ---------------------------------------------------------------------------------------------------------- */
+
+static void write_escape(uint32_t unit, struct buf *to) {
+    static const char digits[] = "0123456789abcdef";
+    const char escape[6] = { '\\', 'u', digits[unit >> 12 & 15], digits[unit >> 8 & 15], digits[unit >> 4 & 15], digits[unit & 15] };
+
+    buf_add(to, escape, sizeof escape);
+}
+
+/* A character of valid UTF-8 that is not ASCII; how long it is. */
+static size_t write_character(const unsigned char *at, struct buf *to) {
+    size_t length = *at >= 0xf0 ? 4 : *at >= 0xe0 ? 3 : 2;
+    uint32_t character = *at & (0xffu >> (length + 1));
+
+    for (size_t i = 1; i < length; i++)
+        character = character << 6 | (at[i] & 0x3fu);
+    if (character < 0x10000) {
+        write_escape(character, to);
+    } else {
+        write_escape(0xd800 + ((character - 0x10000) >> 10), to);
+        write_escape(0xdc00 + ((character - 0x10000) & 0x3ff), to);
+    }
+    return length;
+}
+
+/* jansson takes seventy nanoseconds for each character that it escapes, and guests choose how many those are. */
+static void write_string(const char *text, size_t length, struct buf *to) {
+    size_t run = 0, i = 0;
+
+    buf_add(to, "\"", 1);
+    while (i < length) {
+        unsigned char c = (unsigned char)text[i];
+
+        if (c >= ' ' && c < 127 && c != '"' && c != '\\') {
+            i++;
+            continue;
+        }
+        buf_add(to, text + run, i - run);
+        if (c >= 0x80)
+            i += write_character((const unsigned char *)text + i, to);
+        else {
+            if (c == '"' || c == '\\')
+                buf_add(to, c == '"' ? "\\\"" : "\\\\", 2);
+            else if (c == '\n')
+                buf_add(to, "\\n", 2);
+            else
+                write_escape(c, to);
+            i++;
+        }
+        run = i;
+    }
+    buf_add(to, text + run, i - run);
+    buf_add(to, "\"", 1);
+}
+
+static void write_value(const json_t *value, struct buf *to) {
+    const char *between = "", *key;
+    json_t *item;
+    size_t i;
+
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        write_string(json_string_value(value), json_string_length(value), to);
+        return;
+    case JSON_OBJECT:
+        buf_add(to, "{", 1);
+        json_object_foreach((json_t *)value, key, item) {
+            buf_add_text(to, between);
+            write_string(key, strlen(key), to);
+            buf_add(to, ":", 1);
+            write_value(item, to);
+            between = ",";
+        }
+        buf_add(to, "}", 1);
+        return;
+    case JSON_ARRAY:
+        buf_add(to, "[", 1);
+        json_array_foreach(value, i, item) {
+            buf_add_text(to, between);
+            write_value(item, to);
+            between = ",";
+        }
+        buf_add(to, "]", 1);
+        return;
+    case JSON_INTEGER:
+    case JSON_REAL:
+    case JSON_TRUE:
+    case JSON_FALSE:
+    case JSON_NULL:
+        break;
+    }
+    auto_free char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
+    to->failed |= !text;
+    buf_add_text(to, text ? text : "");
+}
+
+int line_write(const json_t *line, struct buf *to) {
+    write_value(line, to);
+    buf_add(to, "\n", 1);
+    return buf_failed(to) ? -ENOMEM : 0;
+}

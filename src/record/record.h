@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Trajectories: what an engine and its recorder say to each other, and what a line is made of (docs/trajectories.md has the format).
+ *
+ * The *recorder* is a process of the engine's that writes trajectories: it hashes, redacts, escapes and writes, so that neither a large stream nor a slow disk is the engine's business. The engine sends it a message
+ * (base/wire.h) for each step and never waits. A step's message is the line as a tree: keys and values in order, contents inline or as descriptors. The recorder knows no kinds of steps.
+ */
+#ifndef ROLLBOX_RECORD_RECORD_H
+#define ROLLBOX_RECORD_RECORD_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <rollbox/rollbox.h>
+
+#include "base/buf.h"
+
+#define RECORD_FORMAT "rollbox-trajectory/1"
+#define RECORD_STREAM_BYTES (256u << 10)        /* of each content, unless asked otherwise */
+#define RECORD_STREAM_MOST (16u << 20)
+#define RECORD_FILE_BYTES (UINT64_C(1) << 30)
+#define RECORD_RULES_MOST 64
+#define RECORD_RULE_MOST 4096                   /* bytes of one */
+#define RECORD_DIGEST_HEX 64
+#define RECORD_REAL_DIGITS 12                   /* numbers with fractions are written, and hashed, with so many */
+
+/* ---- messages --------------------------------------------------------------------------------------------------------- */
+
+/*
+ * The serial is the trajectory's number. To the recorder:
+ *   BEGIN  POLICY STREAM_MOST FILE_MOST ENV_VALUES? NAME* PATTERN* PARENT? tree     one descriptor: where to write
+ *   STEP   SECRET* tree                                                             descriptors: those of its CONTENT_FDs, in order
+ *   END    REASON                                                                   no more steps come
+ * From it, about a trajectory: STATE STEPS ERROR MESSAGE? DONE.
+ */
+enum record_type { RECORD_BEGIN = 1, RECORD_STEP, RECORD_END, RECORD_STATE };
+
+enum record_tag {
+    RECORD_KEY = 1,             /* text: of the value that follows */
+    RECORD_WORD,                /* text: one of our own */
+    RECORD_TEXT,                /* bytes: somebody else's, which rules may redact */
+    RECORD_NUMBER,              /* u64: an int64 */
+    RECORD_MILLISECONDS,        /* u64: nanoseconds */
+    RECORD_FLAG,                /* u64 */
+    RECORD_NONE,
+    RECORD_OBJECT,              /* opens one */
+    RECORD_LIST,
+    RECORD_UP,                  /* closes it */
+    RECORD_CONTENT,             /* bytes: a stream or file */
+    RECORD_CONTENT_FD,          /* u64: its length; UINT64_MAX: to its end */
+    RECORD_JSON,                /* text: of ours, or checked as JSON before */
+    RECORD_DATA,                /* text: JSON of somebody else's, which rules may redact */
+    RECORD_POLICY,              /* text */
+    RECORD_MOST,                /* u64: bytes kept of a content */
+    RECORD_FILE_MOST,           /* u64: bytes of the file */
+    RECORD_ENV_VALUES,          /* u64 */
+    RECORD_RULE_NAME,           /* text */
+    RECORD_RULE_PATTERN,        /* text */
+    RECORD_SECRET,              /* text: NAME=value */
+    RECORD_PARENT,              /* u64, u64: number and step */
+    RECORD_PARENT_STEP,
+    RECORD_REASON,              /* text */
+    RECORD_STEPS,               /* u64: lines written */
+    RECORD_ERROR,               /* u64: an errno */
+    RECORD_MESSAGE,             /* text */
+    RECORD_DONE,                /* u64: its last line is written, or never will be */
+};
+
+/* Serves the other end of a SOCK_SEQPACKET socket (consumed) until that closes and all is written, or nobody takes it. Returns the exit status. */
+int recorder_run(int take_socket);
+
+/* ---- rules ------------------------------------------------------------------------------------------------------------ */
+
+struct rules;
+
+/* 0 or -ENOMEM. */
+int rules_new(struct rules **ret_rules);
+struct rules *rules_free(struct rules *rules);
+
+/* The value of this variable is a secret: 0 or -errno. */
+int rules_add_name(struct rules *rules, const char *name);
+
+/* What this extended regular expression matches within a line is one. INVALID_ARGUMENT. */
+int rules_add_pattern(struct rules *rules, const char *pattern, struct rollbox_error *error);
+
+/* "NAME=value": looked for from now on, if the name is one of those and the value is long enough not to be everywhere. */
+int rules_learn(struct rules *rules, const char *variable);
+
+bool rules_any(const struct rules *rules);
+
+/* Appends the text without secrets. 0; or -EFBIG: it has a line too long to be looked through, and nothing of it may be shown. */
+int rules_apply(const struct rules *rules, const char *data, size_t length, struct buf *to);
+
+/* ---- lines ------------------------------------------------------------------------------------------------------------ */
+
+struct line_options {
+    struct rules *rules;
+    uint64_t most;              /* bytes kept of a content */
+};
+
+/* The tree of a message's fields. `fds` are read with pread. 0, -EBADMSG or -ENOMEM. */
+int line_build(const struct line_options *options, const void *data, size_t length, const int *fds, size_t n_fds, json_t **ret_line);
+
+/* As text, with its newline: ASCII alone, so that no terminal obeys it. */
+int line_write(const json_t *line, struct buf *to);
+
+/* ---- digests ---------------------------------------------------------------------------------------------------------- */
+
+/*
+ * SHA-256, for the guest is hostile and could make two histories meet under a digest that is only fast. It costs the recorder, not the engine.
+ * A chain: each line's digest is that of the one before, and of the line's action and observation.
+ */
+struct chain {
+    char hex[RECORD_DIGEST_HEX + 1];
+};
+
+void chain_begin(struct chain *chain, const char *policy_digest, const char *image_digest, const char *parent_digest);
+void chain_add(struct chain *chain, const json_t *action, const json_t *observation);
+struct sha256_ctx;
+void digest_end(struct sha256_ctx *context, char ret_hex[RECORD_DIGEST_HEX + 1]);
+void digest_hex(const void *data, size_t length, char ret_hex[RECORD_DIGEST_HEX + 1]);
+
+#endif

@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The recorder: writes trajectories, line by line, for one engine.
+ *
+ * A line is written whole or is the last of its file: who could not write one writes no more, so what is there is a beginning of what happened, and a last line that says "end" is there only if all is. Regular files are written at
+ * once; whatever else it is (a pipe, a terminal, a socket) gets as much as it takes, and the rest waits here, up to QUEUE_MOST for each. The engine is told of every failure.
+ *
+ * Should the engine die, lines that it had sent are still written, and an end that says so; readers that do not read are waited for PATIENCE_MS then.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/list.h"
+#include "base/wire.h"
+#include "record/record.h"
+
+#define QUEUE_MOST (64u << 20)
+#define END_ROOM 512u           /* of the file's limit, for its last line */
+#define PATIENCE_MS 5000
+#define FORKS_KEPT 4096
+#define TELL_EVERY 32u
+#define IDLE_MS 20
+#define MESSAGES_AT_ONCE 32     /* then the engine is told how far we are, and slow readers are looked after */
+
+/* What a fork's children begin their chains with. */
+struct fork {
+    uint64_t step;
+    struct chain chain;
+};
+
+struct trajectory {
+    struct list node;
+    uint64_t number, steps, told_steps, bytes, most;
+    struct line_options line;
+    bool env_values, is_regular, is_socket, is_full, ended, told;
+    int fd;
+    int error;                  /* errno; 0 */
+    char message[160];
+    struct chain chain;
+    struct fork *forks;
+    size_t n_forks;
+    struct buf queue;           /* not written yet */
+    size_t at;
+};
+
+struct recorder {
+    int socket;                 /* -EBADF: the engine is gone */
+    struct list trajectories;
+};
+
+static void trajectory_free(struct trajectory *trajectory) {
+    list_remove(&trajectory->node);
+    rules_free(trajectory->line.rules);
+    close_fd(&trajectory->fd);
+    buf_done(&trajectory->queue);
+    free(trajectory->forks);
+    free(trajectory);
+}
+
+static struct trajectory *find(struct recorder *recorder, uint64_t number) {
+    list_for_each(node, &recorder->trajectories) {
+        struct trajectory *trajectory = container_of(node, struct trajectory, node);
+
+        if (trajectory->number == number)
+            return trajectory;
+    }
+    return NULL;
+}
+
+static void stop(struct trajectory *trajectory, int error_number, const char *message) {
+    buf_done(&trajectory->queue);
+    trajectory->at = 0;
+    trajectory->told = false;
+    if (trajectory->error)
+        return;
+    trajectory->error = error_number;
+    snprintf(trajectory->message, sizeof trajectory->message, "%s: %s", message, strerror(error_number));
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+
+/* Of a regular file, half a line is taken back, if the file is so far ours alone that its end is ours; else it stays, torn, and the last. */
+static void take_back(const struct trajectory *trajectory, off_t before) {
+    struct stat st;
+
+    if (trajectory->is_regular && before >= 0 && fstat(trajectory->fd, &st) == 0 && st.st_size > before)
+        (void)!ftruncate(trajectory->fd, before);
+}
+
+static void flush(struct trajectory *trajectory) {
+    struct stat st;
+    off_t before = trajectory->is_regular && fstat(trajectory->fd, &st) == 0 ? st.st_size : -1;
+
+    while (trajectory->at < trajectory->queue.length) {
+        const char *data = trajectory->queue.data + trajectory->at;
+        size_t left = trajectory->queue.length - trajectory->at;
+        ssize_t n = trajectory->is_socket ? send(trajectory->fd, data, left, MSG_DONTWAIT | MSG_NOSIGNAL) : write(trajectory->fd, data, left);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return;
+        if (n <= 0) {
+            int error_number = n < 0 ? errno : EIO;
+
+            take_back(trajectory, before);
+            stop(trajectory, error_number, "the record cannot be written");
+            return;
+        }
+        trajectory->at += (size_t)n;
+    }
+    buf_done(&trajectory->queue);
+    trajectory->at = 0;
+}
+
+/* What was written is let go of, so that a slow reader's queue does not grow by what it has. */
+static void make_room(struct trajectory *trajectory) {
+    if (!trajectory->at)
+        return;
+    memmove(trajectory->queue.data, trajectory->queue.data + trajectory->at, trajectory->queue.length - trajectory->at);
+    trajectory->queue.length -= trajectory->at;
+    trajectory->at = 0;
+}
+
+static void enqueue(struct trajectory *trajectory, const struct buf *line) {
+    make_room(trajectory);
+    if (trajectory->queue.length + line->length > QUEUE_MOST) {
+        stop(trajectory, ENOBUFS, "the record's reader does not read");
+        return;
+    }
+    buf_add(&trajectory->queue, line->data, line->length);
+    if (buf_failed(&trajectory->queue)) {
+        stop(trajectory, ENOMEM, "the record cannot be kept");
+        return;
+    }
+    trajectory->bytes += line->length;
+    flush(trajectory);
+}
+
+/* A line with the digest of all up to it. Takes the reference. */
+static void write_line(struct trajectory *trajectory, json_t *take_line, bool is_end) {
+    auto_buf struct buf text = BUF_INIT;
+
+    json_object_set_new(take_line, "digest", json_string(trajectory->chain.hex));
+    int r = line_write(take_line, &text);
+    json_decref(take_line);
+    if (r < 0)
+        stop(trajectory, -r, "a line of the record cannot be made");
+    else if (!is_end && trajectory->bytes + text.length + END_ROOM > trajectory->most) {
+        /* What waits for a slow reader is still to come, and an end behind it. */
+        trajectory->is_full = true;
+        trajectory->error = EFBIG;
+        trajectory->told = false;
+        snprintf(trajectory->message, sizeof trajectory->message, "the record is as large as it may become");
+    } else
+        enqueue(trajectory, &text);
+}
+
+static void write_end(struct trajectory *trajectory, const char *reason) {
+    json_t *line = json_pack("{s:{s:s, s:I}}", "end", "reason", reason, "steps", (json_int_t)trajectory->steps);
+
+    trajectory->ended = true;
+    if (line && (!trajectory->error || trajectory->is_full))
+        write_line(trajectory, line, true);
+    else
+        json_decref(line);
+}
+
+/* ---- messages --------------------------------------------------------------------------------------------------------- */
+
+static void tell(const struct recorder *recorder, struct trajectory *trajectory) {
+    auto_buf struct buf message = BUF_INIT;
+    bool done = trajectory->ended && !trajectory->queue.length;
+
+    wire_begin(&message, RECORD_STATE, trajectory->number);
+    wire_add_u64(&message, RECORD_STEPS, trajectory->steps);
+    wire_add_u64(&message, RECORD_ERROR, (uint64_t)trajectory->error);
+    wire_add_text(&message, RECORD_MESSAGE, trajectory->message);
+    wire_add_u64(&message, RECORD_DONE, done);
+    trajectory->told = wire_send(recorder->socket, &message, NULL, 0) == 0;
+    trajectory->told_steps = trajectory->steps;
+}
+
+/* A policy without the values of its variables, unless they are asked for. */
+static json_t *shown_policy(const char *text, bool env_values) {
+    json_t *policy = json_loads(text, JSON_ALLOW_NUL, NULL), *env = json_object_get(policy, "env"), *value;
+    const char *key;
+    void *next;
+
+    if (!env_values)
+        json_object_foreach_safe(env, next, key, value)
+            json_object_set_new(env, key, json_null());
+    return policy;
+}
+
+static const struct chain *chain_of_parent(struct recorder *recorder, uint64_t number, uint64_t step) {
+    const struct trajectory *parent = find(recorder, number);
+
+    for (size_t i = parent ? parent->n_forks : 0; i-- > 0;)
+        if (parent->forks[i].step == step)
+            return &parent->forks[i].chain;
+    return NULL;
+}
+
+static void begin_line(struct recorder *recorder, struct trajectory *trajectory, json_t *line, const char *policy_text, uint64_t parent, uint64_t parent_step) {
+    json_t *policy = shown_policy(policy_text, trajectory->env_values), *of_parent = json_object_get(line, "parent");
+    auto_free char *text = policy ? json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    const struct chain *before = parent ? chain_of_parent(recorder, parent, parent_step) : NULL;
+    char hex[RECORD_DIGEST_HEX + 1];
+
+    if (!text) {
+        json_decref(policy);
+        json_decref(line);
+        stop(trajectory, ENOMEM, "the record cannot be begun");
+        return;
+    }
+    digest_hex(text, strlen(text), hex);
+    json_object_set_new(line, "policy", policy);
+    json_object_set_new(line, "policy_sha256", json_string(hex));
+    if (json_is_object(of_parent))
+        json_object_set_new(of_parent, "digest", before ? json_string(before->hex) : json_null());
+    chain_begin(&trajectory->chain, hex, json_string_value(json_object_get(json_object_get(line, "image"), "sha256")), before ? before->hex : NULL);
+    write_line(trajectory, line, false);
+}
+
+/* Not blocking, without that being so for all who hold the same descriptor: a terminal is others', too. */
+static int open_again(int take_fd, struct trajectory *trajectory) {
+    auto_close int fd = take_fd;
+    struct stat st;
+    char path[32];
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    trajectory->is_regular = S_ISREG(st.st_mode);
+    trajectory->is_socket = S_ISSOCK(st.st_mode);
+    if (trajectory->is_regular || trajectory->is_socket)
+        return TAKE_FD(fd);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int again = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (again >= 0)
+        return again;
+    return fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : TAKE_FD(fd);
+}
+
+static int take_rule(struct trajectory *trajectory, const struct wire_field *field) {
+    const char *text = wire_text(field);
+
+    if (!text)
+        return -EBADMSG;
+    if (!trajectory->line.rules && rules_new(&trajectory->line.rules) < 0)
+        return -ENOMEM;
+    return field->tag == RECORD_RULE_NAME ? rules_add_name(trajectory->line.rules, text) : rules_add_pattern(trajectory->line.rules, text, NULL);
+}
+
+static void on_begin(struct recorder *recorder, struct wire_message *message) {
+    struct trajectory *trajectory = calloc(1, sizeof *trajectory);
+    uint64_t parent = 0, parent_step = 0, number = 0;
+    const char *policy = "{}";
+    struct wire_field field;
+    size_t position = 0;
+    json_t *line = NULL;
+    int r = 0;
+
+    if (!trajectory)
+        return;                 /* the engine hears of it at the next step, whose trajectory is not known */
+    list_init(&trajectory->node);
+    list_add_tail(&recorder->trajectories, &trajectory->node);
+    trajectory->number = message->header.serial;
+    trajectory->line.most = RECORD_STREAM_BYTES;
+    trajectory->most = RECORD_FILE_BYTES;
+    while (r == 0 && wire_next(message->data, message->length, &position, &field) > 0) {
+        (void)wire_u64(&field, &number);
+        switch (field.tag) {
+        case RECORD_POLICY: policy = wire_text(&field); break;
+        case RECORD_MOST: trajectory->line.most = number; break;
+        case RECORD_FILE_MOST: trajectory->most = number; break;
+        case RECORD_ENV_VALUES: trajectory->env_values = number; break;
+        case RECORD_PARENT: parent = number; break;
+        case RECORD_PARENT_STEP: parent_step = number; break;
+        case RECORD_RULE_NAME:
+        case RECORD_RULE_PATTERN: r = take_rule(trajectory, &field); break;
+        default: break;
+        }
+    }
+    trajectory->fd = message->n_fds ? open_again(wire_take_fd(message, 0), trajectory) : -EBADF;
+    if (r == 0 && trajectory->fd < 0)
+        r = trajectory->fd;
+    if (r == 0)
+        r = line_build(&(struct line_options){ .most = trajectory->line.most }, message->data, message->length, NULL, 0, &line);
+    if (r < 0)
+        stop(trajectory, -r, "the record cannot be begun");
+    else
+        begin_line(recorder, trajectory, line, policy ? policy : "{}", parent, parent_step);
+}
+
+static void learn(struct trajectory *trajectory, const struct wire_message *message) {
+    struct wire_field field;
+    size_t position = 0;
+
+    while (wire_next(message->data, message->length, &position, &field) > 0)
+        if (field.tag == RECORD_SECRET && wire_text(&field) && rules_learn(trajectory->line.rules, wire_text(&field)) < 0)
+            stop(trajectory, E2BIG, "there are more secrets than can be looked for");
+}
+
+static void remember_fork(struct trajectory *trajectory, const json_t *line) {
+    const char *kind = json_string_value(json_object_get(json_object_get(line, "action"), "kind"));
+
+    if (!kind || strcmp(kind, "fork") || trajectory->n_forks == FORKS_KEPT)
+        return;
+    struct fork *grown = realloc(trajectory->forks, (trajectory->n_forks + 1) * sizeof *grown);
+    if (!grown)
+        return;                 /* its children begin without a parent's digest, and say so */
+    trajectory->forks = grown;
+    grown[trajectory->n_forks++] = (struct fork){ (uint64_t)json_integer_value(json_object_get(line, "step")), trajectory->chain };
+}
+
+static void on_step(struct trajectory *trajectory, const struct wire_message *message) {
+    json_t *line;
+
+    if (trajectory->error || trajectory->ended)
+        return;
+    learn(trajectory, message);
+    int r = trajectory->error ? 0 : line_build(&trajectory->line, message->data, message->length, message->fds, message->n_fds, &line);
+    if (r < 0)
+        stop(trajectory, -r, "a step cannot be recorded");
+    if (trajectory->error)
+        return;
+    const struct chain before = trajectory->chain;
+    chain_add(&trajectory->chain, json_object_get(line, "action"), json_object_get(line, "observation"));
+    remember_fork(trajectory, line);
+    write_line(trajectory, line, false);
+    if (trajectory->error)
+        trajectory->chain = before;     /* of what is there */
+    else
+        trajectory->steps++;
+}
+
+static void on_end(struct trajectory *trajectory, const struct wire_message *message) {
+    struct wire_field field;
+    size_t position = 0;
+    const char *reason = "closed";
+
+    while (wire_next(message->data, message->length, &position, &field) > 0)
+        if (field.tag == RECORD_REASON && wire_text(&field))
+            reason = wire_text(&field);
+    if (!trajectory->ended)
+        write_end(trajectory, trajectory->is_full ? "file_limit" : reason);
+}
+
+/* A message that came without its descriptors, or not whole, was somebody's step: nobody's record goes on as if it had none. */
+static void lose_message(struct recorder *recorder, int error_number) {
+    list_for_each(node, &recorder->trajectories)
+        stop(container_of(node, struct trajectory, node), error_number, "a step was lost on its way to the record");
+}
+
+/* The next messages, as far as they are there. False when the engine is gone. */
+static bool receive(struct recorder *recorder) {
+    static struct wire_message message;
+    int r = 1;
+
+    for (int i = 0; i < MESSAGES_AT_ONCE && (r = wire_receive(recorder->socket, &message)) == 1; i++) {
+        struct trajectory *trajectory = find(recorder, message.header.serial);
+
+        if (message.header.type == RECORD_BEGIN)
+            on_begin(recorder, &message);
+        else if (trajectory && message.header.type == RECORD_STEP)
+            on_step(trajectory, &message);
+        else if (trajectory && message.header.type == RECORD_END)
+            on_end(trajectory, &message);
+        if ((trajectory = find(recorder, message.header.serial)))
+            trajectory->told = false;
+        wire_message_done(&message);
+    }
+    if (r < 0 && r != -EAGAIN && r != -EINTR)
+        lose_message(recorder, -r);
+    return r != 0 && r != -ECONNRESET && r != -EPIPE;
+}
+
+/* ---- its life --------------------------------------------------------------------------------------------------------- */
+
+/* How far we are is told now and then, or when nothing is to do, for it wakes the engine; what matters at once. What is over goes. */
+static void settle(struct recorder *recorder, bool idle) {
+    list_for_each(node, &recorder->trajectories) {
+        struct trajectory *trajectory = container_of(node, struct trajectory, node);
+        bool over = trajectory->ended && !trajectory->queue.length;
+
+        if (recorder->socket >= 0 && !trajectory->told && (idle || over || trajectory->error || trajectory->steps >= trajectory->told_steps + TELL_EVERY))
+            tell(recorder, trajectory);
+        if (over && (trajectory->told || recorder->socket < 0))
+            trajectory_free(trajectory);
+    }
+}
+
+static void lose_engine(struct recorder *recorder) {
+    close_fd(&recorder->socket);
+    list_for_each(node, &recorder->trajectories) {
+        struct trajectory *trajectory = container_of(node, struct trajectory, node);
+
+        if (!trajectory->ended)
+            write_end(trajectory, "engine_lost");
+    }
+}
+
+/* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. *ret_idle: nothing came. */
+static int turn(struct recorder *recorder, int64_t until_ns, bool *ret_idle) {
+    size_t n = 1, most = 1;
+
+    list_for_each(node, &recorder->trajectories)
+        most++;
+    auto_free struct pollfd *polls = calloc(most, sizeof *polls);
+    auto_free struct trajectory **of = calloc(most, sizeof(struct trajectory *));
+    if (!polls || !of)
+        return -ENOMEM;
+    polls[0] = (struct pollfd){ .fd = recorder->socket, .events = POLLIN };
+    bool untold = false;
+    list_for_each(node, &recorder->trajectories) {
+        of[n] = container_of(node, struct trajectory, node);
+        untold |= !of[n]->told;
+        if (of[n]->queue.length) {
+            polls[n] = (struct pollfd){ .fd = of[n]->fd, .events = POLLOUT };
+            n++;
+        }
+    }
+    if (recorder->socket < 0 && n == 1)
+        return 0;
+    int64_t left_ms = recorder->socket >= 0 ? untold ? IDLE_MS : -1 : (until_ns - clock_now_ns()) / 1000000;
+    if (recorder->socket < 0 && left_ms <= 0)
+        return 0;
+    int ready = poll(polls, n, (int)left_ms);
+    if (ready < 0 && errno != EINTR)
+        return -errno;
+    *ret_idle = ready == 0;
+    for (size_t i = 1; i < n; i++)
+        if (polls[i].revents) {
+            flush(of[i]);
+            of[i]->told &= of[i]->queue.length != 0;
+        }
+    return 1;
+}
+
+int recorder_run(int take_socket) {
+    struct recorder recorder = { .socket = take_socket };
+    int64_t until_ns = 0;
+    bool idle = false;
+    int r;
+
+    list_init(&recorder.trajectories);
+    (void)fcntl(recorder.socket, F_SETFL, O_NONBLOCK);
+    do {
+        if (recorder.socket >= 0 && !receive(&recorder)) {
+            lose_engine(&recorder);
+            until_ns = clock_now_ns() + (int64_t)PATIENCE_MS * 1000000;
+        }
+        settle(&recorder, idle);
+        r = turn(&recorder, until_ns, &idle);
+    } while (r > 0);
+    return r < 0;
+}
