@@ -21,6 +21,7 @@
 
 #include "base/fd.h"
 #include "guest/files.h"
+#include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #define MAX_REAPED 256          /* at a time: guests can make work of this faster than it is done */
@@ -123,8 +124,10 @@ bool command_reap(const struct box *box) {
 
         if (pid <= 0)
             return false;
-        if (WIFSTOPPED(status))
+        if (WIFSTOPPED(status) && !virtual_stopped(pid, status))
             let_go(pid, status);
+        else if (WIFSTOPPED(status))
+            continue;
         else
             ended(box, pid, status, &usage);
     }

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Does everybody in the sandbox wait?
+ *
+ * /proc shows one thread after the other, and what waits while it is looked at may have been woken when the last one is. So all are looked at twice, with the number of times that each has given up its CPU. A thread that waits both times and has not
+ * run in between has waited from its first look to its second; and all of these spans have the moment between the two rounds in common.
+ *
+ * Threads whose calls init holds show as in a wait of the kernel's own (D); so does the parent of a vfork, whose child is looked at itself. All others that show so will go on by themselves.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "guest/command.h"
+#include "guest/determinism.h"
+#include "guest/virtual.h"
+#include "sys/syscalls.h"
+
+#define MAX_SEEN 2048           /* threads; with more there is no rest to be seen */
+#define MAX_OUTSIDE 64
+#define MAX_POLLED 16
+
+struct seen {
+    pid_t thread;
+    uint64_t runs;
+};
+
+static struct seen seen[MAX_SEEN];
+static struct { dev_t dev; ino_t ino; } outside[MAX_OUTSIDE];
+static size_t n_outside;
+
+struct round {
+    size_t n;
+    bool again;                 /* the second */
+};
+
+static const char *find(const char *text, const char *heading) {
+    size_t length = strlen(heading);
+
+    for (; *text; text++)
+        if (*text == '\n' && !strncmp(text + 1, heading, length))
+            return text + 1 + length;
+    return NULL;
+}
+
+static bool waits_for_child(pid_t thread) {
+    uint64_t arguments[6];
+    int number = virtual_call_of(thread, arguments);
+
+    return number == __NR_vfork || number == __NR_clone;
+}
+
+static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
+    char text[2048];
+    int fd = determinism_open(thread, "/status", O_RDONLY);
+
+    *ret_threads = 0;
+    if (fd < 0)
+        return fd == -ENOENT || fd == -ESRCH;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return true;            /* it has just ended */
+    text[n] = '\0';
+    const char *state = find(text, "State:\t"), *threads = find(text, "Threads:\t"), *voluntary = find(text, "voluntary_ctxt_switches:\t"), *other = find(text, "nonvoluntary_ctxt_switches:\t");
+    if (!state || !threads || !voluntary || !other)
+        return false;
+    struct seen now = { thread, strtoul(voluntary, NULL, 10) + strtoul(other, NULL, 10) };
+    *ret_threads = strtoul(threads, NULL, 10);
+    switch (*state) {
+    case 'S':
+        break;
+    case 'T':
+    case 't':
+    case 'Z':
+    case 'X':
+        return true;            /* nothing that it does of itself */
+    case 'D':
+        if (!wait_is_held(thread) && !waits_for_child(thread))
+            return false;
+        break;
+    default:
+        return false;
+    }
+    if (round->n == MAX_SEEN)
+        return false;
+    if (!round->again)
+        seen[round->n] = now;
+    else if (seen[round->n].thread != now.thread || seen[round->n].runs != now.runs)
+        return false;
+    round->n++;
+    return true;
+}
+
+static bool look_at_thread(void *data, pid_t thread) {
+    uint64_t threads;
+
+    return look(data, thread, &threads);
+}
+
+/* The first thread of a process has its id. */
+static bool look_at_process(void *data, pid_t pid) {
+    struct round *round = data, before = *round;
+    uint64_t threads;
+
+    if (pid == 1 || command_is_agent(pid))
+        return true;
+    if (!look(round, pid, &threads))
+        return false;
+    if (threads <= 1)
+        return true;
+    *round = before;
+    int directory = determinism_open(pid, "/task", O_RDONLY | O_DIRECTORY);
+    if (directory < 0)
+        return directory == -ENOENT || directory == -ESRCH;
+    int r = tree_each_number(directory, look_at_thread, round);
+    close(directory);
+    return r == 0 || r == -ENOENT;
+}
+
+static bool do_all_wait(struct round *round) {
+    int all = openat(determinism_proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (all < 0)
+        return false;
+    int r = tree_each_number(all, look_at_process, round);
+    close(all);
+    return r == 0;
+}
+
+/* ---- input from outside --------------------------------------------------------------------------------------------- */
+
+static bool stat_of(pid_t pid, uint64_t fd, struct stat *ret_st) {
+    char path[64], *at = guest_put_number(path, (uint64_t)pid);
+
+    memcpy(at, "/fd/", 4);
+    *guest_put_number(at + 4, fd) = '\0';
+    return fstatat(determinism_proc, path, ret_st, 0) == 0;
+}
+
+/* Of pipes, sockets and terminals nobody inside has the other end. */
+void idle_add_outside(pid_t pid) {
+    static size_t next;
+    struct stat st, null;
+
+    if (!stat_of(pid, 0, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+        return;
+    if (S_ISCHR(st.st_mode) && (fstatat(AT_FDCWD, "/dev/null", &null, 0) < 0 || null.st_rdev == st.st_rdev))
+        return;
+    for (size_t i = 0; i < n_outside; i++)
+        if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
+            return;
+    outside[next].dev = st.st_dev;
+    outside[next].ino = st.st_ino;
+    next = (next + 1) % MAX_OUTSIDE;
+    n_outside += n_outside < MAX_OUTSIDE;
+}
+
+static bool is_outside(pid_t thread, uint64_t fd) {
+    struct stat st;
+
+    if (fd > 0x7fffffff || !stat_of(thread, fd, &st))
+        return false;
+    for (size_t i = 0; i < n_outside; i++)
+        if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
+            return true;
+    return false;
+}
+
+static bool waits_outside(pid_t thread) {
+    struct pollfd polled[MAX_POLLED];
+    uint64_t a[6], set;
+
+    switch (virtual_call_of(thread, a)) {
+    case __NR_read:
+    case __NR_readv:
+    case __NR_recvfrom:
+    case __NR_recvmsg:
+        return is_outside(thread, a[0]);
+    case __NR_poll:
+    case __NR_ppoll:
+        if (a[1] > MAX_POLLED || determinism_read(thread, a[0], polled, a[1] * sizeof polled[0]) != (long)(a[1] * sizeof polled[0]))
+            return false;
+        for (size_t i = 0; i < a[1]; i++)
+            if (polled[i].events & POLLIN && is_outside(thread, (uint64_t)polled[i].fd))
+                return true;
+        return false;
+    case __NR_select:
+    case __NR_pselect6:
+        if (!a[1] || determinism_read(thread, a[1], &set, sizeof set) != (long)sizeof set)
+            return false;
+        for (uint64_t fd = 0; fd < 64 && fd < a[0]; fd++)
+            if (set >> fd & 1 && is_outside(thread, fd))
+                return true;
+        return false;
+    default:
+        return false;
+    }
+}
+
+enum idle idle_look(void) {
+    struct round first = { 0 }, second = { .again = true };
+
+    if (!do_all_wait(&first) || !do_all_wait(&second) || first.n != second.n)
+        return IDLE_NOT;
+    for (size_t i = 0; n_outside && i < first.n; i++)
+        if (!wait_is_held(seen[i].thread) && waits_outside(seen[i].thread))
+            return IDLE_OUTSIDE;
+    return IDLE;
+}
