@@ -196,6 +196,12 @@ static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
     return 0;
 }
 
+uint64_t determinism_stream_of(uint64_t seed, pid_t thread) {
+    struct stream stream;
+
+    return stream_load(seed, thread, &stream) < 0 ? 0 : stream.state;
+}
+
 /* The next bytes of a process' stream into its memory. Their number or -errno. */
 static long draw(uint64_t seed, pid_t pid, uint64_t to, size_t length) {
     uint8_t bytes[4096];
@@ -451,6 +457,15 @@ size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns) {
             *ret_until_ns = at;
     }
     return n_listeners;
+}
+
+bool determinism_is_asked(void) {
+    static struct pollfd events[DETERMINISM_MAX_LISTENERS];
+    struct timespec now = { 0 };
+
+    for (size_t i = 0; i < n_listeners; i++)
+        events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
+    return sys_call5(__NR_ppoll, events, n_listeners, &now, NULL, 0) != 0;
 }
 
 static void forget(size_t i) {

@@ -38,6 +38,8 @@ void determinism_end(struct determinism_start *start, pid_t pid);
 size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns);
 /* Answers what there is, one question a listener, so that none holds up another. `quiet`: nobody wanted anything of init. */
 void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet);
+/* Does a question wait for its answer, but for those that are held? */
+bool determinism_is_asked(void);
 /* Ends all waits that are held: before processes are to be stopped, which no signal but SIGKILL does meanwhile. */
 void determinism_release(void);
 
@@ -61,6 +63,8 @@ long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length);
 int determinism_open(pid_t pid, const char *name, int flags);
 /* Where its vDSO is, if it has one. */
 bool determinism_vdso_of(pid_t pid, uint64_t *ret_base);
+/* Where the stream of a thread's process is. */
+uint64_t determinism_stream_of(uint64_t seed, pid_t thread);
 /* The process that a thread belongs to. */
 pid_t determinism_process_of(pid_t thread);
 bool determinism_is_thread_of(pid_t process, pid_t thread);

@@ -6,7 +6,8 @@
  * when everybody in the sandbox waits (virtual_idle.c): to the earliest of what lies ahead, time-outs (virtual_wait.c) and timers (virtual_timer.c). It ends that one alone, and looks again when all is at rest once more; so what was
  * to happen at one time happens in an order that does not depend on CPUs.
  *
- * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds VIRTUAL_GRACE_NS later.
+ * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds VIRTUAL_GRACE_NS later. And so that who
+ * computes until time has passed comes to an end, the clock goes at the real rate while a sandbox has not rested for BUSY_NS.
  * Nor does it jump while no command runs, or while somebody waits for input from outside: between what an agent does no time passes.
  *
  * The page is the guests' to write. init reads the ticks from it, and whatever they are is a time; what it has jumped it knows itself. Tables are bounded: what does not fit is the kernel's, and waits in real time.
@@ -39,6 +40,8 @@
 #define PAUSE_BY_COST 20        /* and never so short that looking takes more than a twentieth */
 #define MANY_JUMPS 200000       /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes with each */
 #define PAUSE_OF_MANY_NS 1000000ll
+#define BUSY_NS 5000000000ll    /* between two looks that both find somebody running: the sandbox is busy; */
+#define BUSY_STEP_NS 10000000ll /* then the clock is moved so often */
 
 struct page {
     uint64_t ticks;             /* added to by queries */
@@ -48,10 +51,12 @@ struct page {
 static struct page *page;
 static int page_fd = -1;
 static int64_t jumped, start_ns;
-static uint64_t last_sequence;
+static uint64_t last_sequence, seed;
+static bool is_seeded;
 static int64_t pause_ns, look_ns;       /* the next look at who runs: how long after, and when */
 static int64_t due_ns;                  /* the next that is due by the real clock */
 static uint64_t n_jumps;
+static int64_t busy_look_ns, busy_from_ns;      /* when to look next; since when it has not rested, 0: it has */
 
 /* Sealed: whoever gets its descriptor could else cut it off under init. */
 int virtual_make_page(void) {
@@ -128,15 +133,13 @@ long virtual_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns) {
     return r < 0 ? r : 0;
 }
 
-uint64_t virtual_sequence(void) {
-    return ++last_sequence;
+struct virtual_event virtual_event(pid_t thread, int64_t deadline) {
+    return (struct virtual_event){ .deadline = deadline, .stream = is_seeded ? determinism_stream_of(seed, thread) : 0, .sequence = ++last_sequence, .thread = thread };
 }
 
 bool virtual_is_before(const struct virtual_event *a, const struct virtual_event *b) {
-    int64_t left = a->deadline / SLOT_NS, right = b->deadline / SLOT_NS;
-
-    if (left != right)
-        return left < right;
+    if (a->stream != b->stream)
+        return a->stream < b->stream;
     return a->thread != b->thread ? a->thread < b->thread : a->sequence < b->sequence;
 }
 
@@ -252,34 +255,64 @@ bool virtual_answer(int listener, const struct seccomp_notif *question) {
 
 /* ---- the loop ------------------------------------------------------------------------------------------------------- */
 
-/* The earliest of all. */
-static bool first_of_all(struct virtual_event *ret_event, bool *ret_is_timer) {
-    struct virtual_event timer;
-    bool waits = wait_first(ret_event), timers = timer_first(&timer);
+static int64_t earliest(void) {
+    int64_t waits = wait_earliest(), timers = timer_earliest();
 
-    *ret_is_timer = timers && (!waits || virtual_is_before(&timer, ret_event));
-    if (*ret_is_timer)
-        *ret_event = timer;
+    return waits < timers ? waits : timers;
+}
+
+/* Of what is nearly at the same time as the earliest of all. */
+static bool first_of_all(bool *ret_is_timer) {
+    struct virtual_event wait, timer;
+    int64_t first = earliest(), until = first < VIRTUAL_NEVER - SLOT_NS ? first + SLOT_NS : VIRTUAL_NEVER - 1;
+    bool waits = wait_first(until, &wait), timers = timer_first(until, &timer);
+
+    *ret_is_timer = timers && (!waits || virtual_is_before(&timer, &wait));
     return waits || timers;
 }
 
 /* Until one of them was to be ended. */
 static void end_one(void) {
-    struct virtual_event event;
     bool is_timer;
 
     virtual_disturb();
-    while (first_of_all(&event, &is_timer))
+    while (first_of_all(&is_timer))
         if (is_timer ? timer_fire_first() : wait_end_first())
             return;
 }
 
 int64_t virtual_next_ns(void) {
-    if (tree_is_frozen() || (!wait_count() && !timer_any()))
+    if (!page || tree_is_frozen())
         return INT64_MAX;
+    int64_t next = command_count() ? busy_look_ns : INT64_MAX;
+    if (!wait_count() && !timer_any())
+        return next;
     if (wait_cutting_until())
         return wait_cutting_until();
-    return command_count() && look_ns < due_ns ? look_ns : due_ns;
+    if (due_ns < next)
+        next = due_ns;
+    return command_count() && look_ns < next ? look_ns : next;
+}
+
+static void has_rested(int64_t now) {
+    busy_from_ns = 0;
+    busy_look_ns = now + BUSY_NS;
+}
+
+/* Whether they have anything to wait for or not. */
+static void look_for_rest(int64_t now) {
+    if (now < busy_look_ns || !command_count())
+        return;
+    if (idle_look() != IDLE_NOT) {
+        has_rested(now);
+    } else if (!busy_from_ns) {
+        busy_from_ns = now;
+        busy_look_ns = now + BUSY_NS;
+    } else {
+        virtual_reach(virtual_after(now - busy_from_ns));
+        busy_from_ns = now;
+        busy_look_ns = now + BUSY_STEP_NS;
+    }
 }
 
 static void rest(int64_t begun_ns, int64_t at_most_ns) {
@@ -290,21 +323,22 @@ static void rest(int64_t begun_ns, int64_t at_most_ns) {
 }
 
 void virtual_step(bool quiet) {
-    struct virtual_event event;
-    bool is_timer;
-    int64_t now = init_now_ns();
+    int64_t now = init_now_ns(), first;
 
-    if (tree_is_frozen() || (!wait_count() && !timer_any()))
+    if (tree_is_frozen())
+        return;
+    look_for_rest(now);
+    if (!wait_count() && !timer_any())
         return;
     int64_t waits = wait_look(now), timers = timer_look(now);
     due_ns = waits < timers ? waits : timers;
-    if (wait_cutting_until() || !command_count() || now < look_ns || !first_of_all(&event, &is_timer)) {
+    if (wait_cutting_until() || !command_count() || now < look_ns || (first = earliest()) == VIRTUAL_NEVER) {
         if (now >= look_ns)
             look_ns = now + LAST_PAUSE_OUTSIDE_NS;
         return;
     }
     /* Who asks for the time often enough need not rest for it to pass. */
-    if (event.deadline + SLOT_NS < virtual_now()) {
+    if (first + SLOT_NS < virtual_now()) {
         end_one();
         return;
     }
@@ -313,8 +347,11 @@ void virtual_step(bool quiet) {
     enum idle idle = idle_look();
     if (idle != IDLE) {
         rest(now, idle == IDLE_OUTSIDE ? LAST_PAUSE_OUTSIDE_NS : LAST_PAUSE_NS);
+        if (idle == IDLE_OUTSIDE)
+            has_rested(now);
         return;
     }
+    has_rested(now);
     if (wait_end_changed()) {
         virtual_disturb();
         return;
@@ -325,6 +362,8 @@ void virtual_step(bool quiet) {
 }
 
 void virtual_begin(const struct plan *plan) {
+    seed = plan->seed;
+    is_seeded = plan->flags & PLAN_SEED;
     start_ns = plan->clock_seconds * VIRTUAL_NS + plan->clock_nanoseconds;
 }
 

@@ -47,15 +47,17 @@ bool virtual_stopped(pid_t thread, int status);
 #define VIRTUAL_NEVER (1ll << 61)               /* nanoseconds: 73 years, the end of the clock */
 #define VIRTUAL_GRACE_NS 1000000000ll           /* how much later than by the real clock what init holds ends, if the sandbox never comes to rest */
 
-/* What lies ahead: by rising time, and what is nearly at the same time by thread, as questions of threads that race come in any order. */
+/* What lies ahead. What is nearly at the same time comes by whose it is, as questions of threads that race come in any order. */
 struct virtual_event {
     int64_t deadline;           /* nanoseconds since the start */
-    pid_t thread;
+    uint64_t stream;            /* with a seed: of the process, which follows from the tree of forks, unlike its id; else 0 */
     uint64_t sequence;
+    pid_t thread;
 };
 
+struct virtual_event virtual_event(pid_t thread, int64_t deadline);
+/* Of two at the same time. */
 bool virtual_is_before(const struct virtual_event *a, const struct virtual_event *b);
-uint64_t virtual_sequence(void);
 
 /* Nanoseconds since the start. */
 int64_t virtual_now(void);
@@ -72,8 +74,10 @@ long virtual_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns);
 
 /* virtual_wait.c: false if the question is no wait. */
 bool wait_answer(int listener, const struct seccomp_notif *question);
-/* The first one that can be ended. */
-bool wait_first(struct virtual_event *ret_event);
+/* The deadline of the earliest that can be ended; VIRTUAL_NEVER: there is none. */
+int64_t wait_earliest(void);
+/* The first of those up to a time. */
+bool wait_first(int64_t until, struct virtual_event *ret_event);
 /* Ends the one that wait_first told of, and moves the clock to its time. False: it was over already, or cannot be ended. */
 bool wait_end_first(void);
 /* Ends what has ended for another reason than time (a signal, a futex' word), as far as it can be seen. How many. */
@@ -84,6 +88,9 @@ int64_t wait_look(int64_t now_ns);
 int64_t wait_cutting_until(void);
 /* Is it in a call that init holds? */
 bool wait_is_held(pid_t thread);
+/* And the only one of its process, which cannot change meanwhile: as wait_set_alone has said. */
+bool wait_is_held_alone(pid_t process);
+void wait_set_alone(pid_t process);
 size_t wait_count(void);
 
 /* Something happens in the sandbox: it may come to rest soon. */
@@ -93,7 +100,8 @@ int virtual_call_of(pid_t thread, uint64_t *ret_arguments);
 
 /* virtual_timer.c, likewise. */
 bool timer_answer(int listener, const struct seccomp_notif *question);
-bool timer_first(struct virtual_event *ret_event);
+int64_t timer_earliest(void);
+bool timer_first(int64_t until, struct virtual_event *ret_event);
 bool timer_fire_first(void);
 int64_t timer_look(int64_t now_ns);
 bool timer_any(void);

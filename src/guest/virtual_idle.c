@@ -5,16 +5,19 @@
  * /proc shows one thread after the other, and what waits while it is looked at may have been woken when the last one is. So all are looked at twice, with the number of times that each has given up its CPU. A thread that waits both times and has not
  * run in between has waited from its first look to its second; and all of these spans have the moment between the two rounds in common.
  *
- * Threads whose calls init holds show as in a wait of the kernel's own (D); so does the parent of a vfork, whose child is looked at itself. All others that show so will go on by themselves.
+ * Threads whose calls init holds are known to wait. The parent of a vfork shows as in a wait of the kernel's own (D), and its child is looked at itself; all others that show so will go on by themselves. Who has asked init something seems to wait as well: so in
+ * the end there must be no question.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "guest/command.h"
@@ -25,6 +28,7 @@
 #define MAX_SEEN 2048           /* threads; with more there is no rest to be seen */
 #define MAX_OUTSIDE 64
 #define MAX_POLLED 16
+#define VFORK_FLAG 0x4000
 
 struct seen {
     pid_t thread;
@@ -53,7 +57,7 @@ static bool waits_for_child(pid_t thread) {
     uint64_t arguments[6];
     int number = virtual_call_of(thread, arguments);
 
-    return number == __NR_vfork || number == __NR_clone;
+    return number == __NR_vfork || (number == __NR_clone && arguments[0] & VFORK_FLAG);
 }
 
 static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
@@ -73,6 +77,8 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
         return false;
     struct seen now = { thread, strtoul(voluntary, NULL, 10) + strtoul(other, NULL, 10) };
     *ret_threads = strtoul(threads, NULL, 10);
+    if (wait_is_held(thread))
+        return true;
     switch (*state) {
     case 'S':
         break;
@@ -82,7 +88,7 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
     case 'X':
         return true;            /* nothing that it does of itself */
     case 'D':
-        if (!wait_is_held(thread) && !waits_for_child(thread))
+        if (!waits_for_child(thread))
             return false;
         break;
     default:
@@ -101,7 +107,7 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
 static bool look_at_thread(void *data, pid_t thread) {
     uint64_t threads;
 
-    return look(data, thread, &threads);
+    return wait_is_held(thread) || look(data, thread, &threads);
 }
 
 /* The first thread of a process has its id. */
@@ -109,12 +115,15 @@ static bool look_at_process(void *data, pid_t pid) {
     struct round *round = data, before = *round;
     uint64_t threads;
 
-    if (pid == 1 || command_is_agent(pid))
+    if (pid == 1 || wait_is_held_alone(pid) || command_is_agent(pid))
         return true;
     if (!look(round, pid, &threads))
         return false;
-    if (threads <= 1)
+    if (threads <= 1) {
+        if (threads && wait_is_held(pid))
+            wait_set_alone(pid);
         return true;
+    }
     *round = before;
     int directory = determinism_open(pid, "/task", O_RDONLY | O_DIRECTORY);
     if (directory < 0)
@@ -204,13 +213,23 @@ static bool waits_outside(pid_t thread) {
     }
 }
 
+/* Who shows as dead may still be about to wake its parent, under a lock of the kernel's that this call takes, too. */
+static void await_ends(void) {
+    siginfo_t info;
+
+    (void)sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
+}
+
 enum idle idle_look(void) {
     struct round first = { 0 }, second = { .again = true };
 
-    if (!do_all_wait(&first) || !do_all_wait(&second) || first.n != second.n)
+    if (!do_all_wait(&first))
+        return IDLE_NOT;
+    await_ends();
+    if (!do_all_wait(&second) || first.n != second.n || determinism_is_asked())
         return IDLE_NOT;
     for (size_t i = 0; n_outside && i < first.n; i++)
-        if (!wait_is_held(seen[i].thread) && waits_outside(seen[i].thread))
+        if (waits_outside(seen[i].thread))
             return IDLE_OUTSIDE;
     return IDLE;
 }

@@ -42,6 +42,8 @@ struct timer {
     int signal;                         /* 0: none */
     clockid_t clock;
     uint8_t kind;                       /* enum kind */
+    bool has_fired;                     /* since it was set */
+    bool is_due;                        /* at the last look for the earliest: it may be fired */
 };
 
 static struct timer timers[MAX_TIMERS];
@@ -78,7 +80,7 @@ static struct timer *add(enum kind kind, pid_t pid, int take_fd) {
     }
     if (i == n_used)
         n_used++;
-    timers[i] = (struct timer){ .event = { VIRTUAL_NEVER, pid, virtual_sequence() }, .kind = (uint8_t)kind, .pid = pid, .fd = take_fd };
+    timers[i] = (struct timer){ .event = virtual_event(pid, VIRTUAL_NEVER), .kind = (uint8_t)kind, .pid = pid, .fd = take_fd };
     return &timers[i];
 }
 
@@ -109,9 +111,9 @@ static void arm(struct timer *t, int64_t deadline, int64_t interval) {
     int64_t now = virtual_now(), length = deadline > now ? deadline - now : 0;
 
     t->event.deadline = deadline;
-    t->event.sequence = virtual_sequence();
     t->interval = interval;
     t->overrun = 0;
+    t->has_fired = false;
     t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : init_now_ns() + length + VIRTUAL_GRACE_NS;
 }
 
@@ -388,24 +390,44 @@ static void fire(struct timer *t) {
     uint64_t overrun = t->overrun;
     arm(t, interval > 0 && deadline < VIRTUAL_NEVER - interval ? deadline + interval : VIRTUAL_NEVER, interval);
     t->overrun = overrun;
+    t->has_fired = true;
 }
 
 /* An expiration that nobody has taken notice of yet makes the next one none: where all else rests, a timer alone would go on for ever. */
-static bool is_unnoticed(const struct timer *t) {
-    struct determinism_signals signals;
+static bool is_unnoticed(const struct timer *t, pid_t *last, struct determinism_signals *signals) {
     struct pollfd ready = { t->fd, POLLIN, 0 };
     struct timespec now = { 0 };
+    pid_t thread = t->thread ? t->thread : t->pid;
 
+    if (!t->has_fired)
+        return false;
     if (t->kind == DESCRIPTOR)
         return sys_call5(__NR_ppoll, &ready, 1, &now, NULL, 0) == 1;
-    return t->signal && determinism_signals_of(t->thread ? t->thread : t->pid, &signals) && signals.pending >> (t->signal - 1) & 1;
+    if (!t->signal)
+        return true;
+    if (*last != thread)
+        *last = determinism_signals_of(thread, signals) ? thread : 0;
+    return *last && signals->pending >> (t->signal - 1) & 1;
 }
 
-bool timer_first(struct virtual_event *ret_event) {
+int64_t timer_earliest(void) {
+    struct determinism_signals signals;
+    int64_t earliest = VIRTUAL_NEVER;
+    pid_t last = 0;
+
+    for (size_t i = 0; i < n_used; i++) {
+        timers[i].is_due = timers[i].kind != FREE && timers[i].event.deadline < VIRTUAL_NEVER && !is_unnoticed(&timers[i], &last, &signals);
+        if (timers[i].is_due && timers[i].event.deadline < earliest)
+            earliest = timers[i].event.deadline;
+    }
+    return earliest;
+}
+
+bool timer_first(int64_t until, struct virtual_event *ret_event) {
     bool found = false;
 
-    for (size_t i = n_used; i-- > 0;)
-        if (timers[i].kind != FREE && timers[i].event.deadline < VIRTUAL_NEVER && (!found || virtual_is_before(&timers[i].event, &timers[first].event)) && !is_unnoticed(&timers[i])) {
+    for (size_t i = 0; i < n_used; i++)
+        if (timers[i].is_due && timers[i].event.deadline <= until && (!found || virtual_is_before(&timers[i].event, &timers[first].event))) {
             first = i;
             found = true;
         }

@@ -31,6 +31,7 @@
 #define FUTEX_SLICE_NS 2000000
 #define SIGNAL_TICK_NS 5000000
 #define LOOKS_A_TICK 64
+#define LOOKS_AT_REST 128
 #define CUT_LIMIT_NS 100000000ll
 #define PURGE_TICK_NS 100000000ll
 #define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
@@ -83,13 +84,16 @@ static const struct call {
 static struct wait waits[MAX_WAITS];
 static size_t n_waits, first;
 static uint64_t held[MAX_THREADS / 64];         /* whose calls are held, a bit for each: touched as it is needed */
+static uint64_t alone[MAX_THREADS / 64];        /* and which of these have no other thread beside them */
 static int64_t cut_until_ns, purged_ns;
 
 static void mark(const struct wait *wait, bool is_held) {
     uint64_t thread = (uint64_t)wait->event.thread, bit = 1ull << thread % 64;
 
-    if (wait->state == HELD && thread < MAX_THREADS)
-        held[thread / 64] = (held[thread / 64] & ~bit) | (is_held ? bit : 0);
+    if (wait->state != HELD || thread >= MAX_THREADS)
+        return;
+    held[thread / 64] = (held[thread / 64] & ~bit) | (is_held ? bit : 0);
+    alone[thread / 64] &= ~bit;
 }
 
 static void drop(size_t i) {
@@ -97,8 +101,20 @@ static void drop(size_t i) {
     waits[i] = waits[--n_waits];
 }
 
+static bool has_mark(const uint64_t *marks, pid_t thread) {
+    return (uint64_t)thread < MAX_THREADS && marks[thread / 64] >> thread % 64 & 1;
+}
+
 bool wait_is_held(pid_t thread) {
-    return (uint64_t)thread < MAX_THREADS && held[thread / 64] >> thread % 64 & 1;
+    return has_mark(held, thread);
+}
+
+bool wait_is_held_alone(pid_t process) {
+    return has_mark(alone, process);
+}
+
+void wait_set_alone(pid_t process) {
+    alone[process / 64] |= 1ull << process % 64;
 }
 
 size_t wait_count(void) {
@@ -170,7 +186,7 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
     int64_t now = virtual_now(), base = 0, time;
     clockid_t clock;
 
-    *ret_wait = (struct wait){ .event = { .thread = pid, .sequence = virtual_sequence() }, .id = question->id, .arguments = { a[0], a[1], a[2], a[3] }, .result = call->result, .number = call->number };
+    *ret_wait = (struct wait){ .event = virtual_event(pid, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3] }, .result = call->result, .number = call->number };
     if (call->form == MILLISECONDS)
         time = (int64_t)(int)a[call->time] * 1000000;
     else if (!virtual_read_time(pid, a[call->time], call->form == TIMEVAL, &time))
@@ -244,7 +260,7 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
     }
     wait->listener = listener;
     wait->look_ns = now + (futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS);
-    wait->due_ns = wait->state == KERNEL && !wait->absolute ? INT64_MAX : now + length + (wait->state == HELD && !futex ? VIRTUAL_GRACE_NS : 0);
+    wait->due_ns = wait->state == KERNEL && !wait->absolute ? INT64_MAX : now + length + (length < SHORT_NS && futex ? 0 : VIRTUAL_GRACE_NS);
     waits[n_waits++] = *wait;
     mark(wait, true);
     if (wait->state == KERNEL)
@@ -408,11 +424,20 @@ static void give_up_cutting(void) {
 
 /* ---- whose turn it is ----------------------------------------------------------------------------------------------- */
 
-bool wait_first(struct virtual_event *ret_event) {
+int64_t wait_earliest(void) {
+    int64_t earliest = VIRTUAL_NEVER;
+
+    for (size_t i = 0; i < n_waits; i++)
+        if (waits[i].state != CUTTING && waits[i].event.deadline < earliest)
+            earliest = waits[i].event.deadline;
+    return earliest;
+}
+
+bool wait_first(int64_t until, struct virtual_event *ret_event) {
     bool found = false;
 
     for (size_t i = 0; i < n_waits; i++)
-        if (waits[i].state != CUTTING && waits[i].event.deadline < VIRTUAL_NEVER && (!found || virtual_is_before(&waits[i].event, &waits[first].event))) {
+        if (waits[i].state != CUTTING && waits[i].event.deadline <= until && (!found || virtual_is_before(&waits[i].event, &waits[first].event))) {
             first = i;
             found = true;
         }
@@ -454,12 +479,25 @@ static bool end_for_signal(size_t i) {
     return true;
 }
 
+/* With a great many of them the rest has its turn next time. */
 size_t wait_end_changed(void) {
+    static size_t from;
     size_t n = 0;
 
-    for (size_t i = n_waits; i-- > 0;)
-        if (waits[i].state == HELD)
-            n += end_for_signal(i);
+    for (size_t looks = 0, left = n_waits; left && looks < LOOKS_AT_REST; left--) {
+        from = from < n_waits ? from : 0;
+        if (!n_waits)
+            break;
+        if (waits[from].state != HELD) {
+            from++;
+            continue;
+        }
+        looks++;
+        if (end_for_signal(from))
+            n++;
+        else
+            from++;
+    }
     return n;
 }
 
