@@ -5,6 +5,8 @@
  * /proc shows one thread after the other, and what waits while it is looked at may have been woken when the last one is. So all are looked at twice, with the number of times that each has given up its CPU. A thread that waits both times and has not
  * run in between has waited from its first look to its second; and all of these spans have the moment between the two rounds in common.
  *
+ * A thread that is about to wait shows as waiting already, before it gives up its CPU and is counted. So the second time it is asked first for its system call: the kernel tells that of a thread only when it is off its CPU.
+ *
  * Threads whose calls init holds are known to wait. The parent of a vfork shows as in a wait of the kernel's own (D), and its child is looked at itself; all others that show so will go on by themselves. Who has asked init something seems to wait as well: so in
  * the end there must be no question.
  */
@@ -33,6 +35,8 @@
 struct seen {
     pid_t thread;
     uint64_t runs;
+    int call;                   /* that it waits in */
+    uint64_t arguments[6];
 };
 
 static struct seen seen[MAX_SEEN];
@@ -53,18 +57,18 @@ static const char *find(const char *text, const char *heading) {
     return NULL;
 }
 
-static bool waits_for_child(pid_t thread) {
-    uint64_t arguments[6];
-    int number = virtual_call_of(thread, arguments);
-
-    return number == __NR_vfork || (number == __NR_clone && arguments[0] & VFORK_FLAG);
+static bool waits_for_child(const struct seen *who) {
+    return who->call == __NR_vfork || (who->call == __NR_clone && who->arguments[0] & VFORK_FLAG);
 }
 
 static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
+    struct seen now = { .thread = thread };
     char text[2048];
-    int fd = determinism_open(thread, "/status", O_RDONLY);
 
     *ret_threads = 0;
+    if (round->again && !wait_is_held(thread))
+        now.call = virtual_call_of(thread, now.arguments);
+    int fd = determinism_open(thread, "/status", O_RDONLY);
     if (fd < 0)
         return fd == -ENOENT || fd == -ESRCH;
     ssize_t n = read(fd, text, sizeof text - 1);
@@ -75,7 +79,7 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
     const char *state = find(text, "State:\t"), *threads = find(text, "Threads:\t"), *voluntary = find(text, "voluntary_ctxt_switches:\t"), *other = find(text, "nonvoluntary_ctxt_switches:\t");
     if (!state || !threads || !voluntary || !other)
         return false;
-    struct seen now = { thread, strtoul(voluntary, NULL, 10) + strtoul(other, NULL, 10) };
+    now.runs = strtoul(voluntary, NULL, 10) + strtoul(other, NULL, 10);
     *ret_threads = strtoul(threads, NULL, 10);
     if (wait_is_held(thread))
         return true;
@@ -88,7 +92,7 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
     case 'X':
         return true;            /* nothing that it does of itself */
     case 'D':
-        if (!waits_for_child(thread))
+        if (round->again && !waits_for_child(&now))
             return false;
         break;
     default:
@@ -96,11 +100,9 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
     }
     if (round->n == MAX_SEEN)
         return false;
-    if (!round->again)
-        seen[round->n] = now;
-    else if (seen[round->n].thread != now.thread || seen[round->n].runs != now.runs)
+    if (round->again && (now.call < 0 || seen[round->n].thread != now.thread || seen[round->n].runs != now.runs))
         return false;
-    round->n++;
+    seen[round->n++] = now;
     return true;
 }
 
@@ -182,11 +184,13 @@ static bool is_outside(pid_t thread, uint64_t fd) {
     return false;
 }
 
-static bool waits_outside(pid_t thread) {
+static bool waits_outside(const struct seen *who) {
     struct pollfd polled[MAX_POLLED];
-    uint64_t a[6], set;
+    const uint64_t *a = who->arguments;
+    pid_t thread = who->thread;
+    uint64_t set;
 
-    switch (virtual_call_of(thread, a)) {
+    switch (who->call) {
     case __NR_read:
     case __NR_readv:
     case __NR_recvfrom:
@@ -229,7 +233,7 @@ enum idle idle_look(void) {
     if (!do_all_wait(&second) || first.n != second.n || determinism_is_asked())
         return IDLE_NOT;
     for (size_t i = 0; n_outside && i < first.n; i++)
-        if (waits_outside(seen[i].thread))
+        if (waits_outside(&seen[i]))
             return IDLE_OUTSIDE;
     return IDLE;
 }

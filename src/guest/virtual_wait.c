@@ -47,7 +47,7 @@ enum form { MILLISECONDS, TIMESPEC, TIMEVAL };
 struct wait {
     struct virtual_event event;
     uint64_t id;                /* held: the question */
-    uint64_t arguments[4];
+    uint64_t arguments[6];
     int64_t due_ns;             /* by the real clock; INT64_MAX: the kernel knows */
     int64_t look_ns;            /* held: for signals, or the end of the slice */
     int64_t length_ns;
@@ -186,7 +186,7 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
     int64_t now = virtual_now(), base = 0, time;
     clockid_t clock;
 
-    *ret_wait = (struct wait){ .event = virtual_event(pid, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3] }, .result = call->result, .number = call->number };
+    *ret_wait = (struct wait){ .event = virtual_event(pid, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] }, .result = call->result, .number = call->number };
     if (call->form == MILLISECONDS)
         time = (int64_t)(int)a[call->time] * 1000000;
     else if (!virtual_read_time(pid, a[call->time], call->form == TIMEVAL, &time))
@@ -301,11 +301,15 @@ int virtual_call_of(pid_t thread, uint64_t *ret_arguments) {
     return number;
 }
 
+/* Still in that call: one with another time-out, or none, is another. */
 static bool is_there(const struct wait *wait) {
-    uint64_t a[6];
-    int number = virtual_call_of(wait->event.thread, a);
+    uint64_t arguments[6];
+    int number = virtual_call_of(wait->event.thread, arguments);
+    bool same = number == wait->number || number == RESTART_CALL;
 
-    return (number == wait->number || number == RESTART_CALL) && a[0] == wait->arguments[0] && a[1] == wait->arguments[1] && a[2] == wait->arguments[2];
+    for (int i = 0; same && i < 6; i++)
+        same = arguments[i] == wait->arguments[i];
+    return same;
 }
 
 static void answer(size_t i, int result) {

@@ -242,6 +242,19 @@ static int early_main(void) {
     say("condition", r);
     pthread_join(thread, NULL);
 
+    /* A wait without a time-out after one whose time-out did not come: it has none. */
+    struct epoll_event event = { .events = EPOLLIN };
+    int epoll = epoll_create1(0);
+    epoll_ctl(epoll, EPOLL_CTL_ADD, ends[0], &event);
+    pthread_create(&thread, NULL, write_later, NULL);
+    say("epoll", epoll_wait(epoll, &event, 1, 7000));
+    say("byte", read(ends[0], &byte, 1));
+    pthread_join(thread, NULL);
+    pthread_create(&thread, NULL, write_later, NULL);
+    say("epoll", epoll_wait(epoll, &event, 1, -1));
+    say("byte", read(ends[0], &byte, 1));
+    pthread_join(thread, NULL);
+
     handle(SIGALRM);
     alarm(5);
     say("nanosleep", nanosleep(&hour, &left) < 0 ? errno : 0);
