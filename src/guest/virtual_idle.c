@@ -184,6 +184,23 @@ static bool is_outside(pid_t thread, uint64_t fd) {
     return false;
 }
 
+/* What an epoll descriptor watches is listed by the kernel. */
+static bool watches_outside(pid_t thread, uint64_t epoll) {
+    char name[48] = "/fdinfo/", text[4096];
+
+    *guest_put_number(name + 8, epoll) = '\0';
+    int fd = determinism_open(thread, name, O_RDONLY);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    for (const char *at = text; (at = find(at, "tfd:"));)
+        if (is_outside(thread, strtoul(at, NULL, 10)))
+            return true;
+    return false;
+}
+
 static bool waits_outside(const struct seen *who) {
     struct pollfd polled[MAX_POLLED];
     const uint64_t *a = who->arguments;
@@ -196,6 +213,10 @@ static bool waits_outside(const struct seen *who) {
     case __NR_recvfrom:
     case __NR_recvmsg:
         return is_outside(thread, a[0]);
+    case __NR_epoll_wait:
+    case __NR_epoll_pwait:
+    case __NR_epoll_pwait2:
+        return a[0] <= INT32_MAX && watches_outside(thread, a[0]);
     case __NR_poll:
     case __NR_ppoll:
         if (a[1] > MAX_POLLED || determinism_read(thread, a[0], polled, a[1] * sizeof polled[0]) != (long)(a[1] * sizeof polled[0]))

@@ -166,10 +166,21 @@ def test_uptime(caller):
     assert text[2].split()[-1] == "2025"
 
 
-def test_a_wait_for_input_from_outside_is_real(caller):
+OUTSIDE = {
+    "read": ["bash", "-c", "sleep 1000 & echo ready; read x; date +%s"],
+    "poll": [*PY, "import select, time; print('ready', flush=True); p = select.poll(); p.register(0, select.POLLIN); p.poll(1000000); print(int(time.time()))"],
+    "select": [*PY, "import select, time; print('ready', flush=True); select.select([0], [], [], 1000); print(int(time.time()))"],
+    "epoll": [*PY, "import select, time; print('ready', flush=True); p = select.epoll(); p.register(0, select.EPOLLIN); p.poll(1000); print(int(time.time()))"],
+}
+
+
+@pytest.mark.parametrize("way", OUTSIDE)
+def test_a_wait_for_input_from_outside_is_real(caller, way):
     """No time passes while whoever started the command takes his time."""
-    with caller.start(*VIRTUAL, "--", "bash", "-c", "sleep 1000 & echo ready; read x; date +%s") as run:
+    with caller.start(*VIRTUAL, "--", *OUTSIDE[way]) as run:
         assert run.line() == "ready"
+        # Runs of others, so that some time has passed.
+        assert caller.run(*VIRTUAL, "--", "sleep", "100").outcome == "exit"
         run.say()
         status, out, _ = run.finish()
     assert status == 0 and out == f"{START_S}\n".encode()
