@@ -95,8 +95,8 @@ size_t wait_count(void);
 
 /* Something happens in the sandbox: it may come to rest soon. */
 void virtual_disturb(void);
-/* The arguments of a thread that is in a system call, and its number, or -errno. */
-int virtual_call_of(pid_t thread, uint64_t *ret_arguments);
+/* Of a thread's file "syscall": the arguments and the number of the call that it is in, or -errno. */
+int virtual_parse_call(const char *text, uint64_t *ret_arguments);
 
 /* virtual_timer.c, likewise. */
 bool timer_answer(int listener, const struct seccomp_notif *question);

@@ -2,13 +2,15 @@
 /*
  * Does everybody in the sandbox wait?
  *
- * /proc shows one thread after the other, and what waits while it is looked at may have been woken when the last one is. So all are looked at twice, with the number of times that each has given up its CPU. A thread that waits both times and has not
- * run in between has waited from its first look to its second; and all of these spans have the moment between the two rounds in common.
+ * /proc shows one thread after the other, and what waits while it is looked at may have been woken when the last one is. So all are looked at twice, with the number of times that each has got a CPU. A thread that is off its CPU the first time, waits the
+ * second time and has got none in between has waited from its first look to its second; and all of these spans have the moment between the two rounds in common.
  *
- * A thread that is about to wait shows as waiting already, before it gives up its CPU and is counted. So the second time it is asked first for its system call: the kernel tells that of a thread only when it is off its CPU.
+ * A thread that is about to wait shows as waiting already, while it still runs. So the first time it is asked for its system call: the kernel tells that of a thread only when it is off its CPU.
  *
  * Threads whose calls init holds are known to wait. The parent of a vfork shows as in a wait of the kernel's own (D), and its child is looked at itself; all others that show so will go on by themselves. Who has asked init something seems to wait as well: so in
  * the end there must be no question.
+ *
+ * The files of the threads that were looked at last are kept open: a look at one costs a quarter then.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,15 +33,27 @@
 #define MAX_OUTSIDE 64
 #define MAX_POLLED 16
 #define VFORK_FLAG 0x4000
+#define MAX_KEPT 61             /* threads whose files are kept open */
+#define KEPT_FILES 3
 
 struct seen {
     pid_t thread;
     uint64_t runs;
-    int call;                   /* that it waits in */
+    int call;                   /* that it waits in, or -errno: none */
     uint64_t arguments[6];
 };
 
+/* A thread's files; -1 in all of them: nobody's. */
+struct kept {
+    pid_t thread;
+    int files[KEPT_FILES];
+};
+
+enum kept_file { STAT, SCHEDSTAT, SYSCALL };
+static const char *const kept_names[KEPT_FILES] = { [STAT] = "/stat", [SCHEDSTAT] = "/schedstat", [SYSCALL] = "/syscall" };
+
 static struct seen seen[MAX_SEEN];
+static struct kept kept[MAX_KEPT];
 static struct { dev_t dev; ino_t ino; } outside[MAX_OUTSIDE];
 static size_t n_outside;
 
@@ -48,62 +62,111 @@ struct round {
     bool again;                 /* the second */
 };
 
-static const char *find(const char *text, const char *heading) {
-    size_t length = strlen(heading);
+static void forget(struct kept *k) {
+    for (int i = 0; i < KEPT_FILES && k->thread; i++)
+        close(k->files[i]);
+    k->thread = 0;
+}
 
-    for (; *text; text++)
-        if (*text == '\n' && !strncmp(text + 1, heading, length))
-            return text + 1 + length;
-    return NULL;
+/* A text of a thread: its length, or -errno. A file that is kept may be that of one which has ended and has left its id to another. */
+static ssize_t read_file(pid_t thread, enum kept_file which, char *text, size_t size) {
+    struct kept *k = &kept[(size_t)thread % MAX_KEPT];
+
+    for (int tries = 0; tries < 2; tries++) {
+        if (k->thread != thread) {
+            forget(k);
+            for (int i = 0; i < KEPT_FILES; i++)
+                if ((k->files[i] = determinism_open(thread, kept_names[i], O_RDONLY)) < 0) {
+                    int r = k->files[i];
+                    while (i--)
+                        close(k->files[i]);
+                    return r;
+                }
+            k->thread = thread;
+        }
+        long n = sys_call4(__NR_pread64, k->files[which], text, size - 1, 0);
+        if (n > 0) {
+            text[n] = '\0';
+            return n;
+        }
+        forget(k);
+    }
+    return -ESRCH;
+}
+
+static bool is_missing(ssize_t r) {
+    return r == -ENOENT || r == -ESRCH;
+}
+
+static const char *after_fields(const char *at, unsigned n) {
+    while (n--) {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    return at;
+}
+
+/* How often it has got a CPU; 0: the kernel does not count. */
+static uint64_t runs_of(pid_t thread) {
+    char text[128];
+
+    return read_file(thread, SCHEDSTAT, text, sizeof text) > 0 ? strtoul(after_fields(text, 2), NULL, 10) : 0;
+}
+
+/* The letter of its state and how many threads its process has. */
+static ssize_t state_of(pid_t thread, char *ret_state, uint64_t *ret_threads) {
+    char text[1024];
+    ssize_t n = read_file(thread, STAT, text, sizeof text);
+    const char *at = n > 0 ? strrchr(text, ')') : NULL;         /* the name may hold anything; nothing after it holds a bracket */
+
+    if (!at || strlen(at) < 4)
+        return n < 0 ? n : -EIO;
+    *ret_state = at[2];
+    *ret_threads = strtoul(after_fields(at + 2, 17), NULL, 10);
+    return 0;
 }
 
 static bool waits_for_child(const struct seen *who) {
     return who->call == __NR_vfork || (who->call == __NR_clone && who->arguments[0] & VFORK_FLAG);
 }
 
-static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
-    struct seen now = { .thread = thread };
-    char text[2048];
+/* The first look: off its CPU. False: it runs. */
+static bool look_first(struct round *round, pid_t thread) {
+    struct seen *now = &seen[round->n];
+    char text[256];
 
-    *ret_threads = 0;
-    if (round->again && !wait_is_held(thread))
-        now.call = virtual_call_of(thread, now.arguments);
-    int fd = determinism_open(thread, "/status", O_RDONLY);
-    if (fd < 0)
-        return fd == -ENOENT || fd == -ESRCH;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0)
-        return true;            /* it has just ended */
-    text[n] = '\0';
-    const char *state = find(text, "State:\t"), *threads = find(text, "Threads:\t"), *voluntary = find(text, "voluntary_ctxt_switches:\t"), *other = find(text, "nonvoluntary_ctxt_switches:\t");
-    if (!state || !threads || !voluntary || !other)
+    *now = (struct seen){ .thread = thread, .runs = runs_of(thread) };
+    ssize_t n = read_file(thread, SYSCALL, text, sizeof text);
+    if (n < 0)
+        return is_missing(n);
+    if (text[0] == 'r' || !now->runs)           /* "running" */
         return false;
-    now.runs = strtoul(voluntary, NULL, 10) + strtoul(other, NULL, 10);
-    *ret_threads = strtoul(threads, NULL, 10);
-    if (wait_is_held(thread))
-        return true;
-    switch (*state) {
-    case 'S':
-        break;
-    case 'T':
-    case 't':
-    case 'Z':
-    case 'X':
-        return true;            /* nothing that it does of itself */
-    case 'D':
-        if (round->again && !waits_for_child(&now))
-            return false;
-        break;
-    default:
-        return false;
-    }
-    if (round->n == MAX_SEEN)
-        return false;
-    if (round->again && (now.call < 0 || seen[round->n].thread != now.thread || seen[round->n].runs != now.runs))
-        return false;
-    seen[round->n++] = now;
+    now->call = virtual_parse_call(text, now->arguments);
+    round->n++;
     return true;
+}
+
+/* The second: it waits, and has not run. */
+static bool look_again(struct round *round, pid_t thread, char state) {
+    struct seen *then = &seen[round->n];
+
+    if (then->thread != thread || (state == 'S' ? then->call < 0 : !waits_for_child(then)) || runs_of(thread) != then->runs)
+        return false;
+    round->n++;
+    return true;
+}
+
+static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
+    char state;
+    ssize_t r = state_of(thread, &state, ret_threads);
+
+    if (r < 0)
+        return is_missing(r);
+    if (wait_is_held(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
+        return true;
+    if ((state != 'S' && state != 'D') || round->n == MAX_SEEN)
+        return false;
+    return round->again ? look_again(round, thread, state) : look_first(round, thread);
 }
 
 static bool look_at_thread(void *data, pid_t thread) {
@@ -115,7 +178,7 @@ static bool look_at_thread(void *data, pid_t thread) {
 /* The first thread of a process has its id. */
 static bool look_at_process(void *data, pid_t pid) {
     struct round *round = data, before = *round;
-    uint64_t threads;
+    uint64_t threads = 0;
 
     if (pid == 1 || wait_is_held_alone(pid) || command_is_agent(pid))
         return true;
@@ -129,7 +192,7 @@ static bool look_at_process(void *data, pid_t pid) {
     *round = before;
     int directory = determinism_open(pid, "/task", O_RDONLY | O_DIRECTORY);
     if (directory < 0)
-        return directory == -ENOENT || directory == -ESRCH;
+        return is_missing(directory);
     int r = tree_each_number(directory, look_at_thread, round);
     close(directory);
     return r == 0 || r == -ENOENT;
@@ -182,6 +245,15 @@ static bool is_outside(pid_t thread, uint64_t fd) {
         if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
             return true;
     return false;
+}
+
+static const char *find(const char *text, const char *heading) {
+    size_t length = strlen(heading);
+
+    for (; *text; text++)
+        if (*text == '\n' && !strncmp(text + 1, heading, length))
+            return text + 1 + length;
+    return NULL;
 }
 
 /* What an epoll descriptor watches is listed by the kernel. */

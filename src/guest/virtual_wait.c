@@ -121,6 +121,29 @@ size_t wait_count(void) {
     return n_waits;
 }
 
+int virtual_parse_call(const char *text, uint64_t *ret_arguments) {
+    char *at;
+
+    if (*text < '0' || *text > '9')
+        return -EAGAIN;
+    int number = (int)strtoul(text, &at, 10);
+    for (int i = 0; i < 6; i++)
+        ret_arguments[i] = strtoul(at, &at, 16);
+    return number;
+}
+
+static int call_of(pid_t thread, uint64_t *ret_arguments) {
+    char text[256];
+    int fd = determinism_open(thread, "/syscall", O_RDONLY);
+
+    if (fd < 0)
+        return fd;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return virtual_parse_call(text, ret_arguments);
+}
+
 /* ---- the beginning -------------------------------------------------------------------------------------------------- */
 
 /* Whether a call waits for the time alone. */
@@ -217,7 +240,7 @@ static void purge(int64_t now) {
         return;
     for (size_t i = n_waits; i-- > 0;)
         if (waits[i].state == KERNEL) {
-            int number = virtual_call_of(waits[i].event.thread, arguments);
+            int number = call_of(waits[i].event.thread, arguments);
             if (number != waits[i].number && number != RESTART_CALL)
                 drop(i);
         }
@@ -284,27 +307,10 @@ bool wait_answer(int listener, const struct seccomp_notif *question) {
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
 
-int virtual_call_of(pid_t thread, uint64_t *ret_arguments) {
-    char text[256], *at;
-    int fd = determinism_open(thread, "/syscall", O_RDONLY);
-
-    if (fd < 0)
-        return fd;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (n <= 0 || text[0] < '0' || text[0] > '9')
-        return -EAGAIN;         /* "running" */
-    text[n] = '\0';
-    int number = (int)strtoul(text, &at, 10);
-    for (int i = 0; i < 6; i++)
-        ret_arguments[i] = strtoul(at, &at, 16);
-    return number;
-}
-
 /* Still in that call: one with another time-out, or none, is another. */
 static bool is_there(const struct wait *wait) {
     uint64_t arguments[6];
-    int number = virtual_call_of(wait->event.thread, arguments);
+    int number = call_of(wait->event.thread, arguments);
     bool same = number == wait->number || number == RESTART_CALL;
 
     for (int i = 0; same && i < 6; i++)
