@@ -36,8 +36,10 @@
 #define SLOT_NS 1000000ll       /* what is as near to each other as this is at the same time */
 #define FIRST_PAUSE_NS 50000ll  /* between looks at who runs: doubled each time, */
 #define LAST_PAUSE_NS 2000000ll
-#define LAST_PAUSE_OUTSIDE_NS 20000000ll
+#define LAST_PAUSE_OUTSIDE_NS 100000000ll
 #define PAUSE_BY_COST 20        /* and never so short that looking takes more than a twentieth */
+#define COSTLY_NS 2000000ll     /* a look that takes longer is not worth its while after each question, */
+#define COSTLY_TIMES 4          /* but every fifth part of the time */
 #define MANY_JUMPS 200000       /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes with each */
 #define PAUSE_OF_MANY_NS 1000000ll
 #define BUSY_NS 5000000000ll    /* between two looks that both find somebody running: the sandbox is busy; */
@@ -54,6 +56,7 @@ static int64_t jumped, start_ns;
 static uint64_t last_sequence, seed;
 static bool is_seeded;
 static int64_t pause_ns, look_ns;       /* the next look at who runs: how long after, and when */
+static int64_t looked_ns, cost_ns;      /* the last one: when it was over, and how long it took */
 static int64_t due_ns;                  /* the next that is due by the real clock */
 static uint64_t n_jumps;
 static int64_t busy_look_ns, busy_from_ns;      /* when to look next; since when it has not rested, 0: it has */
@@ -228,7 +231,16 @@ static void answer_sysinfo(int listener, const struct seccomp_notif *question) {
 
 void virtual_disturb(void) {
     pause_ns = FIRST_PAUSE_NS;
-    look_ns = 0;
+    look_ns = cost_ns > COSTLY_NS ? looked_ns + cost_ns * COSTLY_TIMES : 0;
+}
+
+static enum idle look(void) {
+    int64_t begun = init_now_ns();
+    enum idle idle = idle_look();
+
+    looked_ns = init_now_ns();
+    cost_ns = looked_ns - begun;
+    return idle;
 }
 
 bool virtual_answer(int listener, const struct seccomp_notif *question) {
@@ -303,7 +315,7 @@ static void has_rested(int64_t now) {
 static void look_for_rest(int64_t now) {
     if (now < busy_look_ns || !command_count())
         return;
-    if (idle_look() != IDLE_NOT) {
+    if (look() != IDLE_NOT) {
         has_rested(now);
     } else if (!busy_from_ns) {
         busy_from_ns = now;
@@ -315,10 +327,11 @@ static void look_for_rest(int64_t now) {
     }
 }
 
-static void rest(int64_t begun_ns, int64_t at_most_ns) {
-    int64_t now = init_now_ns(), cost = (now - begun_ns) * PAUSE_BY_COST;
+/* Until the next look, after one that found no rest. */
+static void rest(int64_t at_most_ns) {
+    int64_t cost = cost_ns * PAUSE_BY_COST;
 
-    look_ns = now + (cost > pause_ns ? cost : pause_ns);
+    look_ns = looked_ns + (cost > pause_ns ? cost : pause_ns);
     pause_ns = pause_ns * 2 < at_most_ns ? pause_ns * 2 : at_most_ns;
 }
 
@@ -344,9 +357,9 @@ void virtual_step(bool quiet) {
     }
     if (!quiet)
         return;
-    enum idle idle = idle_look();
+    enum idle idle = look();
     if (idle != IDLE) {
-        rest(now, idle == IDLE_OUTSIDE ? LAST_PAUSE_OUTSIDE_NS : LAST_PAUSE_NS);
+        rest(idle == IDLE_OUTSIDE ? LAST_PAUSE_OUTSIDE_NS : LAST_PAUSE_NS);
         if (idle == IDLE_OUTSIDE)
             has_rested(now);
         return;

@@ -29,7 +29,8 @@
 #define MAX_WAITS 4096
 #define MAX_THREADS (1u << 22)          /* ids, by the kernel */
 #define FUTEX_SLICE_NS 2000000
-#define SIGNAL_TICK_NS 5000000
+#define SIGNAL_TICK_NS 5000000          /* doubled each time, */
+#define LAST_SIGNAL_TICK_NS 80000000
 #define LOOKS_A_TICK 64
 #define LOOKS_AT_REST 128
 #define CUT_LIMIT_NS 100000000ll
@@ -50,6 +51,7 @@ struct wait {
     uint64_t arguments[6];
     int64_t due_ns;             /* by the real clock; INT64_MAX: the kernel knows */
     int64_t look_ns;            /* held: for signals, or the end of the slice */
+    int64_t tick_ns;            /* from one such look to the next */
     int64_t length_ns;
     int listener;
     int result;                 /* of a time-out */
@@ -266,8 +268,8 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
         determinism_answer(listener, question->id, 0, wait->result);
         return;
     }
-    /* By a clock that is not the virtual one it would end at once, or not at all. */
-    if (wait->time_of_day && wait->state == KERNEL) {
+    /* By a clock that is not the virtual one it would end at once, or not at all; or it never ends by any. */
+    if ((wait->time_of_day && wait->state == KERNEL) || wait->event.deadline == VIRTUAL_NEVER) {
         determinism_let_pass(listener, question->id);
         return;
     }
@@ -282,7 +284,8 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
         return;
     }
     wait->listener = listener;
-    wait->look_ns = now + (futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS);
+    wait->tick_ns = futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS;
+    wait->look_ns = now + wait->tick_ns;
     wait->due_ns = wait->state == KERNEL && !wait->absolute ? INT64_MAX : now + length + (length < SHORT_NS && futex ? 0 : VIRTUAL_GRACE_NS);
     waits[n_waits++] = *wait;
     mark(wait, true);
@@ -512,7 +515,7 @@ size_t wait_end_changed(void) {
 }
 
 int64_t wait_look(int64_t now_ns) {
-    int64_t next = INT64_MAX, tick = SIGNAL_TICK_NS * (int64_t)(1 + n_waits / LOOKS_A_TICK);
+    int64_t next = INT64_MAX, crowd = 1 + (int64_t)n_waits / LOOKS_A_TICK;
     unsigned looks = 0;
 
     if (cut_until_ns && now_ns >= cut_until_ns)
@@ -532,7 +535,8 @@ int64_t wait_look(int64_t now_ns) {
                 answer(i, -EAGAIN);
                 continue;
             }
-            w->look_ns = now_ns + tick;
+            w->look_ns = now_ns + w->tick_ns * crowd;
+            w->tick_ns = w->tick_ns < LAST_SIGNAL_TICK_NS ? w->tick_ns * 2 : w->tick_ns;
         }
         if (w->state != CUTTING && w->due_ns < next)
             next = w->due_ns;

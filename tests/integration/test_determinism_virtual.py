@@ -27,6 +27,7 @@ CORPUS = {
     "bash-read-timeout": ["bash", "-c", "mkfifo /tmp/f; exec 3<>/tmp/f; read -t 10 x <&3; echo $(($? > 128)); date +%s.%N"],
     "bash-pipeline": ["bash", "-c", "(for i in 1 2 3; do date +%s; sleep 10; done) | while read x; do echo $x $(date +%s); done"],
     "bash-background": ["bash", "-c", "for i in 1 2 3; do (while :; do sleep 0.$i; echo $i; done) & done; sleep 3.05; kill %1 %2 %3; date +%s"],
+    "bash-infinity": ["bash", "-c", "sleep infinity & sleep 5; kill $!; wait $!; echo $?; date +%s"],
     "xargs": ["bash", "-c", "printf '%s\\n' 4 2 3 1 | xargs -P4 -I{} sh -c 'sleep {}; echo {}'; date +%s"],
     "python-hour": [*PY, "import time; t = time.monotonic(); time.sleep(3600); print(time.monotonic() - t, time.time(), time.perf_counter_ns(), time.process_time())"],
     "python-now": [*PY, "import datetime, time, uuid; print(datetime.datetime.now(), time.time_ns(), uuid.uuid1())"],
