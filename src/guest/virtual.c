@@ -42,8 +42,8 @@
 #define COSTLY_TIMES 4          /* but every fifth part of the time */
 #define MANY_JUMPS 200000       /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes with each */
 #define PAUSE_OF_MANY_NS 1000000ll
-#define BUSY_NS 5000000000ll    /* between two looks that both find somebody running: the sandbox is busy; */
-#define BUSY_STEP_NS 10000000ll /* then the clock is moved so often */
+#define BUSY_NS 5000000000ll    /* so often it is looked whether somebody runs; who is found running all the time for as long as that is busy, */
+#define BUSY_STEP_NS 50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
 
 struct page {
     uint64_t ticks;             /* added to by queries */
@@ -59,7 +59,8 @@ static int64_t pause_ns, look_ns;       /* the next look at who runs: how long a
 static int64_t looked_ns, cost_ns;      /* the last one: when it was over, and how long it took */
 static int64_t due_ns;                  /* the next that is due by the real clock */
 static uint64_t n_jumps;
-static int64_t busy_look_ns, busy_from_ns;      /* when to look next; since when it has not rested, 0: it has */
+static int64_t busy_look_ns;    /* when to look next whether it is busy */
+static int64_t busy_from_ns, busy_found_ns;     /* since when it has not rested, 0: it has; and when that was last seen */
 
 /* Sealed: whoever gets its descriptor could else cut it off under init. */
 int virtual_make_page(void) {
@@ -317,14 +318,14 @@ static void look_for_rest(int64_t now) {
         return;
     if (look() != IDLE_NOT) {
         has_rested(now);
-    } else if (!busy_from_ns) {
-        busy_from_ns = now;
-        busy_look_ns = now + BUSY_NS;
-    } else {
-        virtual_reach(virtual_after(now - busy_from_ns));
-        busy_from_ns = now;
-        busy_look_ns = now + BUSY_STEP_NS;
+        return;
     }
+    if (!busy_from_ns)
+        busy_from_ns = now;
+    else if (now - busy_from_ns >= BUSY_NS)
+        virtual_reach(virtual_after(now - busy_found_ns));
+    busy_found_ns = now;
+    busy_look_ns = now + BUSY_STEP_NS;
 }
 
 /* Until the next look, after one that found no rest. */
