@@ -85,8 +85,8 @@ class Policy:
     Network
         net: "none", "loopback" or "host". net_allow_hosts: the hosts that may be reached.
     Determinism
-        random_seed: 0 to 2**64-1. time_start: ISO text or a datetime (a naive one is UTC). time_mode: "offset" or "virtual". serial:
-        one thread at a time.
+        random_seed: 0 to 2**64-1. time_start: ISO text or a datetime (a naive one is UTC). time_mode: "offset" (the
+        real rate) or "virtual" (waits are over at once, by a clock that jumps). serial: one thread at a time.
     isolation
         "namespace" or "process".
 

@@ -73,15 +73,15 @@ static char *put_offset(char *at, const char *clock, time_t seconds) {
     for (size_t i = 0; clock[i]; i++)
         *at++ = clock[i];
     *at++ = ' ';
-    if (seconds > 0)
+    if (seconds < 0)
         *at++ = '-';
-    at = guest_put_number(at, (uint64_t)seconds);
+    at = guest_put_number(at, (uint64_t)(seconds < 0 ? -seconds : seconds));
     memcpy(at, " 0\n", 4);
     return at + 3;
 }
 
 /* The sandbox' uptime counts from its birth. Children enter the new namespace; init itself stays outside. */
-static int start_clocks(int proc_self) {
+static int start_clocks(int proc_self, time_t uptime_s) {
     struct timespec monotonic, boottime;
     char text[128];
 
@@ -89,7 +89,7 @@ static int start_clocks(int proc_self) {
         return -errno;
     clock_gettime(CLOCK_MONOTONIC, &monotonic);
     clock_gettime(CLOCK_BOOTTIME, &boottime);
-    put_offset(put_offset(text, "monotonic", monotonic.tv_sec), "boottime", boottime.tv_sec);
+    put_offset(put_offset(text, "monotonic", -monotonic.tv_sec), "boottime", uptime_s - boottime.tv_sec);
     return guest_write(proc_self, "timens_offsets", text);
 }
 
@@ -212,7 +212,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     r = enter_network(box, proc_self);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
-    if (plan->flags & PLAN_TIMENS && (r = start_clocks(proc_self)) < 0)
+    if (plan->flags & PLAN_TIMENS && (r = start_clocks(proc_self, plan->flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0)) < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
     fault->stage = GUEST_STAGE_BOX;
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);

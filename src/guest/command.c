@@ -22,6 +22,7 @@
 #include "base/fd.h"
 #include "guest/files.h"
 #include "guest/restore.h"
+#include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #define MAX_REAPED 256          /* at a time: guests can make work of this faster than it is done */
@@ -126,8 +127,10 @@ bool command_reap(const struct box *box) {
 
         if (pid <= 0)
             return false;
-        if (WIFSTOPPED(status))
+        if (WIFSTOPPED(status) && !virtual_stopped(pid, status))
             let_go(pid, status);
+        else if (WIFSTOPPED(status))
+            continue;
         else
             ended(box, pid, status, &usage);
     }

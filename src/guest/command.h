@@ -37,6 +37,8 @@ int tree_signal(pid_t top, int number, uint64_t scope);
 int tree_freeze(void);
 void tree_thaw(void);
 bool tree_is_frozen(void);
+/* Calls back for each entry of a directory, one of /proc, whose name is a number, until that returns false. 0 (1 if it did) or -errno. */
+int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data);
 
 /* terminal.c: a new terminal of the sandbox. 0 or -errno. */
 int terminal_open(uint64_t size, int *ret_master, int *ret_slave);

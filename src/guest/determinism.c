@@ -33,6 +33,7 @@
 #include "base/chacha.h"
 #include "base/fd.h"
 #include "guest/command.h"
+#include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll
@@ -83,7 +84,7 @@ long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length) 
     return sys_call6(__NR_process_vm_writev, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
 }
 
-static int open_of(pid_t pid, const char *name, int flags) {
+int determinism_open(pid_t pid, const char *name, int flags) {
     char path[48];
     char *at = guest_put_number(path, (uint64_t)pid);
 
@@ -93,13 +94,13 @@ static int open_of(pid_t pid, const char *name, int flags) {
 }
 
 int determinism_open_memory(pid_t pid) {
-    return open_of(pid, "/mem", O_RDWR);
+    return determinism_open(pid, "/mem", O_RDWR);
 }
 
 /* Two of its auxiliary vector. False if there is none to be seen. */
 static bool read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) {
     Elf64_auxv_t entries[AUXV_ENTRIES];
-    int fd = open_of(pid, "/auxv", O_RDONLY);
+    int fd = determinism_open(pid, "/auxv", O_RDONLY);
 
     if (fd < 0)
         return false;
@@ -115,10 +116,16 @@ static bool read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) {
     return *ret_vdso && *ret_random;
 }
 
+bool determinism_vdso_of(pid_t pid, uint64_t *ret_base) {
+    uint64_t random;
+
+    return read_auxv(pid, ret_base, &random);
+}
+
 /* From a file of /proc/PID: the text that follows a heading. */
 static const char *read_after(pid_t pid, char *text, size_t size, const char *heading) {
     size_t length = strlen(heading);
-    int fd = open_of(pid, "/status", O_RDONLY);
+    int fd = determinism_open(pid, "/status", O_RDONLY);
     ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
 
     if (fd >= 0)
@@ -158,14 +165,13 @@ static uint64_t derive(uint64_t seed, uint64_t state, uint32_t purpose) {
     return chacha_number(seed, state, purpose) >> 2;
 }
 
-static bool is_thread_of(pid_t process, pid_t thread) {
+bool determinism_is_thread_of(pid_t process, pid_t thread) {
     return process > 0 && (process == thread || sys_call3(__NR_tgkill, process, thread, 0) == 0);
 }
 
-/* The process that a thread belongs to. */
-static pid_t process_of(pid_t thread) {
+pid_t determinism_process_of(pid_t thread) {
     char text[1024];
-    const char *at = is_thread_of(thread, thread) ? NULL : read_after(thread, text, sizeof text, "\nTgid:\t");
+    const char *at = determinism_is_thread_of(thread, thread) ? NULL : read_after(thread, text, sizeof text, "\nTgid:\t");
     pid_t process = 0;
 
     for (; at && *at >= '0' && *at <= '9'; at++)
@@ -183,11 +189,17 @@ static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
     if (r < 0)
         return r;
     ret_stream->owner = (pid_t)owner;
-    if (ret_stream->owner != pid && !is_thread_of(ret_stream->owner, pid)) {
+    if (ret_stream->owner != pid && !determinism_is_thread_of(ret_stream->owner, pid)) {
         ret_stream->state = derive(seed, ret_stream->state, PURPOSE_CHILD);     /* a child that asks for the first time */
-        ret_stream->owner = process_of(pid);
+        ret_stream->owner = determinism_process_of(pid);
     }
     return 0;
+}
+
+uint64_t determinism_stream_of(uint64_t seed, pid_t thread) {
+    struct stream stream;
+
+    return stream_load(seed, thread, &stream) < 0 ? 0 : stream.state;
 }
 
 /* The next bytes of a process' stream into its memory. Their number or -errno. */
@@ -232,30 +244,33 @@ static void advance(uint64_t seed, pid_t pid) {
 static void put_in_order(const struct plan *plan, pid_t pid) {
     uint64_t vdso, random;
 
-    if (!read_auxv(pid, &vdso, &random))
+    if (!read_auxv(pid, &vdso, &random) || !vdso_is_fresh(pid, vdso))
         return;
-    if (vdso_is_fresh(pid, vdso) && vdso_patch(pid, vdso) == 0 && plan->flags & PLAN_SEED)
+    if (plan->flags & PLAN_VIRTUAL)
+        virtual_executed(pid);
+    if (vdso_patch(pid, vdso) == 0 && plan->flags & PLAN_SEED)
         (void)draw(plan->seed, pid, random, 16);
 }
 
 /* ---- answers -------------------------------------------------------------------------------------------------------- */
 
-static void answer(int listener, uint64_t id, long value, int error, uint32_t flags) {
-    struct seccomp_notif_resp response = { .id = id, .val = value, .error = error, .flags = flags };
+void determinism_answer(int listener, uint64_t id, long value, int error) {
+    struct seccomp_notif_resp response = { .id = id, .val = value, .error = error };
 
     (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
-static void let_pass(int listener, uint64_t id) {
-    answer(listener, id, 0, 0, SECCOMP_USER_NOTIF_FLAG_CONTINUE);
+void determinism_let_pass(int listener, uint64_t id) {
+    struct seccomp_notif_resp response = { .id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
+
+    (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
-/* What writing to the asker came to. One that we may not write to is the kernel's. */
-static void answer_written(int listener, uint64_t id, long r, long value) {
+void determinism_answer_written(int listener, uint64_t id, long r, long value) {
     if (r == -EPERM || r == -ESRCH)
-        let_pass(listener, id);
+        determinism_let_pass(listener, id);
     else
-        answer(listener, id, r < 0 ? 0 : value, r < 0 ? (int)r : 0, 0);
+        determinism_answer(listener, id, r < 0 ? 0 : value, r < 0 ? (int)r : 0);
 }
 
 static int64_t now_of(clockid_t clock) {
@@ -265,23 +280,21 @@ static int64_t now_of(clockid_t clock) {
     return (int64_t)t.tv_sec * NS + t.tv_nsec + offset_ns;
 }
 
-static void answer_clock(int listener, const struct seccomp_notif *question) {
+void determinism_answer_time(int listener, const struct seccomp_notif *question, int64_t now) {
     pid_t pid = (pid_t)question->pid;
     const uint64_t *arguments = (const uint64_t *)question->data.args;
     bool is_clock = question->data.nr == __NR_clock_gettime;
-    int64_t now = now_of(is_clock ? (clockid_t)(int)arguments[0] : CLOCK_REALTIME), result[2] = { now / NS, now % NS };
-    uint64_t vdso, random;
+    int64_t result[2] = { now / NS, now % NS };
     long r = 0;
 
-    /* The vDSO, where it cannot tell the time itself: our code around it adds the offset. */
-    if (read_auxv(pid, &vdso, &random) && vdso_contains(vdso, question->data.instruction_pointer)) {
-        let_pass(listener, question->id);
-        return;
+    if (result[1] < 0) {
+        result[0]--;
+        result[1] += NS;
     }
     if (question->data.nr == __NR_time) {
         if (arguments[0])
             r = determinism_write(pid, arguments[0], result, sizeof result[0]);
-        answer_written(listener, question->id, r, (long)result[0]);
+        determinism_answer_written(listener, question->id, r, (long)result[0]);
         return;
     }
     if (!is_clock) {
@@ -293,7 +306,17 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
     }
     if (r >= 0 && (arguments[is_clock] || is_clock))
         r = determinism_write(pid, arguments[is_clock], result, sizeof result);
-    answer_written(listener, question->id, r, 0);
+    determinism_answer_written(listener, question->id, r, 0);
+}
+
+static void answer_clock(int listener, const struct seccomp_notif *question) {
+    uint64_t vdso;
+
+    /* The vDSO, where it cannot tell the time itself: our code around it adds the offset. */
+    if (determinism_vdso_of((pid_t)question->pid, &vdso) && vdso_contains(vdso, question->data.instruction_pointer))
+        determinism_let_pass(listener, question->id);
+    else
+        determinism_answer_time(listener, question, now_of(question->data.nr == __NR_clock_gettime ? (clockid_t)(int)question->data.args[0] : CLOCK_REALTIME));
 }
 
 static void answer_random(const struct plan *plan, int listener, const struct seccomp_notif *question) {
@@ -301,11 +324,11 @@ static void answer_random(const struct plan *plan, int listener, const struct se
     uint32_t flags = (uint32_t)question->data.args[2];
 
     if (flags & ~7u || (flags & 6) == 6 || !length) {       /* the kernel says what is wrong with it */
-        let_pass(listener, question->id);
+        determinism_let_pass(listener, question->id);
         return;
     }
     long r = draw(plan->seed, (pid_t)question->pid, question->data.args[0], length < MAX_DRAW ? (size_t)length : MAX_DRAW);
-    answer_written(listener, question->id, r, r);
+    determinism_answer_written(listener, question->id, r, r);
 }
 
 /* ---- waits until a time of day -------------------------------------------------------------------------------------- */
@@ -317,7 +340,7 @@ static void hold(int listener, const struct seccomp_notif *question) {
     long r = determinism_read((pid_t)question->pid, question->data.args[futex ? 3 : 2], time, sizeof time);
 
     if (r != (long)sizeof time || time[0] < 0 || time[1] < 0 || time[1] >= NS) {
-        let_pass(listener, question->id);       /* the kernel says what is wrong with it */
+        determinism_let_pass(listener, question->id);       /* the kernel says what is wrong with it */
         return;
     }
     int64_t left = time[0] > INT64_MAX / NS - 1 ? INT64_MAX / 2 : time[0] * NS + time[1] - now_of(clock), now = init_now_ns();
@@ -326,40 +349,47 @@ static void hold(int listener, const struct seccomp_notif *question) {
 
         r = determinism_read((pid_t)question->pid, question->data.args[0], &word, sizeof word);
         if (r != (long)sizeof word || word != (uint32_t)question->data.args[2]) {
-            answer(listener, question->id, 0, r < 0 ? (int)r : -EAGAIN, 0);
+            determinism_answer(listener, question->id, 0, r < 0 ? (int)r : -EAGAIN);
             return;
         }
     }
     if (left <= 0 || n_held == MAX_HELD) {
-        answer(listener, question->id, 0, left > 0 ? (futex ? -EAGAIN : -EINTR) : futex ? -ETIMEDOUT : 0, 0);
+        determinism_answer(listener, question->id, 0, left > 0 ? (futex ? -EAGAIN : -EINTR) : futex ? -ETIMEDOUT : 0);
         return;
     }
     held[n_held++] = (struct held){ .id = question->id, .listener = listener, .pid = (pid_t)question->pid, .futex = futex, .until_ns = now > INT64_MAX - left ? INT64_MAX : now + left, .next_ns = now + (futex ? FUTEX_SLICE_NS : SLEEP_TICK_NS) };
 }
 
-static uint64_t signals_of(pid_t pid, const char *heading) {
+/* The kernel writes them one after the other, all of one length. */
+bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals) {
+    static const size_t line = sizeof "SigPnd:\t0123456789abcdef\n" - 1;
     char text[2048];
-    const char *at = read_after(pid, text, sizeof text, heading);
+    const char *at = read_after(pid, text, sizeof text, "\nSigPnd:\t");
 
-    return at ? strtoul(at, NULL, 16) : 0;
+    if (!at || strlen(at) < 5 * line)
+        return false;
+    ret_signals->pending = strtoul(at, NULL, 16) | strtoul(at + line, NULL, 16);
+    ret_signals->blocked = strtoul(at + 2 * line, NULL, 16);
+    ret_signals->caught = strtoul(at + 4 * line, NULL, 16);
+    return true;
 }
 
 static bool has_signal(pid_t pid) {
-    uint64_t pending = signals_of(pid, "\nSigPnd:\t") | signals_of(pid, "\nShdPnd:\t");
+    struct determinism_signals signals;
 
-    return pending && pending & ~signals_of(pid, "\nSigBlk:\t");
+    return determinism_signals_of(pid, &signals) && signals.pending & ~signals.blocked;
 }
 
 /* A wait is cut into slices: while its question is held, no signal reaches the process. A futex is looked at again by the one who waits for it; a sleep ends early for a signal. */
 static bool is_over(struct held *h, int64_t now) {
     if (now >= h->until_ns) {
-        answer(h->listener, h->id, 0, h->futex ? -ETIMEDOUT : 0, 0);
+        determinism_answer(h->listener, h->id, 0, h->futex ? -ETIMEDOUT : 0);
         return true;
     }
     if (now < h->next_ns)
         return false;
     if (h->futex || has_signal(h->pid)) {
-        answer(h->listener, h->id, 0, h->futex ? -EAGAIN : -EINTR, 0);
+        determinism_answer(h->listener, h->id, 0, h->futex ? -EAGAIN : -EINTR);
         return true;
     }
     h->next_ns = now + SLEEP_TICK_NS;
@@ -367,8 +397,9 @@ static bool is_over(struct held *h, int64_t now) {
 }
 
 void determinism_release(void) {
+    virtual_release();
     for (; n_held; n_held--)
-        answer(held[n_held - 1].listener, held[n_held - 1].id, 0, held[n_held - 1].futex ? -EAGAIN : -EINTR, 0);
+        determinism_answer(held[n_held - 1].listener, held[n_held - 1].id, 0, held[n_held - 1].futex ? -EAGAIN : -EINTR);
 }
 
 static void look_at_held(void) {
@@ -388,6 +419,8 @@ static void answer_one(const struct plan *plan, int listener) {
         return;
     /* Its thread may have been killed just now, and its id be another's. */
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &question.id) < 0)
+        return;
+    if (plan->flags & PLAN_VIRTUAL && virtual_answer(listener, &question))
         return;
     switch (question.data.nr) {
     case __NR_getrandom:
@@ -410,32 +443,41 @@ static void answer_one(const struct plan *plan, int listener) {
     default:
         put_in_order(plan, (pid_t)question.pid);
     }
-    let_pass(listener, question.id);
+    determinism_let_pass(listener, question.id);
 }
 
-size_t determinism_poll(struct pollfd *events, int *ret_timeout_ms) {
-    *ret_timeout_ms = -1;
+size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns) {
+    *ret_until_ns = virtual_next_ns();
     for (size_t i = 0; i < n_listeners; i++)
         events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
-    for (size_t i = 0, now = n_held ? (size_t)init_now_ns() : 0; i < n_held; i++) {
-        int64_t at = held[i].next_ns < held[i].until_ns ? held[i].next_ns : held[i].until_ns, left = at - (int64_t)now;
-        int ms = left <= 0 ? 0 : (int)(left / 1000000) + 1;
+    for (size_t i = 0; i < n_held; i++) {
+        int64_t at = held[i].next_ns < held[i].until_ns ? held[i].next_ns : held[i].until_ns;
 
-        if (*ret_timeout_ms < 0 || ms < *ret_timeout_ms)
-            *ret_timeout_ms = ms;
+        if (at < *ret_until_ns)
+            *ret_until_ns = at;
     }
     return n_listeners;
+}
+
+bool determinism_is_asked(void) {
+    static struct pollfd events[DETERMINISM_MAX_LISTENERS];
+    struct timespec now = { 0 };
+
+    for (size_t i = 0; i < n_listeners; i++)
+        events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
+    return sys_call5(__NR_ppoll, events, n_listeners, &now, NULL, 0) != 0;
 }
 
 static void forget(size_t i) {
     for (size_t j = n_held; j-- > 0;)
         if (held[j].listener == listeners[i])
             held[j] = held[--n_held];
+    virtual_forget(listeners[i]);
     close(listeners[i]);
     listeners[i] = listeners[--n_listeners];
 }
 
-void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n) {
+void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet) {
     look_at_held();
     for (size_t i = n; i-- > 0;) {
         if (events[i].revents & POLLIN)
@@ -443,6 +485,8 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
         else if (events[i].revents)
             forget(i);          /* nobody is left who could ask */
     }
+    if (plan->flags & PLAN_VIRTUAL)
+        virtual_step(quiet);
 }
 
 /* ---- commands ------------------------------------------------------------------------------------------------------- */
@@ -452,9 +496,11 @@ int determinism_begin(const struct plan *plan, struct determinism_start *start) 
     if (n_listeners == DETERMINISM_MAX_LISTENERS)
         return -EAGAIN;
     if (!n_commands_begun) {
-        if (plan->flags & PLAN_CLOCK)
+        if (plan->flags & PLAN_CLOCK && !(plan->flags & PLAN_VIRTUAL))
             offset_ns = plan->clock_seconds * NS + plan->clock_nanoseconds - now_of(CLOCK_REALTIME_COARSE);     /* the clock that is behind by up to a tick: none is to tell a time before the start */
-        int r = vdso_prepare(plan->flags & PLAN_SEED, plan->flags & PLAN_CLOCK, offset_ns);
+        if (plan->flags & PLAN_VIRTUAL)
+            virtual_begin(plan);
+        int r = vdso_prepare(plan, offset_ns);
         if (r < 0)
             return r;
     }
@@ -478,16 +524,17 @@ int determinism_enter(const struct plan *plan, const struct determinism_start *s
     return listener < 0 ? listener : fd_send(start->ends[1], "", 1, &listener, 1);
 }
 
-void determinism_end(struct determinism_start *start, bool executed) {
+void determinism_end(struct determinism_start *start, pid_t pid) {
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n = 0;
     char byte;
 
     if (start->ends[1] >= 0)
         close(start->ends[1]);
-    if (executed && fd_receive(start->ends[0], &byte, 1, fds, &n) == 1 && n == 1) {
+    if (pid && fd_receive(start->ends[0], &byte, 1, fds, &n) == 1 && n == 1) {
         (void)ioctl(fds[0], SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
         listeners[n_listeners++] = fds[0];
+        virtual_started(pid);
     }
     if (start->ends[0] >= 0)
         close(start->ends[0]);

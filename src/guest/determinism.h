@@ -31,31 +31,57 @@ static inline bool determinism_wanted(const struct plan *plan) {
 int determinism_begin(const struct plan *plan, struct determinism_start *start);
 /* In the child, as long as it has its descriptors; from here on it may do nothing but what leads to execve. 0 or -errno. */
 int determinism_enter(const struct plan *plan, const struct determinism_start *start);
-/* In init, once the child has executed or ended: takes the listener over. */
-void determinism_end(struct determinism_start *start, bool executed);
+/* In init, once the child has executed, with its pid, or ended, with 0: takes the listener over. */
+void determinism_end(struct determinism_start *start, pid_t pid);
 
-/* init's loop. How many entries of events[0..DETERMINISM_MAX_LISTENERS) it fills; and the milliseconds until it wants to be called at the latest, -1: never. */
-size_t determinism_poll(struct pollfd *events, int *ret_timeout_ms);
-/* Answers what there is, one question a listener, so that none holds up another. */
-void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n);
+/* init's loop. How many entries of events[0..DETERMINISM_MAX_LISTENERS) it fills; and when it wants to be called at the latest, by init_now_ns. */
+size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns);
+/* Answers what there is, one question a listener, so that none holds up another. `quiet`: nobody wanted anything of init. */
+void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet);
+/* Does a question wait for its answer, but for those that are held? */
+bool determinism_is_asked(void);
 /* Ends all waits that are held: before processes are to be stopped, which no signal but SIGKILL does meanwhile. */
 void determinism_release(void);
 
 /* determinism_vdso.c. Does the kernel let one process patch another's, as far as an init with all its rights can tell? 0 or -errno (EOPNOTSUPP). */
 int vdso_probe(void);
-/* Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
-int vdso_prepare(bool seed, bool clock, int64_t offset_ns);
+/* Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's, unless it is virtual. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
+int vdso_prepare(const struct plan *plan, int64_t offset_ns);
 /* Is what a process has at `base` what the kernel put there? */
 bool vdso_is_fresh(pid_t pid, uint64_t base);
 /* Into such a process: 0 or -errno. */
 int vdso_patch(pid_t pid, uint64_t base);
+/* Tells the patched code in a process where its clock page is mapped. 0 or -errno. */
+int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page);
 /* Is the address one of the image at `base`? */
 bool vdso_contains(uint64_t base, uint64_t address);
 
 /* Memory of another process, under its own protections: the number of bytes, or -errno. */
 long determinism_read(pid_t pid, uint64_t from, void *to, size_t length);
 long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length);
+/* A file of its directory in /proc, "/NAME", or -errno. */
+int determinism_open(pid_t pid, const char *name, int flags);
+/* Where its vDSO is, if it has one. */
+bool determinism_vdso_of(pid_t pid, uint64_t *ret_base);
+/* Where the stream of a thread's process is. */
+uint64_t determinism_stream_of(uint64_t seed, pid_t thread);
+/* The process that a thread belongs to. */
+pid_t determinism_process_of(pid_t thread);
+bool determinism_is_thread_of(pid_t process, pid_t thread);
+/* Signals of a thread, its process' included; a bit each, signal 1 the lowest. False if it is gone. */
+struct determinism_signals {
+    uint64_t pending, blocked, caught;
+};
+bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals);
 /* Its /proc/PID/mem, or -errno. */
 int determinism_open_memory(pid_t pid);
+
+/* Answers to a question: a result; that the kernel is to do it; and what writing to the asker came to, where the kernel has the word if we may not write. */
+struct seccomp_notif;
+void determinism_answer(int listener, uint64_t id, long value, int error);
+void determinism_let_pass(int listener, uint64_t id);
+void determinism_answer_written(int listener, uint64_t id, long r, long value);
+/* To clock_gettime, gettimeofday or time: this one, in nanoseconds. */
+void determinism_answer_time(int listener, const struct seccomp_notif *question, int64_t now_ns);
 
 #endif

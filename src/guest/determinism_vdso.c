@@ -7,6 +7,9 @@
  *
  * The patch is a piece of position-independent code in the unused tail of the image. The dynamic symbols of clock_gettime point to it; it calls the kernel's own code and adds the offset to clocks that tell the time of day.
  * gettimeofday and time are done by it, and getrandom's says that there is none (its state would be in the process' memory), and their old entries jump there.
+ *
+ * A virtual clock is read from a page that all processes of the sandbox share (virtual.c): one atomic addition. A process maps it when it first asks for the time: by a call that init knows by its clock id it gets the
+ * page's descriptor, by another it tells init where the page is, and init writes that into the image. Where this does not succeed, each query is a call.
  */
 #include <elf.h>
 #include <errno.h>
@@ -15,6 +18,7 @@
 #include <unistd.h>
 
 #include "guest/determinism.h"
+#include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__)
@@ -22,6 +26,8 @@
 #define MAX_IMAGE 16384u
 #define MAX_SYMBOLS 64u
 #define NS 1000000000
+#define STRING(x) STRING_OF(x)
+#define STRING_OF(x) #x
 
 /* Named in the order of their places; `original` is the operand of the one call out of it. */
 __asm__(".pushsection .rodata\n"
@@ -29,7 +35,11 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob:\n"
         "vdso_blob_seconds: .quad 0\n"
         "vdso_blob_nanoseconds: .quad 0\n"
+        "vdso_blob_page: .quad 0\n"
+        "vdso_blob_virtual: .quad 0\n"
         "vdso_blob_clock_gettime:\n"
+        "   cmpb $0, vdso_blob_virtual(%rip)\n"
+        "   jne vdso_blob_virtual_clock\n"
         "   push %rdi\n"
         "   push %rsi\n"
         "   sub $8, %rsp\n"
@@ -56,6 +66,70 @@ __asm__(".pushsection .rodata\n"
         "1: mov %rdx, (%rsi)\n"
         "   mov %rcx, 8(%rsi)\n"
         "2: ret\n"
+        "vdso_blob_virtual_clock:\n"
+        "   cmp $11, %edi\n"
+        "   ja 6f\n"
+        "   mov $0xbf3, %ecx\n"                /* all but those that count a CPU's time */
+        "   bt %edi, %ecx\n"
+        "   jnc 6f\n"
+        "   mov vdso_blob_page(%rip), %r8\n"
+        "   test %r8, %r8\n"
+        "   jz 4f\n"
+        "3: mov $" STRING(VIRTUAL_TICK_NS) ", %eax\n"
+        "   lock xadd %rax, (%r8)\n"
+        "   add 8(%r8), %rax\n"
+        "   xor %edx, %edx\n"
+        "   mov $1000000000, %ecx\n"
+        "   div %rcx\n"
+        "   mov $0x921, %ecx\n"                /* CLOCK_REALTIME, its _COARSE and _ALARM, CLOCK_TAI */
+        "   bt %edi, %ecx\n"
+        "   jnc 7f\n"
+        "   add vdso_blob_seconds(%rip), %rax\n"
+        "   add vdso_blob_nanoseconds(%rip), %rdx\n"
+        "   cmp $1000000000, %rdx\n"
+        "   jl 8f\n"
+        "   sub $1000000000, %rdx\n"
+        "   inc %rax\n"
+        "   jmp 8f\n"
+        "7: add $" STRING(PLAN_VIRTUAL_UPTIME_S) ", %rax\n"
+        "8: mov %rax, (%rsi)\n"
+        "   mov %rdx, 8(%rsi)\n"
+        "   xor %eax, %eax\n"
+        "   ret\n"
+        "4: push %rdi\n"
+        "   push %rsi\n"
+        "   mov $" STRING(VIRTUAL_ASK_PAGE) ", %edi\n"
+        "   xor %esi, %esi\n"
+        "   mov $228, %eax\n"                  /* clock_gettime */
+        "   syscall\n"
+        "   test %eax, %eax\n"
+        "   js 5f\n"
+        "   mov %eax, %r8d\n"
+        "   xor %edi, %edi\n"
+        "   mov $4096, %esi\n"
+        "   mov $3, %edx\n"                    /* to read and write, */
+        "   mov $1, %r10d\n"                   /* shared */
+        "   xor %r9d, %r9d\n"
+        "   mov $9, %eax\n"                    /* mmap */
+        "   syscall\n"
+        "   mov %r8d, %edi\n"
+        "   mov %rax, %r8\n"
+        "   mov $3, %eax\n"                    /* close */
+        "   syscall\n"
+        "   cmp $-4096, %r8\n"
+        "   ja 5f\n"
+        "   mov $" STRING(VIRTUAL_TELL_PAGE) ", %edi\n"
+        "   mov %r8, %rsi\n"
+        "   mov $228, %eax\n"
+        "   syscall\n"
+        "   pop %rsi\n"
+        "   pop %rdi\n"
+        "   jmp 3b\n"
+        "5: pop %rsi\n"
+        "   pop %rdi\n"
+        "6: mov $228, %eax\n"
+        "   syscall\n"
+        "   ret\n"
         "vdso_blob_gettimeofday:\n"
         "   test %rdi, %rdi\n"
         "   jz 1f\n"
@@ -99,11 +173,11 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob_end:\n"
         ".popsection\n");
 
-extern const char vdso_blob[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
+extern const char vdso_blob[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
 
 static const char *fresh;               /* our own */
 static char patched[MAX_IMAGE];
-static size_t length;
+static size_t length, page_slot;
 
 /* Nothing in here is a guest's. Still it is a file of unknown make: what is not as expected is not patched. */
 struct image {
@@ -173,9 +247,10 @@ static void replace(const struct image *image, const char *name, size_t to) {
         put_jump(place, to);
 }
 
-int vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
+int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     struct image image = { .header = (const void *)getauxval(AT_SYSINFO_EHDR) };
     int64_t seconds = offset_ns / NS, nanoseconds = offset_ns % NS;
+    bool is_virtual = plan->flags & PLAN_VIRTUAL;
 
     if (!image.header || !find_tables(&image))
         return -EOPNOTSUPP;
@@ -187,11 +262,17 @@ int vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
         nanoseconds += NS;
         seconds--;
     }
+    if (is_virtual) {
+        seconds = plan->clock_seconds;
+        nanoseconds = plan->clock_nanoseconds;
+    }
     memcpy(patched, image.header, length);
     memcpy(patched + blob, vdso_blob, size);
     memcpy(patched + blob + (vdso_blob_seconds - vdso_blob), &seconds, sizeof seconds);
     memcpy(patched + blob + (vdso_blob_nanoseconds - vdso_blob), &nanoseconds, sizeof nanoseconds);
-    if (clock) {
+    patched[blob + (size_t)(vdso_blob_virtual - vdso_blob)] = is_virtual;
+    page_slot = blob + (size_t)(vdso_blob_page - vdso_blob);
+    if (plan->flags & PLAN_CLOCK) {
         size_t to = blob + (size_t)(vdso_blob_clock_gettime - vdso_blob), operand = blob + (size_t)(vdso_blob_original - vdso_blob), place = redirect(&image, "clock_gettime", to);
         int32_t distance = (int32_t)place - (int32_t)operand - 4;
 
@@ -201,7 +282,7 @@ int vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
         replace(&image, "gettimeofday", blob + (size_t)(vdso_blob_gettimeofday - vdso_blob));
         replace(&image, "time", blob + (size_t)(vdso_blob_time - vdso_blob));
     }
-    if (seed)
+    if (plan->flags & PLAN_SEED)
         replace(&image, "getrandom", blob + (size_t)(vdso_blob_getrandom - vdso_blob));
     fresh = (const char *)image.header;
     return 0;
@@ -230,21 +311,33 @@ static bool is_equal(const char *a, const char *b) {
     return !difference;
 }
 
-bool vdso_is_fresh(pid_t pid, uint64_t base) {
+static bool is_image(pid_t pid, uint64_t base, const char *image) {
     static char theirs[MAX_IMAGE];
 
-    return determinism_read(pid, base, theirs, length) == (long)length && is_equal(theirs, fresh);
+    return determinism_read(pid, base, theirs, length) == (long)length && is_equal(theirs, image);
+}
+
+bool vdso_is_fresh(pid_t pid, uint64_t base) {
+    return is_image(pid, base, fresh);
 }
 
 /* The pages are not writable, which only this way disregards: what is written is the process' own copy. */
-int vdso_patch(pid_t pid, uint64_t base) {
+static int put(pid_t pid, uint64_t to, const void *from, size_t size) {
     int fd = determinism_open_memory(pid);
 
     if (fd < 0)
         return fd;
-    long n = sys_call4(__NR_pwrite64, fd, patched, length, base);
+    long n = sys_call4(__NR_pwrite64, fd, from, size, to);
     close(fd);
-    return n == (long)length ? 0 : n < 0 ? (int)n : -EFAULT;
+    return n == (long)size ? 0 : n < 0 ? (int)n : -EFAULT;
+}
+
+int vdso_patch(pid_t pid, uint64_t base) {
+    return put(pid, base, patched, length);
+}
+
+int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
+    return is_image(pid, base, patched) ? put(pid, base + page_slot, &page, sizeof page) : -EEXIST;
 }
 
 bool vdso_contains(uint64_t base, uint64_t address) {
@@ -253,8 +346,8 @@ bool vdso_contains(uint64_t base, uint64_t address) {
 
 #else
 
-int vdso_prepare(bool seed, bool clock, int64_t offset_ns) {
-    (void)seed, (void)clock, (void)offset_ns;
+int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
+    (void)plan, (void)offset_ns;
     return -EOPNOTSUPP;
 }
 
@@ -269,6 +362,11 @@ bool vdso_is_fresh(pid_t pid, uint64_t base) {
 
 int vdso_patch(pid_t pid, uint64_t base) {
     (void)pid, (void)base;
+    return -ENOTSUP;
+}
+
+int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
+    (void)pid, (void)base, (void)page;
     return -ENOTSUP;
 }
 

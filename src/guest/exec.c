@@ -182,7 +182,7 @@ pid_t exec_spawn(const struct box *box, const struct exec_request *request, stru
     else
         await_release(pid, &memory);
     if (determinism_wanted(box->plan))
-        determinism_end(&child.determinism, child.executing && !child.error);
+        determinism_end(&child.determinism, child.executing && !child.error ? pid : 0);
     if (r < 0)
         return r;
     if (!child.error)

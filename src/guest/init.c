@@ -154,17 +154,22 @@ _Noreturn void init_run(struct box *box) {
     for (bool more = false;;) {
         static struct pollfd events[2 + DETERMINISM_MAX_LISTENERS];
         struct signalfd_siginfo info;
-        int timeout_ms;
-        size_t n_listeners = determinism_poll(events + 2, &timeout_ms);
+        int64_t until_ns;
+        size_t n_listeners = determinism_poll(events + 2, &until_ns);
+        int64_t left_ns = more || until_ns == INT64_MAX ? 0 : until_ns - init_now_ns();
+        struct timespec left = { 0 };
 
         events[0] = (struct pollfd){ box->socket, POLLIN, 0 };
         events[1] = (struct pollfd){ signals, POLLIN, 0 };
-        if (poll(events, 2 + n_listeners, more ? 0 : timeout_ms) < 0) {
-            if (errno != EINTR)
+        if (left_ns > 0)
+            left = (struct timespec){ left_ns / 1000000000, left_ns % 1000000000 };
+        int ready = (int)sys_call5(__NR_ppoll, events, 2 + n_listeners, !more && until_ns == INT64_MAX ? NULL : &left, NULL, 0);
+        if (ready < 0) {
+            if (ready != -EINTR)
                 init_leave(box, 1);
             continue;
         }
-        determinism_serve(box->plan, events + 2, n_listeners);
+        determinism_serve(box->plan, events + 2, n_listeners, !ready && !more);
         if (events[1].revents)
             (void)!read(signals, &info, sizeof info);
         if (events[1].revents || more)

@@ -23,6 +23,7 @@
 
 #include "base/fd.h"
 #include "guest/determinism.h"
+#include "guest/virtual.h"
 #include "guest/internal.h"
 #include "sys/syscalls.h"
 
@@ -235,6 +236,8 @@ static int mount_proc(int root, const struct plan *plan, const char *path, bool 
         r = sys_mount_setattr(mounted, "", AT_EMPTY_PATH, &read_only);
     if (r >= 0)
         r = vdso_probe();
+    if (r >= 0 && plan->flags & PLAN_VIRTUAL)
+        r = virtual_make_page();
     close(mounted);
     return r;
 }

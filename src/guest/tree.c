@@ -137,8 +137,7 @@ static bool stands(char state) {
     return state == 'T' || state == 't' || state == 'Z' || state == 'X';
 }
 
-/* Calls back for each entry of a directory whose name is a number, until that returns false. 0 (1 if it did) or -errno. */
-static int each_number(int directory, bool (*call)(void *data, pid_t number), void *data) {
+int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data) {
     _Alignas(8) char buffer[8192];
     long n;
 
@@ -172,7 +171,7 @@ static int census_take(struct census *census) {
     census->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (census->proc < 0)
         return -errno;
-    return each_number(census->proc, count_in, census);
+    return tree_each_number(census->proc, count_in, census);
 }
 
 static void census_close(struct census *census) {
@@ -259,7 +258,7 @@ static bool census_is_old(struct census *census, pid_t top) {
     struct late late = { census, top };
 
     for (int i = 0; i < 2; i++)
-        if (lseek(census->proc, 0, SEEK_SET) < 0 || each_number(census->proc, is_no_news, &late) != 0)
+        if (lseek(census->proc, 0, SEEK_SET) < 0 || tree_each_number(census->proc, is_no_news, &late) != 0)
             return true;
     return census->unsure;
 }
@@ -503,7 +502,7 @@ static bool is_still(const struct census *census, const struct process *p, bool 
     threads.directory = openat(census->proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (threads.directory < 0)
         return errno == ENOENT;
-    int r = each_number(threads.directory, thread_stands, &threads);
+    int r = tree_each_number(threads.directory, thread_stands, &threads);
     close(threads.directory);
     return (r >= 0 || r == -ENOENT) && threads.still;
 }

@@ -28,6 +28,8 @@ enum { PURPOSE_UUID = 16, PURPOSE_URANDOM };
 #define ARCH_SET_FS_CODE 0x1002u
 #define CLOCKS_OFF_REAL 3       /* how many of clocks[] */
 #define CLONE_THREAD_FLAG 0x00010000u
+#define FUTEX_WAITV_NUMBER 449          /* newer than the headers */
+#define FUTEX_WAIT_NUMBER 455
 #define FORGED (SECCOMP_RET_ERRNO | 0)          /* returns 0 and does nothing */
 
 static const uint32_t clocks[CLOCKS_OFF_REAL] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI };
@@ -131,7 +133,63 @@ static void filter_clock(struct program *p) {
     verdict(p, SECCOMP_RET_USER_NOTIF);
 }
 
-int determinism_filter(bool seed, bool clock, struct sock_filter *program, size_t capacity) {
+/* Asks if the low half of an argument, taken as an int, is above zero. */
+static void ask_if_positive(struct program *p, unsigned number, unsigned argument) {
+    call(p, number, 5);
+    load(p, ARGUMENT(argument));
+    emit(p, BPF_JMP | BPF_JSET | BPF_K, 2, 0, 0x80000000u);
+    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
+    verdict(p, SECCOMP_RET_USER_NOTIF);
+    verdict(p, SECCOMP_RET_ALLOW);
+}
+
+/* Asks if an argument is not NULL; the verdict on a call, in six instructions. */
+static void if_pointer(struct program *p, unsigned argument) {
+    load(p, ARGUMENT(argument));
+    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
+    load(p, ARGUMENT(argument) + 4);
+    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
+    verdict(p, SECCOMP_RET_USER_NOTIF);
+    verdict(p, SECCOMP_RET_ALLOW);
+}
+
+static void ask_if_pointer(struct program *p, unsigned number, unsigned argument) {
+    call(p, number, 6);
+    if_pointer(p, argument);
+}
+
+/* Whatever tells the time, and whatever waits with a time-out: what has none is no matter of the clock's. */
+static void filter_virtual(struct program *p) {
+    static const unsigned asked[] = {
+        __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo, __NR_nanosleep, __NR_clock_nanosleep, __NR_alarm,
+        __NR_timer_create, __NR_timer_settime, __NR_timer_gettime, __NR_timer_getoverrun, __NR_timer_delete, __NR_timerfd_create, __NR_timerfd_settime, __NR_timerfd_gettime,
+    };
+
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
+        ask(p, asked[i]);
+    if_equal(p, __NR_setitimer, 0, 0 /* ITIMER_REAL */, SECCOMP_RET_USER_NOTIF);
+    if_equal(p, __NR_getitimer, 0, 0, SECCOMP_RET_USER_NOTIF);
+    ask_if_positive(p, __NR_poll, 2);
+    ask_if_positive(p, __NR_epoll_wait, 3);
+    ask_if_positive(p, __NR_epoll_pwait, 3);
+    ask_if_pointer(p, __NR_epoll_pwait2, 3);
+    ask_if_pointer(p, __NR_ppoll, 2);
+    ask_if_pointer(p, __NR_select, 4);
+    ask_if_pointer(p, __NR_pselect6, 4);
+    ask_if_pointer(p, __NR_rt_sigtimedwait, 2);
+    ask_if_pointer(p, __NR_semtimedop, 3);
+    ask_if_pointer(p, FUTEX_WAITV_NUMBER, 3);
+    ask_if_pointer(p, FUTEX_WAIT_NUMBER, 4);
+    call(p, __NR_futex, 11);
+    load(p, ARGUMENT(1));
+    emit(p, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
+    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 2, 0, FUTEX_WAIT);
+    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, FUTEX_WAIT_BITSET);
+    verdict(p, SECCOMP_RET_ALLOW);
+    if_pointer(p, 3);
+}
+
+int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
     struct program p = { program, 0, capacity };
 
     load(&p, offsetof(struct seccomp_data, arch));
@@ -145,15 +203,17 @@ int determinism_filter(bool seed, bool clock, struct sock_filter *program, size_
     if_equal(&p, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
     if (seed)
         filter_seed(&p);
-    if (clock)
+    if (clock == DETERMINISM_CLOCK_OFFSET)
         filter_clock(&p);
+    else if (clock == DETERMINISM_CLOCK_VIRTUAL)
+        filter_virtual(&p);
     verdict(&p, SECCOMP_RET_ALLOW);
     return p.n <= capacity ? (int)p.n : -ENOBUFS;
 }
 
 #else
 
-int determinism_filter(bool seed, bool clock, struct sock_filter *program, size_t capacity) {
+int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
     (void)seed, (void)clock, (void)program, (void)capacity;
     return -ENOTSUP;
 }

@@ -8,11 +8,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define DETERMINISM_MAX_INSTRUCTIONS 96
+#define DETERMINISM_MAX_INSTRUCTIONS 256
 #define DETERMINISM_URANDOM_BYTES (1u << 20)
 
+enum determinism_clock { DETERMINISM_CLOCK_REAL, DETERMINISM_CLOCK_OFFSET, DETERMINISM_CLOCK_VIRTUAL };
+
 /* The program that each command gets besides the plan's filter: what init is asked about. The number of instructions, or -ENOTSUP on an architecture for which there is none. */
-int determinism_filter(bool seed, bool clock, struct sock_filter *program, size_t capacity);
+int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity);
 
 /* A time that policy_parse has taken, as seconds and nanoseconds of CLOCK_REALTIME. */
 void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nanoseconds);

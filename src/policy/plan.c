@@ -409,7 +409,7 @@ static void add_stat(struct compiler *c, const char *path) {
     struct buf text = BUF_INIT;
 
     if (at)
-        buf_printf(&text, "%.*s%lld%s", before, stat, (long long)c->plan.clock_seconds, at + 6 + strspn(at + 6, "0123456789"));
+        buf_printf(&text, "%.*s%lld%s", before, stat, (long long)c->plan.clock_seconds - (c->plan.flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0), at + 6 + strspn(at + 6, "0123456789"));
     else
         buf_add_text(&text, stat);
     if (buf_failed(&text))
@@ -610,10 +610,16 @@ static int filter(struct compiler *c, struct sock_filter *program, struct rollbo
 /* What is in the contract of policies but not in this version is refused: nothing that was asked for is left out in silence. */
 static int refuse_missing(const struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
-    const char *missing = p->time_mode == POLICY_TIME_VIRTUAL ? "time_mode virtual" : p->serial ? "serial" : NULL;
+    bool is_virtual = p->time_mode == POLICY_TIME_VIRTUAL;
 
-    if (missing)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: not available in this version of rollbox; take it out of the policy", missing);
+    if (p->serial)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "serial: not available in this version of rollbox; take it out of the policy");
+    if (is_virtual && !p->time_start)
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "time_mode virtual: it has no time to start at; set time_start, such as 2025-01-01T00:00:00");
+    if (is_virtual && p->net == POLICY_NET_HOST)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "time_mode virtual: with net host it would jump over waits for others, who keep the real time; use net none or loopback");
+    if (is_virtual && p->isolation != POLICY_ISOLATION_PROCESS && !c->host->timens)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "time_mode virtual: this kernel has no time namespaces (CONFIG_TIME_NS); use offset");
     if ((p->have_seed || p->time_start) && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: isolation process has process ids and devices of the host; use isolation namespace", p->have_seed ? "random_seed" : "time_start");
     if (p->image && p->isolation == POLICY_ISOLATION_PROCESS)
@@ -669,11 +675,13 @@ static int notify(struct compiler *c, struct sock_filter *program, struct rollbo
 
     if (!p->have_seed && !p->time_start)
         return 0;
-    c->plan.flags |= (p->have_seed ? PLAN_SEED : 0) | (p->time_start ? PLAN_CLOCK : 0);
+    bool is_virtual = p->time_start && p->time_mode == POLICY_TIME_VIRTUAL;
+
+    c->plan.flags |= (p->have_seed ? PLAN_SEED : 0) | (p->time_start ? PLAN_CLOCK : 0) | (is_virtual ? PLAN_VIRTUAL : 0);
     c->plan.seed = p->random_seed;
     if (p->time_start)
         determinism_time(p->time_start, &c->plan.clock_seconds, &c->plan.clock_nanoseconds);
-    int n = determinism_filter(p->have_seed, p->time_start, program, DETERMINISM_MAX_INSTRUCTIONS);
+    int n = determinism_filter(p->have_seed, is_virtual ? DETERMINISM_CLOCK_VIRTUAL : p->time_start ? DETERMINISM_CLOCK_OFFSET : DETERMINISM_CLOCK_REAL, program, DETERMINISM_MAX_INSTRUCTIONS);
     if (n < 0)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, -n, "policy", "%s: not available on this architecture; take it out of the policy", p->have_seed ? "random_seed" : "time_start");
     c->plan.notify.n = (uint32_t)n;

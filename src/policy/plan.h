@@ -111,7 +111,12 @@ enum plan_flag {
     PLAN_OWN_ID = 1 << 9,       /* each sandbox may have an id of its own in U0: nothing is idmapped to a fixed one */
     PLAN_SEED = 1 << 10,        /* random_seed: chance comes from `seed` */
     PLAN_CLOCK = 1 << 11,       /* time_start: the time of day is `clock_*` when the first command starts */
+    PLAN_VIRTUAL = 1 << 12,     /* time_mode virtual: and it moves with what the guest does (guest/virtual.h) */
 };
+
+/* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the kernel's own, which is at 0 then, ever gets: so no time-out until one of their times ends by itself. */
+#define PLAN_VIRTUAL_UPTIME_S 10000000
+
 
 struct plan_array {
     uint32_t offset;

@@ -32,7 +32,7 @@
       "use a kernel with CONFIG_UTS_NS; without it, use isolation process") \
     X(NETNS, netns, "net none and loopback", \
       "use a kernel with CONFIG_NET_NS; without it only net host works in isolation namespace") \
-    X(TIMENS, timens, "an uptime of its own, time_start", \
+    X(TIMENS, timens, "an uptime of its own, time_mode virtual", \
       "use a kernel with CONFIG_TIME_NS (5.6 or later); without it a sandbox sees the host's uptime") \
     X(CGROUPNS, cgroupns, "hiding the host's cgroup paths", \
       "use a kernel with CONFIG_CGROUPS; without it /proc/self/cgroup is masked only") \

@@ -8,16 +8,12 @@ for the one seed and another for the other. Times of day are told in seconds and
 import calendar
 import json
 import shutil
-import subprocess
 import sys
 import time
 
 import pytest
-from harness import BUILD, GUESTS, binaries, caller, guest, place  # noqa: F401
-
-START = "2025-01-01T00:00:00"
-START_S = calendar.timegm((2025, 1, 1, 0, 0, 0))
-TIMES = 10
+from corpus import START, START_S, TIMES, guest_in_ways, run_corpus
+from harness import BUILD, binaries, caller, place  # noqa: F401
 
 PY = ["/usr/bin/python3", "-I", "-c"]
 
@@ -67,17 +63,7 @@ if shutil.which("openssl", path="/usr/bin"):
 
 @pytest.fixture(scope="module")
 def programs():
-    """The guest, compiled in three ways; those that this machine can make."""
-    static = guest("chance")
-    dynamic = static.parent / "chance-dynamic"
-    subprocess.run(["gcc", "-std=gnu17", "-O1", "-pthread", "-o", dynamic, GUESTS / "chance.c"], check=True)
-    found = {"static": static, "dynamic": dynamic}
-    if shutil.which("musl-gcc"):
-        found["musl"] = static.parent / "chance-musl"
-        subprocess.run(["musl-gcc", "-std=gnu17", "-O1", "-static", "-pthread", "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu", "-o", found["musl"], GUESTS / "chance.c"], check=True)
-    for program in found.values():
-        program.chmod(0o755)
-    return found
+    return guest_in_ways("chance")
 
 
 def chance(caller, programs, what, *flags, kind="static"):
@@ -89,25 +75,9 @@ def chance(caller, programs, what, *flags, kind="static"):
 def outputs(caller, programs):
     """For each program of the corpus: what its runs printed with one seed, and what one printed with another."""
     def run(seed, times):
-        jobs = []
-        for name, argv in CORPUS.items():
-            if argv[0] in ("static", "dynamic", "musl"):
-                if argv[0] not in programs:
-                    continue
-                argv = [str(programs[argv[0]]), *argv[1:]]
-            if not shutil.which(argv[0]):
-                continue
-            jobs += [{"id": f"{name}/{i}", "argv": argv} for i in range(times)]
-        jobs.sort(key=lambda job: job["id"][::-1])
-        rows = caller.batch(jobs, "-j", "2", "--seed", str(seed), "--time-start", START, "--readable", place() / "guests")
-        texts = {}
-        for job in jobs:
-            row = rows[job["id"]]
-            assert row["outcome"] == "exit" and row["exit_code"] == 0, row
-            name = job["id"].split("/")[0]
-            # The branches of a tree race for the output; what each draws is its own.
-            texts.setdefault(name, []).append(sorted(row["stdout"].splitlines()) if name.endswith("-tree") else row["stdout"])
-        return texts
+        texts = run_corpus(caller, CORPUS, programs, times, "-j", "2", "--seed", str(seed), "--time-start", START)
+        # The branches of a tree race for the output; what each draws is its own.
+        return {name: [sorted(text.splitlines()) if name.endswith("-tree") else text for text in found] for name, found in texts.items()}
 
     return run(7, TIMES), run(8, 1)
 
@@ -316,7 +286,7 @@ def test_without_the_keys_nothing_is_different(caller):
 
 
 @pytest.mark.parametrize("flags, word", (
-    (["--time-mode", "virtual"], "time_mode virtual"),
+    (["--serial"], "serial"),
     (["--seed", "7", "--isolation", "process"], "random_seed"),
     (["--time-start", START, "--isolation", "process"], "time_start"),
 ))

@@ -14,7 +14,7 @@
 
 static struct sock_filter program[DETERMINISM_MAX_INSTRUCTIONS];
 
-static void build(bool seed, bool clock) {
+static void build(bool seed, enum determinism_clock clock) {
     ASSERT_GT(determinism_filter(seed, clock, program, DETERMINISM_MAX_INSTRUCTIONS), 0);
 }
 
@@ -51,13 +51,13 @@ static uint32_t verdict_of(const struct seccomp_data *data) {
 #define NOTHING SECCOMP_RET_ERRNO
 
 TEST(another_architecture_is_the_other_filters) {
-    build(true, true);
+    build(true, DETERMINISM_CLOCK_VIRTUAL);
     ASSERT_EQ(verdict_of(&(struct seccomp_data){ .nr = __NR_getrandom, .arch = AUDIT_ARCH_I386 }), ALLOW);
 }
 
 TEST(the_first_calls_of_an_image_are_asked_about) {
     for (unsigned i = 1; i < 4; i++) {
-        build(i & 1, i & 2);
+        build(i & 1, i & 2 ? DETERMINISM_CLOCK_OFFSET : DETERMINISM_CLOCK_REAL);
         ASSERT_EQ(VERDICT(__NR_brk, 0), ASK);
         ASSERT_EQ(VERDICT(__NR_brk, 4096), ALLOW);
         ASSERT_EQ(VERDICT(__NR_arch_prctl, 0x1002), ASK);
@@ -70,7 +70,7 @@ TEST(the_first_calls_of_an_image_are_asked_about) {
 }
 
 TEST(with_a_seed_alone) {
-    build(true, false);
+    build(true, DETERMINISM_CLOCK_REAL);
     ASSERT_EQ(VERDICT(__NR_getrandom, 0), ASK);
     ASSERT_EQ(VERDICT(__NR_fork), ASK);
     ASSERT_EQ(VERDICT(__NR_vfork), ASK);
@@ -89,7 +89,7 @@ TEST(with_a_seed_alone) {
 }
 
 TEST(with_a_clock_alone) {
-    build(false, true);
+    build(false, DETERMINISM_CLOCK_OFFSET);
     ASSERT_EQ(VERDICT(__NR_gettimeofday), ASK);
     ASSERT_EQ(VERDICT(__NR_time), ASK);
     for (uint32_t clock = 0; clock < 12; clock++)
@@ -108,8 +108,49 @@ TEST(with_a_clock_alone) {
     ASSERT_EQ(VERDICT(__NR_prlimit64, 0, RLIMIT_RSS, 1), ALLOW);
 }
 
+TEST(with_a_virtual_clock) {
+    static const unsigned always[] = { __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo, __NR_nanosleep, __NR_clock_nanosleep, __NR_alarm, __NR_timer_create,
+                                       __NR_timer_settime, __NR_timer_delete, __NR_timerfd_create, __NR_timerfd_settime, __NR_timerfd_gettime };
+    /* The argument that is a pointer to the time. */
+    static const struct { unsigned number, argument; } pointers[] = { { __NR_ppoll, 2 }, { __NR_select, 4 }, { __NR_pselect6, 4 }, { __NR_epoll_pwait2, 3 }, { __NR_rt_sigtimedwait, 2 }, { __NR_semtimedop, 3 }, { 449, 3 }, { 455, 4 } };
+
+    build(false, DETERMINISM_CLOCK_VIRTUAL);
+    for (size_t i = 0; i < sizeof always / sizeof always[0]; i++)
+        ASSERT_EQ(VERDICT(always[i], 0), ASK);
+    for (size_t i = 0; i < sizeof pointers / sizeof pointers[0]; i++) {
+        struct seccomp_data data = { .nr = (int)pointers[i].number, .arch = AUDIT_ARCH_X86_64 };
+
+        ASSERT_EQ(verdict_of(&data), ALLOW);
+        data.args[pointers[i].argument] = 1;
+        ASSERT_EQ(verdict_of(&data), ASK);
+        data.args[pointers[i].argument] = 1ull << 40;
+        ASSERT_EQ(verdict_of(&data), ASK);
+    }
+    for (int timeout = -1; timeout < 2; timeout++) {
+        ASSERT_EQ(VERDICT(__NR_poll, 1, 1, (uint32_t)timeout), timeout > 0 ? ASK : ALLOW);
+        ASSERT_EQ(VERDICT(__NR_epoll_wait, 1, 1, 1, (uint32_t)timeout), timeout > 0 ? ASK : ALLOW);
+        ASSERT_EQ(VERDICT(__NR_epoll_pwait, 1, 1, 1, (uint64_t)(int64_t)timeout), timeout > 0 ? ASK : ALLOW);
+    }
+    ASSERT_EQ(VERDICT(__NR_setitimer, 0), ASK);
+    ASSERT_EQ(VERDICT(__NR_setitimer, 1), ALLOW);
+    ASSERT_EQ(VERDICT(__NR_getitimer, 0), ASK);
+    ASSERT_EQ(VERDICT(__NR_getitimer, 2), ALLOW);
+    for (uint32_t flags = 0; flags <= FUTEX_CLOCK_REALTIME; flags += FUTEX_CLOCK_REALTIME) {
+        ASSERT_EQ(VERDICT(__NR_futex, 0, FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG | flags, 0, 1), ASK);
+        ASSERT_EQ(VERDICT(__NR_futex, 0, FUTEX_WAIT | flags, 0, 1ull << 32), ASK);
+        ASSERT_EQ(VERDICT(__NR_futex, 0, FUTEX_WAIT | FUTEX_PRIVATE_FLAG | flags, 0, 0), ALLOW);
+    }
+    ASSERT_EQ(VERDICT(__NR_futex, 0, FUTEX_WAKE, 1, 1), ALLOW);
+    ASSERT_EQ(VERDICT(__NR_futex, 0, FUTEX_REQUEUE | FUTEX_PRIVATE_FLAG, 1, 1), ALLOW);
+    ASSERT_EQ(VERDICT(__NR_read, 0), ALLOW);
+    ASSERT_EQ(VERDICT(__NR_getrandom, 0), ALLOW);
+    build(true, DETERMINISM_CLOCK_VIRTUAL);
+    ASSERT_EQ(VERDICT(__NR_getrandom, 0), ASK);
+    ASSERT_EQ(VERDICT(__NR_nanosleep, 0), ASK);
+}
+
 TEST(a_program_that_does_not_fit) {
-    ASSERT_EQ(determinism_filter(true, true, program, 10), -ENOBUFS);
+    ASSERT_EQ(determinism_filter(true, DETERMINISM_CLOCK_OFFSET, program, 10), -ENOBUFS);
 }
 
 TEST(times) {

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Virtual time: the clock of a sandbox moves by what its processes do.
+ *
+ * It is the sum of two numbers on a page that all processes share: ticks, one for each query, which the queries themselves add (determinism_vdso.c); and what init has jumped. All clocks are that sum and a constant. init jumps
+ * when everybody in the sandbox waits (virtual_idle.c): to the earliest of what lies ahead, time-outs (virtual_wait.c) and timers (virtual_timer.c). It ends that one alone, and looks again when all is at rest once more; so what was
+ * to happen at one time happens in an order that does not depend on CPUs.
+ *
+ * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds VIRTUAL_GRACE_NS later. And so that who
+ * computes until time has passed comes to an end, the clock goes at the real rate while a sandbox has not rested for BUSY_NS.
+ * Nor does it jump while no command runs, or while somebody waits for input from outside: between what an agent does no time passes.
+ *
+ * The page is the guests' to write. init reads the ticks from it, and whatever they are is a time; what it has jumped it knows itself. Tables are bounded: what does not fit is the kernel's, and waits in real time.
+ */
+#include "guest/virtual.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/seccomp.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <sys/times.h>
+#include <unistd.h>
+
+#include "guest/command.h"
+#include "guest/determinism.h"
+#include "sys/syscalls.h"
+
+#define PAGE 4096
+/* Of the kernel's structs: those of a C library have room at their ends. */
+#define RUSAGE_BYTES 144
+#define SYSINFO_BYTES 112
+#define SLOT_NS 1000000ll       /* what is as near to each other as this is at the same time */
+#define FIRST_PAUSE_NS 50000ll  /* between looks at who runs: doubled each time, */
+#define LAST_PAUSE_NS 2000000ll
+#define LAST_PAUSE_OUTSIDE_NS 100000000ll
+#define PAUSE_BY_COST 20        /* and never so short that looking takes more than a twentieth */
+#define COSTLY_NS 2000000ll     /* a look that takes longer is not worth its while after each question, */
+#define COSTLY_TIMES 4          /* but every fifth part of the time */
+#define MANY_JUMPS 200000       /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes with each */
+#define PAUSE_OF_MANY_NS 1000000ll
+#define BUSY_NS 5000000000ll    /* so often it is looked whether somebody runs; who is found running all the time for as long as that is busy, */
+#define BUSY_STEP_NS 50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
+
+struct page {
+    uint64_t ticks;             /* added to by queries */
+    uint64_t jumped;            /* written by init */
+};
+
+static struct page *page;
+static int page_fd = -1;
+static int64_t jumped, start_ns;
+static uint64_t last_sequence, seed;
+static bool is_seeded;
+static int64_t pause_ns, look_ns;       /* the next look at who runs: how long after, and when */
+static int64_t looked_ns, cost_ns;      /* the last one: when it was over, and how long it took */
+static int64_t due_ns;                  /* the next that is due by the real clock */
+static uint64_t n_jumps;
+static int64_t busy_look_ns;    /* when to look next whether it is busy */
+static int64_t busy_from_ns, busy_found_ns;     /* since when it has not rested, 0: it has; and when that was last seen */
+
+/* Sealed: whoever gets its descriptor could else cut it off under init. */
+int virtual_make_page(void) {
+    page_fd = (int)sys_call2(__NR_memfd_create, "rollbox-clock", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (page_fd < 0)
+        return page_fd;
+    if (ftruncate(page_fd, PAGE) < 0 || fcntl(page_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+        return -errno;
+    void *mapped = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd, 0);
+    if (mapped == MAP_FAILED)
+        return -errno;
+    page = mapped;
+    return 0;
+}
+
+/* ---- the clock ------------------------------------------------------------------------------------------------------ */
+
+static int64_t ticks_of(uint64_t ticks) {
+    return ticks < (uint64_t)VIRTUAL_NEVER ? (int64_t)ticks : VIRTUAL_NEVER;
+}
+
+int64_t virtual_now(void) {
+    return ticks_of(__atomic_load_n(&page->ticks, __ATOMIC_RELAXED)) + jumped;
+}
+
+int64_t virtual_after(int64_t ns) {
+    int64_t now = virtual_now();
+
+    return now < VIRTUAL_NEVER - ns ? now + ns : VIRTUAL_NEVER;
+}
+
+void virtual_reach(int64_t deadline) {
+    int64_t now = virtual_now();
+
+    if (deadline <= now || deadline >= VIRTUAL_NEVER)
+        return;
+    jumped += deadline - now;
+    __atomic_store_n(&page->jumped, (uint64_t)jumped, __ATOMIC_RELAXED);
+}
+
+bool virtual_base(clockid_t clock, int64_t *ret_ns) {
+    switch (clock) {
+    case CLOCK_REALTIME:
+    case CLOCK_REALTIME_COARSE:
+    case CLOCK_REALTIME_ALARM:
+    case CLOCK_TAI:
+        *ret_ns = start_ns;
+        return true;
+    case CLOCK_MONOTONIC:
+    case CLOCK_MONOTONIC_RAW:
+    case CLOCK_MONOTONIC_COARSE:
+    case CLOCK_BOOTTIME:
+    case CLOCK_BOOTTIME_ALARM:
+        *ret_ns = PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS;
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool virtual_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns) {
+    int64_t time[2], unit = micro ? 1000 : 1;
+
+    if (determinism_read(pid, address, time, sizeof time) != (long)sizeof time || time[0] < 0 || time[1] < 0 || time[1] >= VIRTUAL_NS / unit)
+        return false;
+    *ret_ns = time[0] >= VIRTUAL_NEVER * 3 / VIRTUAL_NS ? VIRTUAL_NEVER * 3 : time[0] * VIRTUAL_NS + time[1] * unit;
+    return true;
+}
+
+long virtual_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns) {
+    int64_t time[2] = { ns / VIRTUAL_NS, ns % VIRTUAL_NS / (micro ? 1000 : 1) };
+    long r = determinism_write(pid, address, time, sizeof time);
+
+    return r < 0 ? r : 0;
+}
+
+struct virtual_event virtual_event(pid_t thread, int64_t deadline) {
+    return (struct virtual_event){ .deadline = deadline, .stream = is_seeded ? determinism_stream_of(seed, thread) : 0, .sequence = ++last_sequence, .thread = thread };
+}
+
+bool virtual_is_before(const struct virtual_event *a, const struct virtual_event *b) {
+    if (a->stream != b->stream)
+        return a->stream < b->stream;
+    return a->thread != b->thread ? a->thread < b->thread : a->sequence < b->sequence;
+}
+
+/* ---- answers -------------------------------------------------------------------------------------------------------- */
+
+/* A query by a call is one like another. */
+static int64_t query(void) {
+    return ticks_of(__atomic_fetch_add(&page->ticks, VIRTUAL_TICK_NS, __ATOMIC_RELAXED)) + jumped;
+}
+
+/* The time that is spent computing: that of the queries, without the jumps. */
+static int64_t query_cpu(void) {
+    return query() - jumped;
+}
+
+static void give_page(int listener, const struct seccomp_notif *question) {
+    struct seccomp_notif_addfd give = { .id = question->id, .flags = SECCOMP_ADDFD_FLAG_SEND, .srcfd = (uint32_t)page_fd, .newfd_flags = O_CLOEXEC };
+
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0)
+        determinism_answer(listener, question->id, 0, -EMFILE);
+}
+
+static void answer_clock(int listener, const struct seccomp_notif *question) {
+    const uint64_t *arguments = (const uint64_t *)question->data.args;
+    clockid_t clock = question->data.nr == __NR_clock_gettime ? (clockid_t)(int)arguments[0] : CLOCK_REALTIME;
+    uint64_t vdso;
+    int64_t base;
+
+    if (clock == VIRTUAL_ASK_PAGE || clock == VIRTUAL_TELL_PAGE) {
+        bool ours = determinism_vdso_of((pid_t)question->pid, &vdso) && vdso_contains(vdso, question->data.instruction_pointer);
+
+        if (ours && clock == VIRTUAL_ASK_PAGE) {
+            give_page(listener, question);
+            return;
+        }
+        determinism_answer(listener, question->id, 0, ours ? vdso_tell_page((pid_t)question->pid, vdso, arguments[1]) : -EINVAL);
+        return;
+    }
+    if (virtual_base(clock, &base))
+        determinism_answer_time(listener, question, base + query());
+    else if (clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID)
+        determinism_answer_time(listener, question, query_cpu());
+    else
+        determinism_let_pass(listener, question->id);
+}
+
+static void answer_times(int listener, const struct seccomp_notif *question) {
+    struct tms times = { .tms_utime = query_cpu() / (VIRTUAL_NS / 100) };
+    uint64_t to = question->data.args[0];
+    long r = to ? determinism_write((pid_t)question->pid, to, &times, sizeof times) : 0;
+
+    determinism_answer_written(listener, question->id, r, (long)((PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + virtual_now()) / (VIRTUAL_NS / 100)));
+}
+
+/* What else is in it no two runs have in common. */
+static void answer_rusage(int listener, const struct seccomp_notif *question) {
+    int64_t cpu = query_cpu();
+    int who = (int)question->data.args[0];
+    struct rusage usage = { .ru_utime = { cpu / VIRTUAL_NS, cpu % VIRTUAL_NS / 1000 } };
+
+    if (who != RUSAGE_SELF && who != 1 /* RUSAGE_THREAD */) {
+        if (who != RUSAGE_CHILDREN) {
+            determinism_let_pass(listener, question->id);
+            return;
+        }
+        usage.ru_utime = (struct timeval){ 0 };
+    }
+    determinism_answer_written(listener, question->id, determinism_write((pid_t)question->pid, question->data.args[1], &usage, RUSAGE_BYTES), 0);
+}
+
+static void answer_sysinfo(int listener, const struct seccomp_notif *question) {
+    struct sysinfo info = { 0 };
+
+    if (sys_call1(__NR_sysinfo, &info) < 0) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    info.uptime = PLAN_VIRTUAL_UPTIME_S + virtual_now() / VIRTUAL_NS;
+    memset(info.loads, 0, sizeof info.loads);
+    info.freeram = info.totalram / 2;
+    info.sharedram = info.bufferram = 0;
+    info.freeswap = info.totalswap;
+    info.procs = 1;
+    determinism_answer_written(listener, question->id, determinism_write((pid_t)question->pid, question->data.args[0], &info, SYSINFO_BYTES), 0);
+}
+
+void virtual_disturb(void) {
+    pause_ns = FIRST_PAUSE_NS;
+    look_ns = cost_ns > COSTLY_NS ? looked_ns + cost_ns * COSTLY_TIMES : 0;
+}
+
+static enum idle look(void) {
+    int64_t begun = init_now_ns();
+    enum idle idle = idle_look();
+
+    looked_ns = init_now_ns();
+    cost_ns = looked_ns - begun;
+    return idle;
+}
+
+bool virtual_answer(int listener, const struct seccomp_notif *question) {
+    virtual_disturb();
+    switch (question->data.nr) {
+    case __NR_clock_gettime:
+    case __NR_gettimeofday:
+    case __NR_time:
+        answer_clock(listener, question);
+        return true;
+    case __NR_times:
+        answer_times(listener, question);
+        return true;
+    case __NR_getrusage:
+        answer_rusage(listener, question);
+        return true;
+    case __NR_sysinfo:
+        answer_sysinfo(listener, question);
+        return true;
+    default:
+        return wait_answer(listener, question) || timer_answer(listener, question);
+    }
+}
+
+/* ---- the loop ------------------------------------------------------------------------------------------------------- */
+
+static int64_t earliest(void) {
+    int64_t waits = wait_earliest(), timers = timer_earliest();
+
+    return waits < timers ? waits : timers;
+}
+
+/* Of what is nearly at the same time as the earliest of all. */
+static bool first_of_all(bool *ret_is_timer) {
+    struct virtual_event wait, timer;
+    int64_t first = earliest(), until = first < VIRTUAL_NEVER - SLOT_NS ? first + SLOT_NS : VIRTUAL_NEVER - 1;
+    bool waits = wait_first(until, &wait), timers = timer_first(until, &timer);
+
+    *ret_is_timer = timers && (!waits || virtual_is_before(&timer, &wait));
+    return waits || timers;
+}
+
+/* Until one of them was to be ended. */
+static void end_one(void) {
+    bool is_timer;
+
+    virtual_disturb();
+    while (first_of_all(&is_timer))
+        if (is_timer ? timer_fire_first() : wait_end_first())
+            return;
+}
+
+int64_t virtual_next_ns(void) {
+    if (!page || tree_is_frozen())
+        return INT64_MAX;
+    int64_t next = command_count() ? busy_look_ns : INT64_MAX;
+    if (!wait_count() && !timer_any())
+        return next;
+    if (wait_cutting_until())
+        return wait_cutting_until();
+    if (due_ns < next)
+        next = due_ns;
+    return command_count() && look_ns < next ? look_ns : next;
+}
+
+static void has_rested(int64_t now) {
+    busy_from_ns = 0;
+    busy_look_ns = now + BUSY_NS;
+}
+
+/* Whether they have anything to wait for or not. */
+static void look_for_rest(int64_t now) {
+    if (now < busy_look_ns || !command_count())
+        return;
+    if (look() != IDLE_NOT) {
+        has_rested(now);
+        return;
+    }
+    if (!busy_from_ns)
+        busy_from_ns = now;
+    else if (now - busy_from_ns >= BUSY_NS)
+        virtual_reach(virtual_after(now - busy_found_ns));
+    busy_found_ns = now;
+    busy_look_ns = now + BUSY_STEP_NS;
+}
+
+/* Until the next look, after one that found no rest. */
+static void rest(int64_t at_most_ns) {
+    int64_t cost = cost_ns * PAUSE_BY_COST;
+
+    look_ns = looked_ns + (cost > pause_ns ? cost : pause_ns);
+    pause_ns = pause_ns * 2 < at_most_ns ? pause_ns * 2 : at_most_ns;
+}
+
+void virtual_step(bool quiet) {
+    int64_t now = init_now_ns(), first;
+
+    if (tree_is_frozen())
+        return;
+    look_for_rest(now);
+    if (!wait_count() && !timer_any())
+        return;
+    int64_t waits = wait_look(now), timers = timer_look(now);
+    due_ns = waits < timers ? waits : timers;
+    if (wait_cutting_until() || !command_count() || now < look_ns || (first = earliest()) == VIRTUAL_NEVER) {
+        if (now >= look_ns)
+            look_ns = now + LAST_PAUSE_OUTSIDE_NS;
+        return;
+    }
+    /* Who asks for the time often enough need not rest for it to pass. */
+    if (first + SLOT_NS < virtual_now()) {
+        end_one();
+        return;
+    }
+    if (!quiet)
+        return;
+    enum idle idle = look();
+    if (idle != IDLE) {
+        rest(idle == IDLE_OUTSIDE ? LAST_PAUSE_OUTSIDE_NS : LAST_PAUSE_NS);
+        if (idle == IDLE_OUTSIDE)
+            has_rested(now);
+        return;
+    }
+    has_rested(now);
+    if (wait_end_changed()) {
+        virtual_disturb();
+        return;
+    }
+    end_one();
+    if (++n_jumps > MANY_JUMPS)
+        look_ns = init_now_ns() + PAUSE_OF_MANY_NS;
+}
+
+void virtual_begin(const struct plan *plan) {
+    seed = plan->seed;
+    is_seeded = plan->flags & PLAN_SEED;
+    start_ns = plan->clock_seconds * VIRTUAL_NS + plan->clock_nanoseconds;
+}
+
+void virtual_started(pid_t pid) {
+    n_jumps = 0;
+    if (page) {
+        idle_add_outside(pid);
+        virtual_disturb();
+    }
+}
+
+void virtual_executed(pid_t pid) {
+    timer_executed(pid);
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* time_mode virtual inside a sandbox. virtual.c has the model; virtual_wait.c waits, virtual_timer.c timers, virtual_idle.c when everybody waits. */
+#ifndef ROLLBOX_GUEST_VIRTUAL_H
+#define ROLLBOX_GUEST_VIRTUAL_H
+
+/* The code in the vDSO has these in its text, so they are plain numbers. */
+#define VIRTUAL_TICK_NS 1000                    /* by how much each query moves the clock */
+#define VIRTUAL_ASK_PAGE 1919904876             /* clock ids that none has: what the patched vDSO asks init, and tells it */
+#define VIRTUAL_TELL_PAGE 1919904877
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <time.h>
+
+#include "guest/internal.h"
+
+struct seccomp_notif;
+
+/* ---- for the rest of init ---- */
+
+/* While the sandbox is made, before anything is forbidden: the page that its processes will share. 0 or -errno. */
+int virtual_make_page(void);
+/* The clock starts, with the first command. */
+void virtual_begin(const struct plan *plan);
+/* A command's main process has executed. */
+void virtual_started(pid_t pid);
+/* A process has a new image. */
+void virtual_executed(pid_t pid);
+/* False: the question is none about time. */
+bool virtual_answer(int listener, const struct seccomp_notif *question);
+/* When virtual_step is to be called at the latest, by init_now_ns. */
+int64_t virtual_next_ns(void);
+/* Moves the clock on if it is due. `quiet`: nobody wants anything of init. */
+void virtual_step(bool quiet);
+/* A listener is closed. */
+void virtual_forget(int listener);
+/* Gives all waits to the kernel, where signals reach them. */
+void virtual_release(void);
+/* A thread has stopped. False if not for us. */
+bool virtual_stopped(pid_t thread, int status);
+
+/* ---- among these files ---- */
+
+#define VIRTUAL_NS 1000000000ll
+#define VIRTUAL_NEVER (1ll << 61)               /* nanoseconds: 73 years, the end of the clock */
+#define VIRTUAL_GRACE_NS 1000000000ll           /* how much later than by the real clock what init holds ends, if the sandbox never comes to rest */
+
+/* What lies ahead. What is nearly at the same time comes by whose it is, as questions of threads that race come in any order. */
+struct virtual_event {
+    int64_t deadline;           /* nanoseconds since the start */
+    uint64_t stream;            /* with a seed: of the process, which follows from the tree of forks, unlike its id; else 0 */
+    uint64_t sequence;
+    pid_t thread;
+};
+
+struct virtual_event virtual_event(pid_t thread, int64_t deadline);
+/* Of two at the same time. */
+bool virtual_is_before(const struct virtual_event *a, const struct virtual_event *b);
+
+/* Nanoseconds since the start. */
+int64_t virtual_now(void);
+/* That many later; at most VIRTUAL_NEVER. */
+int64_t virtual_after(int64_t ns);
+/* Moves the clock there, if it is not past it. */
+void virtual_reach(int64_t deadline);
+/* What a clock shows at the start, in nanoseconds. False: it is none of the virtual ones. */
+bool virtual_base(clockid_t clock, int64_t *ret_ns);
+/* A time at `address` in a process: a timespec, or a timeval. False if there is none to be read or it is none. What is too far is VIRTUAL_NEVER. */
+bool virtual_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns);
+/* The reverse. 0 or -errno. */
+long virtual_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns);
+
+/* virtual_wait.c: false if the question is no wait. */
+bool wait_answer(int listener, const struct seccomp_notif *question);
+/* The deadline of the earliest that can be ended; VIRTUAL_NEVER: there is none. */
+int64_t wait_earliest(void);
+/* The first of those up to a time. */
+bool wait_first(int64_t until, struct virtual_event *ret_event);
+/* Ends the one that wait_first told of, and moves the clock to its time. False: it was over already, or cannot be ended. */
+bool wait_end_first(void);
+/* Ends what has ended for another reason than time (a signal, a futex' word), as far as it can be seen. How many. */
+size_t wait_end_changed(void);
+/* What is due by the real clock, and looks at what is held; when it wants to do so again. */
+int64_t wait_look(int64_t now_ns);
+/* Until when the stop of a thread is waited for; 0: none is. */
+int64_t wait_cutting_until(void);
+/* Is it in a call that init holds? */
+bool wait_is_held(pid_t thread);
+/* And the only one of its process, which cannot change meanwhile: as wait_set_alone has said. */
+bool wait_is_held_alone(pid_t process);
+void wait_set_alone(pid_t process);
+size_t wait_count(void);
+
+/* Something happens in the sandbox: it may come to rest soon. */
+void virtual_disturb(void);
+/* Of a thread's file "syscall": the arguments and the number of the call that it is in, or -errno. */
+int virtual_parse_call(const char *text, uint64_t *ret_arguments);
+
+/* virtual_timer.c, likewise. */
+bool timer_answer(int listener, const struct seccomp_notif *question);
+int64_t timer_earliest(void);
+bool timer_first(int64_t until, struct virtual_event *ret_event);
+bool timer_fire_first(void);
+int64_t timer_look(int64_t now_ns);
+bool timer_any(void);
+/* Timers that an execve ends. */
+void timer_executed(pid_t pid);
+
+/* virtual_idle.c */
+enum idle { IDLE_NOT, IDLE_OUTSIDE, IDLE };
+/* IDLE: there was a moment in which every thread waited; OUTSIDE: one of them for what comes from outside of the sandbox. */
+enum idle idle_look(void);
+/* The standard input of a process is from outside. */
+void idle_add_outside(pid_t pid);
+
+#endif

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Does everybody in the sandbox wait?
+ *
+ * /proc shows one thread after the other, and what waits while it is looked at may have been woken when the last one is. So all are looked at twice, with the number of times that each has got a CPU. A thread that is off its CPU the first time, waits the
+ * second time and has got none in between has waited from its first look to its second; and all of these spans have the moment between the two rounds in common.
+ *
+ * A thread that is about to wait shows as waiting already, while it still runs. So the first time it is asked for its system call: the kernel tells that of a thread only when it is off its CPU.
+ *
+ * Threads whose calls init holds are known to wait. The parent of a vfork shows as in a wait of the kernel's own (D), and its child is looked at itself; all others that show so will go on by themselves. Who has asked init something seems to wait as well: so in
+ * the end there must be no question.
+ *
+ * The files of the threads that were looked at last are kept open: a look at one costs a quarter then.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "guest/command.h"
+#include "guest/determinism.h"
+#include "guest/virtual.h"
+#include "sys/syscalls.h"
+
+#define MAX_SEEN 2048           /* threads; with more there is no rest to be seen */
+#define MAX_OUTSIDE 64
+#define MAX_POLLED 16
+#define VFORK_FLAG 0x4000
+#define MAX_KEPT 61             /* threads whose files are kept open */
+#define KEPT_FILES 3
+
+struct seen {
+    pid_t thread;
+    uint64_t runs;
+    int call;                   /* that it waits in, or -errno: none */
+    uint64_t arguments[6];
+};
+
+/* A thread's files; -1 in all of them: nobody's. */
+struct kept {
+    pid_t thread;
+    int files[KEPT_FILES];
+};
+
+enum kept_file { STAT, SCHEDSTAT, SYSCALL };
+static const char *const kept_names[KEPT_FILES] = { [STAT] = "/stat", [SCHEDSTAT] = "/schedstat", [SYSCALL] = "/syscall" };
+
+static struct seen seen[MAX_SEEN];
+static struct kept kept[MAX_KEPT];
+static struct { dev_t dev; ino_t ino; } outside[MAX_OUTSIDE];
+static size_t n_outside;
+
+struct round {
+    size_t n;
+    bool again;                 /* the second */
+};
+
+static void forget(struct kept *k) {
+    for (int i = 0; i < KEPT_FILES && k->thread; i++)
+        close(k->files[i]);
+    k->thread = 0;
+}
+
+/* A text of a thread: its length, or -errno. A file that is kept may be that of one which has ended and has left its id to another. */
+static ssize_t read_file(pid_t thread, enum kept_file which, char *text, size_t size) {
+    struct kept *k = &kept[(size_t)thread % MAX_KEPT];
+
+    for (int tries = 0; tries < 2; tries++) {
+        if (k->thread != thread) {
+            forget(k);
+            for (int i = 0; i < KEPT_FILES; i++)
+                if ((k->files[i] = determinism_open(thread, kept_names[i], O_RDONLY)) < 0) {
+                    int r = k->files[i];
+                    while (i--)
+                        close(k->files[i]);
+                    return r;
+                }
+            k->thread = thread;
+        }
+        long n = sys_call4(__NR_pread64, k->files[which], text, size - 1, 0);
+        if (n > 0) {
+            text[n] = '\0';
+            return n;
+        }
+        forget(k);
+    }
+    return -ESRCH;
+}
+
+static bool is_missing(ssize_t r) {
+    return r == -ENOENT || r == -ESRCH;
+}
+
+static const char *after_fields(const char *at, unsigned n) {
+    while (n--) {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    return at;
+}
+
+/* How often it has got a CPU; 0: the kernel does not count. */
+static uint64_t runs_of(pid_t thread) {
+    char text[128];
+
+    return read_file(thread, SCHEDSTAT, text, sizeof text) > 0 ? strtoul(after_fields(text, 2), NULL, 10) : 0;
+}
+
+/* The letter of its state and how many threads its process has. */
+static ssize_t state_of(pid_t thread, char *ret_state, uint64_t *ret_threads) {
+    char text[1024];
+    ssize_t n = read_file(thread, STAT, text, sizeof text);
+    const char *at = n > 0 ? strrchr(text, ')') : NULL;         /* the name may hold anything; nothing after it holds a bracket */
+
+    if (!at || strlen(at) < 4)
+        return n < 0 ? n : -EIO;
+    *ret_state = at[2];
+    *ret_threads = strtoul(after_fields(at + 2, 17), NULL, 10);
+    return 0;
+}
+
+static bool waits_for_child(const struct seen *who) {
+    return who->call == __NR_vfork || (who->call == __NR_clone && who->arguments[0] & VFORK_FLAG);
+}
+
+/* The first look: off its CPU. False: it runs. */
+static bool look_first(struct round *round, pid_t thread) {
+    struct seen *now = &seen[round->n];
+    char text[256];
+
+    *now = (struct seen){ .thread = thread, .runs = runs_of(thread) };
+    ssize_t n = read_file(thread, SYSCALL, text, sizeof text);
+    if (n < 0)
+        return is_missing(n);
+    if (text[0] == 'r' || !now->runs)           /* "running" */
+        return false;
+    now->call = virtual_parse_call(text, now->arguments);
+    round->n++;
+    return true;
+}
+
+/* The second: it waits, and has not run. */
+static bool look_again(struct round *round, pid_t thread, char state) {
+    struct seen *then = &seen[round->n];
+
+    if (then->thread != thread || (state == 'S' ? then->call < 0 : !waits_for_child(then)) || runs_of(thread) != then->runs)
+        return false;
+    round->n++;
+    return true;
+}
+
+static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
+    char state;
+    ssize_t r = state_of(thread, &state, ret_threads);
+
+    if (r < 0)
+        return is_missing(r);
+    if (wait_is_held(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
+        return true;
+    if ((state != 'S' && state != 'D') || round->n == MAX_SEEN)
+        return false;
+    return round->again ? look_again(round, thread, state) : look_first(round, thread);
+}
+
+static bool look_at_thread(void *data, pid_t thread) {
+    uint64_t threads;
+
+    return wait_is_held(thread) || look(data, thread, &threads);
+}
+
+/* The first thread of a process has its id. */
+static bool look_at_process(void *data, pid_t pid) {
+    struct round *round = data, before = *round;
+    uint64_t threads = 0;
+
+    if (pid == 1 || wait_is_held_alone(pid) || command_is_agent(pid))
+        return true;
+    if (!look(round, pid, &threads))
+        return false;
+    if (threads <= 1) {
+        if (threads && wait_is_held(pid))
+            wait_set_alone(pid);
+        return true;
+    }
+    *round = before;
+    int directory = determinism_open(pid, "/task", O_RDONLY | O_DIRECTORY);
+    if (directory < 0)
+        return is_missing(directory);
+    int r = tree_each_number(directory, look_at_thread, round);
+    close(directory);
+    return r == 0 || r == -ENOENT;
+}
+
+static bool do_all_wait(struct round *round) {
+    int all = openat(determinism_proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (all < 0)
+        return false;
+    int r = tree_each_number(all, look_at_process, round);
+    close(all);
+    return r == 0;
+}
+
+/* ---- input from outside --------------------------------------------------------------------------------------------- */
+
+static bool stat_of(pid_t pid, uint64_t fd, struct stat *ret_st) {
+    char path[64], *at = guest_put_number(path, (uint64_t)pid);
+
+    memcpy(at, "/fd/", 4);
+    *guest_put_number(at + 4, fd) = '\0';
+    return fstatat(determinism_proc, path, ret_st, 0) == 0;
+}
+
+/* Of pipes, sockets and terminals nobody inside has the other end. */
+void idle_add_outside(pid_t pid) {
+    static size_t next;
+    struct stat st, null;
+
+    if (!stat_of(pid, 0, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+        return;
+    if (S_ISCHR(st.st_mode) && (fstatat(AT_FDCWD, "/dev/null", &null, 0) < 0 || null.st_rdev == st.st_rdev))
+        return;
+    for (size_t i = 0; i < n_outside; i++)
+        if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
+            return;
+    outside[next].dev = st.st_dev;
+    outside[next].ino = st.st_ino;
+    next = (next + 1) % MAX_OUTSIDE;
+    n_outside += n_outside < MAX_OUTSIDE;
+}
+
+static bool is_outside(pid_t thread, uint64_t fd) {
+    struct stat st;
+
+    if (fd > 0x7fffffff || !stat_of(thread, fd, &st))
+        return false;
+    for (size_t i = 0; i < n_outside; i++)
+        if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
+            return true;
+    return false;
+}
+
+static const char *find(const char *text, const char *heading) {
+    size_t length = strlen(heading);
+
+    for (; *text; text++)
+        if (*text == '\n' && !strncmp(text + 1, heading, length))
+            return text + 1 + length;
+    return NULL;
+}
+
+/* What an epoll descriptor watches is listed by the kernel. */
+static bool watches_outside(pid_t thread, uint64_t epoll) {
+    char name[48] = "/fdinfo/", text[4096];
+
+    *guest_put_number(name + 8, epoll) = '\0';
+    int fd = determinism_open(thread, name, O_RDONLY);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    for (const char *at = text; (at = find(at, "tfd:"));)
+        if (is_outside(thread, strtoul(at, NULL, 10)))
+            return true;
+    return false;
+}
+
+static bool waits_outside(const struct seen *who) {
+    struct pollfd polled[MAX_POLLED];
+    const uint64_t *a = who->arguments;
+    pid_t thread = who->thread;
+    uint64_t set;
+
+    switch (who->call) {
+    case __NR_read:
+    case __NR_readv:
+    case __NR_recvfrom:
+    case __NR_recvmsg:
+        return is_outside(thread, a[0]);
+    case __NR_epoll_wait:
+    case __NR_epoll_pwait:
+    case __NR_epoll_pwait2:
+        return a[0] <= INT32_MAX && watches_outside(thread, a[0]);
+    case __NR_poll:
+    case __NR_ppoll:
+        if (a[1] > MAX_POLLED || determinism_read(thread, a[0], polled, a[1] * sizeof polled[0]) != (long)(a[1] * sizeof polled[0]))
+            return false;
+        for (size_t i = 0; i < a[1]; i++)
+            if (polled[i].events & POLLIN && is_outside(thread, (uint64_t)polled[i].fd))
+                return true;
+        return false;
+    case __NR_select:
+    case __NR_pselect6:
+        if (!a[1] || determinism_read(thread, a[1], &set, sizeof set) != (long)sizeof set)
+            return false;
+        for (uint64_t fd = 0; fd < 64 && fd < a[0]; fd++)
+            if (set >> fd & 1 && is_outside(thread, fd))
+                return true;
+        return false;
+    default:
+        return false;
+    }
+}
+
+/* Who shows as dead may still be about to wake its parent, under a lock of the kernel's that this call takes, too. */
+static void await_ends(void) {
+    siginfo_t info;
+
+    (void)sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
+}
+
+enum idle idle_look(void) {
+    struct round first = { 0 }, second = { .again = true };
+
+    if (!do_all_wait(&first))
+        return IDLE_NOT;
+    await_ends();
+    if (!do_all_wait(&second) || first.n != second.n || determinism_is_asked())
+        return IDLE_NOT;
+    for (size_t i = 0; n_outside && i < first.n; i++)
+        if (waits_outside(&seen[i]))
+            return IDLE_OUTSIDE;
+    return IDLE;
+}

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Timers under a virtual clock: alarm, setitimer(ITIMER_REAL), timer_create and its kin, timerfd. The kernel has none of them: init keeps them, and when one is due sends the signal, or makes the descriptor readable.
+ *
+ * A timerfd is made by init, which keeps a descriptor of the same open file; it is armed, for one nanosecond, in the moment in which it is to expire. A descriptor that a guest names is told by a status flag of that file, which init turns over and looks for.
+ * init does not learn that guests have closed theirs, so when the table is full, timers are the kernel's own and run in real time.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "guest/command.h"
+#include "guest/determinism.h"
+#include "guest/virtual.h"
+#include "sys/syscalls.h"
+
+#define MAX_TIMERS 256
+#define FIRST_ID 0x10000000             /* of timer_create; the kernel's, of CPU clocks, count from 0 */
+#define NOTIFY_THREAD_ID 4
+#define CODE_TIMER (-2)                 /* SI_TIMER */
+#define APPEND_FLAG 02000
+
+enum kind { FREE, INTERVAL, POSIX, DESCRIPTOR };
+
+struct timer {
+    struct virtual_event event;         /* the next expiration; VIRTUAL_NEVER: not armed */
+    int64_t interval, due_ns;           /* due_ns: by the real clock */
+    uint64_t value;                     /* for the signal */
+    uint64_t overrun;
+    pid_t pid;                          /* the process; of a descriptor that made it */
+    pid_t thread;                       /* that gets the signal; 0: any of the process */
+    int fd;                             /* of the process; or the timer itself */
+    int signal;                         /* 0: none */
+    clockid_t clock;
+    uint8_t kind;                       /* enum kind */
+    bool has_fired;                     /* since it was set */
+    bool is_due;                        /* at the last look for the earliest: it may be fired */
+};
+
+static struct timer timers[MAX_TIMERS];
+static size_t n_used;                   /* the first ones: there is none behind */
+static size_t first;
+
+static void release(struct timer *t) {
+    close(t->fd);
+    *t = (struct timer){ .kind = FREE, .fd = -1 };
+    while (n_used && timers[n_used - 1].kind == FREE)
+        n_used--;
+}
+
+static bool is_gone(const struct timer *t) {
+    struct pollfd end = { t->fd, POLLIN, 0 };
+    struct timespec now = { 0 };
+
+    return t->kind != DESCRIPTOR && sys_call5(__NR_ppoll, &end, 1, &now, NULL, 0) == 1;
+}
+
+static struct timer *add(enum kind kind, pid_t pid, int take_fd) {
+    size_t i = 0;
+
+    while (i < n_used && timers[i].kind != FREE)
+        i++;
+    for (size_t j = 0; i == MAX_TIMERS && j < n_used; j++)
+        if (is_gone(&timers[j])) {
+            close(timers[j].fd);
+            i = j;
+        }
+    if (i == MAX_TIMERS) {
+        close(take_fd);
+        return NULL;
+    }
+    if (i == n_used)
+        n_used++;
+    timers[i] = (struct timer){ .event = virtual_event(pid, VIRTUAL_NEVER), .kind = (uint8_t)kind, .pid = pid, .fd = take_fd };
+    return &timers[i];
+}
+
+/* One of a process, which is known by a descriptor: its id may be another's later. NULL: there is no room. */
+static struct timer *add_of_process(enum kind kind, pid_t pid) {
+    int fd = sys_pidfd_open(pid, 0);
+
+    return fd < 0 ? NULL : add(kind, pid, fd);
+}
+
+static struct timer *find(enum kind kind, pid_t pid) {
+    for (size_t i = 0; i < n_used; i++)
+        if (timers[i].kind == kind && timers[i].pid == pid) {
+            if (!is_gone(&timers[i]))
+                return &timers[i];
+            release(&timers[i]);
+        }
+    return NULL;
+}
+
+static int64_t left_of(const struct timer *t) {
+    int64_t now = virtual_now();
+
+    return !t || t->event.deadline == VIRTUAL_NEVER ? 0 : t->event.deadline > now ? t->event.deadline - now : 1000;
+}
+
+static void arm(struct timer *t, int64_t deadline, int64_t interval) {
+    int64_t now = virtual_now(), length = deadline > now ? deadline - now : 0;
+
+    t->event.deadline = deadline;
+    t->interval = interval;
+    t->overrun = 0;
+    t->has_fired = false;
+    t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : init_now_ns() + length + VIRTUAL_GRACE_NS;
+}
+
+/* ---- questions ------------------------------------------------------------------------------------------------------ */
+
+/* An itimerspec or itimerval: the interval, then the value. */
+static long write_pair(pid_t pid, uint64_t to, bool micro, const struct timer *t) {
+    long r = virtual_write_time(pid, to, micro, t ? t->interval : 0);
+
+    return r < 0 ? r : virtual_write_time(pid, to + 16, micro, left_of(t));
+}
+
+static bool read_pair(pid_t pid, uint64_t from, bool micro, int64_t *ret_interval, int64_t *ret_value) {
+    return virtual_read_time(pid, from, micro, ret_interval) && virtual_read_time(pid, from + 16, micro, ret_value);
+}
+
+static void answer_alarm(int listener, const struct seccomp_notif *question) {
+    pid_t pid = determinism_process_of((pid_t)question->pid);
+    struct timer *t = find(INTERVAL, pid);
+    int64_t seconds = (int64_t)(uint32_t)question->data.args[0], left = (left_of(t) + VIRTUAL_NS / 2) / VIRTUAL_NS;
+
+    if (t && left_of(t) && !left)
+        left = 1;
+    if (!t && seconds && !(t = add_of_process(INTERVAL, pid))) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    if (t) {
+        t->signal = SIGALRM;
+        arm(t, seconds ? virtual_after(seconds * VIRTUAL_NS) : VIRTUAL_NEVER, 0);
+    }
+    determinism_answer(listener, question->id, left, 0);
+}
+
+static void answer_itimer(int listener, const struct seccomp_notif *question) {
+    const uint64_t *a = (const uint64_t *)question->data.args;
+    pid_t asker = (pid_t)question->pid, pid = determinism_process_of(asker);
+    bool sets = question->data.nr == __NR_setitimer;
+    struct timer *t = find(INTERVAL, pid);
+    uint64_t old = sets ? a[2] : a[1];
+    int64_t interval = 0, value = 0;
+
+    if (sets && a[1] && !read_pair(asker, a[1], true, &interval, &value)) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    long r = old ? write_pair(asker, old, true, t) : sets ? 0 : -EFAULT;
+    if (r >= 0 && sets && !t && value && !(t = add_of_process(INTERVAL, pid))) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    if (r >= 0 && sets && t) {
+        t->signal = SIGALRM;
+        arm(t, value ? virtual_after(value) : VIRTUAL_NEVER, interval);
+    }
+    determinism_answer_written(listener, question->id, r, 0);
+}
+
+static void answer_create(int listener, const struct seccomp_notif *question) {
+    const uint64_t *a = (const uint64_t *)question->data.args;
+    struct { uint64_t value; int signal, notify, thread; } event = { 0, SIGALRM, SIGEV_SIGNAL, 0 };
+    pid_t asker = (pid_t)question->pid, pid = determinism_process_of(asker);
+    struct timer *t;
+    int64_t base;
+
+    /* Clocks that are no virtual ones, and what is wrong, are the kernel's. */
+    if (!virtual_base((clockid_t)(int)a[0], &base) || (a[1] && determinism_read(asker, a[1], &event, 20) != 20) ||
+        (event.notify != SIGEV_SIGNAL && event.notify != SIGEV_NONE && event.notify != NOTIFY_THREAD_ID) || (event.notify != SIGEV_NONE && (event.signal < 1 || event.signal > 64)) ||
+        (event.notify == NOTIFY_THREAD_ID && !determinism_is_thread_of(pid, event.thread))) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    if (!(t = add_of_process(POSIX, pid))) {
+        determinism_answer(listener, question->id, 0, -EAGAIN);
+        return;
+    }
+    int id = FIRST_ID + (int)(t - timers);
+    t->clock = (clockid_t)(int)a[0];
+    t->signal = event.notify == SIGEV_NONE ? 0 : event.signal;
+    t->thread = event.notify == NOTIFY_THREAD_ID ? event.thread : 0;
+    t->value = a[1] ? event.value : (uint64_t)id;
+    long r = determinism_write(asker, a[2], &id, sizeof id);
+    if (r < 0)
+        release(t);
+    determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
+}
+
+/* Both kinds alike. */
+static void answer_settime(int listener, const struct seccomp_notif *question, struct timer *t) {
+    const uint64_t *a = (const uint64_t *)question->data.args;
+    pid_t asker = (pid_t)question->pid;
+    int64_t interval, value, base = 0;
+
+    if (a[1] & ~3u || !read_pair(asker, a[2], false, &interval, &value) || !virtual_base(t->clock, &base)) {
+        determinism_answer(listener, question->id, 0, -EINVAL);
+        return;
+    }
+    long r = a[3] ? write_pair(asker, a[3], false, t) : 0;
+    if (r >= 0) {
+        struct itimerspec never = { 0 };
+
+        if (t->kind == DESCRIPTOR)              /* what it has counted is gone */
+            (void)sys_call4(__NR_timerfd_settime, t->fd, 0, &never, NULL);
+        arm(t, !value ? VIRTUAL_NEVER : a[1] & TIMER_ABSTIME ? value - base : virtual_after(value < VIRTUAL_NEVER ? value : VIRTUAL_NEVER), interval);
+        if (t->event.deadline > VIRTUAL_NEVER)
+            t->event.deadline = VIRTUAL_NEVER;
+    }
+    determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
+}
+
+static void answer_posix(int listener, const struct seccomp_notif *question) {
+    const uint64_t *a = (const uint64_t *)question->data.args;
+    size_t i = (size_t)(int)a[0] - FIRST_ID;
+    struct timer *t = i < n_used && timers[i].kind == POSIX && timers[i].pid == determinism_process_of((pid_t)question->pid) ? &timers[i] : NULL;
+
+    if (!t) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    switch (question->data.nr) {
+    case __NR_timer_settime:
+        answer_settime(listener, question, t);
+        return;
+    case __NR_timer_gettime:
+        determinism_answer_written(listener, question->id, write_pair((pid_t)question->pid, a[1], false, t), 0);
+        return;
+    case __NR_timer_getoverrun:
+        determinism_answer(listener, question->id, (long)(t->overrun < INT32_MAX ? t->overrun : INT32_MAX), 0);
+        return;
+    default:
+        release(t);
+        determinism_answer(listener, question->id, 0, 0);
+    }
+}
+
+/* ---- descriptors ---------------------------------------------------------------------------------------------------- */
+
+static void answer_make_descriptor(int listener, const struct seccomp_notif *question) {
+    const uint64_t *a = (const uint64_t *)question->data.args;
+    clockid_t clock = (clockid_t)(int)a[0];
+    int64_t base;
+    int fd = virtual_base(clock, &base) && clock != CLOCK_REALTIME_ALARM && clock != CLOCK_BOOTTIME_ALARM ? (int)sys_call2(__NR_timerfd_create, clock, a[1] | TFD_CLOEXEC) : -EINVAL;
+    struct timer *t = fd < 0 ? NULL : add(DESCRIPTOR, (pid_t)question->pid, fd);
+
+    if (!t) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    struct seccomp_notif_addfd give = { .id = question->id, .flags = SECCOMP_ADDFD_FLAG_SEND, .srcfd = (uint32_t)fd, .newfd_flags = a[1] & TFD_CLOEXEC };
+    t->clock = clock;
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0) {
+        int r = -errno;
+        release(t);
+        determinism_answer(listener, question->id, 0, r);
+    }
+}
+
+static bool shows_flag(pid_t pid, uint64_t fd) {
+    char name[48] = "/fdinfo/", text[256];
+    const char *at = "";
+
+    *guest_put_number(name + 8, fd) = '\0';
+    int info = determinism_open(pid, name, O_RDONLY);
+    if (info < 0)
+        return false;
+    ssize_t n = read(info, text, sizeof text - 1);
+    close(info);
+    for (ssize_t i = 0; i + 7 < n; i++)
+        if (!strncmp(text + i, "\nflags:", 7)) {
+            text[n] = '\0';
+            at = text + i + 7;
+            break;
+        }
+    return strtoul(at, NULL, 8) & APPEND_FLAG;
+}
+
+/* Which of ours a guest's descriptor is. It may have come by any way, so its number says nothing. */
+static struct timer *find_descriptor(pid_t pid, uint64_t fd) {
+    if (fd > INT32_MAX)
+        return NULL;
+    for (size_t i = n_used; i-- > 0;) {
+        int flags = timers[i].kind == DESCRIPTOR ? fcntl(timers[i].fd, F_GETFL) : -1;
+
+        if (flags < 0)
+            continue;
+        flags &= ~APPEND_FLAG;
+        (void)fcntl(timers[i].fd, F_SETFL, flags | APPEND_FLAG);
+        bool with = shows_flag(pid, fd);
+        (void)fcntl(timers[i].fd, F_SETFL, flags);
+        if (with && !shows_flag(pid, fd))
+            return &timers[i];
+    }
+    return NULL;
+}
+
+static void answer_descriptor(int listener, const struct seccomp_notif *question) {
+    struct timer *t = find_descriptor((pid_t)question->pid, question->data.args[0]);
+
+    if (!t)
+        determinism_let_pass(listener, question->id);
+    else if (question->data.nr == __NR_timerfd_settime)
+        answer_settime(listener, question, t);
+    else
+        determinism_answer_written(listener, question->id, write_pair((pid_t)question->pid, question->data.args[1], false, t), 0);
+}
+
+bool timer_answer(int listener, const struct seccomp_notif *question) {
+    switch (question->data.nr) {
+    case __NR_alarm:
+        answer_alarm(listener, question);
+        return true;
+    case __NR_setitimer:
+    case __NR_getitimer:
+        answer_itimer(listener, question);
+        return true;
+    case __NR_timer_create:
+        answer_create(listener, question);
+        return true;
+    case __NR_timer_settime:
+    case __NR_timer_gettime:
+    case __NR_timer_getoverrun:
+    case __NR_timer_delete:
+        answer_posix(listener, question);
+        return true;
+    case __NR_timerfd_create:
+        answer_make_descriptor(listener, question);
+        return true;
+    case __NR_timerfd_settime:
+    case __NR_timerfd_gettime:
+        answer_descriptor(listener, question);
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* ---- expirations ---------------------------------------------------------------------------------------------------- */
+
+static void send(const struct timer *t) {
+    struct itimerspec at_once = { .it_value = { 0, 1 } };
+    union { siginfo_t info; char bytes[128]; } of = { 0 };
+
+    if (t->kind == DESCRIPTOR) {
+        (void)sys_call4(__NR_timerfd_settime, t->fd, 0, &at_once, NULL);
+        return;
+    }
+    if (!t->signal)
+        return;
+    if (t->kind == INTERVAL) {
+        (void)sys_pidfd_send_signal(t->fd, t->signal, NULL, 0);
+        return;
+    }
+    of.info.si_signo = t->signal;
+    of.info.si_code = CODE_TIMER;
+    of.info.si_timerid = FIRST_ID + (int)(t - timers);
+    of.info.si_overrun = (int)(t->overrun < INT32_MAX ? t->overrun : INT32_MAX);
+    of.info.si_value.sival_ptr = (void *)(uintptr_t)t->value;
+    if (t->thread)
+        (void)sys_call4(__NR_rt_tgsigqueueinfo, t->pid, t->thread, t->signal, &of.info);
+    else
+        (void)sys_pidfd_send_signal(t->fd, t->signal, &of.info, 0);
+}
+
+static void fire(struct timer *t) {
+    virtual_reach(t->event.deadline);
+    int64_t now = virtual_now(), deadline = t->event.deadline, interval = t->interval;
+
+    t->overrun = 0;
+    if (interval > 0 && now >= deadline) {
+        t->overrun = (uint64_t)((now - deadline) / interval);
+        deadline += interval * (int64_t)t->overrun;
+    }
+    send(t);
+    uint64_t overrun = t->overrun;
+    arm(t, interval > 0 && deadline < VIRTUAL_NEVER - interval ? deadline + interval : VIRTUAL_NEVER, interval);
+    t->overrun = overrun;
+    t->has_fired = true;
+}
+
+/* An expiration that nobody has taken notice of yet makes the next one none: where all else rests, a timer alone would go on for ever. */
+static bool is_unnoticed(const struct timer *t, pid_t *last, struct determinism_signals *signals) {
+    struct pollfd ready = { t->fd, POLLIN, 0 };
+    struct timespec now = { 0 };
+    pid_t thread = t->thread ? t->thread : t->pid;
+
+    if (!t->has_fired)
+        return false;
+    if (t->kind == DESCRIPTOR)
+        return sys_call5(__NR_ppoll, &ready, 1, &now, NULL, 0) == 1;
+    if (!t->signal)
+        return true;
+    if (*last != thread)
+        *last = determinism_signals_of(thread, signals) ? thread : 0;
+    return *last && signals->pending >> (t->signal - 1) & 1;
+}
+
+int64_t timer_earliest(void) {
+    struct determinism_signals signals;
+    int64_t earliest = VIRTUAL_NEVER;
+    pid_t last = 0;
+
+    for (size_t i = 0; i < n_used; i++) {
+        timers[i].is_due = timers[i].kind != FREE && timers[i].event.deadline < VIRTUAL_NEVER && !is_unnoticed(&timers[i], &last, &signals);
+        if (timers[i].is_due && timers[i].event.deadline < earliest)
+            earliest = timers[i].event.deadline;
+    }
+    return earliest;
+}
+
+bool timer_first(int64_t until, struct virtual_event *ret_event) {
+    bool found = false;
+
+    for (size_t i = 0; i < n_used; i++)
+        if (timers[i].is_due && timers[i].event.deadline <= until && (!found || virtual_is_before(&timers[i].event, &timers[first].event))) {
+            first = i;
+            found = true;
+        }
+    if (found)
+        *ret_event = timers[first].event;
+    return found;
+}
+
+bool timer_fire_first(void) {
+    if (is_gone(&timers[first])) {
+        release(&timers[first]);
+        return false;
+    }
+    fire(&timers[first]);
+    return true;
+}
+
+int64_t timer_look(int64_t now_ns) {
+    int64_t next = INT64_MAX;
+
+    for (size_t i = n_used; i-- > 0;) {
+        struct timer *t = &timers[i];
+
+        if (t->kind == FREE || t->event.deadline == VIRTUAL_NEVER)
+            continue;
+        if (now_ns >= t->due_ns) {
+            if (is_gone(t)) {
+                release(t);
+                continue;
+            }
+            fire(t);
+        }
+        if (t->event.deadline != VIRTUAL_NEVER && t->due_ns < next)
+            next = t->due_ns;
+    }
+    return next;
+}
+
+bool timer_any(void) {
+    for (size_t i = 0; i < n_used; i++)
+        if (timers[i].kind != FREE && timers[i].event.deadline != VIRTUAL_NEVER)
+            return true;
+    return false;
+}
+
+void timer_executed(pid_t pid) {
+    for (size_t i = n_used; i-- > 0;)
+        if (timers[i].kind == POSIX && timers[i].pid == pid)
+            release(&timers[i]);
+}

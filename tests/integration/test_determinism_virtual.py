@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""time_mode virtual: what waits comes back at once, and agrees with every clock; a corpus whose output has the time in it; and guests that lie to the clock, or keep it from moving.
+
+The model is that of test_determinism.py: each program of the corpus runs ten times, four side by side on whatever the machine has, and prints one text. None of them ends in time if a sleep is slept:
+hours are in them.
+"""
+
+import json
+import sys
+
+import pytest
+from corpus import START, START_S, TIMES, guest_in_ways, run_corpus
+from harness import BUILD, TREE, binaries, caller, place  # noqa: F401
+
+VIRTUAL = ("--time-start", START, "--time-mode", "virtual")
+PY = ["/usr/bin/python3", "-I", "-c"]
+
+CORPUS = {
+    "bash-hour": ["bash", "-c", "date; sleep 3600; date; date +%s.%N"],
+    "bash-random": ["bash", "-c", "echo $RANDOM $RANDOM $EPOCHREALTIME; sleep 1; echo $SECONDS"],
+    "bash-mktemp": ["bash", "-c", "mktemp; mktemp -d; sleep 0.5; mktemp"],
+    "bash-time": ["bash", "-c", "time sleep 1.5; TIMEFORMAT=%R; time (sleep 60 & sleep 90; wait)"],
+    "bash-sleep-sort": ["bash", "-c", "for i in 5 3 9 1 7 2 8 4 6; do (sleep $i; echo $i) & done; wait; date +%s.%N"],
+    "bash-sleep-sort-short": ["bash", "-c", "for i in 5 3 9 1 7 2 8 4 6; do (sleep 0.0$i; echo $i) & done; wait"],
+    "bash-same-time": ["bash", "-c", "for i in 1 2 3 4 5 6 7; do (sleep 1; echo $i) & done; wait; date +%N"],
+    "bash-timeout": ["bash", "-c", "timeout 5 sleep 100; echo $?; timeout 100 sleep 5; echo $?; timeout -s KILL 1 sleep 2; echo $?; date +%s"],
+    "bash-read-timeout": ["bash", "-c", "mkfifo /tmp/f; exec 3<>/tmp/f; read -t 10 x <&3; echo $(($? > 128)); date +%s.%N"],
+    "bash-pipeline": ["bash", "-c", "(for i in 1 2 3; do date +%s; sleep 10; done) | while read x; do echo $x $(date +%s); done"],
+    "bash-background": ["bash", "-c", "for i in 1 2 3; do (while :; do sleep 0.$i; echo $i; done) & done; sleep 3.05; kill %1 %2 %3; date +%s"],
+    "bash-infinity": ["bash", "-c", "sleep infinity & sleep 5; kill $!; wait $!; echo $?; date +%s"],
+    "xargs": ["bash", "-c", "printf '%s\\n' 4 2 3 1 | xargs -P4 -I{} sh -c 'sleep {}; echo {}'; date +%s"],
+    "python-hour": [*PY, "import time; t = time.monotonic(); time.sleep(3600); print(time.monotonic() - t, time.time(), time.perf_counter_ns(), time.process_time())"],
+    "python-now": [*PY, "import datetime, time, uuid; print(datetime.datetime.now(), time.time_ns(), uuid.uuid1())"],
+    "python-random-by-time": [*PY, "import random, time; random.seed(time.time_ns()); print(random.random())"],
+    "python-threads": [*PY, """
+import threading, time
+start = time.time()
+def work(n):
+    time.sleep(n / 10)
+    print(n, round(time.time() - start, 3))
+threads = [threading.Thread(target=work, args=(n,)) for n in (5, 3, 9, 1, 7)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(round(time.time() - start, 3))
+"""],
+    "python-event": [*PY, "import threading, time; t = time.time(); print(threading.Event().wait(3600), threading.Lock().acquire(timeout=5), time.time() - t)"],
+    "python-timer": [*PY, "import threading, time; t = time.time(); x = threading.Timer(30, lambda: print('fired', round(time.time() - t, 3))); x.start(); x.join(); print(round(time.time() - t, 3))"],
+    "python-queue": [*PY, "import queue, time\ntry: queue.Queue().get(timeout=30)\nexcept queue.Empty: print(time.time())"],
+    "python-select": [*PY, """
+import os, select, time
+r, w = os.pipe()
+t, poll, epoll = time.time(), select.poll(), select.epoll()
+poll.register(r, select.POLLIN)
+epoll.register(r, select.EPOLLIN)
+print(select.select([r], [], [], 60), poll.poll(60000), epoll.poll(60), time.time() - t)
+"""],
+    "python-socket": [*PY, "import socket, time\na, b = socket.socketpair()\na.settimeout(7)\ntry: a.recv(1)\nexcept TimeoutError: print(time.time())"],
+    "python-asyncio": [*PY, """
+import asyncio, time
+async def work(n):
+    await asyncio.sleep(n)
+    print(n, time.time())
+async def main():
+    await asyncio.gather(*map(work, (5, 3600, 0.5, 1, 70)))
+    try:
+        await asyncio.wait_for(asyncio.sleep(100), 5)
+    except TimeoutError:
+        print('late', time.time())
+asyncio.run(main())
+"""],
+    "python-subprocess": [*PY, "import subprocess, time\ntry: subprocess.run(['sleep', '100'], timeout=5)\nexcept subprocess.TimeoutExpired: print('late', time.time())"],
+    "python-sched": [*PY, "import sched, time; s = sched.scheduler(); [s.enter(n, 1, lambda n=n: print(n, time.time())) for n in (3, 1, 2)]; s.run()"],
+    "python-alarm": [*PY, "import signal, time; signal.signal(signal.SIGALRM, lambda *_: print('alarm', time.time())); signal.setitimer(signal.ITIMER_REAL, 2, 3); time.sleep(9.5); print(time.time(), signal.getitimer(signal.ITIMER_REAL))"],
+    "python-sigwait": [*PY, "import signal, time; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); print(signal.sigtimedwait([signal.SIGUSR1], 40), time.time())"],
+    "python-pool": [*PY, "import multiprocessing, time\ndef work(n): time.sleep(n); return n, round(time.time(), 2)\nwith multiprocessing.Pool(3) as pool: print(pool.map(work, [3, 1, 2]))"],
+    "python-executor": [*PY, "import concurrent.futures as f, time\nwith f.ThreadPoolExecutor(3) as e: print([(x.result(), round(time.time(), 2)) for x in f.as_completed([e.submit(lambda n=n: time.sleep(n) or n) for n in (3, 1, 2)])])"],
+    "python-logging": [*PY, "import logging, sys, time; logging.basicConfig(format='%(asctime)s %(relativeCreated)d %(message)s', stream=sys.stdout, level=10); logging.info('a'); time.sleep(1.25); logging.info('b')"],
+    "python-timeit": [*PY, "import timeit; print(timeit.repeat('sum(range(99))', number=100, repeat=3))"],
+    "python-rusage": [*PY, "import os, resource; print(os.times(), resource.getrusage(resource.RUSAGE_SELF))"],
+    "python-spin": [*PY, "import time\nt = time.time()\nwhile time.time() < t + 0.05: pass\nprint(time.time())"],
+    "perl-time": ["perl", "-e", "use Time::HiRes; print Time::HiRes::time, ' ', rand(), qq(\\n); select undef, undef, undef, 100; $SIG{ALRM} = sub { print 'alarm ' }; alarm 7; sleep 100; print Time::HiRes::time"],
+    "perl-children": ["perl", "-e", "$| = 1; for my $n (3, 1, 2) { if (!fork) { sleep $n; print time, qq( $n\\n); exit } } 1 while wait > 0"],
+    "awk-srand": ["awk", "BEGIN { srand(); print rand(), systime() }"],
+    "flock": ["bash", "-c", "exec 9>/tmp/l; flock 9; flock -w 20 /tmp/l true; echo $?; date +%s"],
+    "git": ["bash", "-c", "cd /tmp; git init -q g; cd g; echo a > a; git add a; git -c user.name=n -c user.email=e commit -qm m; sleep 100; git -c user.name=n -c user.email=e commit -q --allow-empty -m n; git log --format='%H %cd'"],
+    "make": ["bash", "-c", "cd /tmp; printf 'all: a b c\\na:\\n\\t@sleep 3; echo a\\nb:\\n\\t@sleep 1; echo b\\nc:\\n\\t@sleep 2; echo c\\n' > Makefile; make -j3; date +%s"],
+    "node-timers": ["node", "-e", "setTimeout(() => console.log('b', Date.now()), 7200000); setTimeout(() => console.log('a', Date.now()), 3600000); let n = 0; const i = setInterval(() => { console.log(n, Date.now()); if (++n == 5) clearInterval(i) }, 100)"],
+    "node-promises": ["node", "-e", "const {setTimeout: wait} = require('timers/promises'); Promise.all([3, 1, 2].map(async n => { await wait(n * 1000); console.log(n, Date.now()) })).then(() => console.log(process.uptime() > 2, Math.random()))"],
+    "sqlite-now": ["sqlite3", ":memory:", "select datetime('now'), strftime('%f', 'now'), random()"],
+}
+for what in ("waits", "timers", "early", "clocks", "order", "same-time"):
+    for way in ("static", "dynamic", "musl"):
+        CORPUS[f"c-{way}-{what}"] = [way, what]
+
+
+@pytest.fixture(scope="module")
+def programs():
+    return guest_in_ways("virtual")
+
+
+@pytest.fixture(scope="module")
+def outputs(caller, programs):
+    return run_corpus(caller, CORPUS, programs, TIMES, "-j", "4", "--seed", "7", *VIRTUAL)
+
+
+@pytest.mark.parametrize("name", sorted(CORPUS))
+def test_a_program_repeats(outputs, name):
+    if name not in outputs:
+        pytest.skip("this machine has no such program")
+    assert len(outputs[name]) == TIMES
+    for text in outputs[name]:
+        assert text == outputs[name][0]
+
+
+def virtual(caller, programs, what, *flags, kind="static"):
+    return caller.run("--readable", place() / "guests", *VIRTUAL, *flags, "--", programs[kind], what)
+
+
+@pytest.mark.parametrize("kind", ("static", "dynamic", "musl"))
+def test_every_wait_takes_its_time(outputs, kind):
+    if f"c-{kind}-waits" not in outputs:
+        pytest.skip("needs musl-gcc: it is not installed")
+    lines = outputs[f"c-{kind}-waits"][0].splitlines()
+    lines = [line for line in lines if not line.endswith("its set 0")]
+    assert [int(line.split()[0]) for line in lines] == [10000 * n for n in range(1, 20)]
+    for line in outputs[f"c-{kind}-clocks"][0].splitlines():
+        number = line.replace(",", "").split()
+        if number[0] == "clock":
+            assert number[2] == number[6] == "3600000", line
+        elif number[0] in ("gettimeofday", "time", "times", "sysinfo"):
+            assert number[1] == "3600", line
+
+
+def test_order_is_by_time(outputs):
+    assert outputs["bash-sleep-sort"][0].split()[:9] == list("123456789")
+    assert outputs["xargs"][0].split() == ["1", "2", "3", "4", str(START_S + 4)]
+    assert outputs["c-static-order"][0].split()[::3] == [str(100 * n) for n in range(1, 10)]
+    assert outputs["bash-timeout"][0].split() == ["124", "0", "137", str(START_S + 11)]
+
+
+def test_without_a_seed(caller):
+    texts = {caller.run(*VIRTUAL, "--", "bash", "-c", "date +%s.%N; sleep 86400; date +%s.%N").stdout for _ in range(5)}
+    assert len(texts) == 1
+    assert [int(time.split(".")[0]) - START_S for time in texts.pop().split()] == [0, 86400]
+
+
+def test_the_result_names_the_level(caller):
+    determinism = caller.run("--seed", "7", *VIRTUAL, "--", "true").isolation["determinism"]
+    assert determinism == {"level": "virtual", "random_seed": "7", "time_start": START, "time_mode": "virtual"}
+
+
+def test_the_timeout_is_in_real_time(caller):
+    assert caller.run(*VIRTUAL, "--timeout", "60", "--", "sleep", "1000000").outcome == "exit"
+    assert caller.run(*VIRTUAL, "--timeout", "1", "--", "sh", "-c", "sleep 1000000 & while :; do :; done").outcome == "timeout"
+
+
+def test_a_loop_that_waits_for_time_to_pass_ends(caller):
+    """It takes the time twice and doubles what it does in between until that has taken long enough."""
+    result = caller.run(*VIRTUAL, "--", *PY, "import timeit; n, t = timeit.Timer('pass').autorange(); print(t >= 0.2)")
+    assert result.stdout == "True\n", result.told
+
+
+def test_uptime(caller):
+    text = caller.run(*VIRTUAL, "--", "sh", "-c", "cut -d. -f1 /proc/uptime; grep btime /proc/stat; ps -o lstart= -p $$").stdout.splitlines()
+    assert 10000000 <= int(text[0]) < 10000060
+    assert text[1] == f"btime {START_S - 10000000}"
+    assert text[2].split()[-1] == "2025"
+
+
+OUTSIDE = {
+    "read": ["bash", "-c", "sleep 1000 & echo ready; read x; date +%s"],
+    "poll": [*PY, "import select, time; print('ready', flush=True); p = select.poll(); p.register(0, select.POLLIN); p.poll(1000000); print(int(time.time()))"],
+    "select": [*PY, "import select, time; print('ready', flush=True); select.select([0], [], [], 1000); print(int(time.time()))"],
+    "epoll": [*PY, "import select, time; print('ready', flush=True); p = select.epoll(); p.register(0, select.EPOLLIN); p.poll(1000); print(int(time.time()))"],
+}
+
+
+@pytest.mark.parametrize("way", OUTSIDE)
+def test_a_wait_for_input_from_outside_is_real(caller, way):
+    """No time passes while whoever started the command takes his time."""
+    with caller.start(*VIRTUAL, "--", *OUTSIDE[way]) as run:
+        assert run.line() == "ready"
+        # Runs of others, so that some time has passed.
+        assert caller.run(*VIRTUAL, "--", "sleep", "100").outcome == "exit"
+        run.say()
+        status, out, _ = run.finish()
+    assert status == 0 and out == f"{START_S}\n".encode()
+
+
+# Hostile guests
+
+@pytest.mark.parametrize("trick", ("lying-page", "sealed-page", "bad-times", "crowd", "storm", "traced", "many-timers", "spinner"))
+def test_init_serves_on(caller, programs, trick):
+    result = virtual(caller, programs, trick, "--processes", "500")
+    assert result.outcome == "exit" and result.exit_code == 0, result.told
+    assert result.stdout.splitlines()[-1] == "done 100", result.told
+
+
+def test_a_bomb_of_sleepers_is_ended_by_the_timeout(caller):
+    code = "import os, time\nwhile True:\n  try:\n    os.fork(); time.sleep(0.001)\n  except OSError: pass\n"
+    result = caller.run("--seed", "7", *VIRTUAL, "--timeout", "1", "--processes", "40", "--", *PY, code)
+    assert result.outcome == "timeout"
+
+
+# Sessions
+
+SESSION = """
+import sys
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+start = %d
+with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")) as box:
+    def now(of=box):
+        return int(of.exec(["date", "+%%s"], text=True).stdout) - start
+    assert now() == 0
+    box.exec(["sleep", "3600"])
+    assert now() == 3600
+    # What is left running gets on only while a command runs.
+    box.exec("(while sleep 1; do echo x >> /tmp/x; done) > /dev/null 2>&1 &")
+    assert now() == 3600
+    box.exec(["sleep", "10.5"])
+    assert box.exec("wc -l < /tmp/x", text=True).stdout.strip() == "10"
+    # A fork and a reset begin again.
+    kid = box.fork(1)[0]
+    assert now(kid) == 0
+    kid.exec(["sleep", "100"])
+    assert (now(kid), now()) == (100, 3610)
+    # Sleepers stand still for a snapshot and a pause, and sleep on.
+    sleeper = box.spawn(["/usr/bin/python3", "-Ic", "import time; print(flush=True); input(); time.sleep(50); print(int(time.time()))"])
+    sleeper.stdout.read(1)
+    state = box.snapshot()
+    box.pause()
+    box.resume()
+    sleeper.stdin.write(b"\\n")
+    sleeper.stdin.flush()
+    assert int(sleeper.stdout.read()) - start == 3660, now()
+    # A command that is ended, its sleepers with it, leaves the clock to the others.
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(100,)).start()\\nwhile True: pass"
+    assert box.exec(["/usr/bin/python3", "-Ic", code], timeout=0.5).outcome == "timeout"
+    before = now()
+    box.exec(["sleep", "5"])
+    assert now() == before + 5
+    box.reset(state)
+    assert now() == 0
+    shell = box.shell()
+    assert shell.run("sleep 60; date +%%s").stdout == b"%%d\\n" %% (start + 60)
+    assert shell.run("sleep 1000 & date +%%s").stdout == b"%%d\\n" %% (start + 60)
+    assert shell.run("date +%%s; wait; date +%%s").stdout == b"%%d\\n%%d\\n" %% (start + 60, start + 1060)
+print("done")
+"""
+
+
+def test_a_session(caller):
+    library = next(BUILD.glob("librollbox.so"))
+    done = caller.call(sys.executable, "-I", "-c", SESSION % (str(TREE / "python"), START_S), env=caller.environment(ROLLBOX_LIBRARY=str(binaries() / library.name)))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"done\n"
+
+
+# What is refused
+
+@pytest.mark.parametrize("flags, code, word", (
+    (["--time-mode", "virtual"], "policy_invalid", "time_start"),
+    ([*VIRTUAL, "--net", "host"], "feature_missing", "net host"),
+    ([*VIRTUAL, "--isolation", "process"], "feature_missing", "isolation process"),
+    ([*VIRTUAL, "--serial"], "feature_missing", "serial"),
+))
+def test_what_cannot_be_is_refused(caller, flags, code, word):
+    done = caller.rollbox("run", "--json", *flags, "--", "true")
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == code and word in error["message"], error
+
+
+def test_a_kernel_without_time_namespaces_is_refused(caller):
+    done = caller.rollbox("run", "--json", *VIRTUAL, "--", "true", env=caller.environment(ROLLBOX_KFEAT="-timens"))
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "feature_missing" and "time namespaces" in error["message"], error
+
+
+def test_policy_plan_shows_what_is_asked(caller):
+    text = caller.rollbox("policy", "plan", *VIRTUAL).stdout.decode().partition("besides: what commands ask init about")[2]
+    for name in ("clock_nanosleep", "epoll_wait", "futex", "timerfd_settime", "setitimer", "rt_sigtimedwait"):
+        assert f"({name})" in text, name
