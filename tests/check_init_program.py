@@ -3,7 +3,7 @@
 """rollbox-init can be executed where there is nothing but itself: whichever C library it was linked with, it is in it.
 
 Argument: the program. It asks for no interpreter, no library and no symbol, is relocated by nobody but itself (IRELATIVE: glibc's choice among variants of a
-function, made by its own start-up), and no part of it, nor its stack, is both writable and executable.
+function, made by its own start-up), no part of it, nor its stack, is both writable and executable, and it lies below other programs.
 """
 
 import re
@@ -12,6 +12,7 @@ import sys
 
 from structure import finish
 
+HIGHEST = 0x3FF000  # IMAGE_LOWEST less a page
 ITS_OWN = r"R_\w+_IRELATIV(E)?"
 
 
@@ -21,8 +22,9 @@ def readelf(option):
 
 def main():
     problems = []
-    segments = [line.split() for line in readelf("--program-headers")]
-    segments = {(words[0], "".join(words[6:-1])) for words in segments if len(words) >= 8 and words[1].startswith("0x")}
+    lines = [line.split() for line in readelf("--program-headers")]
+    lines = [words for words in lines if len(words) >= 8 and words[1].startswith("0x")]
+    segments = {(words[0], "".join(words[6:-1])) for words in lines}
     kinds = {kind for kind, _ in segments}
     if "LOAD" not in kinds or "GNU_STACK" not in kinds:
         problems.append(f"{sys.argv[1]}: no program headers were understood, or one of the stack is missing")
@@ -32,6 +34,10 @@ def main():
         words = line.split()
         if len(words) >= 3 and words[2].startswith("R_") and not re.fullmatch(ITS_OWN, words[2]):
             problems.append(f"{sys.argv[1]}: somebody would have to relocate it: {line.strip()}")
+    # With glibc's (only that has such relocations) it holds none.
+    end = max((int(words[2], 16) + int(words[5], 16) for words in lines if words[0] == "LOAD"), default=0)
+    if end > HIGHEST and not any("IRELATIV" in line for line in readelf("--relocs")):
+        problems.append(f"{sys.argv[1]}: ends at {end:#x}, and must be below {HIGHEST:#x} to hold other programs' memory (src/guest/restore.c)")
     for line in readelf("--symbols"):
         words = line.split()
         if len(words) >= 8 and words[6] == "UND" and words[4] != "WEAK":
