@@ -138,9 +138,9 @@ static int take_text(const struct play *play, const struct step *step, const jso
     auto_buf struct buf bytes = BUF_INIT;
     int r = read_bytes(value, &bytes);
 
-    if (r < 0 || (bytes.data && memchr(bytes.data, '\0', bytes.length)))
+    if (r < 0 || (bytes.length && memchr(bytes.data, '\0', bytes.length)))
         return refuse(play, step, error, "%s is no text", what);
-    if (play->redacted && bytes.length && (memmem(bytes.data, bytes.length, "[redacted", 9) || memmem(bytes.data, bytes.length, "[withheld", 9)))
+    if (play->redacted && bytes.data && bytes.length && (memmem(bytes.data, bytes.length, "[redacted", 9) || memmem(bytes.data, bytes.length, "[withheld", 9)))
         return refuse(play, step, error, "something was taken out of %s as a secret", what);
     buf_add(&bytes, "", 0);
     *ret_text = bytes.data ? buf_take(&bytes) : strdup("");
