@@ -241,6 +241,7 @@ int program_explain(struct engine *engine, const char *text, size_t length, stru
 struct program *program_free(struct program *program);
 int program_keep_spares(struct program *program);
 void program_drop_spares(struct engine *engine);        /* of all programs: something has run out */
+void program_drop_spares_of(struct program *program);
 /* Of all that have something at or below `path`, which is another directory now: new sandboxes see that, the present ones the old one. That is at `kept` now, locked by the descriptor (-EBADF: by none), and goes with the last of them. */
 void program_retire(struct engine *engine, const char *path, int take_fd, const char *kept);
 void program_leave(struct program *program);            /* a session has: a retired program ends with its last */
@@ -256,7 +257,7 @@ void interpreter_loaded(struct interpreter *interpreter, int error_number);
 void interpreter_answer(struct interpreter *interpreter, const struct guest_record *record);
 void interpreter_box_created(struct interpreter *interpreter);
 void interpreter_box_lost(struct interpreter *interpreter, struct box *box);
-void interpreter_launcher_lost(struct interpreter *interpreter);
+void interpreter_launcher_lost(struct program *twin);   /* which is let go of: it may be gone after this */
 struct program *interpreter_twin(const struct interpreter *interpreter);        /* the program that has it; NULL also of NULL */
 bool interpreter_is_busy(const struct interpreter *interpreter);
 struct program *interpreter_base_of(struct program *twin);     /* a run of the twin has ended */

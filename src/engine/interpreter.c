@@ -34,6 +34,7 @@
 #define MAX_TRIES 4             /* each with other addresses: one may lie where the launcher has something of its own */
 #define MAX_BYTES (64u << 20)  /* of a started interpreter's memory */
 #define CAPTURE_SECONDS 20
+#define SETTLE_NS 10000000ll
 #define AGAIN_SECONDS 60        /* after a failure, which may have been the moment's */
 #define HIGHEST_FD 4            /* the streams, and the pipe it waits at */
 #define READY "ready\n"
@@ -59,11 +60,30 @@ struct interpreter {
     struct loop_timer deadline;
     uint64_t n_restored, n_anew;
     unsigned anew_in_a_row;
-    struct loop_timer stale;
+    struct loop_timer settle;   /* after a failure */
+    bool again;
     char problem[256];          /* why there is none, or was none in a sandbox */
 };
 
+
 static void begin(struct interpreter *interpreter);
+static void let_go(struct program *twin);
+
+/* What is of no use any more goes: as soon as no run waits for a box of that launcher, which has what it needs to run the command anew. From the loop. */
+static void on_settle(struct loop_timer *timer) {
+    struct interpreter *interpreter = container_of(timer, struct interpreter, settle);
+    struct program *twin = interpreter->program;
+
+    if (twin->launcher && !list_empty(&twin->launcher->creating) && loop_timer_set(interpreter->engine->loop, timer, clock_now_ns() + SETTLE_NS, on_settle) == 0)
+        return;
+    twin->n_running++;
+    program_drop_spares_of(twin);
+    if (twin->launcher)
+        launcher_drop(twin->launcher);
+    if (interpreter->again && interpreter->tries < MAX_TRIES && interpreter->base->number && !interpreter->engine->stopping)
+        begin(interpreter);
+    let_go(twin);
+}
 
 /* Whatever is under way is not any more; what is there stays. */
 static void stop(struct interpreter *interpreter) {
@@ -71,7 +91,6 @@ static void stop(struct interpreter *interpreter) {
     struct box *box = interpreter->box;
 
     loop_timer_clear(loop, &interpreter->deadline);
-    loop_timer_clear(loop, &interpreter->stale);
     loop_remove(loop, &interpreter->answers);
     loop_remove(loop, &interpreter->captured);
     if (interpreter->capturer_pidfd >= 0)
@@ -99,10 +118,9 @@ __attribute__((format(printf, 3, 4))) static void fail(struct interpreter *inter
     close_fd(&interpreter->touches);
     interpreter->state = INTERPRETER_FAILED;
     interpreter->failed_ns = clock_now_ns();
-    if (interpreter->program->launcher)
-        launcher_drop(interpreter->program->launcher);
-    if (again && interpreter->tries < MAX_TRIES && !interpreter->engine->stopping)
-        begin(interpreter);
+    interpreter->again = again;
+    if (loop_timer_set(interpreter->engine->loop, &interpreter->settle, clock_now_ns(), on_settle) < 0)
+        interpreter->again = false;     /* its launcher goes with the program, or starts anew boxes that have none */
 }
 
 static int send_file(const struct program *program, uint32_t type, int fd) {
@@ -298,6 +316,8 @@ static void start_in_box(struct interpreter *interpreter, enum interpreter_state
     struct rollbox_error error;
     struct box *box;
 
+    if (interpreter->engine->stopping)
+        return;
     interpreter->state = state;
     int r = box_new(interpreter->program, NULL, &box, &error);
     if (r < 0) {
@@ -429,7 +449,7 @@ struct program *interpreter_program(struct program *base) {
         return base;
     if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) && !base->engine->stopping && make_room(base->engine))
         interpreter_new(base);
-    if (base->interpreter && base->interpreter->state == INTERPRETER_FAILED && clock_now_ns() > base->interpreter->failed_ns + AGAIN_SECONDS * 1000000000ll) {
+    if (base->interpreter && base->interpreter->state == INTERPRETER_FAILED && !base->interpreter->settle.position && clock_now_ns() > base->interpreter->failed_ns + AGAIN_SECONDS * 1000000000ll) {
         base->interpreter->tries = 0;
         begin(base->interpreter);
     }
@@ -440,6 +460,7 @@ struct interpreter *interpreter_free(struct interpreter *interpreter) {
     if (!interpreter)
         return NULL;
     stop(interpreter);
+    loop_timer_clear(interpreter->engine->loop, &interpreter->settle);
     interpreter->program->serves = NULL;
     program_free(interpreter->program);
     close_fd(&interpreter->image);
@@ -453,7 +474,7 @@ bool interpreter_is_busy(const struct interpreter *interpreter) {
 }
 
 struct program *interpreter_base_of(struct program *twin) {
-    if (!twin->engine->stopping && twin->serves->base->number)
+    if (!twin->engine->stopping && twin->serves->base->number && twin->serves->state == INTERPRETER_READY)
         (void)program_keep_spares(twin);
     return twin->serves->base;
 }
@@ -462,9 +483,16 @@ struct program *interpreter_twin(const struct interpreter *interpreter) {
     return interpreter ? interpreter->program : NULL;
 }
 
-void interpreter_launcher_lost(struct interpreter *interpreter) {
-    if (interpreter->state == INTERPRETER_LOADING)
-        fail(interpreter, true, "its launcher has ended");
+void interpreter_launcher_lost(struct program *twin) {
+    if (twin->serves->state == INTERPRETER_LOADING)
+        fail(twin->serves, true, "its launcher has ended");
+    let_go(twin);
+}
+
+/* Of what was held: the base, if it is retired, may have been waiting for this. */
+static void let_go(struct program *twin) {
+    twin->n_running--;
+    program_leave(twin->serves->base);
 }
 
 /* The words of the command after `python3`, with a NUL between. */
@@ -482,15 +510,10 @@ int interpreter_code(const struct buf *request) {
     return buf_failed(&words) ? -ENOMEM : fd_memory_file("rollbox-code", words.data, words.length);
 }
 
-/* From the loop, for it ends boxes. */
-static void on_stale(struct loop_timer *timer) {
-    struct interpreter *interpreter = container_of(timer, struct interpreter, stale);
-    char problem[sizeof interpreter->problem];
-
-    memcpy(problem, interpreter->problem, sizeof problem);
+static void recapture(struct interpreter *interpreter, const struct guest_record *record) {
     interpreter->tries = 0;
     interpreter->anew_in_a_row = 0;
-    fail(interpreter, true, "%s", problem);
+    fail(interpreter, true, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
 }
 
 void interpreter_started(struct program *program, const struct guest_record *record) {
@@ -502,8 +525,8 @@ void interpreter_started(struct program *program, const struct guest_record *rec
         return;
     }
     interpreter->n_anew++;
-    if (++interpreter->anew_in_a_row == MAX_ANEW)
-        (void)loop_timer_set(interpreter->engine->loop, &interpreter->stale, clock_now_ns(), on_stale);
+    if (interpreter->state == INTERPRETER_READY && ++interpreter->anew_in_a_row == MAX_ANEW)
+        recapture(interpreter, record);
     snprintf(interpreter->problem, sizeof interpreter->problem, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
 }
 

@@ -21,11 +21,13 @@ space = globals()["space"]
 modules, out, err = sys.modules, sys.stdout, sys.stderr
 MOST = 50000  # objects that are looked at: more take longer than the end does
 TRIAL = "class A:\n    def f(self, x): return [x, {str(x): (x,)}]\ntry:\n    print(A().f(5), sum(range(99)), sorted('ba'), f'{0.5:.3}')\nexcept ValueError: pass\n"
-# What a program can do so that it is noticed when somebody looks, or that cannot be looked for: it is taken apart as ever.
+BUILT_IN = frozenset(sys.builtin_module_names)
+# What a program can do so that it is noticed when somebody looks, or that cannot be looked for: a program that names these is for an interpreter that is started anew.
 WATCHERS = ("audit", "settrace", "setprofile", "monitoring", "tracemalloc", "faulthandler", "interpreters", "_ctypes", "ctypes")
 # Modules in C whose objects do nothing more at their end than their types say. Others do: a dbm is written when it is freed, a library has buffers of its own.
 HARMLESS = frozenset("_asyncio _bz2 _contextvars _crypt _decimal _hashlib _json _lzma _multiprocessing _opcode _posixshmem _queue _ssl _statistics _typing _uuid _zoneinfo array binascii cmath fcntl grp math mmap "
-                     "pyexpat resource select termios unicodedata zlib _bisect _blake2 _csv _datetime _elementtree _heapq _md5 _pickle _posixsubprocess _random _sha1 _sha2 _sha256 _sha3 _sha512 _socket _struct".split())
+                     "pyexpat resource select termios unicodedata zlib _abc _ast _codecs _collections _functools _imp _io _locale _operator _signal _sre _stat _string _symtable _thread _tokenize _warnings _weakref atexit errno itertools "
+                     "marshal posix pwd spwd sys time _bisect _blake2 _csv _datetime _elementtree _heapq _md5 _pickle _posixsubprocess _random _sha1 _sha2 _sha256 _sha3 _sha512 _socket _struct".split())
 bases_of, names_of, told_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__, ReferenceType.__dict__.get("__callback__")
 objects, unfreeze, callbacks = gc.get_objects, gc.unfreeze, atexit._ncallbacks
 filters = list(_warnings.filters)
@@ -51,7 +53,7 @@ def is_kind(kind, of):
 def is_over():
     """Python takes itself apart at its end, which takes longer than all that a short program does. It cannot be noticed if nothing is left that ends with an effect: nobody has asked to be called at the end, there are no
     threads, no buffers but those of the standard streams, and of all objects made since none has a finalizer or, as a weak reference, somebody to tell. In doubt it takes itself apart. Nothing of the program's is called by looking."""
-    if "threading" in modules or "_thread" in modules and modules["_thread"]._count() or callbacks() or ("atexit" in modules and modules["atexit"]._ncallbacks()):
+    if "threading" in modules or "gc" in modules or "_thread" in modules and modules["_thread"]._count() or callbacks() or ("atexit" in modules and modules["atexit"]._ncallbacks()):
         return False
     if sys.stdout is not out or sys.stderr is not err or sys.__stdout__ is not out or sys.__stderr__ is not err or sys.flags.dev_mode or sys.warnoptions or _warnings.filters != filters:
         return False
@@ -59,7 +61,7 @@ def is_over():
         if type(name) is not str or type(modules[name]) is not type(sys) or name in WATCHERS:
             return False
         file = vars(modules[name]).get("__file__")
-        if type(file) is str and file.endswith(".so") and name not in HARMLESS:
+        if (type(file) is str and file.endswith(".so") or name in BUILT_IN) and name not in HARMLESS:
             return False
     things = objects()
     if len(things) > MOST:
@@ -95,7 +97,7 @@ def is_over():
 def leave(status):
     """Ends at once, or returns, and what ends with an effect will be found: also in cycles with what was there before."""
     try:
-        over = not watched and is_over()
+        over = is_over()
     except BaseException:
         over = False
     if over and not words[0]:
@@ -132,13 +134,17 @@ def report(error, trace):
 # ---- the start
 
 
+def is_watching(text):
+    return any(word in text for word in WATCHERS)
+
+
 def compiled():
     """The program, and the name that `__file__` is to have; None if it is not for us to say what is wrong with it."""
     try:
         if not words[0]:
-            return compile(TRIAL, "<string>", "exec", dont_inherit=True), None, TRIAL
+            return compile(TRIAL, "<string>", "exec", dont_inherit=True), None
         if words[0] == "-c":
-            return compile(words[1], "<string>", "exec", dont_inherit=True), None, words[1]
+            return None if is_watching(words[1]) else (compile(words[1], "<string>", "exec", dont_inherit=True), None)
         name = words[0] if words[0].startswith("/") else f"{getcwd()}/{words[0]}"
         file, parts = open(name, 0o2000000), []  # O_CLOEXEC
         part = read(file, 1 << 20)
@@ -148,9 +154,9 @@ def compiled():
         close(file)
         data = b"".join(parts)
         text = data.decode("utf-8")
-        if b"coding" in data[:512] or b"\0" in data or b"\r" in data or data.startswith(b"\xef"):
+        if b"coding" in data[:512] or b"\0" in data or b"\r" in data or data.startswith(b"\xef") or is_watching(text):
             return None
-        return compile(data, name, "exec", dont_inherit=True), name, text
+        return compile(data, name, "exec", dont_inherit=True), name
     except BaseException:
         return None
 
@@ -186,7 +192,7 @@ def begin():
     if held.getvalue():
         err.write(held.getvalue())
         err.flush()
-    program, file, text = found
+    program, file = found
     sys.argv[:] = words if file else ["-c", *words[2:]]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[1:] = words
@@ -196,17 +202,17 @@ def begin():
         sys.path[0] = file.rpartition("/")[0] or "/"
         space["__file__"], space["__cached__"] = file, None
         space["__loader__"] = modules["_frozen_importlib_external"].SourceFileLoader("__main__", file)
-    return program, any(word in text for word in WATCHERS)
+    return program
 
 
 def run():
-    failed = None
+    failed, tracer, profiler = None, sys.gettrace, sys.getprofile
     try:
         exec(program, space)
     except SystemExit as end:
         if type(end) is SystemExit:
             code = end.code
-            if code is None or type(code) is int and -0x80000000 <= code < 0x80000000:
+            if not tracer() and not profiler() and (code is None or type(code) is int and -0x80000000 <= code < 0x80000000):
                 leave((code or 0) & 255)
                 raise
         unfreeze()
@@ -222,7 +228,10 @@ def run():
         space.pop("__file__", None)
         space.pop("__cached__", None)
     if failed is None:
-        leave(0)
+        if tracer() or profiler():
+            unfreeze()
+        else:
+            leave(0)
         return
     if isinstance(failed, KeyboardInterrupt):
         # The interpreter ends itself by the signal then; it has been told.
@@ -247,5 +256,5 @@ kinds = [thing for thing in objects() if is_kind(type(thing), type) and not has_
 gc.collect()
 gc.freeze()
 words = receive()
-program, watched = begin()
+program = begin()
 run()

@@ -105,15 +105,18 @@ static void lost(struct launcher *launcher, const struct guest_record *why) {
         list_add_tail(&waiting, node);
         container_of(node, struct box, in_launcher)->state = BOX_DYING;        /* no spare for a run that starts as another one fails */
     }
-    struct interpreter *interpreter = launcher->program->serves;
+    /* Runs that fail may be the last that a retired program was kept for, and what it has with it. */
+    struct program *program = launcher->program->serves ? launcher->program : NULL;
+    if (program)
+        program->n_running++;
     launcher->program->launcher = NULL;
     launcher_stop(launcher);            /* and tells who waits for copies */
     list_for_each(node, &waiting) {
         list_remove(node);
         box_failed(container_of(node, struct box, in_launcher), why ? why : &unknown);
     }
-    if (interpreter)
-        interpreter_launcher_lost(interpreter);
+    if (program)
+        interpreter_launcher_lost(program);
 }
 
 void launcher_drop(struct launcher *launcher) {

@@ -19,7 +19,7 @@
 #define MAX_WARM 64
 #define MAX_PROGRAMS 8192
 
-static void drop_spares(struct program *program) {
+void program_drop_spares_of(struct program *program) {
     list_for_each(node, &program->spares)
         box_kill(container_of(node, struct box, in_program));
 }
@@ -33,7 +33,7 @@ static void trim_slots(struct program *program, unsigned keep) {
 }
 
 static void drop_idle(struct program *program) {
-    drop_spares(program);
+    program_drop_spares_of(program);
     trim_slots(program, 0);
     while (program->launcher && program->launcher->n_free_netns)
         close(program->launcher->free_netns[--program->launcher->n_free_netns]);
@@ -65,7 +65,7 @@ void program_tidy(struct engine *engine) {
 static void cool_down(struct program *program) {
     program->interpreter = interpreter_free(program->interpreter);
     program->n_codes = 0;
-    drop_spares(program);
+    program_drop_spares_of(program);
     if (program->launcher)
         launcher_stop(program->launcher);
     trim_slots(program, 0);
@@ -326,7 +326,9 @@ static void retire(struct program *program) {
     } else if (next) {
         program_free(next);     /* whoever uses the plan is told to prepare it again, and then why that fails */
     }
-    drop_spares(program);
+    program_drop_spares_of(program);
+    if (!interpreter_is_busy(program->interpreter))
+        program->interpreter = interpreter_free(program->interpreter);
     program_leave(program);
 }
 

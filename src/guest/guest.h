@@ -33,9 +33,9 @@ enum guest_request {
     GUEST_FREEZE,               /* to init: every process of the sandbox but itself stands still; answer FROZEN */
     GUEST_THAW,                 /* to init: and goes on; no answer */
     GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */
+    GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED */
     GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
     GUEST_TOUCHES,              /* to the launcher, after IMAGE; fd: what the process is going to touch (struct image_touch), which each has ready from then on; no answer */
-    GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED */
 };
 
 enum guest_create_flag {
@@ -92,8 +92,8 @@ enum guest_record_kind {
     GUEST_SIGNALLED,            /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how many processes */
     GUEST_FROZEN,               /* init: `value`: how many processes there are besides init and its agents (GUEST_FILES), which stand still, too; `error` ETIMEDOUT if some would not stand still (all go on then) */
     GUEST_FILES_SERVED,         /* init: `error` */
-    GUEST_IMAGE_LOADED,         /* launcher: `error` */
     GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
+    GUEST_IMAGE_LOADED,         /* launcher: `error` */
 };
 
 enum guest_stage {

@@ -224,6 +224,10 @@ PROGRAMS = {
     "last_exc": "import sys, atexit\natexit.register(lambda: print(getattr(sys, 'last_exc', None)))\n1 / 0",
     "random_new": "import random; random.seed(5); print(random.random())",
     "proxies": "import weakref\nclass A: pass\na = A(); p = weakref.proxy(a, lambda r: print('told'))",
+    "frozen_by_program": "import gc, os; f = os.fdopen(os.dup(1), 'w'); f.write('hi'); gc.freeze()",
+    "gc_callbacks": "import gc; gc.callbacks.append(lambda phase, info: print(phase))",
+    "profiled_to_the_end": "import sys\nsys.setprofile(lambda f, e, a: print(e, f.f_code.co_name))\nlen([])",
+    "traced_to_the_end": "import sys\ngetattr(sys, 'set' + 'trace')(lambda f, e, a: print(e, f.f_code.co_name))\ndef f(): pass\nf()",
     "lazy_module": "import sys, types\nm = types.ModuleType('lazy'); m.__getattr__ = lambda name: print('asked', name)\nsys.modules['lazy'] = m",
     "memory_error": "try:\n    x = bytearray(1 << 45)\nexcept MemoryError:\n    print('no')",
 }
