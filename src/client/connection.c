@@ -28,6 +28,8 @@
 #endif
 
 #define WELCOME_TIMEOUT_MS 10000
+#define FDS_TRIES 2000          /* ten seconds */
+#define FDS_AGAIN_MS 5
 #define CLOSE_TIMEOUT_MS 10000
 #define LOSS_TIMEOUT_MS 50
 #define FIRST_BUCKETS 64
@@ -369,16 +371,17 @@ static bool has_died(const struct rollbox_engine *engine) {
 }
 
 int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t serial, const int *fds, size_t n_fds, struct rollbox_error *error) {
+    unsigned tries = 0;
     int r;
 
     if (buf_failed(message))
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory for the request");
     memcpy(message->data + offsetof(struct wire_header, serial), &serial, sizeof serial);
-    while ((r = has_died(engine) ? -EPIPE : wire_send(engine->socket, message, fds, n_fds)) == -EAGAIN) {
-        /* The engine may be unable to go on because nobody takes its answers: take them while waiting for room. */
-        struct pollfd poller = { .fd = engine->socket, .events = POLLIN | POLLOUT };
+    while ((r = has_died(engine) ? -EPIPE : wire_send(engine->socket, message, fds, n_fds)) == -EAGAIN || (r == -ETOOMANYREFS && tries++ < FDS_TRIES)) {
+        /* The engine may be unable to go on because nobody takes its answers: take them while waiting for room. Descriptors under way are counted by user, all his processes' together: nothing tells when there are fewer. */
+        struct pollfd poller = { .fd = engine->socket, .events = r == -EAGAIN ? POLLIN | POLLOUT : POLLIN };
 
-        (void)poll(&poller, 1, -1);
+        (void)poll(&poller, 1, r == -EAGAIN ? -1 : FDS_AGAIN_MS);
         if (poller.revents & POLLIN) {
             pthread_mutex_lock(&engine->lock);
             connection_receive(engine, NULL);
@@ -406,7 +409,8 @@ int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "the request has more than %u bytes; give large data as stdin or grant a path",
                          WIRE_BODY_MAX);
     case -ETOOMANYREFS:
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "connect", "too many descriptors are on their way to the engine; try again later");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "connect",
+                         "this user's processes have more descriptors on their way over sockets than one process may have open; raise the limit of open files (ulimit -n), or try again later");
     default:
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "connect", "cannot send to the engine: %s", strerror(-r));
     }

@@ -2,14 +2,20 @@
 /* Small things of the guest layer: records to the engine, texts into files of proc. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/fd.h"
 #include "guest/internal.h"
 
+#define FDS_TRIES 2000          /* ten seconds */
+#define FDS_AGAIN_MS 5
+
+/* Descriptors under way are counted by user, and others of his may have too many: nothing tells when there are fewer. */
 void record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds) {
-    (void)fd_send(socket, record, sizeof *record, fds, n_fds);
+    for (unsigned tries = 0; fd_send(socket, record, sizeof *record, fds, n_fds) == -ETOOMANYREFS && tries < FDS_TRIES; tries++)
+        (void)poll(NULL, 0, FDS_AGAIN_MS);
 }
 
 void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno) {

@@ -3,16 +3,14 @@
 
 import contextlib
 import os
-import resource
 import signal
-import socket
 import struct
 import threading
 from pathlib import Path
 
 import protocol
 import pytest
-from harness import binaries, caller, skip  # noqa: F401
+from harness import caller  # noqa: F401
 from test_bad_input import SharedEngine
 
 
@@ -97,53 +95,6 @@ def test_output_limit_and_exit_at_once(engine):
         assert {client.wait(serial)["OUTCOME"] for serial in just} == {protocol.EXIT}
 
 
-def test_output_that_cannot_be_kept(caller):
-    """Without a descriptor for it, output that comes before init's word of the start ends the run, not the engine."""
-    if caller.uid != os.geteuid():
-        skip("the limits of another user's engine are not ours to change")
-    path = caller.directory() / "engine"
-    with SharedEngine(caller, path) as engine, protocol.Client(path) as client:
-        plan = client.prepare()
-        pid = client.status()["pid"]
-        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        assert client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT
-        for room in range(1, 24):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{pid}/fd")) + room, hard))
-            for serial in [client.run(plan, "head", "-c", "60000", "/dev/zero") for _ in range(4)]:
-                answer = client.wait(serial)
-                assert answer["OUTCOME"] in (protocol.EXIT, protocol.ERROR), answer
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
-        assert client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT
-        assert engine.process.poll() is None
-
-
-def test_an_answer_waits_for_room_for_its_descriptors(caller):
-    """Descriptors under way are counted by user: when others' leave no room for an answer's, it comes later, and the connection stays."""
-    if os.geteuid() == 0 or caller.uid != os.geteuid():
-        skip("root has no such limit")
-    path = caller.directory() / "engine"
-    ours, theirs = socket.socketpair()
-    with SharedEngine(caller, path), protocol.Client(path) as client, protocol.Client(path) as watcher, ours:
-        shared = caller.directory()
-        serial = client.run(client.prepare(fs_shared=[str(shared)]), "sh", "-c", f"head -c 60000 /dev/zero; touch {shared}/written; exec sleep 1000")
-        wait_until((shared / "written").exists)
-        pid = watcher.status()["pid"]
-        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        with theirs:
-            for _ in range(4):
-                socket.send_fds(ours, [b"x"], [0] * 64)
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (128, hard))
-            client.kill(serial, protocol.TIMEOUT)
-            running(watcher, 0)
-            client.socket.settimeout(0)
-            with pytest.raises(BlockingIOError):
-                client.wait(serial)
-        client.socket.settimeout(60)
-        answer = client.wait(serial)
-        assert answer["OUTCOME"] == protocol.TIMEOUT and "STDOUT_FD" in answer, answer
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def children(pid, name):
     found = []
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -178,23 +129,6 @@ def test_longest_timeout(engine):
         for timeout in (2**62 // 10**6, 2**63 // 10**6, 2**63 // 10**6 + 1, 2**63, 2**64 - 1):
             answer = client.wait(client.run(plan, "true", TIMEOUT=timeout))
             assert answer["OUTCOME"] == protocol.EXIT or answer["ERROR_CODE"] == 1, (timeout, answer)
-
-
-def test_results_leave_descriptors(caller):
-    """Results kept for a retry hold memory files: fewer of them where few files may be open."""
-    path = caller.directory() / "engine"
-    argv = ["sh", "-c", 'ulimit -n 160; exec "$0" "$@"', binaries() / "rollbox-engine", "--socket", path]
-    with caller.popen(argv) as process:
-        try:
-            wait_until(path.exists)
-            with protocol.Client(path) as client:
-                plan = client.prepare()
-                for _ in range(150):
-                    answer = client.wait(client.run(plan, "head", "-c", "20000", "/dev/zero"))
-                    assert answer["OUTCOME"] == protocol.EXIT and answer["STDOUT_FD"], answer
-        finally:
-            process.terminate()
-    assert process.returncode == 0
 
 
 def test_malformed_field_ends_the_connection(engine):
