@@ -51,6 +51,7 @@ enum rollbox_error_code error_code_of(int error_number, enum rollbox_error_code 
     case ENOMEM:
     case ENOSPC:
     case EAGAIN:
+    case ETOOMANYREFS:
     case EDQUOT:
     case ENOBUFS:
         return ROLLBOX_ERR_RESOURCE_EXHAUSTED;

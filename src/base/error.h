@@ -10,7 +10,7 @@
 __attribute__((format(printf, 5, 6)))
 int error_set(struct rollbox_error *error, enum rollbox_error_code code, int error_number, const char *stage, const char *format, ...);
 
-/* The code that a failed host call most likely means: RESOURCE_EXHAUSTED for EMFILE, ENFILE, ENOMEM, ENOSPC, EAGAIN, EDQUOT, ENOBUFS; else `otherwise`. */
+/* The code that a failed host call most likely means: RESOURCE_EXHAUSTED for EMFILE, ENFILE, ENOMEM, ENOSPC, EAGAIN, EDQUOT, ENOBUFS, ETOOMANYREFS; else `otherwise`. */
 enum rollbox_error_code error_code_of(int error_number, enum rollbox_error_code otherwise);
 
 #endif
