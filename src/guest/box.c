@@ -222,9 +222,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     close(root);
     if (r < 0)
         return r;
-    box->disk = box->layer;
-    if (!box->layered && plan->flags & PLAN_REPORT_DISK && (box->disk = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-        return -errno;
+    if (box->layered)
+        box->disk = box->layer;
     if (plan->flags & PLAN_LANDLOCK && (r = build_ruleset(box, fault)) < 0)
         return r;
     if ((r = leave_template(box)) < 0)

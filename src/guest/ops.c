@@ -277,6 +277,9 @@ static int mount_private(struct box *box, const char *path, const char *options)
     }
     if (mount("rollbox", path, "tmpfs", MS_NOSUID | MS_NODEV, options) < 0)
         return -errno;
+    /* To be asked how full it is. Not by a path of the sandbox: there may be a grant of the host's in its place. */
+    if (!box->layered && box->plan->flags & PLAN_REPORT_DISK && (box->disk = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+        return -errno;
     if (!box->layered)
         return 0;
     /* Of the tmpfs alone: places, and what covers it in the end, are mounted on it later. */

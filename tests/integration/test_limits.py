@@ -482,3 +482,10 @@ def test_no_core_file(caller):
     grant = caller.directory(0o777)
     caller.python("import os; os.abort()", "--shared", grant, "--cwd", str(grant))
     assert os.listdir(grant) == []
+
+
+def test_what_is_granted_is_not_memory(caller):
+    """What lies on the host's file system is not counted as the sandbox' own, whichever path shows it."""
+    for path in ("/tmp", "/var/tmp"):
+        done = caller.rollbox("run", "--memory", "32M", "--readable", path, "--", "sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo done", env=caller.environment(ROLLBOX_KFEAT="-cgroup"))
+        assert done.returncode == 0 and done.stdout == b"done\n", done
