@@ -358,6 +358,9 @@ void errand_sweep(struct engine *engine, const char *path);     /* a directory t
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
 /* The same once in a process' life (later it is spawn_clean), without waiting until it is executed, so the path is to stay. A failure of that shows as its end, with 127. */
 int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
+/* In a fork of the engine, which goes on as `name`, in a session of its own and with all signals blocked: closes its descriptors, which are what keeps sandboxes alive and clients waiting, but the
+ * standard streams and fds[], in any order (negative: none). 0 or -errno. */
+int spawn_shed(const char *name, const int *fds, size_t n_fds);
 
 /* process.c: isolation process: private files, ids, processes. */
 struct home;

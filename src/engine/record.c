@@ -7,12 +7,10 @@
  */
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -23,7 +21,6 @@
 #include "base/error.h"
 #include "engine/session.h"
 #include "record/record.h"
-#include "sys/syscalls.h"
 
 #define SOCKET_BYTES (1 << 20)
 #define QUEUE_BYTES (64u << 20) /* of lines, and of the streams that they hold on to */
@@ -84,15 +81,10 @@ struct record {
 static void on_recorder(struct loop_source *source, uint32_t events);
 
 static void become_recorder(int socket, int null) {
-    sigset_t all;
-
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
-    /* The engine's descriptors are what keeps sandboxes alive and clients waiting, and the standard streams are somebody's pipes. */
-    if (setsid() < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || (socket != 3 && dup2(socket, 3) < 0) || sys_close_range(4, ~0u, 0) < 0)
+    /* The standard streams are somebody's pipes. */
+    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || spawn_shed("rollbox-record", &socket, 1) < 0)
         _exit(1);
-    prctl(PR_SET_NAME, "rollbox-record", 0, 0, 0);
-    _exit(recorder_run(3));
+    _exit(recorder_run(socket));
 }
 
 static int start_recorder(struct engine *engine, struct rollbox_error *error) {
