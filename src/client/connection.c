@@ -28,8 +28,6 @@
 #endif
 
 #define WELCOME_TIMEOUT_MS 10000
-#define FDS_TRIES 2000          /* ten seconds */
-#define FDS_AGAIN_MS 5
 #define CLOSE_TIMEOUT_MS 10000
 #define LOSS_TIMEOUT_MS 50
 #define FIRST_BUCKETS 64
@@ -378,7 +376,7 @@ int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory for the request");
     memcpy(message->data + offsetof(struct wire_header, serial), &serial, sizeof serial);
     while ((r = has_died(engine) ? -EPIPE : wire_send(engine->socket, message, fds, n_fds)) == -EAGAIN || (r == -ETOOMANYREFS && tries++ < FDS_TRIES)) {
-        /* The engine may be unable to go on because nobody takes its answers: take them while waiting for room. Descriptors under way are counted by user, all his processes' together: nothing tells when there are fewer. */
+        /* The engine may be unable to go on because nobody takes its answers: take them while waiting for room. */
         struct pollfd poller = { .fd = engine->socket, .events = r == -EAGAIN ? POLLIN | POLLOUT : POLLIN };
 
         (void)poll(&poller, 1, r == -EAGAIN ? -1 : FDS_AGAIN_MS);

@@ -66,6 +66,22 @@ struct engine {
     bool pumping;               /* in run_pump */
 };
 
+/* sender.c: a message that waits, in whatever holds it for its owner. */
+struct outgoing {
+    struct list node;           /* sender->waiting */
+    struct buf message;
+    int fds[4];
+    size_t n_fds;
+};
+
+struct sender {
+    struct loop *loop;
+    struct loop_source *source; /* of the socket: its owner reads from it, and calls sender_flush on EPOLLOUT */
+    struct loop_timer retry;
+    struct list waiting;
+    void (*over)(struct sender *sender, struct outgoing *outgoing, int r);      /* takes what has waited: it is sent, or (-errno) never can be */
+};
+
 struct client {
     struct engine *engine;
     struct list node;           /* engine->clients */
@@ -74,8 +90,7 @@ struct client {
     bool greeted;
     struct list runs;           /* struct run.of_client */
     struct list sessions;       /* struct session.of_client: those that end with it */
-    struct list outgoing;       /* struct outgoing, when the socket is full */
-    struct loop_timer retry;    /* when something else than room in the socket is short */
+    struct sender sender;
 };
 
 /* image.c: an image that a policy names, with what it says where the policy is silent put into the policy. */
@@ -336,6 +351,13 @@ void result_forget_all(struct engine *engine);
 void engine_stop(struct engine *engine);
 void engine_tidy(struct engine *engine);
 int64_t engine_oom_kills(struct engine *engine, bool now);
+
+/* sender.c */
+void sender_init(struct sender *sender, struct loop *loop, struct loop_source *source, void (*over)(struct sender *, struct outgoing *, int));
+int sender_send(struct sender *sender, struct buf *message, const int *fds, size_t n_fds);     /* 0: it is sent; 1: it has to wait; -errno: it never can be sent */
+int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message, const int *fds, size_t n_fds);  /* what has to wait, in an empty *outgoing; takes the message. 0, or -errno: then neither */
+void sender_flush(struct sender *sender);
+void outgoing_done(struct outgoing *outgoing);  /* does not wait any more */
 
 /* server.c */
 int client_new(struct engine *engine, int take_fd);

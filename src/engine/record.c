@@ -26,27 +26,23 @@
 #define QUEUE_BYTES (64u << 20) /* of lines, and of the streams that they hold on to */
 #define QUEUE_FDS 64u
 #define STEP_FDS 3u
-#define AGAIN_NS 10000000
 #define TOO_SLOW "the recorder does not keep up: it is written to slowly, or there is too much"
 #define CLOSE_PATIENCE_NS 2000000000ll  /* without a word of the recorder's: a reader that does not read must not keep a CLOSE waiting */
 #define CLOSE_PATIENCE_MOST_NS 30000000000ll
 #define END_PATIENCE_MS 1000
 
 struct posted {
-    struct list node;
+    struct outgoing outgoing;
     uint64_t record;            /* its number */
-    struct buf message;
-    int fds[STEP_FDS];
-    size_t n_fds;
     uint64_t bytes;
 };
 
 struct recorder {
     struct engine *engine;
     struct loop_source source;
-    struct loop_timer retry;
+    struct sender sender;       /* of struct posted */
     int fd;
-    struct list posted, records;
+    struct list records;
     uint64_t posted_bytes;
     unsigned posted_fds;
     uint64_t heard;             /* how often it has told of something: that it works */
@@ -79,6 +75,7 @@ struct record {
 /* ---- the recorder's process ------------------------------------------------------------------------------------------- */
 
 static void on_recorder(struct loop_source *source, uint32_t events);
+static void on_posted(struct sender *sender, struct outgoing *outgoing, int r);
 
 static void become_recorder(int socket, int null) {
     /* The standard streams are somebody's pipes. */
@@ -107,7 +104,7 @@ static int start_recorder(struct engine *engine, struct rollbox_error *error) {
     }
     recorder->engine = engine;
     recorder->fd = TAKE_FD(ours);
-    list_init(&recorder->posted);
+    sender_init(&recorder->sender, engine->loop, &recorder->source, on_posted);
     list_init(&recorder->records);
     engine->recorder = recorder;
     return 0;
@@ -159,19 +156,21 @@ static struct record *find(const struct recorder *recorder, uint64_t number) {
     return NULL;
 }
 
+static struct posted *posted_of(struct list *node) {
+    return container_of(container_of(node, struct outgoing, node), struct posted, outgoing);
+}
+
 static void posted_free(struct recorder *recorder, struct posted *posted) {
     struct record *record = find(recorder, posted->record);
+    unsigned n_fds = (unsigned)posted->outgoing.n_fds;
 
     recorder->posted_bytes -= posted->bytes;
-    recorder->posted_fds -= (unsigned)posted->n_fds;
+    recorder->posted_fds -= n_fds;
     if (record) {
         record->posted_bytes -= posted->bytes;
-        record->posted_fds -= (unsigned)posted->n_fds;
+        record->posted_fds -= n_fds;
     }
-    list_remove(&posted->node);
-    for (size_t i = 0; i < posted->n_fds; i++)
-        close_fd(&posted->fds[i]);
-    buf_done(&posted->message);
+    outgoing_done(&posted->outgoing);
     free(posted);
 }
 
@@ -182,10 +181,10 @@ static bool is_step(const struct buf *message) {
 /* What it has not told yet is not told either: a record has no gaps. That it was begun is. */
 static void give_up(struct recorder *recorder, struct record *record, int error_number, const char *message) {
     fail(record, error_number, message);
-    list_for_each(node, &recorder->posted) {
-        struct posted *posted = container_of(node, struct posted, node);
+    list_for_each(node, &recorder->sender.waiting) {
+        struct posted *posted = posted_of(node);
 
-        if (posted->record == record->number && is_step(&posted->message))
+        if (posted->record == record->number && is_step(&posted->outgoing.message))
             posted_free(recorder, posted);
     }
 }
@@ -194,11 +193,11 @@ static void lose_recorder(struct recorder *recorder) {
     struct engine *engine = recorder->engine;
 
     loop_remove(engine->loop, &recorder->source);
-    loop_timer_clear(engine->loop, &recorder->retry);
+    loop_timer_clear(engine->loop, &recorder->sender.retry);
     close_fd(&recorder->fd);
     engine->recorder = NULL;
-    while (!list_empty(&recorder->posted))
-        posted_free(recorder, container_of(recorder->posted.next, struct posted, node));
+    while (!list_empty(&recorder->sender.waiting))
+        posted_free(recorder, posted_of(recorder->sender.waiting.next));
     list_for_each(node, &recorder->records) {
         struct record *record = container_of(node, struct record, node);
 
@@ -216,22 +215,6 @@ static void lose_recorder(struct recorder *recorder) {
 
 /* ---- to the recorder -------------------------------------------------------------------------------------------------- */
 
-static void on_retry(struct loop_timer *timer);
-
-static void wait_for_room(struct recorder *recorder, int r) {
-    struct loop *loop = recorder->engine->loop;
-
-    /* Of what else is short than room in the socket no event tells. */
-    if (r == -EAGAIN)
-        loop_modify(loop, &recorder->source, EPOLLIN | EPOLLOUT);
-    else
-        (void)loop_timer_set(loop, &recorder->retry, clock_now_ns() + AGAIN_NS, on_retry);
-}
-
-static bool is_short(int r) {
-    return r == -EAGAIN || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM;
-}
-
 /* It can never be sent. That the recorder is gone is seen by reading. */
 static void lose_step(struct recorder *recorder, uint64_t number, int r) {
     struct record *record = find(recorder, number);
@@ -240,25 +223,14 @@ static void lose_step(struct recorder *recorder, uint64_t number, int r) {
         give_up(recorder, record, -r, "a step could not be told to the recorder");
 }
 
-static void flush(struct recorder *recorder) {
-    while (!list_empty(&recorder->posted)) {
-        struct posted *posted = container_of(recorder->posted.next, struct posted, node);
-        int r = wire_send(recorder->fd, &posted->message, posted->fds, posted->n_fds);
+static void on_posted(struct sender *sender, struct outgoing *outgoing, int r) {
+    struct recorder *recorder = container_of(sender, struct recorder, sender);
+    struct posted *posted = container_of(outgoing, struct posted, outgoing);
+    uint64_t number = posted->record;
 
-        if (is_short(r)) {
-            wait_for_room(recorder, r);
-            return;
-        }
-        uint64_t number = posted->record;
-        posted_free(recorder, posted);
-        if (r < 0)
-            lose_step(recorder, number, r);
-    }
-    loop_modify(recorder->engine->loop, &recorder->source, EPOLLIN);
-}
-
-static void on_retry(struct loop_timer *timer) {
-    flush(container_of(timer, struct recorder, retry));
+    posted_free(recorder, posted);
+    if (r < 0)
+        lose_step(recorder, number, r);
 }
 
 /* Whose guests write much must not end others' records: who holds most of what is short goes first. 0, or -ENOBUFS: that is the record itself. */
@@ -291,25 +263,17 @@ static int keep(struct recorder *recorder, struct record *record, struct buf *me
     struct posted *posted = calloc(1, sizeof *posted);
     if (!posted)
         return -ENOMEM;
-    list_init(&posted->node);
     posted->record = record->number;
-    posted->message = *message;
-    *message = BUF_INIT;
     posted->bytes = bytes;
-    recorder->posted_bytes += bytes;
-    record->posted_bytes += bytes;
-    list_add_tail(&recorder->posted, &posted->node);
-    for (size_t i = 0; i < n_fds; i++) {
-        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
-
-        if (fd < 0) {
-            posted_free(recorder, posted);
-            return -EMFILE;
-        }
-        posted->fds[posted->n_fds++] = fd;
-        recorder->posted_fds++;
-        record->posted_fds++;
+    int r = sender_keep(&recorder->sender, &posted->outgoing, message, fds, n_fds);
+    if (r < 0) {
+        free(posted);
+        return r;
     }
+    recorder->posted_bytes += bytes;
+    recorder->posted_fds += (unsigned)n_fds;
+    record->posted_bytes += bytes;
+    record->posted_fds += (unsigned)n_fds;
     return 0;
 }
 
@@ -325,17 +289,11 @@ static void post(struct record *record, struct buf *message, const int *fds, siz
     }
     if (record->error && is_step(message))
         return;
-    int r = list_empty(&recorder->posted) ? wire_send(recorder->fd, message, fds, n_fds) : -EAGAIN;
-    if (!is_short(r)) {
-        if (r < 0)
-            lose_step(recorder, record->number, r);
-        return;
-    }
-    bool first = list_empty(&recorder->posted);
-    if (keep(recorder, record, message, fds, n_fds, bytes) < 0)
+    int r = sender_send(&recorder->sender, message, fds, n_fds);
+    if (r < 0)
+        lose_step(recorder, record->number, r);
+    else if (r > 0 && keep(recorder, record, message, fds, n_fds, bytes) < 0)
         give_up(recorder, record, ENOBUFS, TOO_SLOW);
-    else if (first)
-        wait_for_room(recorder, r);
 }
 
 static void send_end(struct record *record, const char *reason) {
@@ -377,7 +335,7 @@ static void on_recorder(struct loop_source *source, uint32_t events) {
     int r;
 
     if (events & EPOLLOUT)
-        flush(recorder);
+        sender_flush(&recorder->sender);
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         return;
     while ((r = wire_receive(recorder->fd, &message)) == 1) {
@@ -1071,11 +1029,11 @@ void record_finish(struct engine *engine) {
 
     if (!recorder)
         return;
-    while (!list_empty(&recorder->posted) && clock_now_ns() < until) {
+    while (!list_empty(&recorder->sender.waiting) && clock_now_ns() < until) {
         struct pollfd room = { .fd = recorder->fd, .events = POLLOUT };
 
         (void)poll(&room, 1, 10);
-        flush(recorder);
+        sender_flush(&recorder->sender);
     }
     list_for_each(node, &recorder->records) {
         struct record *record = container_of(node, struct record, node);
