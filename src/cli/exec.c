@@ -324,9 +324,6 @@ static void view_done(struct view *view) {
     rollbox_run_free(view->run);
     rollbox_sandbox_free(view->sandbox);
     rollbox_engine_close(view->engine);
-    /* Not on SIGHUP alone: whoever sends a signal expects its status. */
-    if (signals_caught())
-        signals_die(signals_caught());
 }
 
 static void view_init(struct view *view, const struct options *options) {
@@ -383,7 +380,7 @@ int cmd_exec(const struct options *options) {
         return status;
     status = start(&view, &exec);
     view_done(&view);
-    return status;
+    return cli_end(status);
 }
 
 /* ---- attach ------------------------------------------------------------------------------------------------------- */
@@ -453,5 +450,5 @@ int cmd_attach(const struct options *options) {
         return status;
     status = attach(&view);
     view_done(&view);
-    return status;
+    return cli_end(status);
 }

@@ -267,9 +267,9 @@ int cmd_record(const struct options *options) {
     if (!path)
         return cli_fail(options, "where to is missing: rollbox record -o FILE -- COMMAND");
     private_start(options);
-    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
+    int status = cli_policy_given(options, &policy);
     if (status)
-        return error.code ? outcome_fail(options, &error) : status;
+        return status;
     status = record_open(options, path, &fd);
     if (!status && cli_engine_open(options, &engine, &error) < 0) {
         status = outcome_fail(options, &error);
@@ -278,9 +278,5 @@ int cmd_record(const struct options *options) {
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);
-    if (signals_caught()) {
-        private_end();
-        signals_die(signals_caught());
-    }
-    return status ? status : command_status;
+    return cli_end(status ? status : command_status);
 }

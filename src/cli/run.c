@@ -149,9 +149,9 @@ int cmd_run(const struct options *options) {
     struct cli_policy policy;
 
     private_start(options);
-    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
+    int status = cli_policy_given(options, &policy);
     if (status)
-        return error.code ? outcome_fail(options, &error) : status;
+        return status;
     if (cli_engine_open(options, &engine, &error) < 0) {
         status = outcome_fail(options, &error);
     } else {
@@ -162,9 +162,5 @@ int cmd_run(const struct options *options) {
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);
-    if (signals_caught()) {
-        private_end();
-        signals_die(signals_caught());
-    }
-    return status;
+    return cli_end(status);
 }
