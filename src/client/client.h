@@ -211,6 +211,10 @@ struct request_command {
     const char *operation_id;
 };
 
+/* Of struct rollbox_run_options and rollbox_exec_options alike. */
+#define REQUEST_COMMAND_OF(o) \
+    { (o)->argv, (o)->env, (o)->cwd, (o)->stdin_data, (o)->stdin_length, (o)->files, (o)->n_files, (o)->timeout_ms, (o)->output_limit, (o)->operation_id }
+
 int request_invalid(struct rollbox_error *error, const char *message);
 int request_out_of_memory(struct rollbox_error *error);
 int request_malformed(struct rollbox_error *error);

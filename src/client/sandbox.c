@@ -281,18 +281,7 @@ static int add_streams(struct buf *to, struct descriptors *descriptors, int inpu
 
 static int encode_exec(struct buf *to, struct descriptors *descriptors, const struct rollbox_sandbox *sandbox, const struct rollbox_exec_options *options,
                        struct rollbox_error *error) {
-    const struct request_command command = {
-        .argv = options->argv,
-        .env = options->env,
-        .cwd = options->cwd,
-        .stdin_data = options->stdin_data,
-        .stdin_length = options->stdin_length,
-        .files = options->files,
-        .n_files = options->n_files,
-        .timeout_ms = options->timeout_ms,
-        .output_limit = options->output_limit,
-        .operation_id = options->operation_id,
-    };
+    const struct request_command command = REQUEST_COMMAND_OF(options);
 
     if (options->stdin_data && options->input_fd >= 0)
         return request_invalid(error, "stdin_data and input_fd exclude each other: set input_fd to -1 to give data");
