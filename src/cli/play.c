@@ -2,19 +2,18 @@
 #include "cli/play.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
 #include "cli/cli.h"
+#include "client/files.h"
 
 /* A command that was started. */
 struct played {
@@ -390,12 +389,10 @@ static int play_write(struct play *play, const struct step *step, const char *pa
     return r < 0 ? r : rollbox_file_write(play->sandbox, path, data.length ? data.data : "", data.length, (unsigned)json_integer_value(json_object_get(step->action, "mode")) & 01777, error);
 }
 
-/* From a file of the same name, as into a directory it would go by that. */
+/* By the name that it had: into a directory it would go by that. */
 static int play_upload(struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
-    char directory[] = "/tmp/rollbox-replay-XXXXXX";
     auto_buf struct buf data = BUF_INIT;
     auto_free char *name = NULL;
-    auto_free char *host = NULL;
 
     if (!json_object_get(step->action, "content"))
         return refuse(play, step, error, "the tree that was uploaded is not in the record");
@@ -406,22 +403,11 @@ static int play_upload(struct play *play, const struct step *step, const char *p
         return r;
     if (!name[0] || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
         return refuse(play, step, error, "the file's name is none");
-    if (!mkdtemp(directory))
-        return error_set(error, ROLLBOX_ERR_IO, errno, "files", "cannot make a directory in /tmp: %s", strerror(errno));
-    if (asprintf(&host, "%s/%s", directory, name) < 0)
-        host = NULL;
-    auto_close int fd = host ? open(host, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600) : -EBADF;
-    r = fd < 0 ? -errno : fd_write_all(fd, data.length ? data.data : "", data.length);
-    if (r == 0 && fchmod(fd, (mode_t)json_integer_value(json_object_get(step->action, "mode")) & 07777) < 0)
-        r = -errno;
+    auto_close int fd = fd_memory_file("rollbox-replay", data.length ? data.data : "", data.length);
+    r = fd < 0 ? fd : fchmod(fd, (mode_t)json_integer_value(json_object_get(step->action, "mode")) & 07777) < 0 ? -errno : 0;
     if (r < 0)
-        (void)error_set(error, ROLLBOX_ERR_IO, -r, "files", "cannot write below %s: %s", directory, strerror(-r));
-    else
-        r = rollbox_upload(play->sandbox, host, path, NULL, NULL, error);
-    if (host)
-        (void)unlink(host);
-    (void)rmdir(directory);
-    return r;
+        return error_set(error, ROLLBOX_ERR_IO, -r, "files", "the file cannot be kept in memory: %s", strerror(-r));
+    return files_upload_descriptor(play->sandbox, fd, name, path, error);
 }
 
 static int play_file(struct play *play, const struct step *step, struct rollbox_error *error) {

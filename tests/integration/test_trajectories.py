@@ -817,6 +817,21 @@ def test_what_cannot_be_replayed_is_refused_by_name(tmp_path, what, words):
     assert done.returncode == 125 and words in done.stderr and b"step 2 cannot be replayed" in done.stderr, done
 
 
+def test_an_upload_is_replayed_by_its_name_and_mode(caller):
+    """Into a directory a file goes by its own name, which the replay has to give it again."""
+    home = caller.directory()
+    caller.write(home / "up", "uploaded")
+    with shared_engine(caller) as call:
+        box = call("create", "--record", home / "a.jsonl")
+        call("exec", box, "--", "mkdir", "/tmp/d")
+        call("cp", home / "up", f"{box}:/tmp/d")
+        call("cp", home / "up", f"{box}:/tmp/other")
+        listed = call("exec", box, "--", "sh", "-c", "cd /tmp; stat -c '%n %a %s' d/* other; cat d/up other")
+        assert "d/up " in listed and listed.endswith("uploadeduploaded")
+        call("rm", box)
+    assert verdict(caller, home / "a.jsonl", status=0)["verdict"] == "equal"
+
+
 def test_commits_are_not_replayed(tmp_path):
     (tmp_path / "w").mkdir()
     with Sandbox(Policy().replace(fs_writable=[str(tmp_path / "w")]), record=tmp_path / "a.jsonl") as box:
