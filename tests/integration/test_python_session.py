@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 import rollbox
 from rollbox import (AsyncSandbox, Cancelled, CommandNotFound, Engine, EngineLost, InvalidArgument, NotFound, Outcome, Policy, RunFailed, Sandbox)
-from harness import BUILD, DEADLINE, pidfds, wait_gone
+from harness import BUILD, DEADLINE, pidfds, until, wait_gone
 
 PYTHON = ["python3", "-I", "-S", "-c"]
 
@@ -29,13 +28,6 @@ def box():
 
 def names(engine=None):
     return {one["name"] for one in (engine or rollbox.default_engine()).sandboxes()}
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.005)
 
 
 def commands_of(box):

@@ -5,20 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rollbox import Conflict, Engine, InvalidArgument, NotFound, Outcome, Policy, RollboxError, Sandbox
-from harness import BUILD, DEADLINE, pidfds, wait_gone
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.005)
+from harness import BUILD, pidfds, until, wait_gone
 
 
 def shell(box, script, **options):
