@@ -141,7 +141,7 @@ static void fake_open(struct fake *fake) {
     *fake = (struct fake){ .answer = "{}", .lock = PTHREAD_MUTEX_INITIALIZER, .log = BUF_INIT };
     ASSERT_CALL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets));
     ASSERT_CALL(fcntl(sockets[0], F_SETFL, O_NONBLOCK));
-    ASSERT_OK(connection_new(sockets[0], 77, -EBADF, "test", &fake->engine, &error));
+    ASSERT_OK(handle_new(sockets[0], 77, -EBADF, "test", &fake->engine, &error));
     fake->plan = (struct rollbox_plan){ .engine = fake->engine, .id = 5, .isolation = isolation };
     fake->socket = sockets[1];
     ASSERT_EQ(pthread_create(&fake->thread, NULL, serve, fake), 0);
