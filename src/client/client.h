@@ -152,13 +152,6 @@ struct rollbox_engine {
     struct wire_message message;        /* being handled; under the lock */
 };
 
-/* Makes a handle of a connected SOCK_SEQPACKET socket (consumed also on failure) and sends HELLO. `pid` is the engine's or 0, `take_pidfd` a private
- * engine's, or -EBADF; `path` (borrowed) is for messages. */
-int connection_new(int take_socket, pid_t pid, int take_pidfd, const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error);
-
-/* The same for a private engine that is started already, consumed also on failure, as rollbox_engine_open would return it. */
-int connection_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error);
-
 /* Fails with -ECHILD in a process that forked off the owner. */
 int connection_check_owner(pid_t owner, struct rollbox_error *error);
 
@@ -191,6 +184,18 @@ int connection_call_back(struct rollbox_engine *engine);
 
 /* Makes sure that somebody calls the callbacks of runs that ended, and that a thread in poll() sees that its reply came another way. Needs the lock. */
 void connection_announce(struct rollbox_engine *engine);
+
+/* Whatever is under way ends with the error, which is final. Needs the lock. */
+void connection_lose(struct rollbox_engine *engine, const struct rollbox_error *error);
+
+/* ---- handle.c ---- */
+
+/* Makes a handle of a connected SOCK_SEQPACKET socket (consumed also on failure) and sends HELLO. `pid` is the engine's or 0, `take_pidfd` a private
+ * engine's, or -EBADF; `path` (borrowed) is for messages. */
+int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+
+/* The same for a private engine that is started already, consumed also on failure, as rollbox_engine_open would return it. */
+int handle_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
 /* ---- request.c ---- */
 
