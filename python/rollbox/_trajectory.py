@@ -19,6 +19,7 @@ from ._errors import FeatureMissing, InvalidArgument
 
 FORMAT = "rollbox-trajectory/1"
 
+_LINE_MOST = 64 << 20
 _KEPT = ("text", "base64", "truncated")
 
 
@@ -200,6 +201,13 @@ def chain_add(digest: str, action: Any, observation: Any) -> str:
 
 # ---- lines
 
+def _once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        raise ValueError("a key is there twice")    # and readers may differ in which of them counts
+    return row
+
+
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
@@ -325,13 +333,16 @@ class Trajectory:
         return InvalidArgument(f"{self._name}:{max(self._line, 1)}: {what}", stage="arguments")
 
     def _next(self) -> Optional[Dict[str, Any]]:
-        line = self._file.readline()
+        line = self._file.readline(_LINE_MOST + 1)
+        if len(line) > _LINE_MOST:
+            self._line += 1
+            raise self._wrong("a line is longer than any of a trajectory")
         if not line.endswith(b"\n"):
             self.torn = bool(line)
             return None
         self._line += 1
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_once)
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
@@ -352,7 +363,7 @@ class Trajectory:
         try:
             header = _header(row)
             self._check(header.digest, chain_begin(row))
-        except (KeyError, TypeError, AttributeError, ValueError) as problem:
+        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as problem:
             raise self._wrong("is no header of a trajectory") from problem
         return header
 
@@ -375,7 +386,7 @@ class Trajectory:
                     continue
                 step = _step(row, self.header.id)
                 self._check(step.digest, chain_add(self._digest, row["action"], row["observation"]))
-            except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as problem:
+            except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as problem:
                 raise self._wrong("is no step of a trajectory") from problem
             yield step
 
@@ -409,7 +420,12 @@ class Trajectory:
 
 
 def _plain(text: Optional[str]) -> Optional[str]:
-    return None if text is None else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if text is None:
+        return None
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except UnicodeEncodeError:      # of a file that was not written by rollbox
+        return text.encode("utf-8", "replace").decode()
 
 
 def _pyarrow() -> Any:

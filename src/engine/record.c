@@ -586,12 +586,14 @@ static void add_action(const struct record *record, const struct run *run, struc
 }
 
 static void add_stream(struct output *output, const char *key, const char *key_cut, struct buf *to, int *fds, size_t *n_fds, uint64_t *bytes) {
+    wire_add_text(to, RECORD_KEY, key);
+    if (output->truncated)
+        wire_add(to, RECORD_CUT, NULL, 0);
     if (output->spool < 0) {
-        wire_add_text(to, RECORD_KEY, key);
         wire_add(to, RECORD_CONTENT, output->head.data, output->head.length);
     } else {
         to->failed |= output_seal(output) < 0;
-        add_value(to, key, RECORD_CONTENT_FD, output->total);
+        wire_add_u64(to, RECORD_CONTENT_FD, output->total);
         fds[(*n_fds)++] = output->spool;
         *bytes += output->total;
     }
