@@ -39,8 +39,11 @@
 #define CHILD_NS_A_BYTE 50u     /* of each pattern: several times what matching takes */
 #define CHILD_MEMORY (512u << 20)
 
+#define MARK_PATTERN 255        /* else a byte that is taken out has the number of the variable's name, from 1 */
+
 struct secret {
-    char *name, *value;
+    size_t name;
+    char *value;
 };
 
 struct rules {
@@ -67,10 +70,8 @@ struct rules *rules_free(struct rules *rules) {
         regfree(&rules->patterns[i]);
         free(rules->sources[i]);
     }
-    for (size_t i = 0; i < rules->n_secrets; i++) {
-        free(rules->secrets[i].name);
+    for (size_t i = 0; i < rules->n_secrets; i++)
         free(rules->secrets[i].value);
-    }
     free(rules);
     return NULL;
 }
@@ -120,12 +121,9 @@ int rules_learn(struct rules *rules, const char *variable) {
                 return 0;
         if (rules->n_secrets == ARRAY_SIZE(rules->secrets))
             return -E2BIG;
-        struct secret secret = { strdup(rules->names[i]), strdup(value) };
-        if (!secret.name || !secret.value) {
-            free(secret.name);
-            free(secret.value);
+        struct secret secret = { i, strdup(value) };
+        if (!secret.value)
             return -ENOMEM;
-        }
         /* The longest first: one may be in another. */
         size_t at = rules->n_secrets++;
         for (; at && strlen(rules->secrets[at - 1].value) < strlen(value); at--)
@@ -140,80 +138,73 @@ bool rules_any(const struct rules *rules) {
     return rules && (rules->n_secrets || rules->n_patterns);
 }
 
-/* Of a text that was cut off the secret's beginning may be the end. */
-static size_t begun_at_end(const char *secret, size_t length, const char *text, size_t text_length) {
-    size_t n = MIN(length - 1, text_length);
+/* All rules look at the text as it was: what one takes out must not hide from another what is around it. */
+struct marked {
+    const char *text;
+    size_t length;
+    uint8_t *marks;             /* of each byte; 0: it stays */
+};
 
-    while (n >= SECRET_LEAST && memcmp(text + text_length - n, secret, n))
+static void mark(const struct marked *marked, size_t start, size_t end, uint8_t with) {
+    for (size_t i = start; i < end; i++)
+        if (!marked->marks[i])
+            marked->marks[i] = with;
+}
+
+/* Of a text that was cut off the secret's beginning may be the end. */
+static size_t begun_at_end(const char *secret, size_t length, const struct marked *marked) {
+    size_t n = MIN(length - 1, marked->length);
+
+    while (n >= SECRET_LEAST && memcmp(marked->text + marked->length - n, secret, n))
         n--;
     return n >= SECRET_LEAST ? n : 0;
 }
 
-static void take_out(const struct secret *secret, const struct buf *from, bool is_cut, struct buf *to) {
-    const char *at = from->data, *end = from->data + from->length;
-    size_t length = strlen(secret->value);
+static void find_secret(const struct secret *secret, const struct marked *marked, bool is_cut) {
+    const uint8_t with = (uint8_t)(secret->name + 1);
+    size_t length = strlen(secret->value), at = 0;
 
-    for (const char *found; (found = memmem(at, (size_t)(end - at), secret->value, length)); at = found + length) {
-        buf_add(to, at, (size_t)(found - at));
-        buf_printf(to, "[redacted:%s]", secret->name);
-    }
-    size_t begun = is_cut ? begun_at_end(secret->value, length, at, (size_t)(end - at)) : 0;
-    buf_add(to, at, (size_t)(end - at) - begun);
-    if (begun)
-        buf_printf(to, "[redacted:%s]", secret->name);
+    for (const char *found; (found = memmem(marked->text + at, marked->length - at, secret->value, length)); at = (size_t)(found - marked->text) + length)
+        mark(marked, (size_t)(found - marked->text), (size_t)(found - marked->text) + length, with);
+    if (is_cut)
+        mark(marked, marked->length - begun_at_end(secret->value, length, marked), marked->length, with);
 }
 
-static void match_line(const regex_t *pattern, const char *line, size_t length, struct buf *to) {
-    size_t at = 0;
+/* 0; -ENOMEM, which is not to be taken for no match. */
+static int match_line(const regex_t *pattern, const struct marked *marked, size_t start, size_t length) {
+    const char *line = marked->text + start;
 
-    while (at < length) {
+    for (size_t at = 0; at < length;) {
         regmatch_t match = { .rm_so = (regoff_t)at, .rm_eo = (regoff_t)length };
 
-        if (regexec(pattern, line, 1, &match, REG_STARTEND | (at ? REG_NOTBOL : 0)))
-            break;
-        size_t start = (size_t)match.rm_so, end = (size_t)match.rm_eo;
-        buf_add(to, line + at, start - at);
-        if (end > start) {
-            buf_add_text(to, "[redacted]");
-            at = end;
-        } else if (end < length) {
-            buf_add(to, line + end, 1);
-            at = end + 1;
-        } else {
-            return;
-        }
-    }
-    buf_add(to, line + at, length - at);
-}
+        int r = regexec(pattern, line, 1, &match, REG_STARTEND | (at ? REG_NOTBOL : 0));
 
-static int match_lines(const regex_t *pattern, const struct buf *from, struct buf *to) {
-    const char *line = from->data, *end = from->data + from->length;
-
-    while (line < end) {
-        const char *newline = memchr(line, '\n', (size_t)(end - line));
-        size_t length = newline ? (size_t)(newline - line) : (size_t)(end - line);
-
-        if (length > LINE_MOST)
-            return -EFBIG;
-        match_line(pattern, line, length, to);
-        if (newline)
-            buf_add(to, "\n", 1);
-        line += length + (newline != NULL);
+        if (r)
+            return r == REG_NOMATCH ? 0 : -ENOMEM;
+        mark(marked, start + (size_t)match.rm_so, start + (size_t)match.rm_eo, MARK_PATTERN);
+        at = (size_t)match.rm_eo + (match.rm_eo == match.rm_so);
     }
     return 0;
 }
 
-/* All patterns, one after the other. */
-static int match_here(const struct rules *rules, struct buf *text) {
+static int match_lines(const regex_t *pattern, const struct marked *marked) {
+    for (size_t at = 0; at < marked->length;) {
+        const char *line = marked->text + at, *newline = memchr(line, '\n', marked->length - at);
+        size_t length = newline ? (size_t)(newline - line) : marked->length - at;
+
+        int r = length > LINE_MOST ? -EFBIG : match_line(pattern, marked, at, length);
+        if (r < 0)
+            return r;
+        at += length + 1;
+    }
+    return 0;
+}
+
+static int match_here(const struct rules *rules, const struct marked *marked) {
     int r = 0;
 
-    for (size_t i = 0; i < rules->n_patterns && r == 0 && !buf_failed(text) && text->length; i++) {
-        struct buf next = BUF_INIT;
-
-        r = match_lines(&rules->patterns[i], text, &next);
-        buf_done(text);
-        *text = next;
-    }
+    for (size_t i = 0; i < rules->n_patterns && r == 0; i++)
+        r = match_lines(&rules->patterns[i], marked);
     return r;
 }
 
@@ -230,8 +221,8 @@ static int compile_again(struct rules *rules) {
     return 0;
 }
 
-_Noreturn static void be_child(const struct rules *rules, struct buf *text, int file, pid_t parent) {
-    const uint64_t us = CHILD_US + (uint64_t)text->length * rules->n_patterns * CHILD_NS_A_BYTE / 1000;
+_Noreturn static void be_child(const struct rules *rules, const struct marked *marked, pid_t parent) {
+    const uint64_t us = CHILD_US + (uint64_t)marked->length * rules->n_patterns * CHILD_NS_A_BYTE / 1000;
     const struct itimerval until = { .it_value = { .tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000) } };
     auto_buf struct buf statm = BUF_INIT;
     sigset_t none;
@@ -240,11 +231,11 @@ _Noreturn static void be_child(const struct rules *rules, struct buf *text, int 
     sigemptyset(&none);
     if (fd_read_file("/proc/self/statm", 4096, &statm) < 0)
         _exit(1);
-    const rlim_t memory = (rlim_t)(strtoull(statm.data, NULL, 10) * (unsigned long long)sysconf(_SC_PAGESIZE) + CHILD_MEMORY + 16ull * text->length);
+    const rlim_t memory = (rlim_t)(strtoull(statm.data, NULL, 10) * (unsigned long long)sysconf(_SC_PAGESIZE) + CHILD_MEMORY);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || sigprocmask(SIG_SETMASK, &none, NULL) < 0 || setitimer(ITIMER_PROF, &until, NULL) < 0 ||
         setrlimit(RLIMIT_AS, &(struct rlimit){ memory, memory }) < 0)
         _exit(1);
-    _exit(match_here(rules, text) < 0 || buf_failed(text) || fd_write_all(file, text->length ? text->data : "", text->length) < 0);
+    _exit(match_here(rules, marked) < 0);
 }
 
 /* Its exit status, or -errno. */
@@ -262,48 +253,56 @@ static int wait_for(const struct rules *rules, pid_t child) {
     return status;
 }
 
-/* By a child; -EFBIG: it did not get to the end. */
-static int match_apart(const struct rules *rules, struct buf *text) {
-    auto_close int file = memfd_create("rollbox-redacted", MFD_CLOEXEC);
-    pid_t parent = getpid(), child = file < 0 ? -1 : fork();
-    struct buf clean = BUF_INIT;
+/* By a child, which shares the marks; -EFBIG: it did not get to the end. */
+static int match_apart(const struct rules *rules, const struct marked *marked) {
+    pid_t parent = getpid(), child = fork();
 
     if (child == 0)
-        be_child(rules, text, file, parent);
-    if (child < 0)
-        return -EFBIG;
-    if (wait_for(rules, child) || lseek(file, 0, SEEK_SET) < 0)
-        return -EFBIG;
-    int r = fd_read_all(file, SIZE_MAX / 2, &clean);
-    buf_done(text);
-    *text = clean;
-    return r < 0 ? r : 0;
+        be_child(rules, marked, parent);
+    return child < 0 || wait_for(rules, child) ? -EFBIG : 0;
+}
+
+/* 0, -ENOMEM or -EFBIG. */
+static int find_all(struct rules *rules, const struct marked *marked, bool is_cut) {
+    for (size_t i = 0; i < rules->n_secrets; i++)
+        find_secret(&rules->secrets[i], marked, is_cut);
+    if (!rules->n_patterns)
+        return 0;
+    if (marked->length > DIRECT_MOST)
+        return match_apart(rules, marked);
+    rules->matched += marked->length;
+    int r = rules->matched > AGAIN_AFTER ? compile_again(rules) : 0;
+    return r < 0 ? r : match_here(rules, marked);
+}
+
+/* Neighbours that are taken out are told as one. */
+static void add_unmarked(const struct rules *rules, const struct marked *marked, struct buf *to) {
+    for (size_t at = 0, end; at < marked->length; at = end) {
+        const uint8_t with = marked->marks[at];
+
+        for (end = at; end < marked->length && !marked->marks[end] == !with; end++)
+            ;
+        if (!with)
+            buf_add(to, marked->text + at, end - at);
+        else if (with == MARK_PATTERN)
+            buf_add_text(to, "[redacted]");
+        else
+            buf_printf(to, "[redacted:%s]", rules->names[with - 1]);
+    }
 }
 
 int rules_apply(struct rules *rules, const char *data, size_t length, bool is_cut, struct buf *to) {
-    struct buf now = BUF_INIT;
-    int r = 0;
+    uint8_t few[DIRECT_MOST] = { 0 };
+    struct marked marked = { .text = data, .length = length, .marks = few };
 
-    buf_add(&now, length ? data : "", length);
-    for (size_t i = 0; i < rules->n_secrets && !buf_failed(&now) && now.length; i++) {
-        struct buf next = BUF_INIT;
-
-        take_out(&rules->secrets[i], &now, is_cut, &next);
-        buf_done(&now);
-        now = next;
-    }
-    if (rules->n_patterns && !buf_failed(&now) && now.length > DIRECT_MOST) {
-        r = match_apart(rules, &now);
-    } else if (rules->n_patterns && !buf_failed(&now)) {
-        rules->matched += now.length;
-        r = rules->matched > AGAIN_AFTER ? compile_again(rules) : 0;
-        if (r == 0)
-            r = match_here(rules, &now);
-    }
-    if (r == 0 && buf_failed(&now))
-        r = -ENOMEM;
+    if (length > sizeof few)
+        marked.marks = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (marked.marks == MAP_FAILED)
+        return -ENOMEM;
+    int r = find_all(rules, &marked, is_cut);
     if (r == 0)
-        buf_add(to, now.length ? now.data : "", now.length);
-    buf_done(&now);
-    return r;
+        add_unmarked(rules, &marked, to);
+    if (marked.marks != few)
+        munmap(marked.marks, length);
+    return r < 0 ? r : buf_failed(to) ? -ENOMEM : 0;
 }

@@ -221,6 +221,21 @@ TEST(of_what_was_cut_the_beginning_of_a_secret_is_one) {
     rules_free(rules);
 }
 
+TEST(no_rule_hides_from_another_what_is_around_it) {
+    struct rules *rules;
+
+    ASSERT_OK(rules_new(&rules));
+    ASSERT_OK(rules_add_name(rules, "A"));
+    ASSERT_OK(rules_add_name(rules, "B"));
+    ASSERT_OK(rules_learn(rules, "A=middle"));
+    ASSERT_OK(rules_learn(rules, "B=dlepart"));
+    ASSERT_OK(rules_add_pattern(rules, "x.*y", NULL));
+    ASSERT_OK(rules_add_pattern(rules, "sk-[a-z]+", NULL));
+    expect_clean(rules, "sk-axbyc. middlepart. sk-middle", "[redacted]. [redacted:A]. [redacted]");
+    expect_clean(rules, "middlemiddle dlepartx", "[redacted:A] [redacted:B]x");
+    rules_free(rules);
+}
+
 TEST(keys_are_text_and_have_no_secrets) {
     struct line_options options = { .most = 100 };
     auto_buf struct buf message = BUF_INIT;
