@@ -57,8 +57,8 @@ _rollbox() {
     'pause') options='--socket --help' ;;
     'resume') options='--socket --help' ;;
     'snapshot') options='--as --json --socket --help' ;;
-    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --count --from --force --json --socket --help' ;;
-    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --count --force --json --socket --help' ;;
+    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --from --force --json --socket --help' ;;
+    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --force --json --socket --help' ;;
     'reset') options='--socket --help' ;;
     'tree') options='--json --socket --help' ;;
     'diff') options='--text --json --socket --help' ;;

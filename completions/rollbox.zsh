@@ -411,6 +411,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
             '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
@@ -431,6 +432,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \

@@ -91,10 +91,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Child:
-    """A sandbox that a fork made."""
+    """A sandbox that a fork made; its random_seed, if the policy has one."""
 
     id: str
     name: str
+    random_seed: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -116,12 +117,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Parent:
-    """Where a fork came from: the sandbox' id; its step, if that was recorded; the snapshot; the digest of its record there."""
+    """Where a fork came from: the sandbox' id; its step, if that was recorded; the snapshot; the digest of its record there; which of that fork's children it is, from 0."""
 
     id: str
     step: Optional[int]
     snapshot: Optional[str]
     digest: Optional[str]
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ def _step(row: Mapping[str, Any], sandbox: str) -> Step:
         sandbox=sandbox, number=row["step"], begun_at=row["begun_at"], time=row.get("time_ns", 0) / 1e9, action=_action(row["action"]),
         observation=_observation(row["observation"]),
         resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"]) if used else None,
-        children=tuple(Child(child["id"], child["name"]) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
+        children=tuple(Child(child["id"], child["name"], child.get("random_seed")) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
         digest=row["digest"])
 
 
@@ -259,7 +261,7 @@ def _header(row: Mapping[str, Any]) -> Header:
     parent, image = row.get("parent"), row.get("image") or {}
     return Header(
         rollbox=row.get("rollbox", ""), id=row["sandbox"]["id"], name=row["sandbox"]["name"],
-        parent=Parent(parent["id"], parent.get("step"), parent.get("snapshot"), parent.get("digest")) if parent else None,
+        parent=Parent(parent["id"], parent.get("step"), parent.get("snapshot"), parent.get("digest"), parent.get("index", 0)) if parent else None,
         from_beginning=bool(row.get("from_beginning", True)), time=row.get("time_ns", 0) / 1e9, policy=row["policy"], policy_sha256=row["policy_sha256"],
         image=image.get("name"), image_sha256=image.get("sha256"), random_seed=row.get("random_seed"), time_start=row.get("time_start"),
         isolation=row.get("isolation") or {}, digest=row["digest"], fields=row)

@@ -411,19 +411,31 @@ static int play_snapshot(struct play *play, const struct step *step, struct roll
 }
 
 /* The children's own records tell what became of them. */
-static int play_children(struct play *play, const struct step *step, const char *snapshot, size_t n, struct rollbox_sandbox **ret_first, struct rollbox_error *error) {
+static int play_children(struct play *play, const struct step *step, size_t kept, struct rollbox_sandbox **ret_kept, struct rollbox_error *error) {
+    const json_int_t count = json_integer_value(json_object_get(step->action, "count"));
+    const char *seed = json_string_value(json_object_get(step->action, "seed"));
+    const size_t n = count > 0 ? (size_t)count : 0;
+    const struct rollbox_fork_options fork = {
+        .size = sizeof fork,
+        .snapshot = ours(play, json_string_value(json_object_get(step->action, "snapshot"))),
+        .n = n,
+        .same_seed = !seed || strcmp(seed, "derived"),      /* a record that does not say comes from a version in which they had */
+    };
+
     auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
 
     if (n < 1 || n > 10000)
         return refuse(play, step, error, "a fork makes 1 to 10000 sandboxes");
     if (!made)
         return no_memory(error);
-    int r = rollbox_fork(play->sandbox, ours(play, snapshot), n, made, error);
+    if (ret_kept && kept >= n)
+        return refuse(play, step, error, "the sandbox to replay is none of the %zu that it made", n);
+    int r = rollbox_fork_with(play->sandbox, &fork, made, error);
     for (size_t i = 0; r >= 0 && i < n; i++)
-        if (i || !ret_first)
+        if (i != kept || !ret_kept)
             (void)rollbox_sandbox_close(made[i], NULL);
-    if (r >= 0 && ret_first)
-        *ret_first = made[0];
+    if (r >= 0 && ret_kept)
+        *ret_kept = made[kept];
     return r;
 }
 
@@ -514,7 +526,7 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     else if (!strcmp(step->kind, "reset"))
         r = rollbox_reset(play->sandbox, ours(play, snapshot), &own);
     else if (!strcmp(step->kind, "fork"))
-        r = play_children(play, step, snapshot, (size_t)MAX(json_integer_value(json_object_get(step->action, "count")), (json_int_t)0), NULL, &own);
+        r = play_children(play, step, 0, NULL, &own);
     else
         r = refuse(play, step, &own, "a %.30s %s", step->kind,
                    !strcmp(step->kind, "commit") ? "changes the host" : !strcmp(step->kind, "signal") ? "comes at a moment that is not recorded" : "is nothing that this version knows");
@@ -526,15 +538,14 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     return r;
 }
 
-int play_fork(struct play *play, const struct step *step, struct rollbox_error *error) {
-    const char *asked = json_string_value(json_object_get(step->action, "snapshot"));
+int play_fork(struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error) {
     struct rollbox_sandbox *child = NULL;
 
     if (strcmp(step->kind, "fork"))
         return refuse(play, step, error, "the record to replay was begun by a fork there, and this is none");
     int r = play_settle(play, step->begun_at, error);
     if (r == 0)
-        r = play_children(play, step, asked, 1, &child, error);
+        r = play_children(play, step, (size_t)index, &child, error);
     if (r < 0)
         return r;
     for (size_t i = 0; i < play->n_runs; i++)

@@ -37,8 +37,8 @@ int play_record(struct play *play, const struct reader *reader, int fd, struct r
 /* Does what the step did. INVALID_ARGUMENT: it cannot be done again, and why. An error that the step had, too, is none. */
 int play_step(struct play *play, const struct step *step, struct rollbox_error *error);
 
-/* Goes on as a child of the fork that this step of a parent's record was, in place of the parent. */
-int play_fork(struct play *play, const struct step *step, struct rollbox_error *error);
+/* Goes on as a child (from 0) of the fork that this step of a parent's record was, in place of the parent. */
+int play_fork(struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error);
 
 /* Waits for those commands that were among the first `n_ended` steps to end; UINT64_MAX: for all but those that the sandbox' end ended. */
 int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error);

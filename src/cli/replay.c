@@ -90,7 +90,7 @@ static int play_steps(struct play *play, struct reader *reader, struct progress 
 static int play_parent(struct play *play, struct reader *reader, const json_t *child, struct rollbox_error *error) {
     const json_t *of = json_object_get(child, "parent");
     const char *id = json_string_value(json_object_get(json_object_get(reader->header, "sandbox"), "id")), *wanted = json_string_value(json_object_get(of, "id"));
-    uint64_t fork = (uint64_t)json_integer_value(json_object_get(of, "step"));
+    uint64_t fork = (uint64_t)json_integer_value(json_object_get(of, "step")), index = (uint64_t)json_integer_value(json_object_get(of, "index"));
     bool found = false;
     struct step *step;
     int r = 0;
@@ -100,7 +100,7 @@ static int play_parent(struct play *play, struct reader *reader, const json_t *c
                          wanted ? wanted : "of none");
     while (r >= 0 && !found && (r = reader_next(reader, &step, error)) > 0) {
         found = step->number == fork;
-        r = signals_caught() ? play_interrupted(error) : found ? play_fork(play, step, error) : play_step(play, step, error);
+        r = signals_caught() ? play_interrupted(error) : found ? play_fork(play, step, index, error) : play_step(play, step, error);
         step_free(step);
     }
     if (r >= 0 && !found)
