@@ -40,7 +40,7 @@ _rollbox() {
     case $command in
     'run') options='--json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'replay') options='--output --parent --trust --no-progress --force --json --env --engine --help' ;;
+    'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
     'verify') options='--keep --max-record --redact --redact-env --env-values --parent --trust --twice --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'batch') options='--output --jobs --ordered --retries --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
@@ -57,8 +57,8 @@ _rollbox() {
     'pause') options='--socket --help' ;;
     'resume') options='--socket --help' ;;
     'snapshot') options='--as --json --socket --help' ;;
-    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --count --from --force --json --socket --help' ;;
-    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --count --force --json --socket --help' ;;
+    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --from --force --json --socket --help' ;;
+    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --force --json --socket --help' ;;
     'reset') options='--socket --help' ;;
     'tree') options='--json --socket --help' ;;
     'diff') options='--text --json --socket --help' ;;

@@ -46,7 +46,7 @@ _rollbox() {
     'run')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
@@ -89,7 +89,7 @@ _rollbox() {
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
@@ -123,11 +123,12 @@ _rollbox() {
             '*-o[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
             '*--output=[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
             '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
-            '*--trust[replay under a policy that reaches the host, too (fs_shared, net host)]' \
+            '*--trust[replay under a policy that grants more than the default one, too]' \
             '*--no-progress[no progress bar on a terminal]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -142,11 +143,11 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
-            '*--trust[replay under a policy that reaches the host, too (fs_shared, net host)]' \
+            '*--trust[replay under a policy that grants more than the default one, too]' \
             '*--twice[run a command twice and compare]' \
             '*--no-progress[no progress bar on a terminal]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
@@ -185,7 +186,7 @@ _rollbox() {
             '*--retries=[how often a job is tried again after an infrastructure error (default 2)]:N:' \
             '*--no-progress[no progress bar on a terminal]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
@@ -274,7 +275,7 @@ _rollbox() {
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
-            '*--policy=[a policy file (JSON); the options below add to it]:FILE:_files' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
@@ -410,6 +411,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
             '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
@@ -430,6 +432,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \

@@ -326,6 +326,17 @@ ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char 
 /* New sandboxes with the files of a snapshot (NULL: of now), of the same policy, with no processes. ret_sandboxes has room for n; the caller owns what is put there; all or none. */
 ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error);
 
+/* Options of rollbox_fork_with. Set size to sizeof(struct rollbox_fork_options) and what is not wanted to zero. */
+struct rollbox_fork_options {
+    size_t size;
+    const char *snapshot;               /* NULL: of now */
+    size_t n;
+    bool same_seed;                     /* under a policy with random_seed: all have the parent's; else each has its own, which follows from the parent's and from how many children that had before it */
+};
+
+/* The same with options. INVALID_ARGUMENT besides. */
+ROLLBOX_PUBLIC int rollbox_fork_with(struct rollbox_sandbox *sandbox, const struct rollbox_fork_options *options, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error);
+
 /* Back to a snapshot's files (NULL: to the latest of this sandbox' line, or its beginning: what was changed since is discarded). Its processes are killed; commands under way end as CANCELLED. */
 ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);
 

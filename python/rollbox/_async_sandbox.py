@@ -420,9 +420,9 @@ class AsyncSandbox(Base, AsyncSessionFiles):
         """As Sandbox.snapshot."""
         return await _in_thread(self._box.snapshot, name)
 
-    async def fork(self, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, record: Union[RecordLike, bool] = True) -> List["AsyncSandbox"]:
+    async def fork(self, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, record: Union[RecordLike, bool] = True, same_seed: bool = False) -> List["AsyncSandbox"]:
         """As Sandbox.fork."""
-        return [self._of(box) for box in await _in_thread(self._box.fork, n, snapshot=snapshot, record=record)]
+        return [self._of(box) for box in await _in_thread(self._box.fork, n, snapshot=snapshot, record=record, same_seed=same_seed)]
 
     async def reset(self, snapshot: Optional[SnapshotLike] = None) -> None:
         """As Sandbox.reset."""

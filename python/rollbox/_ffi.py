@@ -117,6 +117,12 @@ class SandboxOptions(ctypes.Structure):
     ]
 
 
+class ForkOptions(ctypes.Structure):
+    """struct rollbox_fork_options."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("snapshot", ctypes.c_char_p), ("n", ctypes.c_size_t), ("same_seed", ctypes.c_bool)]
+
+
 class RecordOptions(ctypes.Structure):
     """struct rollbox_record_options."""
 
@@ -223,7 +229,7 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_signal": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, _ERROR]),
     "rollbox_resize": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(Terminal), _ERROR]),
     "rollbox_snapshot": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
-    "rollbox_fork": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(_P), _ERROR]),
+    "rollbox_fork_with": (ctypes.c_int, [_P, ctypes.POINTER(ForkOptions), ctypes.POINTER(_P), _ERROR]),
     "rollbox_reset": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
     "rollbox_snapshot_drop": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
     "rollbox_diff": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),

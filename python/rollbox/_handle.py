@@ -91,10 +91,11 @@ class Handle:
         self.call(function, *arguments, ctypes.byref(text))
         return _ffi.take_json(text)
 
-    def fork(self, snapshot: Optional[bytes], n: int) -> List["Handle"]:
+    def fork(self, snapshot: Optional[bytes], n: int, same_seed: bool = False) -> List["Handle"]:
         """n sandboxes with a snapshot's files."""
         addresses = (ctypes.c_void_p * n)()
-        self.call("rollbox_fork", snapshot, n, addresses)
+        options = _ffi.ForkOptions(size=ctypes.sizeof(_ffi.ForkOptions), snapshot=snapshot, n=n, same_seed=same_seed)
+        self.call("rollbox_fork_with", ctypes.byref(options), addresses)
         return [Handle(self.engine, self.connection, address, True) for address in addresses if address]
 
     def record(self, record: Record, child: bool = False) -> None:

@@ -8,6 +8,7 @@ calls the caller back. A sandbox' Handle has its Recording, which knows, after t
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import stat
@@ -77,13 +78,26 @@ class Record:
     def _open(self, name: str) -> int:
         path = self._path(name)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
-        found = os.fstat(fd)
-        if stat.S_ISREG(found.st_mode) and found.st_size:
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                self._claim(fd, path)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _claim(self, fd: int, path: str) -> None:
+        """For ourselves: the recorder has the same open file, and with it the lock, until it has written the end."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidArgument(f"record: another sandbox is recorded to {path}", stage="arguments") from None
+        except OSError:
+            pass                # a file system without locks
+        if os.fstat(fd).st_size:
             if not self._force:
-                os.close(fd)
                 raise InvalidArgument(f"record: there is something in {path} already; remove it, or use Record({path!r}, force=True)", stage="arguments")
             os.ftruncate(fd, 0)
-        return fd
 
     def start(self, handle: Any, child: bool = False) -> None:
         """Records a sandbox from now on (child: one that was forked from it)."""
@@ -130,6 +144,8 @@ class Recording:
         """The sandbox is closed; `answer` is what the engine said of the record."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
+            if self._thread.is_alive():
+                self.state.setdefault("problem", "the record's function has not returned yet: it has not seen all steps")
         problem = self.state.get("problem")
         self.state.update(answer.get("record") or {"complete": False, "error": "the engine is gone"})
         if problem is not None:
@@ -146,7 +162,7 @@ def _follow(fd: int, function: Callable[[Step], Any], state: Dict[str, Any]) -> 
                 function(step)
     except RollboxError as problem:
         state.setdefault("problem", str(problem))
-    except Exception as problem:
+    except BaseException as problem:        # SystemExit, too: nobody else hears of it
         state.setdefault("problem", f"the record's function raised {type(problem).__name__}: {problem}")
 
 

@@ -352,14 +352,15 @@ class Session(Base, SessionFiles):
             self._first = made.id
         return made
 
-    def fork(self: _Made, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, record: Union[RecordLike, bool] = True) -> List[_Made]:
+    def fork(self: _Made, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, record: Union[RecordLike, bool] = True, same_seed: bool = False) -> List[_Made]:
         """n new sessions of the same policy with the files of a snapshot (None: of now), without processes. They share nothing writable
-        with this one or each other, and end on their own: close them, or use each in a `with`. All or none are made. record: as of Sandbox; True: as this one is, False: not."""
+        with this one or each other, and end on their own: close them, or use each in a `with`. All or none are made. record: as of Sandbox; True: as this one is, False: not.
+        Under a policy with random_seed each has a seed of its own, which follows from this one's and from how many forks that had before it; with same_seed all have this one's. inspect() tells which."""
         kept = self._record if record is True else None if record is False else Record.of(record)
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n must be a positive number of sandboxes, not {n!r}", stage="arguments")
         forks = []
-        for handle in self._session().fork(snapshot_id(snapshot), n):
+        for handle in self._session().fork(snapshot_id(snapshot), n, same_seed):
             fork = type(self)(self._policy, engine=self._engine, record=kept)
             fork._handle = handle
             fork._shell, fork._first = self._shell, self._first

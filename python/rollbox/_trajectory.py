@@ -19,6 +19,7 @@ from ._errors import FeatureMissing, InvalidArgument
 
 FORMAT = "rollbox-trajectory/1"
 
+_LINE_MOST = 64 << 20
 _KEPT = ("text", "base64", "truncated")
 
 
@@ -90,10 +91,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Child:
-    """A sandbox that a fork made."""
+    """A sandbox that a fork made; its random_seed, if the policy has one."""
 
     id: str
     name: str
+    random_seed: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -115,12 +117,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Parent:
-    """Where a fork came from: the sandbox' id; its step, if that was recorded; the snapshot; the digest of its record there."""
+    """Where a fork came from: the sandbox' id; its step, if that was recorded; the snapshot; the digest of its record there; which of that fork's children it is, from 0."""
 
     id: str
     step: Optional[int]
     snapshot: Optional[str]
     digest: Optional[str]
+    index: int = 0
 
 
 @dataclass(frozen=True)
@@ -200,6 +203,13 @@ def chain_add(digest: str, action: Any, observation: Any) -> str:
 
 # ---- lines
 
+def _once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        raise ValueError("a key is there twice")    # and readers may differ in which of them counts
+    return row
+
+
 
 def _text(value: Any) -> str:
     if isinstance(value, str):
@@ -243,7 +253,7 @@ def _step(row: Mapping[str, Any], sandbox: str) -> Step:
         sandbox=sandbox, number=row["step"], begun_at=row["begun_at"], time=row.get("time_ns", 0) / 1e9, action=_action(row["action"]),
         observation=_observation(row["observation"]),
         resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"]) if used else None,
-        children=tuple(Child(child["id"], child["name"]) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
+        children=tuple(Child(child["id"], child["name"], child.get("random_seed")) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
         digest=row["digest"])
 
 
@@ -251,7 +261,7 @@ def _header(row: Mapping[str, Any]) -> Header:
     parent, image = row.get("parent"), row.get("image") or {}
     return Header(
         rollbox=row.get("rollbox", ""), id=row["sandbox"]["id"], name=row["sandbox"]["name"],
-        parent=Parent(parent["id"], parent.get("step"), parent.get("snapshot"), parent.get("digest")) if parent else None,
+        parent=Parent(parent["id"], parent.get("step"), parent.get("snapshot"), parent.get("digest"), parent.get("index", 0)) if parent else None,
         from_beginning=bool(row.get("from_beginning", True)), time=row.get("time_ns", 0) / 1e9, policy=row["policy"], policy_sha256=row["policy_sha256"],
         image=image.get("name"), image_sha256=image.get("sha256"), random_seed=row.get("random_seed"), time_start=row.get("time_start"),
         isolation=row.get("isolation") or {}, digest=row["digest"], fields=row)
@@ -325,13 +335,16 @@ class Trajectory:
         return InvalidArgument(f"{self._name}:{max(self._line, 1)}: {what}", stage="arguments")
 
     def _next(self) -> Optional[Dict[str, Any]]:
-        line = self._file.readline()
+        line = self._file.readline(_LINE_MOST + 1)
+        if len(line) > _LINE_MOST:
+            self._line += 1
+            raise self._wrong("a line is longer than any of a trajectory")
         if not line.endswith(b"\n"):
             self.torn = bool(line)
             return None
         self._line += 1
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_once)
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict):
@@ -352,7 +365,7 @@ class Trajectory:
         try:
             header = _header(row)
             self._check(header.digest, chain_begin(row))
-        except (KeyError, TypeError, AttributeError, ValueError) as problem:
+        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as problem:
             raise self._wrong("is no header of a trajectory") from problem
         return header
 
@@ -375,7 +388,7 @@ class Trajectory:
                     continue
                 step = _step(row, self.header.id)
                 self._check(step.digest, chain_add(self._digest, row["action"], row["observation"]))
-            except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as problem:
+            except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as problem:
                 raise self._wrong("is no step of a trajectory") from problem
             yield step
 
@@ -409,7 +422,12 @@ class Trajectory:
 
 
 def _plain(text: Optional[str]) -> Optional[str]:
-    return None if text is None else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    if text is None:
+        return None
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except UnicodeEncodeError:      # of a file that was not written by rollbox
+        return text.encode("utf-8", "replace").decode()
 
 
 def _pyarrow() -> Any:

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 #include "cli/private.h"
+#include "cli/shown.h"
 #include "cli/signals.h"
 
 static void fail_prefix(const struct options *options) {
@@ -19,12 +20,16 @@ static void fail_prefix(const struct options *options) {
 }
 
 int cli_fail(const struct options *options, const char *format, ...) {
+    auto_free char *line = NULL;
     va_list args;
 
     fail_prefix(options);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    if (vasprintf(&line, format, args) < 0)
+        line = NULL;
     va_end(args);
+    /* A guest's words, or those of a file that somebody sent, may be in it. */
+    shown_error(line ? line : "out of memory", line ? strlen(line) : strlen("out of memory"));
     fputc('\n', stderr);
     return CLI_EXIT_ERROR;
 }
@@ -36,7 +41,8 @@ int cli_fail_error(const struct options *options, const struct rollbox_error *er
         size_t length = strcspn(line, "\n");
 
         fail_prefix(options);
-        fprintf(stderr, "%.*s\n", (int)length, line);
+        shown_error(line, length);
+        fputc('\n', stderr);
         line += length + (line[length] == '\n');
     } while (*line);
     return CLI_EXIT_ERROR;

@@ -2,6 +2,8 @@
 #include "cli/play.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +15,9 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "cli/cli.h"
+#include "cli/policy.h"
+#include "cli/reach.h"
+#include "cli/signals.h"
 #include "client/files.h"
 
 /* A command that was started. */
@@ -58,7 +63,8 @@ static json_t *whole_policy(const struct play *play, const struct reader *reader
     json_object_foreach_safe(json_object_get(policy, "env"), next, key, value) {
         const char *variable = given(play->options, key);
 
-        if (!json_is_null(value))
+        /* A secret that was taken out of it is none either. */
+        if (!json_is_null(value) && !(play->redacted && json_is_string(value) && strstr(json_string_value(value), "[redacted")))
             continue;
         if (!variable) {
             error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENODATA, "arguments", "%s: the policy sets %.100s, whose value was not recorded; give it: --env %.100s=VALUE", play->name, key, key);
@@ -72,14 +78,36 @@ static json_t *whole_policy(const struct play *play, const struct reader *reader
     return policy;
 }
 
-/* A record is a file, which anybody may have written: what its policy would let commands do to the host is not done for the asking. */
-static int check_reach(const struct play *play, const json_t *policy, struct rollbox_error *error) {
-    const char *net = json_string_value(json_object_get(policy, "net"));
-    const char *reach = json_array_size(json_object_get(policy, "fs_shared")) ? "fs_shared" : net && !strcmp(net, "host") ? "net: host" : json_array_size(json_object_get(policy, "net_allow_hosts")) ? "net_allow_hosts" : NULL;
+/* Under the caller's own policy, or the record's, as far as that grants no more than the default or is trusted. */
+static int check_reach(const struct play *play, const char *policy, struct rollbox_error *error) {
+    auto_buf struct buf beyond = BUF_INIT;
 
-    if (!reach || options_has(play->options, OPTION_TRUST))
+    if (options_has(play->options, OPTION_TRUST))
         return 0;
-    return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy", "%s: its policy lets what is replayed reach the host (%s); use --trust if that is meant", play->name, reach);
+    if (reach_beyond_default(policy, strlen(policy), &beyond) < 0)
+        return no_memory(error);
+    return beyond.length ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EPERM, "policy", "%.200s: its policy grants more than the default one does: %.500s; use --trust if that is meant, or --policy FILE to say what may be used", play->name, beyond.data)
+                         : 0;
+}
+
+static int choose_policy(const struct play *play, const struct reader *reader, char **ret_text, struct rollbox_error *error) {
+    const char *own = options_text(play->options, OPTION_POLICY);
+    struct cli_policy given;
+
+    if (own) {
+        if (cli_policy_make(play->options, own, &given, error))
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "policy", "%.600s cannot be used", own);
+        *ret_text = TAKE_PTR(given.text);
+        cli_policy_done(&given);
+        return 0;
+    }
+    json_t *policy = whole_policy(play, reader, error);
+    auto_free char *text = policy ? json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    int r = !policy ? -EINVAL : text ? check_reach(play, text, error) : no_memory(error);
+    json_decref(policy);
+    if (r == 0)
+        *ret_text = TAKE_PTR(text);
+    return r;
 }
 
 int play_begin(struct play *play, const struct options *options, struct rollbox_engine *engine, const struct reader *reader, struct rollbox_error *error) {
@@ -91,12 +119,8 @@ int play_begin(struct play *play, const struct options *options, struct rollbox_
     play->redacted = json_array_size(json_object_get(redact, "names")) || json_array_size(json_object_get(redact, "patterns"));
     if (json_is_false(json_object_get(reader->header, "from_beginning")) && !json_is_object(json_object_get(reader->header, "parent")))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENOTSUP, "arguments", "%s: the record was begun after the sandbox had been used: what came before is not in it", play->name);
-    json_t *policy = play->snapshots ? whole_policy(play, reader, error) : NULL;
-    if (!policy)
-        return play->snapshots ? -EINVAL : no_memory(error);
-    auto_free char *text = json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS);
-    int r = text ? check_reach(play, policy, error) : no_memory(error);
-    json_decref(policy);
+    auto_free char *text = NULL;
+    int r = play->snapshots ? choose_policy(play, reader, &text, error) : no_memory(error);
     if (r < 0)
         return r;
     r = rollbox_prepare(engine, text, strlen(text), &plan, error);
@@ -116,11 +140,14 @@ int play_record(struct play *play, const struct reader *reader, int fd, struct r
     auto_free const char **names = strings_of(json_object_get(redact, "names"));
     auto_free const char **patterns = strings_of(json_object_get(redact, "patterns"));
     const json_int_t stream_bytes = json_integer_value(json_object_get(limits, "stream_bytes")), file_bytes = json_integer_value(json_object_get(limits, "file_bytes"));
+    struct stat st;
+    /* verify keeps it in memory. It is as large as the record, about, if it says the same. */
+    const uint64_t most = MAX(RECORD_FILE_BYTES, fstat(reader->fd, &st) == 0 && S_ISREG(st.st_mode) ? 2 * (uint64_t)st.st_size : 0);
     const struct rollbox_record_options options = {
         .size = sizeof options,
         .fd = fd,
         .stream_bytes = stream_bytes > 0 ? (uint64_t)stream_bytes : 0,
-        .file_bytes = file_bytes > 0 ? (uint64_t)file_bytes : 0,
+        .file_bytes = file_bytes > 0 ? MIN((uint64_t)file_bytes, most) : 0,
         .redact_names = names,
         .redact_patterns = patterns,
         .env_values = json_is_true(json_object_get(reader->header, "env_values")),
@@ -316,6 +343,27 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
     return start(play, step, &exec, error);
 }
 
+/* As rollbox_wait, but a signal ends it: a record may have a command that never ends. */
+static int wait_for(const struct play *play, struct rollbox_run *run, const struct rollbox_result **ret_result, struct rollbox_error *error) {
+    for (;;) {
+        struct pollfd polls[] = { { .fd = rollbox_engine_fd(play->engine), .events = POLLIN }, { .fd = signals_fd(), .events = POLLIN } };
+
+        rollbox_dispatch(play->engine);
+        int r = rollbox_wait(run, 0, ret_result);
+        if (r < 0 && r != -ETIMEDOUT)
+            return error_set(error, ROLLBOX_ERR_INTERNAL, -r, "run", "cannot collect a result: %s", strerror(-r));
+        if (r == 0)
+            return 0;
+        if (signals_caught())
+            return play_interrupted(error);
+        (void)poll(polls, ARRAY_SIZE(polls), -1);
+    }
+}
+
+int play_interrupted(struct rollbox_error *error) {
+    return error_set(error, ROLLBOX_ERR_CANCELLED, EINTR, "run", "interrupted");
+}
+
 int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error) {
     const struct rollbox_result *result;
 
@@ -329,9 +377,9 @@ int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error
             continue;           /* the sandbox' end cuts it short, as it did */
         if (played->cancelled)
             (void)rollbox_kill(played->run, ROLLBOX_OUTCOME_ERROR);
-        int r = rollbox_wait(played->run, -1, &result);
+        int r = wait_for(play, played->run, &result, error);
         if (r < 0)
-            return error_set(error, ROLLBOX_ERR_INTERNAL, -r, "run", "cannot collect a result: %s", strerror(-r));
+            return r;
         if (result->outcome == ROLLBOX_OUTCOME_ERROR && result->error.code == ROLLBOX_ERR_ENGINE_LOST) {
             if (error)
                 *error = result->error;
@@ -363,19 +411,31 @@ static int play_snapshot(struct play *play, const struct step *step, struct roll
 }
 
 /* The children's own records tell what became of them. */
-static int play_children(struct play *play, const struct step *step, const char *snapshot, size_t n, struct rollbox_sandbox **ret_first, struct rollbox_error *error) {
+static int play_children(struct play *play, const struct step *step, size_t kept, struct rollbox_sandbox **ret_kept, struct rollbox_error *error) {
+    const json_int_t count = json_integer_value(json_object_get(step->action, "count"));
+    const char *seed = json_string_value(json_object_get(step->action, "seed"));
+    const size_t n = count > 0 ? (size_t)count : 0;
+    const struct rollbox_fork_options fork = {
+        .size = sizeof fork,
+        .snapshot = ours(play, json_string_value(json_object_get(step->action, "snapshot"))),
+        .n = n,
+        .same_seed = !seed || strcmp(seed, "derived"),      /* a record that does not say comes from a version in which they had */
+    };
+
     auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
 
     if (n < 1 || n > 10000)
         return refuse(play, step, error, "a fork makes 1 to 10000 sandboxes");
     if (!made)
         return no_memory(error);
-    int r = rollbox_fork(play->sandbox, ours(play, snapshot), n, made, error);
+    if (ret_kept && kept >= n)
+        return refuse(play, step, error, "the sandbox to replay is none of the %zu that it made", n);
+    int r = rollbox_fork_with(play->sandbox, &fork, made, error);
     for (size_t i = 0; r >= 0 && i < n; i++)
-        if (i || !ret_first)
+        if (i != kept || !ret_kept)
             (void)rollbox_sandbox_close(made[i], NULL);
-    if (r >= 0 && ret_first)
-        *ret_first = made[0];
+    if (r >= 0 && ret_kept)
+        *ret_kept = made[kept];
     return r;
 }
 
@@ -453,7 +513,7 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     else if (!strcmp(step->kind, "reset"))
         r = rollbox_reset(play->sandbox, ours(play, snapshot), &own);
     else if (!strcmp(step->kind, "fork"))
-        r = play_children(play, step, snapshot, (size_t)MAX(json_integer_value(json_object_get(step->action, "count")), (json_int_t)0), NULL, &own);
+        r = play_children(play, step, 0, NULL, &own);
     else
         r = refuse(play, step, &own, "a %.30s %s", step->kind,
                    !strcmp(step->kind, "commit") ? "changes the host" : !strcmp(step->kind, "signal") ? "comes at a moment that is not recorded" : "is nothing that this version knows");
@@ -465,15 +525,14 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     return r;
 }
 
-int play_fork(struct play *play, const struct step *step, struct rollbox_error *error) {
-    const char *asked = json_string_value(json_object_get(step->action, "snapshot"));
+int play_fork(struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error) {
     struct rollbox_sandbox *child = NULL;
 
     if (strcmp(step->kind, "fork"))
         return refuse(play, step, error, "the record to replay was begun by a fork there, and this is none");
     int r = play_settle(play, step->begun_at, error);
     if (r == 0)
-        r = play_children(play, step, asked, 1, &child, error);
+        r = play_children(play, step, (size_t)index, &child, error);
     if (r < 0)
         return r;
     for (size_t i = 0; i < play->n_runs; i++)

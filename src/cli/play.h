@@ -28,7 +28,7 @@ struct play {
     json_t *snapshots;          /* ids of the record to ours */
 };
 
-/* A new sandbox as the header says. 0; or negative with *error filled. play_done also on failure. */
+/* A new sandbox as the header says, under the caller's --policy or the record's, if that grants no more than the default or --trust is given. 0; or negative with *error filled. play_done also on failure. */
 int play_begin(struct play *play, const struct options *options, struct rollbox_engine *engine, const struct reader *reader, struct rollbox_error *error);
 
 /* Records it to `fd` by the same rules as the trajectory that is played. */
@@ -37,11 +37,14 @@ int play_record(struct play *play, const struct reader *reader, int fd, struct r
 /* Does what the step did. INVALID_ARGUMENT: it cannot be done again, and why. An error that the step had, too, is none. */
 int play_step(struct play *play, const struct step *step, struct rollbox_error *error);
 
-/* Goes on as a child of the fork that this step of a parent's record was, in place of the parent. */
-int play_fork(struct play *play, const struct step *step, struct rollbox_error *error);
+/* Goes on as a child (from 0) of the fork that this step of a parent's record was, in place of the parent. */
+int play_fork(struct play *play, const struct step *step, uint64_t index, struct rollbox_error *error);
 
 /* Waits for those commands that were among the first `n_ended` steps to end; UINT64_MAX: for all but those that the sandbox' end ended. */
 int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error);
+
+/* Fills *error: a signal came. */
+int play_interrupted(struct rollbox_error *error);
 struct rollbox_sandbox *play_take_sandbox(struct play *play);
 void play_done(struct play *play);
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,6 +38,11 @@ static int open_for_record(const struct options *options, const char *path, int 
 
     if (fd < 0 || fstat(fd, &st) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot open it for a trajectory: %s", path, errno == ENXIO ? "nobody reads that pipe" : strerror(errno));
+    /* Held by whoever has this open file, so for as long as the recorder writes. Where a file system has no locks, there is none. */
+    if (S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBUSY, "arguments", "%.600s: another sandbox is recorded to it", path);
+    if (fstat(fd, &st) < 0)
+        return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot look at it: %s", path, strerror(errno));
     if (S_ISREG(st.st_mode) && st.st_size && !options_has(options, OPTION_OVERWRITE))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "%.600s: there is something in it already; remove it, or use --force", path);
     if (S_ISREG(st.st_mode) && st.st_size && ftruncate(fd, 0) < 0)

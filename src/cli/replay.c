@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -69,16 +70,12 @@ static uint64_t count_lines(int fd) {
     return lines > 2 ? lines - 2 : lines ? 1 : 0;
 }
 
-static int interrupted(struct rollbox_error *error) {
-    return error_set(error, ROLLBOX_ERR_CANCELLED, EINTR, "run", "interrupted");
-}
-
 static int play_steps(struct play *play, struct reader *reader, struct progress *progress, uint64_t *ret_steps, struct rollbox_error *error) {
     struct step *step;
     int r;
 
     while ((r = reader_next(reader, &step, error)) > 0) {
-        r = signals_caught() ? interrupted(error) : play_step(play, step, error);
+        r = signals_caught() ? play_interrupted(error) : play_step(play, step, error);
         step_free(step);
         if (r < 0)
             return r;
@@ -93,7 +90,7 @@ static int play_steps(struct play *play, struct reader *reader, struct progress 
 static int play_parent(struct play *play, struct reader *reader, const json_t *child, struct rollbox_error *error) {
     const json_t *of = json_object_get(child, "parent");
     const char *id = json_string_value(json_object_get(json_object_get(reader->header, "sandbox"), "id")), *wanted = json_string_value(json_object_get(of, "id"));
-    uint64_t fork = (uint64_t)json_integer_value(json_object_get(of, "step"));
+    uint64_t fork = (uint64_t)json_integer_value(json_object_get(of, "step")), index = (uint64_t)json_integer_value(json_object_get(of, "index"));
     bool found = false;
     struct step *step;
     int r = 0;
@@ -103,7 +100,7 @@ static int play_parent(struct play *play, struct reader *reader, const json_t *c
                          wanted ? wanted : "of none");
     while (r >= 0 && !found && (r = reader_next(reader, &step, error)) > 0) {
         found = step->number == fork;
-        r = signals_caught() ? interrupted(error) : found ? play_fork(play, step, error) : play_step(play, step, error);
+        r = signals_caught() ? play_interrupted(error) : found ? play_fork(play, step, index, error) : play_step(play, step, error);
         step_free(step);
     }
     if (r >= 0 && !found)
@@ -180,6 +177,24 @@ int replay_all(const struct options *options, struct rollbox_engine *engine, str
     return status;
 }
 
+/* --force would empty what is to be read. */
+static int check_other(const struct options *options, const char *to, const char *from) {
+    struct stat a, b;
+
+    if (stat(to, &a) == 0 && stat(from, &b) == 0 && S_ISREG(a.st_mode) && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+        return cli_fail(options, "%s: it is what is to be replayed (%s); the new trajectory needs a file of its own", to, from);
+    return 0;
+}
+
+static int check_output(const struct options *options, const char *to) {
+    int status = check_other(options, to, options->rest[0]);
+
+    for (size_t i = 0; i < options->n_uses && !status; i++)
+        if (options->uses[i].option->id == OPTION_PARENT)
+            status = check_other(options, to, options->uses[i].value);
+    return status;
+}
+
 static int replay(const struct options *options, struct reader *reader, int fd, const char *path) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_engine *engine;
@@ -207,7 +222,9 @@ int cmd_replay(const struct options *options) {
     if (!path)
         return cli_fail(options, "where to is missing: rollbox replay -o FILE %s", options->rest[0]);
     private_start(options);
-    int status = replay_read(options, options->rest[0], &from, &reader);
+    int status = check_output(options, path);
+    if (!status)
+        status = replay_read(options, options->rest[0], &from, &reader);
     if (status)
         return status;
     status = record_open(options, path, &fd);

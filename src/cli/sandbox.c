@@ -94,7 +94,8 @@ static int fork_from(struct call *call, const char *snapshot) {
     const char *record = options_text(call->options, OPTION_RECORD);
     if (record && n > 1 && !strstr(record, "{name}"))
         return fail(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--record: several sandboxes need a file each; put {name} into its name");
-    int r = rollbox_fork(call->sandbox, snapshot, n, made, &call->error);
+    const struct rollbox_fork_options fork = { .size = sizeof fork, .snapshot = snapshot, .n = n, .same_seed = options_has(call->options, OPTION_SAME_SEED) };
+    int r = rollbox_fork_with(call->sandbox, &fork, made, &call->error);
     if (r < 0)
         return r;
     for (size_t i = 0; r >= 0 && i < n; i++)

@@ -44,6 +44,16 @@ void shown_text(const char *text) {
     print_escaped(text, "");
 }
 
+void shown_error(const char *text, size_t length) {
+    auto_free char *copy = strndup(text, length);
+    auto_buf struct buf shown = BUF_INIT;
+
+    if (copy)
+        escape(&shown, copy, "\t");
+    if (shown.length)
+        fwrite(shown.data, 1, shown.length, stderr);
+}
+
 void shown_line(const char *text) {
     shown_text(text);
     putchar('\n');

@@ -22,6 +22,9 @@ struct shown_column {
 void shown_text(const char *text);
 void shown_line(const char *text);
 
+/* The first bytes of a text on standard error. */
+void shown_error(const char *text, size_t length);
+
 /* An array of objects, a line each below the titles, in columns. Numbers stand on the right. */
 void shown_table(const json_t *rows, const struct shown_column *columns, size_t n_columns);
 

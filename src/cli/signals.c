@@ -10,7 +10,7 @@
 #include "base/cleanup.h"
 
 static const int caught_signals[] = { SIGINT, SIGTERM, SIGHUP };
-static int wake_fd = -EBADF;
+static int wake_fd = -EBADF, ready_fd = -EBADF;
 static volatile sig_atomic_t first;
 
 static void handler(int number) {
@@ -31,6 +31,7 @@ int signals_catch(void) {
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return -errno;
     wake_fd = fds[1];
+    ready_fd = fds[0];
     for (size_t i = 0; i < ARRAY_SIZE(caught_signals); i++) {
         struct sigaction old;
 
@@ -40,6 +41,10 @@ int signals_catch(void) {
     }
     signal(SIGPIPE, SIG_IGN);
     return fds[0];
+}
+
+int signals_fd(void) {
+    return ready_fd;
 }
 
 int signals_caught(void) {

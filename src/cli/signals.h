@@ -9,6 +9,9 @@
 /* Starts catching, and ignores SIGPIPE. Returns the descriptor that polls readable after a signal, or -errno. Call once the engine is open. */
 int signals_catch(void);
 
+/* That descriptor; -EBADF before. */
+int signals_fd(void);
+
 /* The first signal caught; 0 if none. */
 int signals_caught(void);
 

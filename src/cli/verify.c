@@ -50,6 +50,16 @@ static int open_one(const struct options *options, struct pair *pair, int i, con
     return status;
 }
 
+/* The same of a descriptor. */
+static int open_read(const struct options *options, struct pair *pair, int i, int take_fd, const char *path, const char *name) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+
+    pair->fds[i] = take_fd;
+    pair->open[i] = true;
+    pair->names[i] = name;
+    return reader_open(&pair->readers[i], take_fd, path, &error) < 0 ? cli_fail_error(options, &error) : 0;
+}
+
 /* A memory file, whose beginning is read once it is written. */
 static int open_memory(const struct options *options, int *ret_fd) {
     *ret_fd = memfd_create("rollbox-trajectory", MFD_CLOEXEC);
@@ -73,11 +83,11 @@ static int next(const struct options *options, struct reader *reader, struct ste
 }
 
 /* 0 and whether they part; or an exit status after a line. */
-static int compare(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, uint64_t *ret_equal) {
+static int compare(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, uint64_t *ret_equal, uint64_t *ret_partial) {
     const json_t *headers[2] = { pair->readers[0].header, pair->readers[1].header };
     int status = 0;
 
-    *ret_equal = 0;
+    *ret_equal = *ret_partial = 0;
     *ret_diverged = false;
     if (!json_equal(json_object_get(headers[0], "policy_sha256"), json_object_get(headers[1], "policy_sha256")))
         cli_fail(options, "the two were made under different policies");
@@ -93,6 +103,7 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
             status = cli_fail(options, "out of memory");
         *ret_diverged = r > 0;
         *ret_equal += !status && !is_end && r == 0;
+        *ret_partial += !status && !is_end && r == 0 && (compare_is_partial(steps[0]) || compare_is_partial(steps[1]));
         for (int i = 0; i < 2; i++)
             step_free(steps[i]);
         if (is_end)
@@ -160,12 +171,14 @@ static int tell(const struct options *options, const struct pair *pair, bool div
 static int conclude(const struct options *options, struct pair *pair) {
     struct divergence divergence = { 0 };
     bool diverged;
-    uint64_t n_equal;
+    uint64_t n_equal, n_partial;
 
-    int status = compare(options, pair, &diverged, &divergence, &n_equal);
+    int status = compare(options, pair, &diverged, &divergence, &n_equal, &n_partial);
     if (status)
         return status;
-    unsigned warnings = 0;
+    unsigned warnings = n_partial != 0;
+    if (n_partial)
+        cli_fail(options, "%" PRIu64 " of the equal steps had a content that was withheld: of that nothing is known but its length", n_partial);
     for (int i = 0; i < 2; i++)
         warnings += replay_warn(options, &pair->readers[i]);
     status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, n_equal, !warnings) : tell(options, pair, diverged, &divergence, n_equal);
@@ -192,7 +205,12 @@ static int against_record(const struct options *options, struct pair *pair) {
     int status = replay_read(options, options->rest[0], &from, &reader);
     if (status)
         return status;
-    status = open_memory(options, &memory);
+    /* The same file both times, whatever has its name by then. */
+    const bool seekable = lseek(from, 0, SEEK_CUR) >= 0;
+    if (!seekable)
+        status = cli_fail(options, "%s: it is read twice, which a pipe cannot be: save it to a file", options->rest[0]);
+    if (!status)
+        status = open_memory(options, &memory);
     if (!status && cli_engine_open(options, &engine, &error) < 0)
         status = outcome_fail(options, &error);
     else if (!status) {
@@ -200,8 +218,10 @@ static int against_record(const struct options *options, struct pair *pair) {
         rollbox_engine_close(engine);
     }
     reader_done(&reader);
+    if (!status && lseek(from, 0, SEEK_SET) < 0)
+        status = cli_fail(options, "%s: cannot read it again: %s", options->rest[0], strerror(errno));
     if (!status)
-        status = open_one(options, pair, 0, options->rest[0], "record");
+        status = open_read(options, pair, 0, TAKE_FD(from), options->rest[0], "record");
     return status ? status : open_written(options, pair, 1, memory, "replay");
 }
 
@@ -241,8 +261,8 @@ static int check_operands(const struct options *options) {
     for (size_t i = 0; i < options->n_uses && !is_twice; i++) {
         const struct option *option = options->uses[i].option;
 
-        if ((option->policy_key || option->id == OPTION_POLICY) && option->id != OPTION_ENV)
-            return cli_fail(options, "--%s: the record has its policy; policy options are for --twice", option->name);
+        if (option->policy_key && option->id != OPTION_ENV)
+            return cli_fail(options, "--%s: the record has its policy, or --policy is another; single options are for --twice", option->name);
     }
     if (!is_twice && options->n_rest > 2)
         return cli_fail(options, "one record, or two, are compared; a command needs --twice before it: rollbox verify --twice -- COMMAND");

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <regex.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/pattern.h"
 #include "client/client.h"
 #include "client/sandbox.h"
 
@@ -29,23 +29,13 @@ static int add_names(struct buf *to, const char *const *names, struct rollbox_er
     return 0;
 }
 
-/* The engine's recorder compiles them again; here is who can be told. */
+/* The engine's recorder checks and compiles them again; here is who can be told. */
 static int add_patterns(struct buf *to, const char *const *patterns, struct rollbox_error *error) {
-    for (; patterns && *patterns; patterns++) {
-        const char *reference = *patterns;
-        char why[200];
-        regex_t regex;
+    char why[PATTERN_WHY];
 
-        while ((reference = strchr(reference, '\\')) && reference[1] && !(reference[1] >= '1' && reference[1] <= '9'))
-            reference += 2;
-        if (!**patterns || (reference && reference[1]))
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redact_patterns: \"%.100s\" %s", *patterns, **patterns ? "has a back reference, with which guests could choose how long matching takes" : "is empty");
-        int r = regcomp(&regex, *patterns, REG_EXTENDED | REG_NOSUB);
-        if (r) {
-            regerror(r, &regex, why, sizeof why);
-            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redact_patterns: \"%.100s\" is no extended regular expression (regex(7)): %s", *patterns, why);
-        }
-        regfree(&regex);
+    for (; patterns && *patterns; patterns++) {
+        if (pattern_check(*patterns, why) < 0)
+            return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redact_patterns: \"%.100s\" %s", *patterns, why);
         wire_add_text(to, TAG_RULE_PATTERN, *patterns);
     }
     return 0;

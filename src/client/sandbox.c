@@ -465,16 +465,27 @@ static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size
 
 ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, struct rollbox_sandbox **ret_sandboxes,
                                 struct rollbox_error *error) {
+    const struct rollbox_fork_options options = { .size = sizeof options, .snapshot = snapshot, .n = n };
+
+    return rollbox_fork_with(sandbox, &options, ret_sandboxes, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_fork_with(struct rollbox_sandbox *sandbox, const struct rollbox_fork_options *options, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     auto_free char *json = NULL;
 
+    if (!sandbox || !options || options->size != sizeof *options)
+        return request_invalid(error, "sandbox and options must be given, and options.size be sizeof(struct rollbox_fork_options)");
+    const size_t n = options->n;
     if (n < 1 || n > FORKS_MAX || !ret_sandboxes)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "n is %zu; 1 to %d sandboxes can be forked at once", n, FORKS_MAX);
     sandbox_begin(&message, sandbox, VERB_FORK);
-    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    int r = add_snapshot(&message, TAG_SNAPSHOT, options->snapshot, "snapshot", error);
     if (r < 0)
         return r;
     wire_add_u64(&message, TAG_NUMBER, n);
+    if (options->same_seed)
+        wire_add_u64(&message, TAG_SAME_SEED, 1);
     r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
     if (r < 0)
         return r;

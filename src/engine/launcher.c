@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/session.h"
+#include "policy/determinism.h"
 
 /* Host ids far above those that distributions and container tools hand out (subuids end below 2^30). */
 #define FIRST_ID_BASE 0x60000000u
@@ -306,6 +307,13 @@ int launcher_create(struct launcher *launcher, struct box *box, int box_socket) 
     }
     if (launcher->program->plan->affinity)
         add_affinity(&message, (unsigned)launcher->program->plan->affinity);
+    if (box->session && box->session->has_own_seed) {
+        char uuid[CHANCE_UUID_BYTES];
+
+        determinism_uuid(box->session->seed, uuid);
+        wire_add_u64(&message, GUEST_SEED, box->session->seed);
+        wire_add_text(&message, GUEST_UUID, uuid);
+    }
     fds[n++] = box_socket;
     if (box->netns >= 0) {
         fds[n++] = box->netns;

@@ -128,6 +128,7 @@ enum protocol_tag {
     TAG_BYTES,                  /* u64: moved */
     TAG_FILES,                  /* u64: moved; of RECORD: changed files are noted with each snapshot */
     TAG_DIGESTS,                /* u64: of changed files */
+    TAG_SAME_SEED,              /* u64: forks have their parent's random_seed, not one each */
 };
 
 #endif

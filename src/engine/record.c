@@ -272,12 +272,14 @@ static void add_action(const struct record *record, const struct run *run, struc
 }
 
 static void add_stream(struct output *output, const char *key, const char *key_cut, struct buf *to, int *fds, size_t *n_fds, uint64_t *bytes) {
+    wire_add_text(to, RECORD_KEY, key);
+    if (output->truncated)
+        wire_add(to, RECORD_CUT, NULL, 0);
     if (output->spool < 0) {
-        wire_add_text(to, RECORD_KEY, key);
         wire_add(to, RECORD_CONTENT, output->head.data, output->head.length);
     } else {
         to->failed |= output_seal(output) < 0;
-        add_value(to, key, RECORD_CONTENT_FD, output->total);
+        wire_add_u64(to, RECORD_CONTENT_FD, output->total);
         fds[(*n_fds)++] = output->spool;
         *bytes += output->total;
     }
@@ -359,11 +361,20 @@ static void add_work(const struct work *work, struct buf *to) {
         add_text(to, "name", work->recorded_name[0] ? work->recorded_name : NULL);
     if (work->verb == VERB_FORK)
         add_value(to, "count", RECORD_NUMBER, work->count);
+    if (work->verb == VERB_FORK && work->session->program->policy->have_seed)
+        add_word(to, "seed", work->same_seed ? "same" : "derived");
     if (work->verb == VERB_COMMIT) {
         add_text(to, "path", work->path);
         add_value(to, "force", RECORD_FLAG, work->force);
     }
     close_part(to);
+}
+
+static void add_seed(const struct session *session, struct buf *to) {
+    if (session->program->policy->have_seed)
+        add_value(to, "random_seed", RECORD_NUMBER, session->seed);
+    else
+        add_none(to, "random_seed");
 }
 
 static void add_children(const struct work *work, struct buf *to) {
@@ -375,6 +386,7 @@ static void add_children(const struct work *work, struct buf *to) {
         record_name(work->made[i]->engine, work->made[i]->number, id, sizeof id);
         add_word(to, "id", id);
         add_word(to, "name", work->made[i]->name);
+        add_seed(work->made[i], to);
         close_part(to);
     }
     close_part(to);
@@ -549,6 +561,7 @@ static void add_header(struct session *session, const struct record *record, str
         open_part(to, "parent", RECORD_OBJECT);
         add_word(to, "id", id);
         add_status(to, "step", session->parent_step != 0, (int)session->parent_step);
+        add_value(to, "index", RECORD_NUMBER, session->fork_index);
         add_word(to, "snapshot", session->parent_snapshot[0] ? session->parent_snapshot : NULL);
         close_part(to);
     } else {
@@ -557,10 +570,7 @@ static void add_header(struct session *session, const struct record *record, str
     /* Of one that was used before, a replay would begin elsewhere. */
     add_value(to, "from_beginning", RECORD_FLAG, !session->was_used);
     add_value(to, "time_ns", RECORD_NUMBER, (uint64_t)clock_real_ns());
-    if (policy->have_seed)
-        add_value(to, "random_seed", RECORD_NUMBER, policy->random_seed);
-    else
-        add_none(to, "random_seed");
+    add_seed(session, to);
     add_word(to, "time_start", policy->time_start);
     add_word(to, "time_mode", policy->time_start ? policy->time_mode == POLICY_TIME_VIRTUAL ? "virtual" : "offset" : NULL);
     if (program->image) {

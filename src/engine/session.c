@@ -78,6 +78,7 @@ struct session *session_new(struct engine *engine, struct program *program, stru
     session->program = program;
     session->client = client;
     session->number = ++engine->next_session;
+    session->seed = program->policy->random_seed;
     session->family = family;
     session->base = base;
     session->at = node_get(base);
@@ -290,7 +291,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     size_t n = node_chain(session->base, layers, GUEST_MAX_LAYERS);
     if (n > GUEST_MAX_LAYERS)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "the layers of the sandbox could not be merged for want of memory; drop snapshots or close sandboxes");
-    struct box *box = n ? NULL : box_take_spare(session->program, true);
+    struct box *box = n || session->has_own_seed ? NULL : box_take_spare(session->program, true);
     bool was_spare = box;
     int r = box ? 0 : box_new(session->program, session, &box, error);
     if (r < 0)
@@ -489,7 +490,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 
 struct ask {
     uint64_t verb, plan, idle, ttl, lifetime, number, scope, terminal;
-    bool detached, textual, force, digests;
+    bool detached, textual, force, digests, same_seed;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
 };
@@ -520,6 +521,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_SCOPE: ask->scope = number; break;
         case TAG_TERMINAL: ask->terminal = number; break;
         case TAG_DETACHED: ask->detached = number; break;
+        case TAG_SAME_SEED: ask->same_seed = number; break;
         case TAG_TEXTUAL: ask->textual = number; break;
         case TAG_FORCE: ask->force = number; break;
         case TAG_DIGESTS: ask->digests = number; break;
@@ -596,6 +598,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->textual = ask->textual;
     work->force = ask->force;
     work->digests = ask->digests;
+    work->same_seed = ask->same_seed;
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;
     work->path = ask->path ? strdup(ask->path) : NULL;

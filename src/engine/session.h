@@ -81,6 +81,9 @@ struct session {
     struct record *record;      /* record.c; NULL: it is not recorded */
     uint64_t parent, parent_step;       /* of a fork: its origin's number, and the step of that; 0 */
     char parent_snapshot[32];
+    unsigned fork_index;        /* it was the n-th child of that step */
+    uint64_t seed, n_forked;    /* random_seed, the policy's unless has_own_seed; how many children it has had, whose seeds follow */
+    bool has_own_seed;
     bool was_used;              /* something was done in it that a record begun now has not */
     struct work *fork;          /* of another session: that made this one and waits for its box */
     struct list works;          /* struct work.node; the first is under way */
@@ -118,6 +121,7 @@ struct work {
     struct node *from, *to;     /* references */
     char *name, *path;
     unsigned count;
+    bool same_seed;             /* FORK: not one for each */
     bool textual, force, digests;
     int fd;                     /* of EXPORT */
     struct session **made;      /* FORK */

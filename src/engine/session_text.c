@@ -91,6 +91,10 @@ void session_text(struct session *session, struct buf *to) {
                (unsigned long long)session->program->policy->max_disk_bytes, processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
     buf_add_text(to, "\"policy\": ");
     buf_add(to, session->program->key, session->program->text_length);     /* as it was given, and found to be JSON */
+    if (session->program->policy->have_seed)
+        buf_printf(to, ", \"random_seed\": %llu", (unsigned long long)session->seed);
+    else
+        buf_add_text(to, ", \"random_seed\": null");
     buf_add_text(to, ", \"record\": ");
     record_text(session, to);
     buf_printf(to, ", \"pid\": %d, \"isolation\": %s, \"execs\": [", session->box ? (int)session->box->pid : 0, session->program->isolation);

@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/chance.h"
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "engine/session.h"
@@ -439,6 +440,8 @@ static void make_forks(struct work *work) {
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
         return;
     }
+    const uint64_t before = session->n_forked;
+    session->n_forked += work->count;
     for (unsigned i = 0; i < work->count; i++) {
         struct session *made = session_new(session->engine, session->program, session->client ? work->client : NULL, NULL, session->family, work->to, &error);
 
@@ -449,6 +452,9 @@ static void make_forks(struct work *work) {
         made->since_ns = session->since_ns;
         made->parent = session->number;
         made->parent_step = session->record ? work->step : 0;
+        made->fork_index = i;
+        made->seed = work->same_seed ? session->seed : chance_fork(session->seed, before + i);
+        made->has_own_seed = session->program->policy->have_seed && (session->has_own_seed || !work->same_seed);
         snprintf(made->parent_snapshot, sizeof made->parent_snapshot, "%s", work->to->id);
         made->idle_ms = session->idle_ms;
         made->ttl_ms = session->ttl_ms;

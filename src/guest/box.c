@@ -228,6 +228,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return r;
     if ((r = leave_template(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
+    if (box->uuid && (r = seed_setup(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
     r = enter_user_namespace(plan, box->outer_id, proc_self, proc_sys);
     close(proc_self);
     close(proc_sys);

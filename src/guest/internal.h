@@ -45,6 +45,8 @@ struct box {
     int root;                   /* and that */
     int ruleset;                /* Landlock; -1 */
     int home;                   /* isolation process: the directory of its private files; -1 */
+    uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */
+    const char *uuid;
 };
 
 /* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
@@ -63,6 +65,9 @@ extern uint32_t idmap_base;     /* the first id of the launcher's range */
 
 /* box.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */
 int box_setup(struct box *box, struct guest_fault *fault);
+
+/* seed.c: the sandbox' own seed, once it is in its own root. 0 or -errno. */
+int seed_setup(const struct box *box);
 
 /* Puts the plan's filter on the calling process. */
 int box_install_filter(const struct plan *plan);

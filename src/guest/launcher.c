@@ -243,6 +243,10 @@ static int take_fields(const struct wire_message *message, struct box *box) {
             return -EBADMSG;
         if (field.tag == GUEST_ENTRIES && wire_u64(&field, &box->entries) < 0)
             return -EBADMSG;
+        if (field.tag == GUEST_SEED && wire_u64(&field, &box->seed) < 0)
+            return -EBADMSG;
+        if (field.tag == GUEST_UUID)
+            box->uuid = wire_text(&field);
         if (field.tag == GUEST_PARTS && field.length == box->n_layers * sizeof box->parts[0])
             memcpy(box->parts, field.data, field.length);
         if (field.tag == GUEST_HOME && process_set_home(wire_text(&field)) < 0)

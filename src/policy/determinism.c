@@ -20,7 +20,6 @@
 #include "base/chacha.h"
 
 /* What the bytes are for. Below 16 are those of guest/determinism.c. */
-enum { PURPOSE_UUID = 16, PURPOSE_URANDOM };
 
 #if defined(__x86_64__)
 
@@ -274,17 +273,8 @@ void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nano
 void determinism_uuid(uint64_t seed, char *ret_text) {
     uint8_t b[CHACHA_BLOCK];
 
-    chacha_block(seed, 0, PURPOSE_UUID, 0, b);
+    chacha_block(seed, 0, CHANCE_UUID, 0, b);
     b[6] = (b[6] & 0x0f) | 0x40;
     b[8] = (b[8] & 0x3f) | 0x80;
-    snprintf(ret_text, 38, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-}
-
-void determinism_bytes(uint64_t seed, uint8_t *ret_bytes, size_t length) {
-    uint8_t block[CHACHA_BLOCK];
-
-    for (size_t at = 0; at < length; at += sizeof block) {
-        chacha_block(seed, 0, PURPOSE_URANDOM, (uint32_t)(at / sizeof block), block);
-        memcpy(ret_bytes + at, block, length - at < sizeof block ? length - at : sizeof block);
-    }
+    snprintf(ret_text, CHANCE_UUID_BYTES, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x\n", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }

@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/chance.h"
+
 #define DETERMINISM_MAX_INSTRUCTIONS 256
 #define DETERMINISM_URANDOM_BYTES (1u << 20)
 
@@ -21,8 +23,5 @@ void determinism_time(const char *text, int64_t *ret_seconds, uint32_t *ret_nano
 
 /* The text of a random uuid (version 4) and its newline, with NUL: 38 bytes. */
 void determinism_uuid(uint64_t seed, char *ret_text);
-
-/* What /dev/urandom holds. */
-void determinism_bytes(uint64_t seed, uint8_t *ret_bytes, size_t length);
 
 #endif

@@ -428,7 +428,7 @@ static void add_chance(struct compiler *c) {
     determinism_uuid(c->plan.seed, uuid);
     file(c, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", uuid, 0444);
     if (bytes) {
-        determinism_bytes(c->plan.seed, bytes, DETERMINISM_URANDOM_BYTES);
+        chance_bytes(c->plan.seed, 0, bytes, DETERMINISM_URANDOM_BYTES);
         op.source = text_bytes(c, (const char *)bytes, DETERMINISM_URANDOM_BYTES);
     } else {
         c->texts.failed = true;

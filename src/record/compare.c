@@ -298,6 +298,24 @@ static bool is_content(const json_t *value) {
 
 static int compare_values(const json_t *a, const json_t *b, const char *where, struct divergence *divergence);
 
+/* Keys may be others' words, of any length: what is no plain character is '?'. */
+static void add_plain(char *to, size_t size, const char *text) {
+    size_t at = strlen(to);
+
+    for (; *text && at + 1 < size; text++)
+        if (((unsigned char)*text & 0xc0) != 0x80)
+            to[at++] = *text >= ' ' && *text < 127 ? *text : '?';
+    to[at] = '\0';
+}
+
+static const char *below(const char *where, const char *key, char *path, size_t size) {
+    path[0] = '\0';
+    add_plain(path, size, where);
+    add_plain(path, size, *where ? "." : "");
+    add_plain(path, size, key);
+    return path;
+}
+
 static int compare_objects(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
     char path[sizeof divergence->where];
     const char *key;
@@ -305,16 +323,13 @@ static int compare_objects(const json_t *a, const json_t *b, const char *where, 
     int r = 0;
 
     json_object_foreach((json_t *)a, key, value) {
-        snprintf(path, sizeof path, "%s%s%.60s", where, *where ? "." : "", key);
-        r = compare_values(value, json_object_get(b, key), path, divergence);
+        r = compare_values(value, json_object_get(b, key), below(where, key, path, sizeof path), divergence);
         if (r)
             return r;
     }
     json_object_foreach((json_t *)b, key, value)
-        if (!json_object_get(a, key)) {
-            snprintf(path, sizeof path, "%s%s%.60s", where, *where ? "." : "", key);
-            return note(divergence, path, NULL, value);
-        }
+        if (!json_object_get(a, key))
+            return note(divergence, below(where, key, path, sizeof path), NULL, value);
     return 0;
 }
 
@@ -334,6 +349,26 @@ static int compare_values(const json_t *a, const json_t *b, const char *where, s
             return r;
     }
     return 0;
+}
+
+static bool holds_withheld(const json_t *value) {
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    if (json_is_true(json_object_get(value, "withheld")))
+        return true;
+    json_object_foreach((json_t *)value, key, item)
+        if (holds_withheld(item))
+            return true;
+    json_array_foreach(value, i, item)
+        if (holds_withheld(item))
+            return true;
+    return false;
+}
+
+bool compare_is_partial(const struct step *step) {
+    return step && (holds_withheld(step->action) || holds_withheld(step->observation));
 }
 
 static bool is_cancelled(const struct step *step) {
@@ -357,7 +392,7 @@ int compare_steps(const struct step *a, const struct step *b, struct divergence 
     struct divergence divergence = { .step = a ? a->number : b->number };
     int r;
 
-    snprintf(divergence.kind, sizeof divergence.kind, "%s", a ? a->kind : b->kind);
+    add_plain(divergence.kind, sizeof divergence.kind, a ? a->kind : b->kind);
     if (!a || !b)
         r = note(&divergence, "step", a ? a->action : NULL, b ? b->action : NULL);
     else if (a->number != b->number)

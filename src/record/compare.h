@@ -7,7 +7,7 @@
 
 struct divergence {
     uint64_t step;
-    char kind[32];              /* of the step's action */
+    char kind[32];              /* of the step's action; plain characters, as in `where` */
     char where[128];            /* "stdout", "exit_code", "action.argv[1]", ... */
     int64_t offset;             /* the first byte that differs; -1: it is no text, or lies beyond what was kept */
     struct buf values[2];       /* what each has there, a short excerpt, as JSON */
@@ -17,6 +17,8 @@ struct divergence {
 
 /* 1: *ret_divergence is filled, for divergence_done; 0: the steps are equal; -ENOMEM. Either may be NULL: it is not there. */
 int compare_steps(const struct step *a, const struct step *b, struct divergence *ret_divergence);
+/* Is there a content of which nothing was kept, not its digest either? Of that equal steps may differ. */
+bool compare_is_partial(const struct step *step);
 void divergence_done(struct divergence *divergence);
 
 #endif

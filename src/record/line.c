@@ -34,7 +34,7 @@ static json_t *others_text(const struct line_options *options, const char *data,
 
     if (!rules_any(options->rules))
         return text_or_base64(data, length);
-    int r = rules_apply(options->rules, data, length, &clean);
+    int r = rules_apply(options->rules, data, length, false, &clean);
     if (r == -EFBIG)
         return json_string("[withheld]");
     return r < 0 || buf_failed(&clean) ? NULL : text_or_base64(clean.data, clean.length);
@@ -84,19 +84,19 @@ static json_t *withheld(uint64_t length) {
     return json_pack("{s:I, s:b}", "bytes", (json_int_t)MIN(length, (uint64_t)INT64_MAX), "withheld", 1);
 }
 
-static json_t *clean_content(const struct line_options *options, const char *data, size_t length) {
+static json_t *clean_content(const struct line_options *options, const char *data, size_t length, bool is_cut) {
     auto_buf struct buf clean = BUF_INIT;
 
     if (!rules_any(options->rules))
         return content_of(options, data, length);
-    int r = length > REDACT_MOST ? -EFBIG : rules_apply(options->rules, data, length, &clean);
+    int r = length > REDACT_MOST ? -EFBIG : rules_apply(options->rules, data, length, is_cut, &clean);
     if (r == -EFBIG)
         return withheld(length);
     return r < 0 || buf_failed(&clean) ? NULL : content_of(options, clean.data, clean.length);
 }
 
 /* By pread: whoever else holds the descriptor has its offset, and may make the file shorter. */
-static json_t *content_of_fd(const struct line_options *options, int fd, uint64_t length) {
+static json_t *content_of_fd(const struct line_options *options, int fd, uint64_t length, bool is_cut) {
     auto_buf struct buf head = BUF_INIT;
     struct sha256_ctx context;
     char hex[RECORD_DIGEST_HEX + 1];
@@ -116,7 +116,7 @@ static json_t *content_of_fd(const struct line_options *options, int fd, uint64_
     if (n < 0 || done >= HASH_MOST || (rules_any(options->rules) && done > REDACT_MOST))
         return withheld(length == UINT64_MAX ? done : length);
     if (rules_any(options->rules))
-        return clean_content(options, head.data, head.length);
+        return clean_content(options, head.data, head.length, is_cut);
     json_t *content = json_pack("{s:I}", "bytes", (json_int_t)done);
     if (!content)
         return NULL;
@@ -126,33 +126,77 @@ static json_t *content_of_fd(const struct line_options *options, int fd, uint64_
     return content;
 }
 
-/* The strings of others' JSON, at every depth that its parser allows. */
-static json_t *clean_json(const struct line_options *options, json_t *take_value) {
-    json_t *item;
+static json_t *clean_object(const struct line_options *options, json_t *object) {
+    json_t *clean = json_object(), *item;
     const char *key;
-    void *next;
+
+    json_object_foreach(object, key, item) {
+        json_t *name = others_text(options, key, strlen(key)), *value = line_clean(options, json_incref(item));
+
+        /* What is no text any more, or was withheld, is not told as a key. */
+        if (!clean || !name || !value || json_object_set_new(clean, json_string_value(name) ? json_string_value(name) : "[redacted]", value) < 0) {
+            json_decref(clean);
+            clean = NULL;
+        }
+        json_decref(name);
+        if (!clean)
+            break;
+    }
+    return clean;
+}
+
+static json_t *clean_array(const struct line_options *options, const json_t *array) {
+    json_t *clean = json_array(), *item;
     size_t i;
+
+    json_array_foreach(array, i, item)
+        if (clean && json_array_append_new(clean, line_clean(options, json_incref(item))) < 0) {
+            json_decref(clean);
+            clean = NULL;
+        }
+    return clean;
+}
+
+/* At every depth that its parser allows. */
+json_t *line_clean(const struct line_options *options, json_t *take_value) {
+    json_t *clean;
 
     if (!take_value || !rules_any(options->rules))
         return take_value;
-    if (json_is_string(take_value)) {
-        json_t *clean = others_text(options, json_string_value(take_value), json_string_length(take_value));
+    if (json_is_string(take_value))
+        clean = others_text(options, json_string_value(take_value), json_string_length(take_value));
+    else if (json_is_object(take_value))
+        clean = clean_object(options, take_value);
+    else if (json_is_array(take_value))
+        clean = clean_array(options, take_value);
+    else
+        return take_value;
+    json_decref(take_value);
+    return clean;
+}
 
-        json_decref(take_value);
-        return clean;
+void line_shorten(json_t *line) {
+    const char *key;
+    json_t *item;
+    size_t i;
+
+    if (json_object_get(line, "sha256") && json_object_get(line, "bytes") && (json_object_get(line, "text") || json_object_get(line, "base64"))) {
+        json_object_set_new(line, "text", json_string(""));
+        json_object_del(line, "base64");
+        json_object_set_new(line, "truncated", json_true());
     }
-    json_object_foreach_safe(take_value, next, key, item)
-        json_object_set_new(take_value, key, clean_json(options, json_incref(item)));
-    json_array_foreach(take_value, i, item)
-        json_array_set_new(take_value, i, clean_json(options, json_incref(item)));
-    return take_value;
+    json_object_foreach(line, key, item)
+        line_shorten(item);
+    json_array_foreach(line, i, item)
+        line_shorten(item);
 }
 
 /* Where values go: into an object under the last key, or to the end of a list. */
 struct tree {
     json_t *open[DEPTH_MOST];
     size_t depth;
-    const char *key;
+    struct buf key;             /* of the value that comes next */
+    bool has_key, is_cut;
 };
 
 static int put(struct tree *tree, json_t *take_value) {
@@ -162,13 +206,23 @@ static int put(struct tree *tree, json_t *take_value) {
         return -ENOMEM;
     if (json_is_array(into))
         return json_array_append_new(into, take_value) < 0 ? -ENOMEM : 0;
-    if (!tree->key) {
+    if (!tree->has_key) {
         json_decref(take_value);
         return -EBADMSG;
     }
-    int r = json_object_set_new_nocheck(into, tree->key, take_value) < 0 ? -ENOMEM : 0;
-    tree->key = NULL;
-    return r;
+    tree->has_key = false;
+    return json_object_set_new_nocheck(into, tree->key.data, take_value) < 0 ? -ENOMEM : 0;
+}
+
+/* Names of variables are keys, and may be any bytes. */
+static int take_key(struct tree *tree, const char *text) {
+    if (!text)
+        return -EBADMSG;
+    tree->key.length = 0;
+    utf8_replace(&tree->key, text, strlen(text));
+    buf_add(&tree->key, "", 0);
+    tree->has_key = true;
+    return buf_failed(&tree->key) || !tree->key.data ? -ENOMEM : 0;
 }
 
 static int open_one(struct tree *tree, json_t *made) {
@@ -200,18 +254,19 @@ static int put_number(struct tree *tree, const struct wire_field *field) {
 
 static int put_field(const struct line_options *options, struct tree *tree, const struct wire_field *field, const int *fds, size_t n_fds, size_t *next_fd) {
     const char *text = wire_text(field);
+    const bool is_cut = tree->is_cut;
     uint64_t number;
 
+    tree->is_cut = field->tag == RECORD_CUT;
     switch (field->tag) {
     case RECORD_KEY:
-        tree->key = text;
-        return text ? 0 : -EBADMSG;
+        return take_key(tree, text);
     case RECORD_WORD:
         return text ? put(tree, json_string(text)) : -EBADMSG;
     case RECORD_JSON:
         return text ? put(tree, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)) : -EBADMSG;
     case RECORD_DATA:
-        return text ? put(tree, clean_json(options, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL))) : -EBADMSG;
+        return text ? put(tree, line_clean(options, json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL))) : -EBADMSG;
     case RECORD_TEXT:
         return put(tree, others_text(options, field->data, field->length));
     case RECORD_NUMBER:
@@ -230,11 +285,11 @@ static int put_field(const struct line_options *options, struct tree *tree, cons
         tree->depth--;
         return 0;
     case RECORD_CONTENT:
-        return put(tree, clean_content(options, field->data, field->length));
+        return put(tree, clean_content(options, field->data, field->length, is_cut));
     case RECORD_CONTENT_FD:
         if (wire_u64(field, &number) < 0 || *next_fd >= n_fds)
             return -EBADMSG;
-        return put(tree, content_of_fd(options, fds[(*next_fd)++], number));
+        return put(tree, content_of_fd(options, fds[(*next_fd)++], number, is_cut));
     default:
         return 0;               /* of the message, not of the line */
     }
@@ -250,6 +305,7 @@ int line_build(const struct line_options *options, const void *data, size_t leng
         r = put_field(options, &tree, &field, fds, n_fds, &next_fd);
     if (r == 0 && tree.depth)
         r = -EBADMSG;
+    buf_done(&tree.key);
     if (r < 0)
         json_decref(tree.open[0]);
     else

@@ -62,7 +62,7 @@ static int next_line(struct reader *reader, const char **ret_line, size_t *ret_l
             reader->at = 0;
         }
         seen = reader->buf.length;
-        if (seen > READ_LINE_MOST) {
+        if (seen > RECORD_LINE_MOST) {
             reader->line++;
             return wrong(reader, error, "a line is longer than any of a trajectory");
         }
@@ -75,6 +75,21 @@ static int next_line(struct reader *reader, const char **ret_line, size_t *ret_l
     }
 }
 
+/* Empty lists and objects take fifty times the memory that they take in the file. */
+static bool has_too_many_values(const char *line, size_t length) {
+    size_t n = 0;
+    bool is_text = false;
+
+    for (size_t i = 0; i < length; i++)
+        if (line[i] == '"')
+            is_text = !is_text;
+        else if (is_text)
+            i += line[i] == '\\';
+        else
+            n += line[i] == ',' || line[i] == '[' || line[i] == '{';
+    return n > READ_VALUES_MOST;
+}
+
 static int next_object(struct reader *reader, json_t **ret_object, struct rollbox_error *error) {
     const char *line = NULL;
     size_t length = 0;
@@ -82,6 +97,8 @@ static int next_object(struct reader *reader, json_t **ret_object, struct rollbo
 
     if (r <= 0)
         return r;
+    if (has_too_many_values(line, length))
+        return wrong(reader, error, "has more values than any line of a trajectory");
     json_t *object = json_loadb(line, length, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(object)) {
         json_decref(object);

@@ -21,6 +21,7 @@
 #define RECORD_STREAM_BYTES (256u << 10)        /* of each content, unless asked otherwise */
 #define RECORD_STREAM_MOST (16u << 20)
 #define RECORD_FILE_BYTES (UINT64_C(1) << 30)
+#define RECORD_LINE_MOST (64u << 20)    /* bytes of one, its newline included */
 #define RECORD_RULES_MOST 64
 #define RECORD_RULE_MOST 4096                   /* bytes of one */
 #define RECORD_DIGEST_HEX 64
@@ -33,7 +34,7 @@
  *   BEGIN  POLICY STREAM_MOST FILE_MOST ENV_VALUES? NAME* PATTERN* PARENT? tree     one descriptor: where to write
  *   STEP   SECRET* tree                                                             descriptors: those of its CONTENT_FDs, in order
  *   END    REASON                                                                   no more steps come
- * From it, about a trajectory: STATE STEPS ERROR MESSAGE? DONE.
+ * From it, about a trajectory: STATE STEPS ERROR MESSAGE? DONE. With serial 0 and nothing in it: that it works.
  */
 enum record_type { RECORD_BEGIN = 1, RECORD_STEP, RECORD_END, RECORD_STATE };
 
@@ -48,6 +49,7 @@ enum record_tag {
     RECORD_OBJECT,              /* opens one */
     RECORD_LIST,
     RECORD_UP,                  /* closes it */
+    RECORD_CUT,                 /* of the content that follows there was more */
     RECORD_CONTENT,             /* bytes: a stream or file */
     RECORD_CONTENT_FD,          /* u64: its length; UINT64_MAX: to its end */
     RECORD_JSON,                /* text: of ours, or checked as JSON before */
@@ -79,6 +81,9 @@ struct rules;
 int rules_new(struct rules **ret_rules);
 struct rules *rules_free(struct rules *rules);
 
+/* Called every now and then while a child looks through something. */
+void rules_on_wait(struct rules *rules, void (*on_wait)(void *data), void *data);
+
 /* The value of this variable is a secret: 0 or -errno. */
 int rules_add_name(struct rules *rules, const char *name);
 
@@ -90,8 +95,9 @@ int rules_learn(struct rules *rules, const char *variable);
 
 bool rules_any(const struct rules *rules);
 
-/* Appends the text without secrets. 0; or -EFBIG: it has a line too long to be looked through, and nothing of it may be shown. */
-int rules_apply(const struct rules *rules, const char *data, size_t length, struct buf *to);
+/* Appends the text without secrets; is_cut: more came after it, so a secret may have begun at its end. 0, -ENOMEM; or -EFBIG: it cannot be looked through (a line is too long, or is made to take too much), and nothing of it may be
+ * shown. May fork, and wait for that child. */
+int rules_apply(struct rules *rules, const char *data, size_t length, bool is_cut, struct buf *to);
 
 /* ---- lines ------------------------------------------------------------------------------------------------------------ */
 
@@ -102,6 +108,12 @@ struct line_options {
 
 /* The tree of a message's fields. `fds` are read with pread. 0, -EBADMSG or -ENOMEM. */
 int line_build(const struct line_options *options, const void *data, size_t length, const int *fds, size_t n_fds, json_t **ret_line);
+
+/* Others' JSON without secrets, its keys too. Takes the reference; NULL: out of memory. */
+json_t *line_clean(const struct line_options *options, json_t *take_value);
+
+/* Leaves out what was kept of contents: their digests tell what they were, and the line's digest is the same. */
+void line_shorten(json_t *line);
 
 /* As text, with its newline: ASCII alone, so that no terminal obeys it. */
 int line_write(const json_t *line, struct buf *to);

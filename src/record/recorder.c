@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,7 @@
 #define TELL_EVERY 32u
 #define IDLE_MS 20
 #define MESSAGES_AT_ONCE 32     /* then the engine is told how far we are, and slow readers are looked after */
+#define SLICE_NS 100000000      /* or after so long: whoever closes a sandbox waits only for a recorder of which he hears */
 
 /* What a fork's children begin their chains with. */
 struct fork {
@@ -152,7 +154,15 @@ static void write_line(struct trajectory *trajectory, json_t *take_line, bool is
 
     json_object_set_new(take_line, "digest", json_string(trajectory->chain.hex));
     int r = line_write(take_line, &text);
+    if (r == 0 && text.length > RECORD_LINE_MOST) {
+        line_shorten(take_line);
+        buf_done(&text);
+        text = BUF_INIT;
+        r = line_write(take_line, &text);
+    }
     json_decref(take_line);
+    if (r == 0 && text.length > RECORD_LINE_MOST)
+        r = -EFBIG;
     if (r < 0)
         stop(trajectory, -r, "a line of the record cannot be made");
     else if (!is_end && trajectory->bytes + text.length + END_ROOM > trajectory->most) {
@@ -190,16 +200,43 @@ static void tell(const struct recorder *recorder, struct trajectory *trajectory)
     trajectory->told_steps = trajectory->steps;
 }
 
-/* A policy without the values of its variables, unless they are asked for. */
-static json_t *shown_policy(const char *text, bool env_values) {
-    json_t *policy = json_loads(text, JSON_ALLOW_NUL, NULL), *env = json_object_get(policy, "env"), *value;
+/* "NAME=value"s as an object; a later one replaces an earlier one, as it does in the policy. */
+static json_t *variables_of(json_t *list) {
+    json_t *object = json_object(), *item;
+    size_t i;
+
+    json_array_foreach(list, i, item) {
+        const char *text = json_string_value(item) ? json_string_value(item) : "";
+        auto_free char *name = strndup(text, strcspn(text, "="));
+
+        if (name)
+            json_object_set_new(object, name, json_string(text + strlen(name) + (text[strlen(name)] == '=')));
+    }
+    return object;
+}
+
+/* A policy without the values of its variables, unless they are asked for, and without secrets. */
+static json_t *shown_policy(const struct trajectory *trajectory, const char *text) {
+    json_t *policy = json_loads(text, JSON_ALLOW_NUL, NULL), *env, *value;
     const char *key;
     void *next;
 
-    if (!env_values)
-        json_object_foreach_safe(env, next, key, value)
+    if (json_is_array(json_object_get(policy, "env")))
+        json_object_set_new(policy, "env", variables_of(json_object_get(policy, "env")));
+    env = json_object_get(policy, "env");
+    json_object_foreach_safe(env, next, key, value) {
+        auto_free char *variable = NULL;
+
+        if (trajectory->line.rules && json_is_string(value) && asprintf(&variable, "%s=%s", key, json_string_value(value)) < 0)
+            variable = NULL;
+        if (variable && rules_learn(trajectory->line.rules, variable) < 0) {
+            json_decref(policy);
+            return NULL;
+        }
+        if (!trajectory->env_values)
             json_object_set_new(env, key, json_null());
-    return policy;
+    }
+    return line_clean(&trajectory->line, policy);
 }
 
 static const struct chain *chain_of_parent(struct recorder *recorder, uint64_t number, uint64_t step) {
@@ -212,7 +249,7 @@ static const struct chain *chain_of_parent(struct recorder *recorder, uint64_t n
 }
 
 static void begin_line(struct recorder *recorder, struct trajectory *trajectory, json_t *line, const char *policy_text, uint64_t parent, uint64_t parent_step) {
-    json_t *policy = shown_policy(policy_text, trajectory->env_values), *of_parent = json_object_get(line, "parent");
+    json_t *policy = shown_policy(trajectory, policy_text), *of_parent = json_object_get(line, "parent");
     auto_free char *text = policy ? json_dumps(policy, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     const struct chain *before = parent ? chain_of_parent(recorder, parent, parent_step) : NULL;
     char hex[RECORD_DIGEST_HEX + 1];
@@ -251,13 +288,23 @@ static int open_again(int take_fd, struct trajectory *trajectory) {
     return fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : TAKE_FD(fd);
 }
 
-static int take_rule(struct trajectory *trajectory, const struct wire_field *field) {
+/* Else the engine would take us for one that does not get on. */
+static void on_wait(void *data) {
+    const struct recorder *recorder = data;
+    auto_buf struct buf message = BUF_INIT;
+
+    wire_begin(&message, RECORD_STATE, 0);
+    (void)wire_send(recorder->socket, &message, NULL, 0);
+}
+
+static int take_rule(struct recorder *recorder, struct trajectory *trajectory, const struct wire_field *field) {
     const char *text = wire_text(field);
 
     if (!text)
         return -EBADMSG;
     if (!trajectory->line.rules && rules_new(&trajectory->line.rules) < 0)
         return -ENOMEM;
+    rules_on_wait(trajectory->line.rules, on_wait, recorder);
     return field->tag == RECORD_RULE_NAME ? rules_add_name(trajectory->line.rules, text) : rules_add_pattern(trajectory->line.rules, text, NULL);
 }
 
@@ -287,7 +334,7 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
         case RECORD_PARENT: parent = number; break;
         case RECORD_PARENT_STEP: parent_step = number; break;
         case RECORD_RULE_NAME:
-        case RECORD_RULE_PATTERN: r = take_rule(trajectory, &field); break;
+        case RECORD_RULE_PATTERN: r = take_rule(recorder, trajectory, &field); break;
         default: break;
         }
     }
@@ -362,12 +409,14 @@ static void lose_message(struct recorder *recorder, int error_number) {
         stop(container_of(node, struct trajectory, node), error_number, "a step was lost on its way to the record");
 }
 
-/* The next messages, as far as they are there. False when the engine is gone. */
-static bool receive(struct recorder *recorder) {
+/* The next messages, as far as they are there. False when the engine is gone. *ret_slow: they took long. */
+static bool receive(struct recorder *recorder, bool *ret_slow) {
     static struct wire_message message;
+    const int64_t until_ns = clock_now_ns() + SLICE_NS;
     int r = 1;
 
-    for (int i = 0; i < MESSAGES_AT_ONCE && (r = wire_receive(recorder->socket, &message)) == 1; i++) {
+    *ret_slow = false;
+    for (int i = 0; i < MESSAGES_AT_ONCE && !*ret_slow && (r = wire_receive(recorder->socket, &message)) == 1; i++) {
         struct trajectory *trajectory = find(recorder, message.header.serial);
 
         if (message.header.type == RECORD_BEGIN)
@@ -379,6 +428,7 @@ static bool receive(struct recorder *recorder) {
         if ((trajectory = find(recorder, message.header.serial)))
             trajectory->told = false;
         wire_message_done(&message);
+        *ret_slow = clock_now_ns() > until_ns;
     }
     if (r < 0 && r != -EAGAIN && r != -EINTR)
         lose_message(recorder, -r);
@@ -387,13 +437,13 @@ static bool receive(struct recorder *recorder) {
 
 /* ---- its life --------------------------------------------------------------------------------------------------------- */
 
-/* How far we are is told now and then, or when nothing is to do, for it wakes the engine; what matters at once. What is over goes. */
-static void settle(struct recorder *recorder, bool idle) {
+/* How far we are is told now and then, or at once: when nothing is to do, for it wakes the engine; when there is very much; and what matters. What is over goes. */
+static void settle(struct recorder *recorder, bool at_once) {
     list_for_each(node, &recorder->trajectories) {
         struct trajectory *trajectory = container_of(node, struct trajectory, node);
         bool over = trajectory->ended && !trajectory->queue.length;
 
-        if (recorder->socket >= 0 && !trajectory->told && (idle || over || trajectory->error || trajectory->steps >= trajectory->told_steps + TELL_EVERY))
+        if (recorder->socket >= 0 && !trajectory->told && (at_once || over || trajectory->error || trajectory->steps >= trajectory->told_steps + TELL_EVERY))
             tell(recorder, trajectory);
         if (over && (trajectory->told || recorder->socket < 0))
             trajectory_free(trajectory);
@@ -450,17 +500,18 @@ static int turn(struct recorder *recorder, int64_t until_ns, bool *ret_idle) {
 int recorder_run(int take_socket) {
     struct recorder recorder = { .socket = take_socket };
     int64_t until_ns = 0;
-    bool idle = false;
+    bool idle = false, slow = false;
     int r;
 
     list_init(&recorder.trajectories);
     (void)fcntl(recorder.socket, F_SETFL, O_NONBLOCK);
+    signal(SIGCHLD, SIG_DFL);   /* children that are ignored cannot be waited for */
     do {
-        if (recorder.socket >= 0 && !receive(&recorder)) {
+        if (recorder.socket >= 0 && !receive(&recorder, &slow)) {
             lose_engine(&recorder);
             until_ns = clock_now_ns() + (int64_t)PATIENCE_MS * 1000000;
         }
-        settle(&recorder, idle);
+        settle(&recorder, idle || slow);
         r = turn(&recorder, until_ns, &idle);
     } while (r > 0);
     return r < 0;

@@ -3,31 +3,57 @@
  * Rules by which secrets are taken out before anything is hashed or written.
  *
  * A name stands for the value that a variable of that name has in any command: wherever the same bytes occur, "[redacted:NAME]" takes their place. A pattern is an extended regular expression over bytes, matched line by line as grep
- * does, without back references: glibc matches such in time that grows with the text alone, and the text is the guest's. What encodes a secret (base64, one character a line) is not found.
+ * does. What encodes a secret (base64, one character a line) is not found.
+ *
+ * The text is the guest's, and glibc's matcher tries every place of a line to its end: "a.*b" takes the square of a line of a's, and its states, which it never forgets, take memory. So what is longer than DIRECT_MOST is looked
+ * through by a child, with processor time and memory that suffice for any text which is not made to take more, and withheld if they do not; and what is shorter cannot have collected many states when the patterns are compiled anew.
  */
 #include <errno.h>
+#include <poll.h>
 #include <regex.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/fd.h"
+#include "base/pattern.h"
 #include "record/record.h"
+#include "sys/syscalls.h"
 
 #define SECRET_LEAST 4          /* bytes: shorter ones are everywhere */
 #define SECRETS_MOST 256
 #define LINE_MOST (1u << 20)
+#define DIRECT_MOST 4096u
+#define AGAIN_AFTER 16384u      /* bytes that patterns were matched with here */
+#define WAIT_MS 100
+#define CHILD_US 300000u        /* of processor time, and besides: */
+#define CHILD_NS_A_BYTE 50u     /* of each pattern: several times what matching takes */
+#define CHILD_MEMORY (512u << 20)
+
+#define MARK_PATTERN 255        /* else a byte that is taken out has the number of the variable's name, from 1 */
 
 struct secret {
-    char *name, *value;
+    size_t name;
+    char *value;
 };
 
 struct rules {
     char *names[RECORD_RULES_MOST];
+    char *sources[RECORD_RULES_MOST];
     regex_t patterns[RECORD_RULES_MOST];
     struct secret secrets[SECRETS_MOST];
-    size_t n_names, n_patterns, n_secrets;
+    size_t n_names, n_patterns, n_secrets, matched;
+    void (*on_wait)(void *data);
+    void *on_wait_data;
 };
 
 int rules_new(struct rules **ret_rules) {
@@ -40,14 +66,19 @@ struct rules *rules_free(struct rules *rules) {
         return NULL;
     for (size_t i = 0; i < rules->n_names; i++)
         free(rules->names[i]);
-    for (size_t i = 0; i < rules->n_patterns; i++)
+    for (size_t i = 0; i < rules->n_patterns; i++) {
         regfree(&rules->patterns[i]);
-    for (size_t i = 0; i < rules->n_secrets; i++) {
-        free(rules->secrets[i].name);
-        free(rules->secrets[i].value);
+        free(rules->sources[i]);
     }
+    for (size_t i = 0; i < rules->n_secrets; i++)
+        free(rules->secrets[i].value);
     free(rules);
     return NULL;
+}
+
+void rules_on_wait(struct rules *rules, void (*on_wait)(void *data), void *data) {
+    rules->on_wait = on_wait;
+    rules->on_wait_data = data;
 }
 
 int rules_add_name(struct rules *rules, const char *name) {
@@ -60,28 +91,19 @@ int rules_add_name(struct rules *rules, const char *name) {
     return 0;
 }
 
-static bool has_back_reference(const char *pattern) {
-    for (; *pattern; pattern++)
-        if (*pattern == '\\' && *++pattern >= '1' && *pattern <= '9')
-            return true;
-        else if (!*pattern)
-            break;
-    return false;
-}
-
 int rules_add_pattern(struct rules *rules, const char *pattern, struct rollbox_error *error) {
-    char why[200];
+    char why[PATTERN_WHY];
 
     if (rules->n_patterns == ARRAY_SIZE(rules->patterns) || strlen(pattern) > RECORD_RULE_MOST)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d patterns of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
-    if (!*pattern || has_back_reference(pattern))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redaction: the pattern \"%.100s\" %s", pattern, *pattern ? "has a back reference, which takes the guest's word for how long it takes" : "is empty");
-    int r = regcomp(&rules->patterns[rules->n_patterns], pattern, REG_EXTENDED);
-    if (r) {
-        regerror(r, &rules->patterns[rules->n_patterns], why, sizeof why);
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redaction: \"%.100s\" is no extended regular expression (regex(7)): %s", pattern, why);
+    if (pattern_check(pattern, why) < 0)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "redaction: \"%.100s\" %s", pattern, why);
+    char *source = strdup(pattern);
+    if (!source || regcomp(&rules->patterns[rules->n_patterns], pattern, REG_EXTENDED)) {
+        free(source);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     }
-    rules->n_patterns++;
+    rules->sources[rules->n_patterns++] = source;
     return 0;
 }
 
@@ -99,12 +121,9 @@ int rules_learn(struct rules *rules, const char *variable) {
                 return 0;
         if (rules->n_secrets == ARRAY_SIZE(rules->secrets))
             return -E2BIG;
-        struct secret secret = { strdup(rules->names[i]), strdup(value) };
-        if (!secret.name || !secret.value) {
-            free(secret.name);
-            free(secret.value);
+        struct secret secret = { i, strdup(value) };
+        if (!secret.value)
             return -ENOMEM;
-        }
         /* The longest first: one may be in another. */
         size_t at = rules->n_secrets++;
         for (; at && strlen(rules->secrets[at - 1].value) < strlen(value); at--)
@@ -119,76 +138,171 @@ bool rules_any(const struct rules *rules) {
     return rules && (rules->n_secrets || rules->n_patterns);
 }
 
-static void take_out(const struct secret *secret, const struct buf *from, struct buf *to) {
-    const char *at = from->data, *end = from->data + from->length;
-    size_t length = strlen(secret->value);
+/* All rules look at the text as it was: what one takes out must not hide from another what is around it. */
+struct marked {
+    const char *text;
+    size_t length;
+    uint8_t *marks;             /* of each byte; 0: it stays */
+};
 
-    for (const char *found; (found = memmem(at, (size_t)(end - at), secret->value, length)); at = found + length) {
-        buf_add(to, at, (size_t)(found - at));
-        buf_printf(to, "[redacted:%s]", secret->name);
-    }
-    buf_add(to, at, (size_t)(end - at));
+static void mark(const struct marked *marked, size_t start, size_t end, uint8_t with) {
+    for (size_t i = start; i < end; i++)
+        if (!marked->marks[i])
+            marked->marks[i] = with;
 }
 
-static void match_line(const regex_t *pattern, const char *line, size_t length, struct buf *to) {
-    size_t at = 0;
+/* Of a text that was cut off the secret's beginning may be the end. */
+static size_t begun_at_end(const char *secret, size_t length, const struct marked *marked) {
+    size_t n = MIN(length - 1, marked->length);
 
-    while (at < length) {
+    while (n >= SECRET_LEAST && memcmp(marked->text + marked->length - n, secret, n))
+        n--;
+    return n >= SECRET_LEAST ? n : 0;
+}
+
+static void find_secret(const struct secret *secret, const struct marked *marked, bool is_cut) {
+    const uint8_t with = (uint8_t)(secret->name + 1);
+    size_t length = strlen(secret->value), at = 0;
+
+    for (const char *found; (found = memmem(marked->text + at, marked->length - at, secret->value, length)); at = (size_t)(found - marked->text) + length)
+        mark(marked, (size_t)(found - marked->text), (size_t)(found - marked->text) + length, with);
+    if (is_cut)
+        mark(marked, marked->length - begun_at_end(secret->value, length, marked), marked->length, with);
+}
+
+/* 0; -ENOMEM, which is not to be taken for no match. */
+static int match_line(const regex_t *pattern, const struct marked *marked, size_t start, size_t length) {
+    const char *line = marked->text + start;
+
+    for (size_t at = 0; at < length;) {
         regmatch_t match = { .rm_so = (regoff_t)at, .rm_eo = (regoff_t)length };
 
-        if (regexec(pattern, line, 1, &match, REG_STARTEND | (at ? REG_NOTBOL : 0)))
-            break;
-        size_t start = (size_t)match.rm_so, end = (size_t)match.rm_eo;
-        buf_add(to, line + at, start - at);
-        if (end > start) {
-            buf_add_text(to, "[redacted]");
-            at = end;
-        } else if (end < length) {
-            buf_add(to, line + end, 1);
-            at = end + 1;
-        } else {
-            return;
-        }
-    }
-    buf_add(to, line + at, length - at);
-}
+        int r = regexec(pattern, line, 1, &match, REG_STARTEND | (at ? REG_NOTBOL : 0));
 
-static int match_lines(const regex_t *pattern, const struct buf *from, struct buf *to) {
-    const char *line = from->data, *end = from->data + from->length;
-
-    while (line < end) {
-        const char *newline = memchr(line, '\n', (size_t)(end - line));
-        size_t length = newline ? (size_t)(newline - line) : (size_t)(end - line);
-
-        if (length > LINE_MOST)
-            return -EFBIG;
-        match_line(pattern, line, length, to);
-        if (newline)
-            buf_add(to, "\n", 1);
-        line += length + (newline != NULL);
+        if (r)
+            return r == REG_NOMATCH ? 0 : -ENOMEM;
+        mark(marked, start + (size_t)match.rm_so, start + (size_t)match.rm_eo, MARK_PATTERN);
+        at = (size_t)match.rm_eo + (match.rm_eo == match.rm_so);
     }
     return 0;
 }
 
-int rules_apply(const struct rules *rules, const char *data, size_t length, struct buf *to) {
-    struct buf now = BUF_INIT;
+static int match_lines(const regex_t *pattern, const struct marked *marked) {
+    for (size_t at = 0; at < marked->length;) {
+        const char *line = marked->text + at, *newline = memchr(line, '\n', marked->length - at);
+        size_t length = newline ? (size_t)(newline - line) : marked->length - at;
+
+        int r = length > LINE_MOST ? -EFBIG : match_line(pattern, marked, at, length);
+        if (r < 0)
+            return r;
+        at += length + 1;
+    }
+    return 0;
+}
+
+static int match_here(const struct rules *rules, const struct marked *marked) {
     int r = 0;
 
-    buf_add(&now, length ? data : "", length);
-    for (size_t i = 0; i < rules->n_secrets + rules->n_patterns && r == 0 && !buf_failed(&now) && now.length; i++) {
-        struct buf next = BUF_INIT;
-
-        if (i < rules->n_secrets)
-            take_out(&rules->secrets[i], &now, &next);
-        else
-            r = match_lines(&rules->patterns[i - rules->n_secrets], &now, &next);
-        buf_done(&now);
-        now = next;
-    }
-    if (r == 0 && buf_failed(&now))
-        r = -ENOMEM;
-    if (r == 0)
-        buf_add(to, now.length ? now.data : "", now.length);
-    buf_done(&now);
+    for (size_t i = 0; i < rules->n_patterns && r == 0; i++)
+        r = match_lines(&rules->patterns[i], marked);
     return r;
+}
+
+static int compile_again(struct rules *rules) {
+    for (size_t i = 0; i < rules->n_patterns; i++) {
+        regex_t again;
+
+        if (regcomp(&again, rules->sources[i], REG_EXTENDED))
+            return -ENOMEM;
+        regfree(&rules->patterns[i]);
+        rules->patterns[i] = again;
+    }
+    rules->matched = 0;
+    return 0;
+}
+
+_Noreturn static void be_child(const struct rules *rules, const struct marked *marked, pid_t parent) {
+    const uint64_t us = CHILD_US + (uint64_t)marked->length * rules->n_patterns * CHILD_NS_A_BYTE / 1000;
+    const struct itimerval until = { .it_value = { .tv_sec = (time_t)(us / 1000000), .tv_usec = (suseconds_t)(us % 1000000) } };
+    auto_buf struct buf statm = BUF_INIT;
+    sigset_t none;
+
+    signal(SIGPROF, SIG_DFL);
+    sigemptyset(&none);
+    if (fd_read_file("/proc/self/statm", 4096, &statm) < 0)
+        _exit(1);
+    const rlim_t memory = (rlim_t)(strtoull(statm.data, NULL, 10) * (unsigned long long)sysconf(_SC_PAGESIZE) + CHILD_MEMORY);
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent || sigprocmask(SIG_SETMASK, &none, NULL) < 0 || setitimer(ITIMER_PROF, &until, NULL) < 0 ||
+        setrlimit(RLIMIT_AS, &(struct rlimit){ memory, memory }) < 0)
+        _exit(1);
+    _exit(match_here(rules, marked) < 0);
+}
+
+/* Its exit status, or -errno. */
+static int wait_for(const struct rules *rules, pid_t child) {
+    auto_close int pidfd = sys_pidfd_open(child, 0);
+    struct pollfd ended = { .fd = pidfd, .events = POLLIN };
+    int status;
+
+    while (pidfd >= 0 && poll(&ended, 1, WAIT_MS) == 0)
+        if (rules->on_wait)
+            rules->on_wait(rules->on_wait_data);
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR)
+            return -errno;
+    return status;
+}
+
+/* By a child, which shares the marks; -EFBIG: it did not get to the end. */
+static int match_apart(const struct rules *rules, const struct marked *marked) {
+    pid_t parent = getpid(), child = fork();
+
+    if (child == 0)
+        be_child(rules, marked, parent);
+    return child < 0 || wait_for(rules, child) ? -EFBIG : 0;
+}
+
+/* 0, -ENOMEM or -EFBIG. */
+static int find_all(struct rules *rules, const struct marked *marked, bool is_cut) {
+    for (size_t i = 0; i < rules->n_secrets; i++)
+        find_secret(&rules->secrets[i], marked, is_cut);
+    if (!rules->n_patterns)
+        return 0;
+    if (marked->length > DIRECT_MOST)
+        return match_apart(rules, marked);
+    rules->matched += marked->length;
+    int r = rules->matched > AGAIN_AFTER ? compile_again(rules) : 0;
+    return r < 0 ? r : match_here(rules, marked);
+}
+
+/* Neighbours that are taken out are told as one. */
+static void add_unmarked(const struct rules *rules, const struct marked *marked, struct buf *to) {
+    for (size_t at = 0, end; at < marked->length; at = end) {
+        const uint8_t with = marked->marks[at];
+
+        for (end = at; end < marked->length && !marked->marks[end] == !with; end++)
+            ;
+        if (!with)
+            buf_add(to, marked->text + at, end - at);
+        else if (with == MARK_PATTERN)
+            buf_add_text(to, "[redacted]");
+        else
+            buf_printf(to, "[redacted:%s]", rules->names[with - 1]);
+    }
+}
+
+int rules_apply(struct rules *rules, const char *data, size_t length, bool is_cut, struct buf *to) {
+    uint8_t few[DIRECT_MOST] = { 0 };
+    struct marked marked = { .text = data, .length = length, .marks = few };
+
+    if (length > sizeof few)
+        marked.marks = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (marked.marks == MAP_FAILED)
+        return -ENOMEM;
+    int r = find_all(rules, &marked, is_cut);
+    if (r == 0)
+        add_unmarked(rules, &marked, to);
+    if (marked.marks != few)
+        munmap(marked.marks, length);
+    return r < 0 ? r : buf_failed(to) ? -ENOMEM : 0;
 }

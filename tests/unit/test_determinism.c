@@ -185,7 +185,7 @@ TEST(chacha_is_chacha20) {
 /* Results that were kept are compared with those of a later version. */
 TEST(bytes_of_a_seed_stay_what_they_are) {
     char uuid[38], other[38];
-    uint8_t bytes[100], again[100];
+    uint8_t bytes[128], again[128];
 
     determinism_uuid(7, uuid);
     determinism_uuid(8, other);
@@ -193,10 +193,13 @@ TEST(bytes_of_a_seed_stay_what_they_are) {
     ASSERT_EQ(strlen(uuid), 37);
     ASSERT_EQ(uuid[14], '4');
     ASSERT_EQ(uuid[36], '\n');
-    determinism_bytes(7, bytes, sizeof bytes);
-    determinism_bytes(7, again, 70);
-    ASSERT_MEM_EQ(bytes, 70, again, 70);
-    determinism_bytes(8, again, sizeof again);
+    chance_bytes(7, 0, bytes, sizeof bytes);
+    chance_bytes(7, 64, again, 64);
+    ASSERT_MEM_EQ(bytes + 64, 64, again, 64);
+    chance_bytes(8, 0, again, sizeof again);
     ASSERT_TRUE(memcmp(bytes, again, sizeof again));
     ASSERT_EQ(chacha_number(7, 0, 3), 0xeb68560176066d45ull);
+    ASSERT_EQ(chance_fork(7, 0), 7047731020437584910ull);
+    ASSERT_EQ(chance_fork(7, 1), 9190010582942298968ull);
+    ASSERT_EQ(chance_fork(chance_fork(7, 0), 0), 2949222839903684161ull);
 }

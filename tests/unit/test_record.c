@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/pattern.h"
 #include "base/wire.h"
 #include "record/compare.h"
 #include "record/read.h"
@@ -137,7 +138,7 @@ TEST(another_beginning_is_another_history) {
 static void expect_clean(struct rules *rules, const char *text, const char *wanted) {
     auto_buf struct buf clean = BUF_INIT;
 
-    ASSERT_OK(rules_apply(rules, text, strlen(text), &clean));
+    ASSERT_OK(rules_apply(rules, text, strlen(text), false, &clean));
     ASSERT_STR_EQ(clean.data ? clean.data : "", wanted);
 }
 
@@ -170,6 +171,88 @@ TEST(patterns_are_matched_line_by_line) {
     ASSERT_EQ(rules_add_pattern(rules, "(", &error), -EINVAL);
     ASSERT_EQ(rules_add_pattern(rules, "", &error), -EINVAL);
     rules_free(rules);
+}
+
+TEST(patterns_that_would_take_all_memory_are_refused) {
+    static const char *const wrong[] = { "((((a{1,250}){1,250}){1,250}){1,250}){1,250}", "a{30000}", "(((((((((((((a+)+)+)+)+)+)+)+)+)+)+)+)+)+", "[a]]{5000}", "[[:alpha:]]{5000}", "(a|b{2000}){3}", "\\({4001}", "{,9999}a{,9999}" };
+    static const char *const right[] = { "[A-Za-z0-9_]{20,64}\\.[A-Za-z0-9_]{6,32}", "(sk|pk)-[a-z]+", "[]{9999]", "[^]({9999]+", "\\{9999", "a{,5}", "[[.].]{9999]" };
+    char why[PATTERN_WHY];
+
+    for (size_t i = 0; i < ARRAY_SIZE(wrong); i++)
+        ASSERT_EQ(pattern_check(wrong[i], why), -EINVAL);
+    for (size_t i = 0; i < ARRAY_SIZE(right); i++)
+        ASSERT_OK(pattern_check(right[i], why));
+}
+
+TEST(what_is_made_to_take_long_is_withheld) {
+    const size_t length = 1u << 20;
+    auto_free char *line = malloc(length);
+    auto_buf struct buf clean = BUF_INIT;
+    struct rules *rules;
+
+    ASSERT_TRUE(line);
+    memset(line, 'a', length);
+    ASSERT_OK(rules_new(&rules));
+    ASSERT_OK(rules_add_pattern(rules, "a.*b", NULL));
+    ASSERT_EQ(rules_apply(rules, line, length, false, &clean), -EFBIG);
+    ASSERT_EQ(clean.length, 0);
+    /* By the same way, what is not. */
+    memset(line, 'c', length);
+    memcpy(line + 5000, "a secret b", 10);
+    ASSERT_OK(rules_apply(rules, line, length, false, &clean));
+    ASSERT_EQ(clean.length, length);
+    ASSERT_TRUE(!memcmp(clean.data + 5000, "[redacted]", 10));
+    rules_free(rules);
+}
+
+TEST(of_what_was_cut_the_beginning_of_a_secret_is_one) {
+    auto_buf struct buf clean = BUF_INIT;
+    struct rules *rules;
+
+    ASSERT_OK(rules_new(&rules));
+    ASSERT_OK(rules_add_name(rules, "KEY"));
+    ASSERT_OK(rules_learn(rules, "KEY=opensesame"));
+    ASSERT_OK(rules_apply(rules, "opensesame opensesam", 20, true, &clean));
+    ASSERT_STR_EQ(clean.data, "[redacted:KEY] [redacted:KEY]");
+    expect_clean(rules, "opensesame opensesam", "[redacted:KEY] opensesam");
+    clean.length = 0;
+    ASSERT_OK(rules_apply(rules, "ope", 3, true, &clean));
+    ASSERT_STR_EQ(clean.data, "ope");
+    rules_free(rules);
+}
+
+TEST(no_rule_hides_from_another_what_is_around_it) {
+    struct rules *rules;
+
+    ASSERT_OK(rules_new(&rules));
+    ASSERT_OK(rules_add_name(rules, "A"));
+    ASSERT_OK(rules_add_name(rules, "B"));
+    ASSERT_OK(rules_learn(rules, "A=middle"));
+    ASSERT_OK(rules_learn(rules, "B=dlepart"));
+    ASSERT_OK(rules_add_pattern(rules, "x.*y", NULL));
+    ASSERT_OK(rules_add_pattern(rules, "sk-[a-z]+", NULL));
+    expect_clean(rules, "sk-axbyc. middlepart. sk-middle", "[redacted]. [redacted:A]. [redacted]");
+    expect_clean(rules, "middlemiddle dlepartx", "[redacted:A] [redacted:B]x");
+    rules_free(rules);
+}
+
+TEST(keys_are_text_and_have_no_secrets) {
+    struct line_options options = { .most = 100 };
+    auto_buf struct buf message = BUF_INIT;
+    auto_buf struct buf text = BUF_INIT;
+
+    ASSERT_OK(rules_new(&options.rules));
+    ASSERT_OK(rules_add_pattern(options.rules, "sk-[a-z]+", NULL));
+    wire_begin(&message, RECORD_STEP, 1);
+    wire_add_text(&message, RECORD_KEY, "\xff\xf0");
+    wire_add_u64(&message, RECORD_NUMBER, 1);
+    wire_add_text(&message, RECORD_KEY, "data");
+    wire_add_text(&message, RECORD_DATA, "{\"sk-a\": [\"sk-b\", {\"c\": \"sk-d\"}, 1.5, null]}");
+    json_t *line = build(&options, &message);
+    ASSERT_OK(line_write(line, &text));
+    ASSERT_STR_EQ(text.data, "{\"\\ufffd\\ufffd\":1,\"data\":{\"[redacted]\":[\"[redacted]\",{\"c\":\"[redacted]\"},1.5,null]}}\n");
+    json_decref(line);
+    rules_free(options.rules);
 }
 
 TEST(a_line_too_long_to_look_through_is_withheld) {
@@ -352,6 +435,30 @@ TEST(the_first_byte_that_differs_and_a_guess) {
     expect_part("yes\n", "no\n", 0, "unknown");
     expect_part("same\n", "same\nand more\n", 5, "unknown");
     expect_part("", "x", 0, "unknown");
+}
+
+TEST(where_two_part_is_told_in_plain_characters) {
+    json_t *a = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": {}}"), *b = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": {\"\\u001b\\u00fc\\u20acx\": {\"y\": 1}}}");
+    struct step steps[2] = { step_of(a), step_of(b) };
+    struct divergence divergence;
+
+    steps[0].kind = steps[1].kind = "a\033b";
+    ASSERT_EQ(compare_steps(&steps[0], &steps[1], &divergence), 1);
+    ASSERT_STR_EQ(divergence.where, "???x");
+    ASSERT_STR_EQ(divergence.kind, "a?b");
+    divergence_done(&divergence);
+    json_decref(a);
+    json_decref(b);
+}
+
+TEST(withheld_contents_make_a_comparison_partial) {
+    json_t *a = parse("{\"action\": {\"files\": [{\"content\": {\"bytes\": 3, \"withheld\": true}}]}, \"observation\": {}}"), *b = parse("{\"action\": {\"withheld\": 1}, \"observation\": {}}");
+    const struct step steps[2] = { step_of(a), step_of(b) };
+
+    ASSERT_TRUE(compare_is_partial(&steps[0]));
+    ASSERT_TRUE(!compare_is_partial(&steps[1]) && !compare_is_partial(NULL));
+    json_decref(a);
+    json_decref(b);
 }
 
 TEST(beyond_what_was_kept_the_digest_tells) {

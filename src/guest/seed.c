@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A fork's own random_seed, in place of the plan's.
+ *
+ * All forks have the plan of what they were forked from. What init answers follows from the plan's seed, so that is changed, in this process' own copy of the page. What is a file in the template, for all sandboxes of the plan, is covered
+ * by one of the sandbox' own, which begins with the same bytes as it would under a policy with that seed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/chance.h"
+#include "base/fd.h"
+#include "guest/internal.h"
+#include "policy/plan.h"
+#include "sys/syscalls.h"
+
+#define PAGE 4096u
+
+static int change_plan(const struct plan *plan, uint64_t seed) {
+    struct plan *own = (struct plan *)(uintptr_t)plan;
+
+    /* It is mapped privately, from its beginning. */
+    _Static_assert(offsetof(struct plan, seed) + sizeof own->seed <= PAGE, "the seed is in the first page");
+    long r = sys_call3(__NR_mprotect, own, PAGE, PROT_READ | PROT_WRITE);
+    if (r == 0) {
+        own->seed = seed;
+        r = sys_call3(__NR_mprotect, own, PAGE, PROT_READ);
+    }
+    return (int)r;
+}
+
+static int new_tmpfs(void) {
+    int mount = -EBADF, fs = sys_fsopen("tmpfs", FSOPEN_CLOEXEC), r = fs;
+
+    if (r >= 0)
+        r = sys_fsconfig(fs, FSCONFIG_SET_STRING, "mode", "0755", 0);
+    if (r >= 0)
+        r = sys_fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
+    if (r >= 0)
+        r = mount = sys_fsmount(fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+    if (fs >= 0)
+        close(fs);
+    return r < 0 ? r : mount;
+}
+
+static int write_bytes(int file, uint64_t seed) {
+    uint8_t bytes[PAGE];
+    int r = 0;
+
+    for (uint64_t at = 0; at < CHANCE_FORK_BYTES && r == 0; at += sizeof bytes) {
+        chance_bytes(seed, at, bytes, sizeof bytes);
+        r = fd_write_all(file, bytes, sizeof bytes);
+    }
+    return r;
+}
+
+/* Over `path`, read-only; the mount of `directory` is not reached from anywhere. */
+static int cover(int directory, const char *name, const char *path) {
+    const struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS };
+    struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
+    int tree = sys_open_tree(directory, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC), target = -EBADF, r = tree;
+
+    if (r >= 0)
+        r = sys_mount_setattr(tree, "", AT_EMPTY_PATH, &read_only);
+    if (r >= 0)
+        r = target = sys_openat2(AT_FDCWD, path, &how);
+    if (r >= 0)
+        r = sys_move_mount(tree, "", target, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    if (target >= 0)
+        close(target);
+    if (tree >= 0)
+        close(tree);
+    return r;
+}
+
+int seed_setup(const struct box *box) {
+    int directory, file, r = change_plan(box->plan, box->seed);
+
+    if (r < 0)
+        return r;
+    directory = new_tmpfs();
+    if (directory < 0)
+        return directory;
+    file = openat(directory, "urandom", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+    r = file < 0 ? -errno : write_bytes(file, box->seed);
+    if (file >= 0)
+        close(file);
+    file = r < 0 ? r : openat(directory, "uuid", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+    if (r == 0)
+        r = file < 0 ? -errno : fd_write_all(file, box->uuid, strlen(box->uuid));
+    if (file >= 0)
+        close(file);
+    if (r == 0)
+        r = cover(directory, "urandom", "/dev/urandom");
+    if (r == 0)
+        r = cover(directory, "uuid", "/proc/sys/kernel/random/uuid");
+    close(directory);
+    return r;
+}
