@@ -175,6 +175,13 @@ OUTSIDE = {
 }
 
 
+def test_no_time_passes_until_output_is_taken(caller):
+    """More than a pipe holds: whoever wrote it waits for us, not for the sleeper beside him."""
+    code = "(sleep 1; echo late $(date +%s) >&2) & head -c 3000000 /dev/zero; echo written $(date +%s) >&2; wait"
+    texts = {caller.run(*VIRTUAL, "--", "sh", "-c", code).stderr for _ in range(5)}
+    assert texts == {f"written {START_S}\nlate {START_S + 1}\n"}
+
+
 @pytest.mark.parametrize("way", OUTSIDE)
 def test_a_wait_for_input_from_outside_is_real(caller, way):
     """No time passes while whoever started the command takes his time."""
@@ -189,7 +196,7 @@ def test_a_wait_for_input_from_outside_is_real(caller, way):
 
 # Hostile guests
 
-@pytest.mark.parametrize("trick", ("lying-page", "sealed-page", "bad-times", "crowd", "storm", "traced", "many-timers", "spinner"))
+@pytest.mark.parametrize("trick", ("lying-page", "sealed-page", "bad-times", "crowd", "storm", "traced", "many-timers", "spinner", "exec-race", "dear-descriptor"))
 def test_init_serves_on(caller, programs, trick):
     result = virtual(caller, programs, trick, "--processes", "500")
     assert result.outcome == "exit" and result.exit_code == 0, result.told
