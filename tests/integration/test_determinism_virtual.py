@@ -138,6 +138,13 @@ def test_order_is_by_time(outputs):
     assert outputs["bash-timeout"][0].split() == ["124", "0", "137", str(START_S + 11)]
 
 
+def test_a_timer_that_another_thread_sets(caller):
+    """It is its process'; the kernel's own would come in an hour of ours."""
+    code = "import signal, threading, time; signal.signal(signal.SIGALRM, lambda *_: print('alarm', int(time.time())))\n" \
+           "t = threading.Thread(target=signal.alarm, args=(3600,)); t.start(); t.join(); time.sleep(10000); print(signal.alarm(0), int(time.time()))"
+    assert caller.run(*VIRTUAL, "--", *PY, code).stdout == f"alarm {START_S + 3600}\n0 {START_S + 10000}\n"
+
+
 def test_without_a_seed(caller):
     texts = {caller.run(*VIRTUAL, "--", "bash", "-c", "date +%s.%N; sleep 86400; date +%s.%N").stdout for _ in range(5)}
     assert len(texts) == 1
