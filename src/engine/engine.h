@@ -218,6 +218,7 @@ struct run {
     pid_t main_pid;             /* of its main process, in the sandbox */
     bool has_terminal, is_detached;
     bool kill_due;              /* init could not be told yet */
+    bool told_to_end;           /* init is to kill it: `timeout` is how long that may take to answer */
     int input;                  /* what is typed into the terminal; -EBADF */
     int streams[2];             /* what the streams are to be copied to, until they are; -EBADF */
     int extra[8];

@@ -13,11 +13,14 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
 
 #define MAX_ENDED 256           /* of those whose result somebody has got */
 #define MAX_UNTOLD 65536
+#define START_NS 30000000000ll  /* in which init is to have started a command */
+#define DEAF_NS 10000000000ll   /* an init that has not answered to a kill by then is ended itself */
 
 void exec_enter(struct run *run) {
     struct session *session = run->session;
@@ -104,6 +107,14 @@ struct session *exec_leave(struct run *run) {
     return session;
 }
 
+/* Whatever holds its init up, a time-out is to be one. All processes of the sandbox go; its files stay. */
+static void on_deaf(struct loop_timer *timer) {
+    struct run *run = container_of(timer, struct run, timeout);
+
+    if (run->exec && run->state != RUN_ENDED && run->session->box && run->session->box->state != BOX_DYING)
+        box_kill(run->session->box);
+}
+
 /* ---- to init ---------------------------------------------------------------------------------------------------------- */
 
 static int send_signal(struct session *session, uint64_t target, int number, unsigned scope) {
@@ -130,7 +141,13 @@ bool exec_kill(struct run *run) {
     int r = send_signal(session, run->exec, SIGKILL, ROLLBOX_SCOPE_TREE);
     run->kill_due = r == -EAGAIN;
     session->kill_due |= run->kill_due;
-    return r == 0 || r == -EAGAIN;
+    if (r != 0 && r != -EAGAIN)
+        return false;
+    if (!run->told_to_end) {
+        run->told_to_end = true;
+        (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + DEAF_NS, on_deaf);
+    }
+    return true;
 }
 
 void exec_kill_all(struct session *session) {
@@ -159,6 +176,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         close(run->extra[--run->n_extra]);
     run->state = RUN_STARTING;
     run->box = session->box;
+    (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + START_NS, on_deaf);
     return 0;
 }
 
@@ -221,6 +239,13 @@ static struct run *of_serial(struct session *session, uint64_t serial) {
             return run;
     }
     return NULL;
+}
+
+void exec_signalled(struct session *session, uint64_t serial) {
+    struct run *run = of_serial(session, serial);
+
+    if (run && run->told_to_end)
+        loop_timer_clear(run->engine->loop, &run->timeout);
 }
 
 static int take_terminal(struct run *run, int take_master) {

@@ -590,8 +590,7 @@ static int started(struct run *run) {
 
     run->state = RUN_RUNNING;
     run->started_ns = now;
-    if (!run->session)
-        loop_timer_clear(loop, &run->box->deadline);
+    loop_timer_clear(loop, run->session ? &run->timeout : &run->box->deadline);         /* of its start */
     run->processes_peak = 1;
     if (run->session)
         return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;

@@ -377,7 +377,7 @@ void session_box_dead(struct session *session, struct box *box) {
     session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
     keep_files(session, box);
-    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside; its files are kept, its processes are gone");
+    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside, or has not answered for too long; its files are kept, its processes are gone");
     session->pumping = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
@@ -390,16 +390,15 @@ void session_box_dead(struct session *session, struct box *box) {
     state_box_lost(session);
 }
 
-static void agent_served(struct session *session, const struct guest_record *record);
-
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
     switch (record->kind) {
     case GUEST_FROZEN:
         state_answer(session, record);
         break;
-    case GUEST_FILES_SERVED:
+    case GUEST_FILES_SERVED:            /* the agent's own socket says the rest */
+        break;
     case GUEST_SIGNALLED:
-        agent_served(session, record);
+        exec_signalled(session, record->serial);
         break;
     default:
         exec_answer(session, record, fds, n_fds);
@@ -679,12 +678,6 @@ static int ask_signal(struct session *session, const struct ask *ask, struct rol
     if (r >= 0)
         record_signal(session, run, (unsigned)ask->number, (unsigned)ask->scope);
     return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
-}
-
-/* The agent's own socket says the rest. */
-static void agent_served(struct session *session, const struct guest_record *record) {
-    (void)session;
-    (void)record;
 }
 
 static int find_node(struct session *session, const char *id, struct node **ret_node, struct rollbox_error *error) {

@@ -167,6 +167,8 @@ bool exec_kill(struct run *run);                /* its tree; false: init cannot 
 int exec_signal(struct run *run, int number, enum rollbox_scope scope);
 void exec_kill_all(struct session *session);    /* every process but init */
 void exec_pump(struct session *session);        /* sends what waits */
+/* init has answered to a signal for that command. */
+void exec_signalled(struct session *session, uint64_t serial);
 void exec_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
 void exec_attach(struct client *client, struct wire_message *message);
 struct run *exec_find(struct session *session, const struct wire_field *operation);

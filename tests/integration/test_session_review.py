@@ -371,3 +371,22 @@ def test_resume_during_a_snapshot(engine):
         until(lambda: "T" not in states())
         client.kill(running)
         assert client.wait(running)["OUTCOME"] == protocol.ERROR
+
+
+@pytest.mark.parametrize("when", ("running", "starting"))
+def test_an_init_that_does_not_answer(engine, when):
+    """Whatever keeps init from it, a time-out ends the command, with all else in the sandbox; its files stay."""
+    with Client(engine.path) as client:
+        name = client.create(client.prepare())
+        client.output(name, "touch", "/tmp/file")
+        if when == "running":
+            running = client.exec(name, "sh", "-c", "echo ready; sleep 1000", more=(("TIMEOUT", 1000),))
+            wait_until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 2)
+            os.kill(client.init_of(name), signal.SIGSTOP)
+            answer = client.wait(running)
+            assert (answer["OUTCOME"], answer["STDOUT"]) == (protocol.TIMEOUT, b"ready\n")
+        else:
+            os.kill(client.init_of(name), signal.SIGSTOP)
+            answer = client.wait(client.exec(name, "true"))
+            assert answer["OUTCOME"] == protocol.ERROR and b"has not answered" in answer["ERROR_MESSAGE"], answer
+        assert client.output(name, "ls", "/tmp") == b"file\n"
