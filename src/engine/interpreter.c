@@ -159,7 +159,8 @@ static int keep_only(const int *fds, size_t n) {
 
 /* In a child of the engine: it looks at a guest, and so has nothing of the engine's but the image and what it writes to. */
 _Noreturn static void capture(pid_t init, pid_t pid, int image, int touches, int problem) {
-    struct capture_options options = { .pid = pid, .parent = init, .call = __NR_read, .highest_fd = HIGHEST_FD, .most_bytes = MAX_BYTES };
+    struct capture_options options = { .init = init, .is_command = true, .call = __NR_read, .highest_fd = HIGHEST_FD, .most_bytes = MAX_BYTES };
+    struct capture *done = NULL;
     int fds[] = { image, touches, problem };
     struct rollbox_error error = { 0 };
     sigset_t all;
@@ -171,7 +172,8 @@ _Noreturn static void capture(pid_t init, pid_t pid, int image, int touches, int
     qsort(fds, ARRAY_SIZE(fds), sizeof fds[0], by_number);
     if (setsid() < 0 || keep_only(fds, ARRAY_SIZE(fds)) < 0)
         _exit(1);
-    int r = touches < 0 ? capture_process(&options, image, &error) : capture_touched(pid, image, touches, &error);
+    int r = touches < 0 ? capture_begin(&options, image, &done, &error) : capture_touched(pid, image, touches, &error);
+    capture_end(done);
     const char *told = r < 0 ? error.message : CAPTURED;
     _exit(fd_write_all(problem, told, strlen(told)) < 0);
 }

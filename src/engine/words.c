@@ -41,6 +41,7 @@ static const char *stage_words(uint32_t stage) {
     case GUEST_STAGE_LIMITS: return "setting limits";
     case GUEST_STAGE_RESTRICT: return "entering the Landlock domain";
     case GUEST_STAGE_EXEC: return "executing the command";
+    case GUEST_STAGE_RESTORE: return "restoring processes";
     }
     return "setting up";
 }
@@ -152,6 +153,7 @@ void words_of(const struct program *program, const struct guest_record *record, 
     case GUEST_STAGE_STREAMS:
     case GUEST_STAGE_LIMITS:
     case GUEST_STAGE_RESTRICT:
+    case GUEST_STAGE_RESTORE:
         break;
     }
     error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "setup", "%s failed: %s", stage_words(record->stage), strerror(e));

@@ -4,7 +4,7 @@
  *
  * The order matters. Namespaces of the network and of time come first, while /proc is still the launcher's. Then the mounts, with the rights of U0. Only then
  * the user namespace of the sandbox' own: from here on nothing can change a mount any more, as the mount namespace belongs to U0.
- * What is left of rights (those in the new user namespace, which would be enough to reach much kernel code) goes last, then the filter.
+ * What is left of rights (those in the new user namespace, which would be enough to reach much kernel code) goes last, after the filter is there.
  * The Landlock ruleset is built here but entered by each command: init stays outside of the domain, out of reach of ptrace from within.
  */
 #include <errno.h>
@@ -164,6 +164,15 @@ int box_install_filter(const struct plan *plan) {
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
+int box_enter_domain(struct box *box) {
+    if (box->ruleset < 0)
+        return 0;
+    int r = sys_landlock_restrict_self(box->ruleset, 0);
+    close(box->ruleset);
+    box->ruleset = -1;
+    return r;
+}
+
 static void report_ready(struct box *box) {
     struct guest_record record = { .kind = GUEST_BOX_READY };
     int fds[2], n_fds = 0, netns = -1;
@@ -228,22 +237,25 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return r;
     if ((r = leave_template(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
+    if (restore_is_tree() && (r = restore_keep_pids(proc_sys)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     r = enter_user_namespace(plan, box->outer_id, proc_self, proc_sys);
     close(proc_self);
     close(proc_sys);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);
-    /* The process that is to be restored needs a right yet, which it gives up itself; the filter is one for both. */
-    bool early = restore_is_loaded();
-    if (early && plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
+    if (plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
-    restore_fork(box);
+    /* Processes that are restored are in the session's domain from their birth. */
+    if (restore_is_tree() && (r = box_enter_domain(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
+    /* They need a right yet, and give up all that they have themselves. */
+    if ((r = restore_fork(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     r = box_drop_privileges();
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
-    if (!early && plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
-        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     umask(022);
     return 0;
 }
