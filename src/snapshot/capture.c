@@ -2,6 +2,7 @@
 /* From a sandbox to its image: capture.h. The order of the work, and the file that comes of it. */
 #include "snapshot/capture.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -18,6 +19,8 @@
 #include "snapshot/internal.h"
 
 #define MAX_TEXT (16u << 20)
+#define MAX_TRIES 2000
+#define TRY_AGAIN_NS 500000
 
 int capture_refuse(struct capture *c, int error_number, const char *format, ...) {
     enum rollbox_error_code code = error_number == ENOTSUP ? ROLLBOX_ERR_FEATURE_MISSING : error_code_of(error_number, ROLLBOX_ERR_SETUP_FAILED);
@@ -171,6 +174,18 @@ static int look_at_init(struct capture *c) {
     return 0;
 }
 
+static unsigned highest_fd(const struct subject *s) {
+    int fd = openat(s->proc, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = fd < 0 ? NULL : fdopendir(fd);
+    unsigned highest = 0;
+
+    for (const struct dirent *entry; list && (entry = readdir(list));)
+        highest = MAX(highest, (unsigned)strtoul(entry->d_name, NULL, 10));
+    if (list)
+        closedir(list);
+    return highest;
+}
+
 /* Is there the one process and thread, where it should be? 0; -EAGAIN: it may be on its way there. */
 static int check_command(struct capture *c) {
     const struct subject *s = NULL;
@@ -181,17 +196,19 @@ static int check_command(struct capture *c) {
             s = c->subjects[i];
             n++;
         }
-    c->current = s;
     if (n != 1)
-        return capture_refuse(c, ENOTSUP, n ? "it is not alone" : "it has ended");
+        return capture_refuse(c, ENOTSUP, "%u of them are there, and it should be alone", n);
+    c->current = s;
     const struct task *task = tree_main(c, s);
     if (!task || c->n_tasks != 1)
         return capture_refuse(c, ENOTSUP, "it has %zu threads", c->n_tasks);
-    return task->trace.call == c->options->call ? 0 : -EAGAIN;
+    if (task->trace.call != c->options->call)
+        return -EAGAIN;
+    unsigned highest = highest_fd(s);
+    if (highest > c->options->highest_fd)
+        return capture_refuse(c, ENOTSUP, "it has descriptor %u open", highest);
+    return 0;
 }
-
-#define MAX_TRIES 2000
-#define TRY_AGAIN_NS 500000
 
 static int stop_command(struct capture *c) {
     for (unsigned tries = 0;; tries++) {
