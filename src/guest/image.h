@@ -97,7 +97,7 @@ enum image_file_kind {
     IMAGE_FILE_EPOLL,           /* its entries are `targets` */
     IMAGE_FILE_TIMER,           /* timerfd: clock `value`; `timer` */
     IMAGE_FILE_SIGNAL,          /* signalfd: its mask is `value` */
-    IMAGE_FILE_SOCKET,          /* a Unix socket: one end of a pair, the other is file `peer` - 1 (0: that is closed) */
+    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed; unless `is_alone` */
     IMAGE_FILE_PIDFD,           /* of process `value`, its pid inside */
 };
 
@@ -115,10 +115,15 @@ struct image_file {
     struct image_range runs, targets;
     uint64_t timer[4];          /* TIMER: seconds and nanoseconds of its interval, and until it expires; 0: it is not set */
     uint64_t ticks;
-    uint32_t peer, type;        /* SOCKET: its SOCK_* */
-    uint64_t data, data_length; /* SOCKET: what waits to be read: messages, each a length (u64) and bytes, padded to 8 */
-    uint64_t buffers[2];        /* SOCKET: SO_SNDBUF, SO_RCVBUF */
-    uint64_t is_shut;           /* SOCKET: 1: for reading, 2: for writing */
+    /* SOCKET: */
+    uint32_t peer, type;        /* its SOCK_* */
+    uint32_t is_alone;          /* not connected */
+    uint32_t is_shut;           /* bits: 1: for reading, 2: for writing */
+    uint32_t backlog;           /* it listens; 0: it does not */
+    uint32_t passes_credentials;
+    uint64_t name, name_length; /* a struct sockaddr_un that it is bound to */
+    uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8 */
+    uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */
 };
 
 struct image_pipe {

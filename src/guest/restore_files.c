@@ -6,7 +6,9 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "guest/restore_image.h"
@@ -128,6 +130,121 @@ static int make_timer(const struct image_file *file) {
     return r < 0 ? fd < 0 ? fd : fail(fd, (int)r) : fd;
 }
 
+/* ---- Unix sockets ------------------------------------------------------------------------------------------------------- */
+
+static int set_option(int fd, int name, uint64_t value) {
+    int number = (int)value;
+
+    return (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, name, &number, sizeof number);
+}
+
+/* The kernel doubles what it is told. */
+static int set_options(int fd, const struct image_file *file) {
+    int r = set_option(fd, SO_SNDBUF, file->buffers[0] / 2);
+
+    if (r == 0)
+        r = set_option(fd, SO_RCVBUF, file->buffers[1] / 2);
+    if (r == 0 && file->passes_credentials)
+        r = set_option(fd, SO_PASSCRED, 1);
+    return r;
+}
+
+/* A path is there as it was, for the files are; but what lies there belongs to nobody any more. */
+static int bind_to(int fd, const struct image_file *file) {
+    const struct sockaddr_un *name = (const void *)(restored.base + file->name);
+    char path[sizeof name->sun_path + 1] = "";
+    struct stat st;
+    long r;
+
+    if (file->name_length <= sizeof name->sun_family)
+        return 0;
+    if (name->sun_path[0])
+        memcpy(path, name->sun_path, file->name_length - sizeof name->sun_family);
+    bool is_file = *path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode);
+    if (is_file && unlinkat(AT_FDCWD, path, 0) < 0)
+        return -errno;
+    r = sys_call3(__NR_bind, fd, name, file->name_length);
+    if (r == 0 && is_file)
+        r = sys_call3(__NR_fchmodat, AT_FDCWD, path, st.st_mode & 07777);
+    return (int)r;
+}
+
+/* What waits for one end has come from the other. */
+static int send_data(int from, const struct image_file *to) {
+    const char *at = restored.base + to->data, *end = at + to->data_length;
+
+    while (at < end) {
+        uint64_t length;
+
+        memcpy(&length, at, sizeof length);
+        at += sizeof length;
+        if (length > (uint64_t)(end - at))
+            return -EBADMSG;
+        for (uint64_t done = 0; done < length || !length;) {
+            long n = sys_call6(__NR_sendto, from, SYS_ARG(at + done), (long)(length - done), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+
+            if (n < 0)
+                return (int)n;
+            done += (uint64_t)n;
+            if (!length)
+                break;
+        }
+        at += (length + 7) & ~7ull;
+    }
+    return 0;
+}
+
+static int shut(int fd, const struct image_file *file) {
+    return file->is_shut ? (int)sys_call2(__NR_shutdown, fd, file->is_shut - 1) : 0;
+}
+
+static int make_alone(const struct image_file *file) {
+    int fd = (int)sys_call3(__NR_socket, AF_UNIX, file->type | SOCK_CLOEXEC, 0);
+    int r = fd < 0 ? fd : set_options(fd, file);
+
+    if (r == 0)
+        r = bind_to(fd, file);
+    if (r == 0 && file->backlog)
+        r = (int)sys_call2(__NR_listen, fd, file->backlog);
+    if (r == 0)
+        r = set_flags(fd, file->flags);
+    return r < 0 && fd >= 0 ? fail(fd, r) : r < 0 ? r : fd;
+}
+
+/* Both ends at once, unless the other one was closed. */
+static int make_socket(const struct image_file *file, int *fds) {
+    const struct image_file *files = restored_table(files, struct image_file), *other = file->peer ? &files[file->peer - 1] : NULL;
+    int ends[2], r;
+
+    if (file->is_alone)
+        return make_alone(file);
+    if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone || other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
+        return -EBADMSG;
+    r = (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends);
+    if (r < 0)
+        return r;
+    r = set_options(ends[0], file);
+    if (r == 0 && other)
+        r = set_options(ends[1], other);
+    if (r == 0)
+        r = send_data(ends[1], file);
+    if (r == 0 && other)
+        r = send_data(ends[0], other);
+    if (r == 0)
+        r = shut(ends[0], file);
+    if (r == 0 && other)
+        r = shut(ends[1], other);
+    if (r == 0)
+        r = set_flags(ends[0], file->flags);
+    if (r == 0 && other)
+        r = set_flags(ends[1], other->flags);
+    if (r == 0 && other)
+        fds[other - files] = ends[1];
+    else
+        close(ends[1]);
+    return r < 0 ? fail(ends[0], r) : ends[0];
+}
+
 static int make_one(const struct image_file *file, const int *externals, int *fds) {
     int fd;
 
@@ -152,7 +269,7 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
     case IMAGE_FILE_PIDFD:
         return (int)sys_call2(__NR_pidfd_open, file->value, file->flags & O_NONBLOCK);
     case IMAGE_FILE_SOCKET:
-        return -EOPNOTSUPP;
+        return make_socket(file, fds);
     }
     return -EBADMSG;
 }

@@ -105,6 +105,7 @@ static void relocate(struct capture *c, uint64_t blobs, uint64_t texts) {
     for_table(c, files, struct image_file, f) {
         f->path += texts;
         f->data += blobs;
+        f->name += blobs;
     }
 }
 
@@ -236,11 +237,13 @@ static int capture_all(struct capture *c) {
     for (size_t i = 0; i < c->n_subjects && r == 0; i++)
         if (!c->subjects[i]->is_apart && !c->subjects[i]->is_zombie)
             r = process_capture(c, c->subjects[i]);
+    if (r == 0)
+        r = sockets_connect(c);
     return r < 0 ? r : finish(c);
 }
 
 static void free_tables(struct capture *c) {
-    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->files, &c->pipes, &c->targets, &c->fds, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->scratch, &c->smaps };
+    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->files, &c->pipes, &c->targets, &c->fds, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->scratch, &c->smaps };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);

@@ -221,7 +221,16 @@ static int capture_pidfd(struct capture *c, const struct open_file *file, struct
     return refuse(c, file, "of a process that has ended");
 }
 
-static int capture_other(struct capture *c, const struct open_file *file, struct image_file *to) {
+static int capture_socket(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
+    const char *why = NULL;
+    auto_close int process = sys_pidfd_open(s->pid, 0);
+    auto_close int fd = process < 0 ? process : sys_pidfd_getfd(process, file->number, 0);
+    int r = fd < 0 ? fd : sockets_capture(c, fd, file->st.st_ino, to, &why);
+
+    return why ? refuse(c, file, why) : r < 0 ? fail(c, file, r) : 0;
+}
+
+static int capture_other(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     if (!strcmp(file->path, "anon_inode:[eventfd]")) {
         to->kind = IMAGE_FILE_EVENT;
         to->value = field_number(file, "\neventfd-count:", 16);
@@ -240,7 +249,7 @@ static int capture_other(struct capture *c, const struct open_file *file, struct
     if (!strcmp(file->path, "anon_inode:[pidfd]") || !strncmp(file->path, "pidfd:", 6))
         return capture_pidfd(c, file, to);
     if (!strncmp(file->path, "socket:", 7))
-        return refuse(c, file, "a socket");
+        return capture_socket(c, s, file, to);
     return refuse(c, file, "of a kind that is not captured");
 }
 
@@ -249,7 +258,7 @@ static int capture_description(struct capture *c, struct subject *s, const struc
     if (!strncmp(file->path, "pipe:[", 6))
         return capture_pipe(c, s, file, to);
     if (file->path[0] != '/')
-        return capture_other(c, file, to);
+        return capture_other(c, s, file, to);
     if (!strncmp(file->path, "/memfd:", 7) || !file->st.st_nlink)
         return capture_memory(c, s, file, to);
     return capture_path(c, s, file, to);

@@ -55,6 +55,7 @@ struct capture {
     struct buf blobs;           /* what tables name by offset; they follow the pages */
     struct buf known;           /* struct known_file, parallel to `files` */
     struct buf pipe_inodes;     /* uint64_t, parallel to `pipes` */
+    struct buf sockets;         /* sockets.c */
     struct buf scratch, smaps;
     uint64_t saved;             /* bytes of pages */
     uint64_t program_device, program_inode;     /* init's */
@@ -97,6 +98,11 @@ int memory_find_path(const struct subject *s, const char *path, struct stat *ret
 
 /* files.c */
 int files_capture(struct capture *c, struct subject *s, struct image_process *process);
+/* sockets.c: Unix sockets. `fd` is a copy of the process' own. -errno; ENOTSUP and why (ret_why) if it is refused. */
+int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why);
+/* When all are known: which are each other's ends. */
+int sockets_connect(struct capture *c);
+
 /* The memory that a mapping is of: its index among the files. */
 int files_memory(struct capture *c, struct subject *s, const struct map_line *map, uint32_t *ret_file);
 
