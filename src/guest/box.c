@@ -69,27 +69,45 @@ static int enter_network(struct box *box, int proc_self) {
     return box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up() : 0;
 }
 
-static char *put_offset(char *at, const char *clock, time_t seconds) {
+static char *put_offset(char *at, const char *clock, int64_t ns) {
+    int64_t seconds = ns / 1000000000, rest = ns % 1000000000;
+
+    if (rest < 0) {
+        seconds--;
+        rest += 1000000000;
+    }
     for (size_t i = 0; clock[i]; i++)
         *at++ = clock[i];
     *at++ = ' ';
     if (seconds < 0)
         *at++ = '-';
     at = guest_put_number(at, (uint64_t)(seconds < 0 ? -seconds : seconds));
-    memcpy(at, " 0\n", 4);
-    return at + 3;
+    *at++ = ' ';
+    at = guest_put_number(at, (uint64_t)rest);
+    *at++ = '\n';
+    *at = '\0';
+    return at;
 }
 
-/* The sandbox' uptime counts from its birth. Children enter the new namespace; init itself stays outside. */
-static int start_clocks(int proc_self, time_t uptime_s) {
-    struct timespec monotonic, boottime;
+static int64_t now_ns(clockid_t clock) {
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The sandbox' uptime counts from its birth, to whole seconds; where processes are restored, their clocks go on from where they stood. Children enter the new namespace; init itself stays outside. */
+static int start_clocks(int proc_self, int64_t uptime_s) {
+    int64_t monotonic, boottime, now = now_ns(CLOCK_MONOTONIC), boot_now = now_ns(CLOCK_BOOTTIME);
     char text[128];
 
     if (unshare(CLONE_NEWTIME) < 0)
         return -errno;
-    clock_gettime(CLOCK_MONOTONIC, &monotonic);
-    clock_gettime(CLOCK_BOOTTIME, &boottime);
-    put_offset(put_offset(text, "monotonic", -monotonic.tv_sec), "boottime", uptime_s - boottime.tv_sec);
+    if (!restore_clocks(&monotonic, &boottime)) {
+        monotonic = now % 1000000000;
+        boottime = boot_now % 1000000000 + uptime_s * 1000000000;
+    }
+    put_offset(put_offset(text, "monotonic", monotonic - now), "boottime", boottime - boot_now);
     return guest_write(proc_self, "timens_offsets", text);
 }
 

@@ -149,6 +149,24 @@ struct image_action {
     uint64_t handler, flags, restorer, mask;
 };
 
+/* timer_create(2). */
+struct image_timer {
+    uint32_t id, clock;
+    uint32_t signal, notify;    /* SIGEV_* */
+    uint32_t tid, unused;       /* SIGEV_THREAD_ID: inside */
+    uint64_t value;             /* sigval */
+    uint64_t time[4];           /* struct itimerspec: the interval, and what is left */
+};
+
+enum image_lock_kind { IMAGE_LOCK_FLOCK = 1, IMAGE_LOCK_POSIX, IMAGE_LOCK_OFD };
+
+/* Of the process' descriptor `fd`. */
+struct image_lock {
+    uint32_t fd, kind;          /* enum image_lock_kind */
+    uint32_t is_write, unused;
+    uint64_t start, length;     /* length 0: to the end */
+};
+
 /* A signal that waits: the kernel's siginfo. */
 struct image_pending {
     unsigned char info[128];
@@ -200,13 +218,14 @@ struct image_process {
     uint64_t timers[3][4];      /* ITIMER_REAL, _VIRTUAL, _PROF: struct itimerval */
     struct image_range areas;   /* by address */
     struct image_range threads; /* the first is that of its pid */
-    struct image_range actions, pending;
+    struct image_range actions, pending, posix_timers, locks;
     struct image_range fds;     /* by number */
 };
 
 struct image {
-    struct image_part processes, threads, areas, runs, actions, pending, files, pipes, targets, fds;
+    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds;
     uint64_t texts, texts_end;  /* NUL-terminated each */
+    int64_t clocks[2];          /* CLOCK_MONOTONIC, CLOCK_BOOTTIME of the processes: nanoseconds */
     uint64_t n_externals;
     uint64_t is_command;        /* there is one process, which has no descriptors: it is to be a command, and gets those of one */
     char release[64];           /* of the kernel; uname(2) */

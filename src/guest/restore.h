@@ -15,6 +15,7 @@
 int restore_load(int fd);
 bool restore_is_loaded(void);
 bool restore_is_tree(void);     /* and not of a command */
+bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns);       /* of the tree, as they stood; false: there is none */
 /* What it is going to touch: a memory file of struct image_touch. It costs only time if that is wrong. */
 void restore_expect(int fd);
 

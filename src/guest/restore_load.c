@@ -38,6 +38,14 @@ bool restore_is_tree(void) {
     return restored.header && !restored.header->is_command;
 }
 
+bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns) {
+    if (!restore_is_tree())
+        return false;
+    *ret_monotonic_ns = restored.header->clocks[0];
+    *ret_boottime_ns = restored.header->clocks[1];
+    return true;
+}
+
 static uint64_t pages_of(uint64_t bytes) {
     return (bytes + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
 }
@@ -63,6 +71,7 @@ static bool are_tables(const struct image *it) {
     } tables[] = {
         { it->processes, sizeof(struct image_process), IMAGE_MAX_PROCESSES }, { it->threads, sizeof(struct image_thread), IMAGE_MAX_THREADS }, { it->areas, sizeof(struct image_area), IMAGE_MAX_AREAS },
         { it->runs, sizeof(struct image_run), IMAGE_MAX_RUNS },               { it->actions, sizeof(struct image_action), 1 << 16 },          { it->pending, sizeof(struct image_pending), 1 << 20 },
+        { it->timers, sizeof(struct image_timer), 1 << 16 },                  { it->locks, sizeof(struct image_lock), 1 << 16 },
         { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), 1 << 20 },
         { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },
     };
@@ -114,7 +123,7 @@ static bool is_process(const struct image *it, const char *base, uint32_t index)
         return false;
     if (p->kind == IMAGE_GHOST || p->kind == IMAGE_ZOMBIE)
         return true;
-    if (p->kind != IMAGE_LIVING || !is_range(p->areas, it->areas) || !are_threads(it, base, p) || !is_range(p->actions, it->actions) || !is_range(p->pending, it->pending) || !is_range(p->fds, it->fds) ||
+    if (p->kind != IMAGE_LIVING || !is_range(p->areas, it->areas) || !are_threads(it, base, p) || !is_range(p->actions, it->actions) || !is_range(p->posix_timers, it->timers) || !is_range(p->locks, it->locks) || !is_range(p->pending, it->pending) || !is_range(p->fds, it->fds) ||
         !is_within(p->auxv, p->auxv_length, it->length) || p->auxv_length > 4096 || !is_text(it, p->executable) || !is_text(it, p->directory))
         return false;
     for (uint32_t i = p->areas.first; i < p->areas.first + p->areas.n; i++) {
@@ -325,6 +334,11 @@ bool restore_is_loaded(void) {
 }
 
 bool restore_is_tree(void) {
+    return false;
+}
+
+bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns) {
+    (void)ret_monotonic_ns, (void)ret_boottime_ns;
     return false;
 }
 

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -27,8 +28,10 @@
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
 #define STREAMS 4
+#define OFD_SETLK 37            /* F_OFD_SETLK */
 #define COMMAND_SOCKET 10       /* of a command to be: out of the way of its streams, and not so high that the table of descriptors grows, which /proc would tell */
 #define HIGH 32
+#define MAX_TIMER_IDS 100000
 
 /* The kernel's struct ucontext and what is in it, as rt_sigreturn reads them (arch/x86/include/uapi/asm/sigcontext.h). */
 struct frame {
@@ -316,6 +319,31 @@ static int thread_main(void *argument) {
     restore_leave_thread(&lasts[index]);
 }
 
+/* With the ids that they had: the kernel gives the next one, where it cannot be told which (before Linux 6.15). */
+static int make_timers(void) {
+    const struct image_timer *timers = restored_table(timers, struct image_timer) + self->posix_timers.first;
+    bool told = self->posix_timers.n && sys_prctl(UAPI_PR_TIMER_CREATE_RESTORE_IDS, 1, 0, 0, 0) == 0;
+    long r = 0;
+
+    for (uint32_t i = 0; i < self->posix_timers.n && r == 0; i++) {
+        struct sigevent event = { .sigev_notify = (int)timers[i].notify, .sigev_signo = (int)timers[i].signal };
+        int id = (int)timers[i].id;
+
+        memcpy(&event.sigev_value, &timers[i].value, sizeof event.sigev_value);
+        memcpy((char *)&event + 16, &timers[i].tid, sizeof timers[i].tid);      /* sigev_notify_thread_id */
+        for (unsigned tries = 0; (r = sys_call3(__NR_timer_create, timers[i].clock, &event, &id)) == 0 && id != (int)timers[i].id; tries++) {
+            (void)sys_call1(__NR_timer_delete, id);
+            if (told || tries == MAX_TIMER_IDS || id > (int)timers[i].id)
+                return -EEXIST;
+        }
+        if (r == 0 && (timers[i].time[2] || timers[i].time[3]))
+            r = sys_call4(__NR_timer_settime, timers[i].id, 0, timers[i].time, NULL);
+    }
+    if (told)
+        (void)sys_prctl(UAPI_PR_TIMER_CREATE_RESTORE_IDS, 0, 0, 0, 0);
+    return (int)r;
+}
+
 static int make_threads(void) {
     const struct image_thread *threads = restored_table(threads, struct image_thread) + self->threads.first;
     const int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
@@ -341,7 +369,8 @@ static int make_threads(void) {
         if ((uint32_t)tid != threads[i].tid)
             return -EEXIST;
     }
-    return (int)set_thread(threads);
+    int r = (int)set_thread(threads);
+    return r < 0 ? r : make_timers();
 }
 
 /* ---- descriptors -------------------------------------------------------------------------------------------------------- */
@@ -414,11 +443,27 @@ static int take_memory(uint32_t index, const int *fds, size_t n) {
     return r;
 }
 
+static int take_locks(void) {
+    const struct image_lock *locks = restored_table(locks, struct image_lock) + self->locks.first;
+
+    for (uint32_t i = 0; i < self->locks.n; i++) {
+        struct flock range = { .l_type = locks[i].is_write ? F_WRLCK : F_RDLCK, .l_whence = SEEK_SET, .l_start = (off_t)locks[i].start, .l_len = (off_t)locks[i].length };
+        long r = locks[i].kind == IMAGE_LOCK_FLOCK ? sys_call2(__NR_flock, locks[i].fd, (locks[i].is_write ? LOCK_EX : LOCK_SH) | LOCK_NB)
+                                                   : sys_call3(__NR_fcntl, locks[i].fd, locks[i].kind == IMAGE_LOCK_OFD ? OFD_SETLK : F_SETLK, &range);
+
+        if (r < 0)
+            return (int)r;
+    }
+    return 0;
+}
+
 static int complete(void) {
     int r = place_fds();
 
     if (r == 0)
         r = restore_fill_epoll(self);
+    if (r == 0)
+        r = take_locks();
     if (r < 0)
         return r;
     step = RESTORE_CWD;

@@ -128,6 +128,7 @@ static int finish(struct capture *c) {
     } tables[] = {
         { &c->processes, &image->processes, sizeof(struct image_process) }, { &c->threads, &image->threads, sizeof(struct image_thread) }, { &c->areas, &image->areas, sizeof(struct image_area) },
         { &c->runs, &image->runs, sizeof(struct image_run) },               { &c->actions, &image->actions, sizeof(struct image_action) }, { &c->pending, &image->pending, sizeof(struct image_pending) },
+        { &c->timers, &image->timers, sizeof(struct image_timer) },         { &c->locks, &image->locks, sizeof(struct image_lock) },
         { &c->files, &image->files, sizeof(struct image_file) },            { &c->pipes, &image->pipes, sizeof(struct image_pipe) },       { &c->targets, &image->targets, sizeof(struct image_target) },
         { &c->fds, &image->fds, sizeof(struct image_fd) },
     };
@@ -187,6 +188,32 @@ static unsigned highest_fd(const struct subject *s) {
     return highest;
 }
 
+/* What they read of the clocks now: the sandbox may have a time namespace. */
+static int look_at_clocks(struct capture *c) {
+    static const clockid_t clocks[] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
+    auto_buf struct buf text = BUF_INIT;
+    const struct subject *s = NULL;
+
+    for (size_t i = 0; i < c->n_subjects && !s; i++)
+        if (!c->subjects[i]->is_apart && !c->subjects[i]->is_zombie)
+            s = c->subjects[i];
+    if (!s)
+        return 0;
+    buf_add(&text, "\n", 1);
+    int r = capture_read(c, s, "timens_offsets", &text);
+    if (r < 0 && r != -ENOENT)
+        return capture_fail(c, "its clocks", r);
+    for (size_t i = 0; i < ARRAY_SIZE(clocks); i++) {
+        long long seconds = 0, ns = 0;
+        struct timespec now;
+
+        (void)sscanf(capture_field(text.data, i ? "\nboottime" : "\nmonotonic"), "%lld %lld", &seconds, &ns);
+        clock_gettime(clocks[i], &now);
+        c->image.clocks[i] = (now.tv_sec + seconds) * 1000000000ll + now.tv_nsec + ns;
+    }
+    return 0;
+}
+
 /* Is there the one process and thread, where it should be? 0; -EAGAIN: it may be on its way there. */
 static int check_command(struct capture *c) {
     const struct subject *s = NULL;
@@ -234,6 +261,8 @@ static int capture_all(struct capture *c) {
         r = c->options->is_command ? stop_command(c) : tree_stop(c);
     if (r == 0)
         r = tree_describe(c);
+    if (r == 0)
+        r = look_at_clocks(c);
     for (size_t i = 0; i < c->n_subjects && r == 0; i++)
         if (!c->subjects[i]->is_apart && !c->subjects[i]->is_zombie)
             r = process_capture(c, c->subjects[i]);
@@ -243,7 +272,7 @@ static int capture_all(struct capture *c) {
 }
 
 static void free_tables(struct capture *c) {
-    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->files, &c->pipes, &c->targets, &c->fds, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->scratch, &c->smaps };
+    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->scratch, &c->smaps };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);

@@ -75,8 +75,6 @@ static int capture_path(struct capture *c, struct subject *s, const struct open_
         if (waiting)
             return refuse(c, file, "a FIFO with something in it");
     }
-    if (strstr(file->info.data, "\nlock:"))
-        return refuse(c, file, "locked");
     to->kind = IMAGE_FILE_PATH;
     to->path = capture_text(c, file->path);
     to->offset = file->offset;
@@ -300,6 +298,26 @@ static int find_or_add(struct capture *c, struct subject *s, const struct open_f
     return buf_failed(&c->files) || buf_failed(&c->known) ? capture_fail(c, "its descriptors", -ENOMEM) : 0;
 }
 
+/* "lock:\t1: POSIX  ADVISORY  WRITE 7 00:2a:1234 0 EOF" */
+static int capture_locks(struct capture *c, const struct open_file *file) {
+    for (const char *at = file->info.data; (at = strstr(at, "\nlock:")); at++) {
+        struct image_lock lock = { .fd = (uint32_t)file->number };
+        char kind[12], how[12], access[12], end[24];
+        unsigned long long start;
+
+        if (sscanf(at, "\nlock: %*d: %11s %11s %11s %*d %*s %llu %23s", kind, how, access, &start, end) != 5)
+            return refuse(c, file, "locked in a way that is not known");
+        lock.kind = !strcmp(kind, "FLOCK") ? IMAGE_LOCK_FLOCK : !strcmp(kind, "POSIX") ? IMAGE_LOCK_POSIX : !strcmp(kind, "OFDLCK") ? IMAGE_LOCK_OFD : 0;
+        lock.is_write = !strcmp(access, "WRITE");
+        lock.start = start;
+        lock.length = strcmp(end, "EOF") ? strtoull(end, NULL, 10) - start + 1 : 0;
+        if (!lock.kind)
+            return refuse(c, file, "locked by a lease");
+        buf_add(&c->locks, &lock, sizeof lock);
+    }
+    return 0;
+}
+
 static int capture_one(struct capture *c, struct subject *s, int directory, int number, struct open_file *file) {
     char name[16], path[32];
     struct image_fd fd = { .number = (uint32_t)number };
@@ -321,6 +339,8 @@ static int capture_one(struct capture *c, struct subject *s, int directory, int 
     if (file->flags & O_PATH)
         return refuse(c, file, "opened by O_PATH");
     r = find_or_add(c, s, file, &fd.file);
+    if (r == 0)
+        r = capture_locks(c, file);
     fd.is_closed_on_exec = !!(file->flags & O_CLOEXEC);
     buf_add(&c->fds, &fd, sizeof fd);
     return r;
@@ -333,7 +353,7 @@ static int by_number(const void *a, const void *b) {
 }
 
 int files_capture(struct capture *c, struct subject *s, struct image_process *process) {
-    size_t before = capture_count(&c->fds, struct image_fd);
+    size_t before = capture_count(&c->fds, struct image_fd), locks_before = capture_count(&c->locks, struct image_lock);
     struct open_file *file = calloc(1, sizeof *file);
     int directory = openat(s->proc, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
     DIR *list = directory < 0 ? NULL : fdopendir(directory);
@@ -351,6 +371,7 @@ int files_capture(struct capture *c, struct subject *s, struct image_process *pr
         buf_done(&file->info);
     free(file);
     process->fds = capture_range(&c->fds, before, sizeof(struct image_fd));
+    process->locks = capture_range(&c->locks, locks_before, sizeof(struct image_lock));
     if (r == 0 && (buf_failed(&c->fds) || capture_count(&c->fds, struct image_fd) > IMAGE_MAX_FDS))
         return capture_fail(c, "its descriptors", -E2BIG);
     if (process->fds.n)

@@ -51,7 +51,7 @@ struct capture {
     size_t n_tasks, tasks_room;
     struct image image;
     /* Tables, filled as it goes. */
-    struct buf processes, threads, areas, runs, actions, pending, files, pipes, targets, fds, texts;
+    struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, texts;
     struct buf blobs;           /* what tables name by offset; they follow the pages */
     struct buf known;           /* struct known_file, parallel to `files` */
     struct buf pipe_inodes;     /* uint64_t, parallel to `pipes` */

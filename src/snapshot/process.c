@@ -88,15 +88,43 @@ static int look_at_places(struct capture *c, struct subject *s, struct image_pro
 
 static int look_at_status(struct capture *c, struct subject *s, struct image_process *process, uint64_t *ret_handled) {
     auto_buf struct buf status = BUF_INIT;
-    auto_buf struct buf timers = BUF_INIT;
     int r = capture_read(c, s, "status", &status);
 
     if (r < 0)
         return capture_fail(c, "its status", r);
     process->umask = (uint32_t)strtoul(capture_field(status.data, "\nUmask:\t"), NULL, 8);
     *ret_handled = strtoull(capture_field(status.data, "\nSigIgn:\t"), NULL, 16) | strtoull(capture_field(status.data, "\nSigCgt:\t"), NULL, 16);
-    if (capture_read(c, s, "timers", &timers) == 0 && timers.length)
-        return capture_refuse(c, ENOTSUP, "it has timers (timer_create)");
+    return 0;
+}
+
+/* A paragraph for each: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID: 0\n"; pids are those of whoever reads. */
+static int look_at_timers(struct capture *c, struct subject *s, struct image_process *process) {
+    size_t before = capture_count(&c->timers, struct image_timer);
+    auto_buf struct buf text = BUF_INIT;
+
+    if (capture_read(c, s, "timers", &text) < 0)
+        return 0;               /* a kernel without them in /proc, and then (CONFIG_CHECKPOINT_RESTORE) without much else that is needed */
+    for (const char *at = text.data; at && *at;) {
+        struct image_timer timer = { 0 };
+        unsigned long long value;
+        char how[16], whom[8];
+        int pid, n = 0;
+
+        if (sscanf(at, "ID: %u signal: %u/%llx notify: %15[^/]/%7[^.].%d ClockID: %u %n", &timer.id, &timer.signal, &value, how, whom, &pid, &timer.clock, &n) != 7 || !n)
+            return capture_refuse(c, ENOTSUP, "its timers cannot be told");
+        timer.value = value;
+        timer.notify = !strcmp(how, "none") ? SIGEV_NONE : !strcmp(whom, "tid") ? 4 /* SIGEV_THREAD_ID */ : SIGEV_SIGNAL;
+        for (size_t i = 0; timer.notify == 4 && i < c->n_tasks; i++)
+            if (c->tasks[i].trace.tid == pid)
+                timer.tid = (uint32_t)i + 1;    /* its number inside is known when its thread is looked at */
+        uint64_t arguments[] = { timer.id, s->tools.scratch };
+        int r = ask(c, s, SYS_timer_gettime, arguments, ARRAY_SIZE(arguments), timer.time, sizeof timer.time);
+        if (r < 0)
+            return capture_fail(c, "its timers", r);
+        buf_add(&c->timers, &timer, sizeof timer);
+        at += n;
+    }
+    process->posix_timers = capture_range(&c->timers, before, sizeof(struct image_timer));
     return 0;
 }
 
@@ -223,6 +251,14 @@ static int look_at_thread(struct capture *c, struct subject *s, struct task *tas
         r = (int)result;
     if (r < 0)
         return capture_fail(c, "its threads", r);
+    for (size_t i = 0; i < capture_count(&c->timers, struct image_timer); i++) {
+        struct image_timer *timer = capture_entry(&c->timers, i, struct image_timer);
+
+        if (timer->notify == 4 && timer->tid == (uint32_t)(task - c->tasks) + 1 && !timer->unused) {
+            timer->tid = thread.tid;
+            timer->unused = 1;
+        }
+    }
     r = look_at_pending(c, &task->trace, false, &thread.pending);
     buf_add(&c->threads, &thread, sizeof thread);
     c->n_threads++;
@@ -272,6 +308,8 @@ int process_capture(struct capture *c, struct subject *s) {
         r = look_at_layout(c, s, &process);
     if (r == 0)
         r = look_at_habits(c, s, &process);
+    if (r == 0)
+        r = look_at_timers(c, s, &process);
     if (r == 0)
         r = look_at_threads(c, s, &process);
     if (r == 0)
