@@ -366,7 +366,7 @@ static void copy(const struct plan *plan, struct wire_message *message) {
 
 /* The last descriptor of the message. */
 static void load_image(const struct wire_message *message) {
-    struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial };
+    struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .value = (uint64_t)getpid() };
 
     record.error = -(message->n_fds ? restore_load(message->fds[message->n_fds - 1]) : -EBADMSG);
     record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);

@@ -50,7 +50,9 @@ struct frame {
 
 _Static_assert(sizeof(struct frame) <= XSTATE_PLACE && XSTATE_PLACE + IMAGE_MAX_XSTATE + 8 <= IMAGE_FRAME, "a frame has its page");
 
-static const struct box *box;
+static const struct box *box;   /* on init's stack, and its plan where processes have theirs: gone once memory is in its place */
+static struct plan_rlimit limits[RLIM_NLIMITS];
+static size_t n_limits;
 static const struct image_process *self;
 static int to_init, ruleset;
 static uint32_t step;
@@ -213,8 +215,10 @@ static int set_actions(void) {
 
 /* The soft ones that the process has set itself; never more than the sandbox' are. */
 static int set_limits(void) {
-    int r = exec_set_limits(box->plan, 0);
+    int r = 0;
 
+    for (size_t i = 0; i < n_limits && r == 0; i++)
+        r = setrlimit((int)limits[i].resource, &(struct rlimit){ limits[i].value, limits[i].value }) < 0 ? -errno : 0;
     for (int i = 0; i < IMAGE_RLIMITS && r == 0 && !restored.header->is_command; i++) {
         struct rlimit now;
 
@@ -655,6 +659,8 @@ static _Alignas(16) char stack[32768];
 _Noreturn void restore_become(const struct box *of, uint32_t index) {
     box = of;
     ruleset = of->ruleset;
+    for (n_limits = 0; n_limits < of->plan->rlimits.n && n_limits < RLIM_NLIMITS; n_limits++)
+        limits[n_limits] = plan_items(of->plan, rlimits, struct plan_rlimit)[n_limits];
     __asm__ volatile("mov %[stack], %%rsp\n"
                      "xor %%ebp, %%ebp\n"
                      "call *%[serve]\n"
