@@ -9,7 +9,7 @@
 
 #include "base/buf.h"
 
-#define FD_MESSAGE_MAX_FDS 44           /* a body, a socket, namespaces, GUEST_MAX_LAYERS layers, cgroup files */
+#define FD_MESSAGE_MAX_FDS 253          /* the kernel takes no more (SCM_MAX_FD) */
 
 /* Writes everything, retrying EINTR and short writes. 0 or -errno. */
 int fd_write_all(int fd, const void *data, size_t length);

@@ -351,11 +351,19 @@ static const char *ours(const struct play *play, const char *snapshot) {
     return found ? found : snapshot;
 }
 
+static struct rollbox_state_options options_of(const struct step *step) {
+    const char *processes = json_string_value(json_object_get(step->action, "processes"));
+    bool drops = processes && !strcmp(processes, "drop");
+
+    return (struct rollbox_state_options){ .size = sizeof(struct rollbox_state_options), .processes = drops ? ROLLBOX_PROCESSES_DROP : ROLLBOX_PROCESSES_KEEP };
+}
+
 static int play_snapshot(struct play *play, const struct step *step, struct rollbox_error *error) {
     const char *theirs = json_string_value(json_object_get(step->observation, "snapshot"));
+    struct rollbox_state_options options = options_of(step);
     auto_free char *json = NULL;
 
-    int r = rollbox_snapshot(play->sandbox, json_string_value(json_object_get(step->action, "name")), &json, error);
+    int r = rollbox_snapshot(play->sandbox, json_string_value(json_object_get(step->action, "name")), &options, &json, error);
     json_t *answer = r < 0 ? NULL : json_loads(json, 0, NULL);
     if (answer && theirs)
         json_object_set(play->snapshots, theirs, json_object_get(answer, "id"));
@@ -366,18 +374,25 @@ static int play_snapshot(struct play *play, const struct step *step, struct roll
 /* The children's own records tell what became of them. */
 static int play_children(struct play *play, const struct step *step, const char *snapshot, size_t n, struct rollbox_sandbox **ret_first, struct rollbox_error *error) {
     auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
+    struct rollbox_state_options options = options_of(step);
 
     if (n < 1 || n > 10000)
         return refuse(play, step, error, "a fork makes 1 to 10000 sandboxes");
     if (!made)
         return no_memory(error);
-    int r = rollbox_fork(play->sandbox, ours(play, snapshot), n, made, error);
+    int r = rollbox_fork(play->sandbox, ours(play, snapshot), n, &options, made, error);
     for (size_t i = 0; r >= 0 && i < n; i++)
         if (i || !ret_first)
             (void)rollbox_sandbox_close(made[i], NULL);
     if (r >= 0 && ret_first)
         *ret_first = made[0];
     return r;
+}
+
+static int play_reset(struct play *play, const struct step *step, const char *snapshot, struct rollbox_error *error) {
+    struct rollbox_state_options options = options_of(step);
+
+    return rollbox_reset(play->sandbox, ours(play, snapshot), &options, error);
 }
 
 static int play_write(struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
@@ -465,7 +480,7 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     else if (!strcmp(step->kind, "snapshot"))
         r = play_snapshot(play, step, &own);
     else if (!strcmp(step->kind, "reset"))
-        r = rollbox_reset(play->sandbox, ours(play, snapshot), &own);
+        r = play_reset(play, step, snapshot, &own);
     else if (!strcmp(step->kind, "fork"))
         r = play_children(play, step, snapshot, (size_t)MAX(json_integer_value(json_object_get(step->action, "count")), (json_int_t)0), NULL, &own);
     else

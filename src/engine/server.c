@@ -22,7 +22,7 @@
 struct outgoing {
     struct list node;
     struct buf message;
-    int fds[4];
+    int fds[RUN_EXTRA_MOST + 1];
     size_t n_fds;
 };
 

@@ -4,7 +4,10 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "engine/engine.h"
@@ -74,4 +77,41 @@ int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, p
     soon.n_fds = n_fds;
     *ret_pid = clone(child_soon, soon.stack + sizeof soon.stack, CLONE_VM | SIGCHLD, NULL);
     return *ret_pid < 0 ? -errno : 0;
+}
+
+static int by_number(const void *a, const void *b) {
+    return *(const int *)a - *(const int *)b;
+}
+
+/* Closes all descriptors above the standard streams but these, which are in order. 0 or -errno. */
+static int keep_only(const int *fds, size_t n) {
+    unsigned from = STDERR_FILENO + 1;
+    int r = 0;
+
+    for (size_t i = 0; i <= n && r == 0; i++) {
+        unsigned to = i < n ? (unsigned)fds[i] : ~0u;
+
+        if (i < n && fds[i] < 0)
+            continue;
+        if (i == n || to > from)
+            r = sys_close_range(from, i < n ? to - 1 : to, 0);
+        from = to + 1;
+    }
+    return r;
+}
+
+pid_t spawn_fork(const char *name, int *fds, size_t n_fds) {
+    sigset_t all;
+    pid_t engine = getpid(), pid = fork();
+
+    if (pid)
+        return pid < 0 ? -errno : pid;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    prctl(PR_SET_NAME, name, 0, 0, 0);
+    qsort(fds, n_fds, sizeof fds[0], by_number);
+    if (getppid() != engine || setsid() < 0 || keep_only(fds, n_fds) < 0)
+        _exit(1);
+    return 0;
 }
