@@ -50,7 +50,7 @@ _Noreturn static void keep_pids(int socket, int file) {
 
     if (dup2(file, 1) < 0 || dup2(socket, 0) < 0 || sys_close_range(2, ~0u, 0) < 0)
         _exit(1);
-    while ((n = read(0, &next, sizeof next)) == sizeof next) {
+    while ((n = read(0, &next, sizeof next)) == sizeof next && next) {
         char *end = guest_put_number(text, next - 1);      /* the last one */
 
         result = (int32_t)sys_call4(__NR_pwrite64, 1, text, end - text, 0);
@@ -111,11 +111,14 @@ int restore_next_pid(uint32_t pid) {
 }
 
 static void end_keeper(void) {
+    uint32_t none = 0;
+
     if (restore_pids < 0)
         return;
+    /* Processes may have its socket still, and it has rights that we have not any more: it cannot be killed. */
+    (void)!write(restore_pids, &none, sizeof none);
     close(restore_pids);
     restore_pids = -1;
-    (void)kill(keeper, SIGKILL);        /* processes may have its socket still */
     (void)waitpid(keeper, NULL, __WALL);
 }
 
