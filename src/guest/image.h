@@ -8,6 +8,7 @@
 #ifndef ROLLBOX_GUEST_IMAGE_H
 #define ROLLBOX_GUEST_IMAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -232,6 +233,9 @@ struct image {
     uint64_t length;            /* of the whole */
     uint64_t magic;             /* the last thing */
 };
+
+/* image.c: does it hold what it says? Every range and index in it is within it, every address where a guest's can be. `length` bytes at `base`, aligned to 8. */
+bool image_is_sound(const void *base, uint64_t length);
 
 #define image_table(image, base, part, type) ((const type *)(const void *)((const char *)(base) + (image)->part.at))
 
