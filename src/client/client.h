@@ -73,6 +73,8 @@ char *result_json_object(const char *text);
 
 /* ---- connection.c ---- */
 
+#define REQUEST_FDS_MAX 16
+
 struct waiter {
     struct list of_engine;      /* in engine->waiters */
     struct list of_pending;     /* in pending->waiters */
@@ -93,6 +95,9 @@ struct request {
     struct pending pending;
     uint32_t type;              /* of the reply */
     struct buf body;            /* its fields */
+    bool takes_fds;             /* set before the call; the caller closes them, also on failure */
+    int fds[REQUEST_FDS_MAX];
+    size_t n_fds;
     struct rollbox_error error; /* code is ROLLBOX_OK if there was a reply other than FAILED */
 };
 
@@ -171,7 +176,7 @@ int connection_wait(struct rollbox_engine *engine, struct pending *pending, int6
 /* Waits for the engine's answer to HELLO, for so long as a sane engine may take. Takes the lock. */
 int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error *error);
 
-/* One request, with descriptors (borrowed), and its reply. On success request->body holds the fields of a reply of the expected type; the caller frees it with buf_done, also on
+/* One request, with descriptors (borrowed), and its reply. All of *ret_request but takes_fds is overwritten. On success request->body holds the fields of a reply of the expected type; the caller frees it with buf_done, also on
  * failure. */
 int connection_call(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, uint32_t expected, struct request *ret_request,
                     struct rollbox_error *error);
@@ -200,8 +205,6 @@ int handle_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struc
 /* ---- request.c ---- */
 
 #define REQUEST_MS_MAX (INT64_MAX / 1000000)    /* times go to the engine in milliseconds and are nanoseconds there */
-#define REQUEST_FDS_MAX 16
-
 /* What the options of rollbox_start and rollbox_exec have in common; meanings as there. */
 struct request_command {
     const char *const *argv;
@@ -244,6 +247,9 @@ int request_send_run(struct rollbox_run *run, struct buf *message, const void *s
 
 /* A call whose answer is one TEXT; for free(). */
 int request_text(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, char **ret_text, struct rollbox_error *error);
+
+/* The same where descriptors come with it, which are the caller's; ret_fds has room for REQUEST_FDS_MAX. */
+int request_text_fds(struct rollbox_engine *engine, struct buf *message, int *ret_fds, size_t *ret_n_fds, char **ret_text, struct rollbox_error *error);
 
 /* ---- policy_api.c ---- */
 

@@ -224,6 +224,10 @@ static void handle_request(struct rollbox_engine *engine, struct request *reques
         buf_add(&request->body, message->data, message->length);
         if (buf_failed(&request->body))
             error_set(&request->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect", "out of memory for the engine's answer");
+        while (request->takes_fds && request->n_fds < MIN(message->n_fds, (size_t)REQUEST_FDS_MAX)) {
+            request->fds[request->n_fds] = wire_take_fd(message, request->n_fds);
+            request->n_fds++;
+        }
     }
     finish(engine, &request->pending);
 }
@@ -520,7 +524,7 @@ int connection_call(struct rollbox_engine *engine, struct buf *message, const in
                     struct rollbox_error *error) {
     struct request *request = ret_request;
 
-    *request = (struct request){ .body = BUF_INIT };
+    *request = (struct request){ .body = BUF_INIT, .takes_fds = request->takes_fds };
     int r = connection_enter(engine, &request->pending, error);
     if (r < 0)
         return r;

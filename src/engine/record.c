@@ -359,6 +359,8 @@ static void add_work(const struct work *work, struct buf *to) {
         add_word(to, "snapshot", work->asked[0] ? work->asked : NULL);
     if (work->verb == VERB_SNAPSHOT)
         add_text(to, "name", work->recorded_name[0] ? work->recorded_name : NULL);
+    if (work->drops && work->verb != VERB_COMMIT)
+        add_word(to, "processes", "drop");
     if (work->verb == VERB_FORK)
         add_value(to, "count", RECORD_NUMBER, work->count);
     if (work->verb == VERB_FORK && work->session->program->policy->have_seed)

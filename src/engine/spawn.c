@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -98,4 +99,15 @@ int spawn_shed(const char *name, const int *fds, size_t n_fds) {
     int r = setsid() < 0 ? -errno : close_all_but(fds, n_fds);
     prctl(PR_SET_NAME, name, 0, 0, 0);
     return r;
+}
+
+pid_t spawn_fork(const char *name, const int *fds, size_t n_fds) {
+    pid_t engine = getpid(), pid = fork();
+
+    if (pid)
+        return pid < 0 ? -errno : pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (getppid() != engine || spawn_shed(name, fds, n_fds) < 0)
+        _exit(1);
+    return 0;
 }

@@ -109,6 +109,21 @@ size_t proc_children(pid_t pid, pid_t *pids, size_t most) {
     return n;
 }
 
+size_t proc_threads(pid_t pid, pid_t *tids, size_t most) {
+    char path[64];
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    if (!threads)
+        return 0;
+    for (const struct dirent *entry; n < most && (entry = readdir(threads));)
+        if (entry->d_name[0] != '.')
+            tids[n++] = (pid_t)strtol(entry->d_name, NULL, 10);
+    closedir(threads);
+    return n;
+}
+
 int64_t proc_start_time(pid_t pid) {
     char path[32], text[1024];
     struct stat_line line;
