@@ -2,6 +2,8 @@
 /* The open files of an image, each made once, in init: it has the guest's ids, root, Landlock domain and filter, so what it opens by a guest's paths the guest could open. */
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -136,12 +138,16 @@ static int make_timer(const struct image_file *file) {
     return r < 0 ? fd < 0 ? fd : fail(fd, (int)r) : fd;
 }
 
-/* ---- Unix sockets ------------------------------------------------------------------------------------------------------- */
+/* ---- sockets ------------------------------------------------------------------------------------------------------------ */
 
-static int set_option(int fd, int name, uint64_t value) {
+static int set_option_of(int fd, int level, int name, uint64_t value) {
     int number = (int)value;
 
-    return (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, name, &number, sizeof number);
+    return (int)sys_call5(__NR_setsockopt, fd, level, name, &number, sizeof number);
+}
+
+static int set_option(int fd, int name, uint64_t value) {
+    return set_option_of(fd, SOL_SOCKET, name, value);
 }
 
 /* The kernel doubles what it is told. */
@@ -152,19 +158,32 @@ static int set_options(int fd, const struct image_file *file) {
         r = set_option(fd, SO_RCVBUF, file->buffers[1] / 2);
     if (r == 0 && file->passes_credentials)
         r = set_option(fd, SO_PASSCRED, 1);
+    if (r == 0 && file->options & IMAGE_REUSE_ADDRESS)
+        r = set_option(fd, SO_REUSEADDR, 1);
+    if (r == 0 && file->options & IMAGE_REUSE_PORT)
+        r = set_option(fd, SO_REUSEPORT, 1);
+    if (r == 0 && file->options & IMAGE_KEEP_ALIVE)
+        r = set_option(fd, SO_KEEPALIVE, 1);
+    if (r == 0 && file->options & IMAGE_BROADCAST)
+        r = set_option(fd, SO_BROADCAST, 1);
+    if (r == 0 && file->options & IMAGE_V6_ONLY)
+        r = set_option_of(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (r == 0 && file->options & IMAGE_NO_DELAY)
+        r = set_option_of(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     return r;
 }
 
 /* A path is there as it was, for the files are; but what lies there belongs to nobody any more. */
 static int bind_to(int fd, const struct image_file *file) {
     const struct sockaddr_un *name = (const void *)(restored.base + file->name);
+    const struct sockaddr_in *internet = (const void *)name;   /* IPv6's begins the same way */
     char path[sizeof name->sun_path + 1] = "";
     struct stat st;
     long r;
 
-    if (file->name_length <= sizeof name->sun_family)
+    if (file->name_length <= sizeof name->sun_family || file->name_length > sizeof *name || (file->domain != AF_UNIX && !internet->sin_port))
         return 0;
-    if (name->sun_path[0])
+    if (file->domain == AF_UNIX && name->sun_path[0])
         memcpy(path, name->sun_path, file->name_length - sizeof name->sun_family);
     bool is_file = *path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode);
     if (is_file && unlinkat(AT_FDCWD, path, 0) < 0)
@@ -205,7 +224,7 @@ static int shut(int fd, const struct image_file *file) {
 }
 
 static int make_alone(const struct image_file *file) {
-    int fd = (int)sys_call3(__NR_socket, AF_UNIX, file->type | SOCK_CLOEXEC, 0);
+    int fd = (int)sys_call3(__NR_socket, file->domain, file->type | SOCK_CLOEXEC, file->protocol);
     int r = fd < 0 ? fd : set_options(fd, file);
 
     if (r == 0)
@@ -222,7 +241,7 @@ static int make_socket(const struct image_file *file, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file), *other = file->peer ? &files[file->peer - 1] : NULL;
     int ends[2], r;
 
-    if (file->is_alone)
+    if (file->is_alone || file->domain != AF_UNIX)
         return make_alone(file);
     if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone || other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
         return -EBADMSG;

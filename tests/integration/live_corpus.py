@@ -377,6 +377,22 @@ def check():
         there, _ = server.accept()
         there.sendall(b"hello"); assert client.recv(10) == b"hello"; there.close()
 """,
+    "server_on_loopback": """
+import http.server, urllib.request
+os.makedirs("/tmp/www"); os.chdir("/tmp/www"); open("page", "w").write("served")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8123), http.server.SimpleHTTPRequestHandler)
+server.RequestHandlerClass.log_message = lambda *_: None
+threading.Thread(target=server.serve_forever, daemon=True).start()
+six = socket.create_server(("::1", 8124), family=socket.AF_INET6); udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); udp.bind(("127.0.0.1", 0)); free = socket.socket()
+udp.settimeout(20)
+address = udp.getsockname()
+def check():
+    assert urllib.request.urlopen("http://127.0.0.1:8123/page", timeout=20).read() == b"served"
+    with socket.create_connection(("::1", 8124), 20) as client:
+        there, _ = six.accept(); there.sendall(b"six"); assert client.recv(10) == b"six"; there.close()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender: sender.sendto(b"datagram", address)
+    assert udp.recv(100) == b"datagram" and udp.getsockname() == address
+""",
     "event_and_timer_descriptors": """
 event = os.eventfd(7, os.EFD_NONBLOCK); semaphore = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
 timer = libc.timerfd_create(1, os.O_NONBLOCK); libc.timerfd_settime(timer, 0, struct.pack("qqqq", 0, 5000000, 0, 5000000), None)

@@ -9,7 +9,7 @@ import pytest
 from live_corpus import PROGRAMS
 from rollbox import Sandbox
 
-POLICY = {"max_processes": 200, "max_memory": "1G"}
+POLICY = {"max_processes": 200, "max_memory": "1G", "net": "loopback"}
 
 
 def asks(process, times=1):
