@@ -558,11 +558,37 @@ static void name_snapshot(struct work *work) {
     work_done(work, &json);
 }
 
+/* As many as the launcher's socket has room for; each that is ready has made some. Each may fail, and take all of them along. */
+static void ask_for_boxes(struct work *work) {
+    struct rollbox_error error;
+
+    while (work->n_asked < work->n_made) {
+        struct session *next = work->made[work->n_asked++];
+        bool is_last = work->n_asked == work->n_made;
+        int r = session_need_box(next, &error);
+
+        if ((r == -EAGAIN || r == -ETOOMANYREFS) && work->n_asked - 1 > work->n_ready) {
+            work->n_asked--;
+            work->waits_for_room = true;
+            return;
+        }
+        if (r < 0)
+            work_fail(work, &error);
+        if (r < 0 || is_last)
+            return;             /* it may be over */
+    }
+}
+
 static void made_one(struct work *work) {
     struct buf json = BUF_INIT;
 
-    if (++work->n_ready < work->count)
+    if (++work->n_ready < work->count) {
+        if (!work->waits_for_room)
+            return;
+        work->waits_for_room = false;
+        ask_for_boxes(work);
         return;
+    }
     buf_add_text(&json, "{\"sandboxes\": [");
     for (unsigned i = 0; i < work->n_made; i++) {
         buf_printf(&json, "%s\"%s\"", i ? ", " : "", work->made[i]->name);
@@ -656,13 +682,7 @@ static void make_forks(struct work *work) {
         work->made[work->n_made++] = made;
         made->fork = work;
     }
-    /* From here on each may fail and take all of them along. */
-    struct session **made = work->made;
-    for (unsigned i = 0, n = work->count; i < n; i++)
-        if (session_need_box(made[i], &error) < 0) {
-            work_fail(work, &error);
-            return;
-        }
+    ask_for_boxes(work);
 }
 
 static void reset(struct work *work) {
