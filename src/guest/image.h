@@ -123,7 +123,7 @@ struct image_file {
     uint32_t backlog;           /* it listens; 0: it does not */
     uint32_t passes_credentials;
     uint64_t name, name_length; /* a struct sockaddr_un that it is bound to */
-    uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8 */
+    uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8; of a FIFO, also PATH: bytes */
     uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */
 };
 

@@ -37,10 +37,12 @@ static int open_path(const struct image_file *file) {
     int other = S_ISFIFO(file->mode) ? open(restored_text(file->path), O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1;
     int fd = open(restored_text(file->path), (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), r = fd < 0 ? -errno : 0;
 
+    if (r == 0 && other >= 0 && file->data_length && write(other, restored.base + file->data, file->data_length) != (ssize_t)file->data_length)
+        r = -EIO;
     if (other >= 0)
         close(other);
     if (r < 0)
-        return r;
+        return fd < 0 ? r : fail(fd, r);
     if (fstat(fd, &st) < 0)
         return fail(fd, -errno);
     if ((st.st_mode & S_IFMT) != (file->mode & S_IFMT))
@@ -119,12 +121,16 @@ static int make_pipe(uint64_t number, int *fds) {
     return r;
 }
 
+/* One that has expired, and that nobody has read, goes on when somebody does: it expires again, at once, and has the ticks that it had. */
 static int make_timer(const struct image_file *file) {
+    uint64_t time[4] = { file->timer[0], file->timer[1], file->timer[2], file->timer[3] };
     int fd = (int)sys_call2(__NR_timerfd_create, file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC);
     long r = fd;
 
-    if (fd >= 0 && (file->timer[2] || file->timer[3]))
-        r = sys_call4(__NR_timerfd_settime, fd, 0, file->timer, NULL);
+    if ((time[0] || time[1]) && !time[2] && !time[3])
+        time[3] = 1;
+    if (fd >= 0 && (time[2] || time[3]))
+        r = sys_call4(__NR_timerfd_settime, fd, 0, time, NULL);
     if (r >= 0 && file->ticks)
         r = ioctl(fd, (int)SET_TICKS, &file->ticks) < 0 ? -errno : 0;
     return r < 0 ? fd < 0 ? fd : fail(fd, (int)r) : fd;

@@ -56,6 +56,50 @@ static int fail(struct capture *c, const struct open_file *file, int r) {
 
 /* ---- what it can be ----------------------------------------------------------------------------------------------------- */
 
+/* What is in it, without taking it out. */
+static int capture_content(struct capture *c, struct subject *s, const struct open_file *file, struct image_pipe *to) {
+    auto_close int from = open_again(s, file, O_RDONLY | O_NONBLOCK);
+    int ends[2], waiting = 0, r = 0;
+
+    if (from < 0)
+        return from;
+    if (ioctl(from, FIONREAD, &waiting) < 0)
+        return -errno;
+    to->capacity = (uint64_t)fcntl(from, F_GETPIPE_SZ);
+    if (!waiting)
+        return 0;
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
+        return -errno;
+    auto_free char *data = malloc((size_t)waiting);
+    if (!data)
+        r = -ENOMEM;
+    if (r == 0 && fcntl(ends[1], F_SETPIPE_SZ, (int)to->capacity) < 0 && errno != EPERM)
+        r = -errno;
+    ssize_t n = r == 0 ? tee(from, ends[1], (size_t)waiting, SPLICE_F_NONBLOCK) : 0;
+    for (ssize_t done = 0, m; r == 0 && done < n; done += m)
+        if ((m = read(ends[0], data + done, (size_t)(n - done))) <= 0)
+            r = m < 0 ? -errno : -EIO;
+    if (r == 0 && n != waiting)
+        r = n < 0 ? -errno : -EIO;
+    if (r == 0) {
+        to->data = capture_blob(c, data, (size_t)n);
+        to->length = (uint64_t)n;
+    }
+    close(ends[0]);
+    close(ends[1]);
+    return r;
+}
+
+static bool is_known_inode(const struct capture *c, const struct open_file *file) {
+    for (size_t i = 0; i < capture_count(&c->known, struct known_file); i++) {
+        const struct known_file *known = capture_entry(&c->known, i, struct known_file);
+
+        if (known->device == file->st.st_dev && known->inode == file->st.st_ino)
+            return true;
+    }
+    return false;
+}
+
 static int capture_path(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     struct stat st;
 
@@ -66,14 +110,14 @@ static int capture_path(struct capture *c, struct subject *s, const struct open_
     int r = memory_find_path(s, file->path, &st);
     if (r < 0 || st.st_dev != file->st.st_dev || st.st_ino != file->st.st_ino)
         return refuse(c, file, "at that name there is another file, or none, by now");
-    if (S_ISFIFO(file->st.st_mode)) {
-        int waiting = 0, fd = open_again(s, file, O_RDONLY | O_NONBLOCK);
+    if (S_ISFIFO(file->st.st_mode) && !is_known_inode(c, file)) {
+        struct image_pipe pipe = { 0 };
 
-        if (fd < 0 || ioctl(fd, FIONREAD, &waiting) < 0)
-            waiting = -1;
-        close_fd(&fd);
-        if (waiting)
-            return refuse(c, file, "a FIFO with something in it");
+        r = capture_content(c, s, file, &pipe);
+        if (r < 0)
+            return fail(c, file, r);
+        to->data = pipe.data;
+        to->data_length = pipe.length;
     }
     to->kind = IMAGE_FILE_PATH;
     to->path = capture_text(c, file->path);
@@ -113,40 +157,6 @@ static bool is_external(const struct capture *c, uint64_t inode, uint64_t *ret_n
             return true;
         }
     return false;
-}
-
-/* What is in it, without taking it out. */
-static int capture_content(struct capture *c, struct subject *s, const struct open_file *file, struct image_pipe *to) {
-    auto_close int from = open_again(s, file, O_RDONLY | O_NONBLOCK);
-    int ends[2], waiting = 0, r = 0;
-
-    if (from < 0)
-        return from;
-    if (ioctl(from, FIONREAD, &waiting) < 0)
-        return -errno;
-    to->capacity = (uint64_t)fcntl(from, F_GETPIPE_SZ);
-    if (!waiting)
-        return 0;
-    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) < 0)
-        return -errno;
-    auto_free char *data = malloc((size_t)waiting);
-    if (!data)
-        r = -ENOMEM;
-    if (r == 0 && fcntl(ends[1], F_SETPIPE_SZ, (int)to->capacity) < 0 && errno != EPERM)
-        r = -errno;
-    ssize_t n = r == 0 ? tee(from, ends[1], (size_t)waiting, SPLICE_F_NONBLOCK) : 0;
-    for (ssize_t done = 0, m; r == 0 && done < n; done += m)
-        if ((m = read(ends[0], data + done, (size_t)(n - done))) <= 0)
-            r = m < 0 ? -errno : -EIO;
-    if (r == 0 && n != waiting)
-        r = n < 0 ? -errno : -EIO;
-    if (r == 0) {
-        to->data = capture_blob(c, data, (size_t)n);
-        to->length = (uint64_t)n;
-    }
-    close(ends[0]);
-    close(ends[1]);
-    return r;
 }
 
 static int capture_pipe(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {

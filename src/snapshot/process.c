@@ -172,8 +172,14 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
         uint64_t arguments[] = { which, s->tools.scratch };
         int r = ask(c, s, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
 
+        uint64_t *timer = process->timers[which];
         if (r < 0)
             return capture_fail(c, "its timers", r);
+        /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would know. */
+        if ((timer[0] || timer[1]) && !timer[2] && !timer[3]) {
+            timer[2] = timer[0];
+            timer[3] = timer[1];
+        }
     }
     return 0;
 }

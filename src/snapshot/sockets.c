@@ -150,9 +150,9 @@ static int option(int fd, int name) {
     return getsockopt(fd, SOL_SOCKET, name, &value, &length) < 0 ? -errno : value;
 }
 
-/* One message, or what there is of a stream; *ret_length 0: nothing. */
-static int peek_one(int fd, struct buf *to, bool is_stream, size_t *ret_length, const char **ret_why) {
-    int waiting = 0, r;
+/* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. */
+static int peek_one(int fd, struct buf *to, bool is_stream, const char **ret_why) {
+    int waiting = 0;
     char control[256];
     static const char nothing[8];
 
@@ -183,12 +183,10 @@ static int peek_one(int fd, struct buf *to, bool is_stream, size_t *ret_length, 
     }
     if (is_stream && !n)
         return 0;
-    r = 1;
     memcpy(length, &(uint64_t){ (uint64_t)n }, sizeof *length);
     to->length += sizeof *length + (size_t)n;
     buf_add(to, nothing, (8 - (size_t)n % 8) % 8);
-    *ret_length = (size_t)n;
-    return r;
+    return 1;
 }
 
 static int peek(struct capture *c, int fd, struct image_file *to, const char **ret_why) {
@@ -199,10 +197,8 @@ static int peek(struct capture *c, int fd, struct image_file *to, const char **r
     if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof zero) < 0)
         return -errno;
     for (unsigned i = 0; i < MAX_MESSAGES; i++) {
-        size_t length = 0;
-
-        r = peek_one(fd, &data, is_stream, &length, ret_why);
-        if (r <= 0 || (!length && !is_stream))
+        r = peek_one(fd, &data, is_stream, ret_why);
+        if (r <= 0)
             break;
     }
     (void)setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &before, sizeof before);
