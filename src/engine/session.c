@@ -651,6 +651,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->force = ask->force;
     work->digests = ask->digests;
     work->drops = ask->drops;
+    work->follows_commands = !list_empty(&session->waiting);
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;
     work->path = ask->path ? strdup(ask->path) : NULL;

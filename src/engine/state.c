@@ -488,7 +488,8 @@ static void take_state(struct work *work, void (*then)(struct work *work)) {
 
     work->then = then;
     /* What was started before is part of it. */
-    if (!work->drops && !list_empty(&session->waiting)) {
+    if (!work->drops && work->follows_commands && !list_empty(&session->waiting)) {
+        work->follows_commands = false;
         work->waits_for_commands = true;
         return;
     }
