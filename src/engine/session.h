@@ -161,7 +161,7 @@ struct work {
     uint64_t serial;
     enum protocol_verb verb;
     uint64_t frozen;            /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init has done all before it */
-    bool started, waits_for_frozen, waits_for_release, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
+    bool started, waits_for_frozen, waits_to_freeze, waits_to_capture, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
     bool drops;                 /* processes="drop" */
     bool follows_commands;      /* that were on their way to init when it was asked for */
     struct capturing *capturing;        /* while the processes stand still for it */

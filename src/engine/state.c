@@ -249,6 +249,11 @@ static void told(struct work *work, int r, bool *waits) {
 }
 
 static void freeze(struct work *work) {
+    /* A signal that stops may be lost on one that is being let go. */
+    if (work->session->releasing) {
+        work->waits_to_freeze = true;
+        return;
+    }
     work->frozen = ++work->session->engine->next_exec;
     told(work, session_freeze(work->session, work->frozen), &work->waits_for_frozen);
 }
@@ -265,7 +270,7 @@ static void capture(struct work *work) {
         return;
     }
     if (session->releasing) {
-        work->waits_for_release = true;
+        work->waits_to_capture = true;
         return;
     }
     work->frozen = ++session->engine->next_exec;
@@ -285,9 +290,12 @@ void state_released(struct session *session) {
     if (session->was_thawed && session->state == SESSION_PAUSED)
         (void)session_freeze(session, 0);
     session->was_thawed = false;
-    if (work && work->waits_for_release) {
-        work->waits_for_release = false;
+    if (work && work->waits_to_capture) {
+        work->waits_to_capture = false;
         capture(work);
+    } else if (work && work->waits_to_freeze) {
+        work->waits_to_freeze = false;
+        freeze(work);
     }
 }
 
@@ -821,13 +829,13 @@ void state_box_lost(struct session *session) {
         state_session_ready(session, &error);
         return;                 /* it goes with the fork */
     }
-    if (work && (work->waits_for_release || work->waits_for_init || work->capturing)) {
-        work->waits_for_release = work->waits_for_init = false;
+    if (work && (work->waits_to_capture || work->waits_for_init || work->capturing)) {
+        work->waits_to_capture = work->waits_for_init = false;
         fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside; its files are kept, its processes are gone");
         return;
     }
-    if (work && (work->waits_for_box || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
-        work->waits_for_box = work->waits_for_frozen = false;
+    if (work && (work->waits_for_box || work->waits_to_freeze || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
+        work->waits_for_box = work->waits_to_freeze = work->waits_for_frozen = false;
         state_start(work);      /* on what was kept of its files */
     } else if (work && (work->verb == VERB_CREATE || work->waits_for_frozen))
         fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");
