@@ -52,6 +52,15 @@ static void subject_free(struct subject *s) {
     free(s);
 }
 
+/* An ordinary user cannot see what program an agent is, as it cannot be dumped and was never executed in the sandbox' user namespace. A guest that calls itself so and cannot be seen either is none of its own snapshots'. */
+static bool is_called_agent(const struct subject *s) {
+    static const char agent[] = "rollbox-files\n";
+    char name[sizeof agent + 1];
+    auto_close int fd = openat(s->proc, "comm", O_RDONLY | O_CLOEXEC);
+
+    return fd >= 0 && read(fd, name, sizeof name) == sizeof agent - 1 && !memcmp(name, agent, sizeof agent - 1);
+}
+
 static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
     char path[32];
     struct stat st;
@@ -71,7 +80,7 @@ static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
     *s = (struct subject){ .pid = pid, .parent = parent, .proc = -EBADF, .root = -EBADF, .pagemap = -EBADF, .tools.memory = -EBADF };
     snprintf(path, sizeof path, "/proc/%d", (int)pid);
     s->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    s->is_apart = fstatat(s->proc, "exe", &st, 0) == 0 && st.st_dev == c->program_device && st.st_ino == c->program_inode;
+    s->is_apart = fstatat(s->proc, "exe", &st, 0) < 0 ? errno == EACCES && is_called_agent(s) : st.st_dev == c->program_device && st.st_ino == c->program_inode;
     c->subjects[c->n_subjects++] = s;
     return s;
 }
