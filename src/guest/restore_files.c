@@ -74,18 +74,25 @@ static int fill(int fd, const struct image_file *file) {
     return 0;
 }
 
+static int open_nameless(void) {
+    int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    return fd < 0 ? -errno : fd;
+}
+
+/* Where the memory of a sandbox is not counted by a cgroup, its filter knows no memory files: such are files of the private ones, which are counted. */
 static int make_memory(const struct image_file *file) {
-    int fd = file->is_nameless ? open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+    int fd = file->is_nameless ? open_nameless() : (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3 /* MFD_CLOEXEC, MFD_ALLOW_SEALING */);
 
     if (fd < 0)
-        fd = (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3 /* MFD_CLOEXEC, MFD_ALLOW_SEALING */);
+        fd = file->is_nameless ? (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3) : open_nameless();
     if (fd < 0)
         return fd;
     int r = fill(fd, file);
     if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
         r = -errno;
     if (r == 0 && file->seals)
-        r = fcntl(fd, ADD_SEALS, (int)file->seals) < 0 ? -errno : 0;
+        r = fcntl(fd, ADD_SEALS, (int)file->seals) < 0 && errno != EINVAL ? -errno : 0;
     if (r == 0)
         r = set_flags(fd, file->flags);
     return r < 0 ? fail(fd, r) : fd;
