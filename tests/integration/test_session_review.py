@@ -387,7 +387,7 @@ def test_an_init_that_does_not_answer(engine, when):
         client.output(name, "touch", "/tmp/file")
         if when == "running":
             running = client.exec(name, "sh", "-c", "echo ready; sleep 1000", more=(("TIMEOUT", 1000),))
-            wait_until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 2)
+            until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 2)
             os.kill(client.init_of(name), signal.SIGSTOP)
             answer = client.wait(running)
             assert (answer["OUTCOME"], answer["STDOUT"]) == (protocol.TIMEOUT, b"ready\n")
