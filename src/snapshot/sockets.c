@@ -112,14 +112,13 @@ _Noreturn static void list_there(int namespace, int to) {
 }
 
 static int list(struct capture *c) {
-    char path[48];
     int status, r = 0;
     auto_close int to = memfd_create("rollbox-sockets", MFD_CLOEXEC);
 
     if (c->sockets.length)
         return 0;
-    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)c->options->init);
-    auto_close int namespace = open(path, O_RDONLY | O_CLOEXEC);
+    /* The process', for init may not be looked at. */
+    auto_close int namespace = openat(c->current->proc, "ns/net", O_RDONLY | O_CLOEXEC);
     if (to < 0 || namespace < 0)
         return -errno;
     pid_t pid = fork();
@@ -229,10 +228,8 @@ static int capture_name(struct capture *c, int fd, struct image_file *to) {
 /* Its port is one of the sandbox' own, so that a copy of the sandbox may have it, too? */
 static bool has_network(const struct capture *c) {
     struct stat own, its;
-    char path[48];
 
-    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)c->options->init);
-    return stat("/proc/self/ns/net", &own) == 0 && stat(path, &its) == 0 && own.st_ino != its.st_ino;
+    return stat("/proc/self/ns/net", &own) == 0 && fstatat(c->current->proc, "ns/net", &its, 0) == 0 && own.st_ino != its.st_ino;
 }
 
 static int capture_inet(struct capture *c, int fd, struct image_file *to, const char **ret_why) {

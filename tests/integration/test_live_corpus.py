@@ -30,6 +30,8 @@ def test_what_it_was(name):
     with Sandbox(POLICY) as box, contextlib.ExitStack() as stack:
         origin = box.spawn(argv)
         first = origin.stdout.readline()
+        if first == b"absent\n":
+            pytest.skip("the sandbox has not what the program is about")
         assert first == b"ready\n", (first, origin.wait(20).stderr.decode()[-2000:])
         kids = box.fork(2)
         for kid in kids:
