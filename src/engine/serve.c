@@ -210,7 +210,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         list_init(&engine->sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
-    engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
+    engine->pool = engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
     unsigned open_files = raise_limits();
     /* Above the standard streams, one of which may be closed: what we open next must not be taken for it. */

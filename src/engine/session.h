@@ -273,6 +273,8 @@ struct capturing *capturing_free(struct capturing *capturing); /* whatever it is
 
 /* live.c: processes that go on in another box. */
 struct live *live_new(struct engine *engine);    /* empty; NULL: out of memory */
+int live_new_image(struct program *program);            /* a file for one, empty; or -errno */
+int live_seal_image(int *fd);                            /* nobody writes to it any more, nor did anybody keep a way to: 0 or -errno; the descriptor is another after it */
 struct live *live_get(struct live *live);
 struct live *live_put(struct live *live);
 int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error);

@@ -378,6 +378,15 @@ static void load_image(const struct wire_message *message) {
         _exit(1);               /* what it has of the image is in nobody's way then */
 }
 
+static void make_pool(const struct wire_message *message) {
+    int pool = guest_new_tmpfs(&(struct guest_tmpfs){ .size = "80%", .huge = "always", .mode = "0700", .attributes = MOUNT_ATTR_NOEXEC });
+    struct guest_record record = { .kind = GUEST_POOLED, .serial = message->header.serial, .error = pool < 0 ? -pool : 0 };
+
+    record_send(GUEST_LAUNCHER_SOCKET, &record, &pool, pool >= 0);
+    if (pool >= 0)
+        close(pool);
+}
+
 static void serve(const struct plan *plan);
 
 /* A copy of this launcher, the engine's child as it is, with everything that it has but its socket and the network namespace that it made ahead of need. */
@@ -422,6 +431,8 @@ static void serve(const struct plan *plan) {
             copy(plan, &message);
         else if (message.header.type == GUEST_IMAGE)
             load_image(&message);
+        else if (message.header.type == GUEST_POOL)
+            make_pool(&message);
         else if (message.header.type == GUEST_HOLD)
             hold(plan, &message);
         else if (message.header.type == GUEST_TOUCHES && message.n_fds == 1)
