@@ -40,7 +40,7 @@ _rollbox() {
     case $command in
     'run') options='--json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
+    'replay') options='--output --parent --trust --no-progress --force --json --env --engine --help' ;;
     'verify') options='--keep --max-record --redact --redact-env --env-values --parent --trust --twice --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'batch') options='--output --jobs --ordered --retries --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
@@ -56,14 +56,14 @@ _rollbox() {
     'rm') options='--socket --help' ;;
     'pause') options='--socket --help' ;;
     'resume') options='--socket --help' ;;
-    'snapshot') options='--as --json --socket --help' ;;
-    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --from --force --json --socket --help' ;;
-    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --force --json --socket --help' ;;
-    'reset') options='--socket --help' ;;
+    'snapshot') options='--as --drop-processes --json --socket --help' ;;
+    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --count --from --drop-processes --force --json --socket --help' ;;
+    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --count --drop-processes --force --json --socket --help' ;;
+    'reset') options='--drop-processes --socket --help' ;;
     'tree') options='--json --socket --help' ;;
     'diff') options='--text --json --socket --help' ;;
     'commit') options='--force --json --socket --help' ;;
-    'discard') options='--socket --help' ;;
+    'discard') options='--drop-processes --socket --help' ;;
     'export') options='--from --socket --help' ;;
     'import') options='--name --max-entries --max-bytes --max-depth --json --help' ;;
     'image import') options='--no-progress --name --tag-of-archive --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;

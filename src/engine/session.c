@@ -332,7 +332,7 @@ void session_give_up_box(struct session *session) {
     if (!box)
         return;
     session->box = NULL;
-    session->thaw_due = false;
+    session->thaw_due = session->restored_early = false;
     session->n_strays = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
@@ -365,10 +365,23 @@ static void restored(struct session *session, const struct guest_record *record)
         not_restored(session, &error);
         return;
     }
+    if (session->box->pid <= 0) {
+        session->restored_early = true; /* the launcher's word of the box is on its way */
+        return;
+    }
     session->state = SESSION_LIVE;
     live_restored(session);
     state_session_ready(session, NULL);
     session_next(session);
+}
+
+void session_box_created(struct session *session) {
+    struct guest_record record = { .kind = GUEST_RESTORED };
+
+    if (!session->restored_early)
+        return;
+    session->restored_early = false;
+    restored(session, &record);
 }
 
 void session_box_ready(struct session *session) {

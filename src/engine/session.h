@@ -110,6 +110,7 @@ struct session {
     bool dirty;                 /* files may have changed since `at` */
     bool stepping;              /* in session_next, which frees it in the end if it is closed meanwhile */
     bool pumping;               /* in exec_pump, or it is to wait */
+    bool restored_early;        /* init has told before the launcher did */
     bool was_thawed;            /* to be captured, and is paused */
     bool kill_due, thaw_due;    /* init could not be told yet: of some command; of its files' copy */
     uint64_t oom_kills;         /* of its box' group, as of the last look */
@@ -191,6 +192,7 @@ void session_request(struct client *client, struct wire_message *message);      
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds); /* takes what it wants of fds (-EBADF) */
 void session_box_dead(struct session *session, struct box *box);
 void session_box_failed(struct session *session, const struct guest_record *record);
+void session_box_created(struct session *session);
 void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session);
 bool session_met_limit(struct session *session);        /* of memory, since this was asked last */

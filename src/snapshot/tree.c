@@ -23,6 +23,7 @@
 #define MAX_ROUNDS 200
 #define MAX_WAITS 4000
 #define WAIT_NS 50000
+#define DEEP_WAITS 60           /* the child of a vfork takes less to execute something, unless it was stopped before that */
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
 #define KCMP_VM 1
@@ -190,6 +191,19 @@ static void wait_a_little(long ns) {
     nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
 }
 
+/* Whoever does not stand yet waits in the kernel, where nothing reaches it. */
+static bool is_deep(const struct capture *c) {
+    for (size_t i = 0; i < c->n_tasks; i++) {
+        const struct task *task = &c->tasks[i];
+        char path[32];
+
+        snprintf(path, sizeof path, "task/%d/stat", (int)task->trace.tid);
+        if (!task->is_gone && !task->trace.stands && state_at(task->subject, path) != 'D')
+            return false;
+    }
+    return true;
+}
+
 /* Until all that were asked to stand do. -EBUSY: some do not. */
 static int await_all(struct capture *c) {
     for (unsigned waits = 0; waits < MAX_WAITS; waits++) {
@@ -209,15 +223,33 @@ static int await_all(struct capture *c) {
         }
         if (all)
             return 0;
+        if (waits == DEEP_WAITS && is_deep(c))
+            break;
         if (waits > 20)
             wait_a_little(WAIT_NS);
     }
     return -EBUSY;
 }
 
+/* What does not stand yet cannot be let go; what it waits for goes on now, and then it does. */
+static void release_late(struct trace *trace) {
+    int r = -EAGAIN;
+
+    for (unsigned waits = 0; r == -EAGAIN && waits < MAX_WAITS; waits++) {
+        r = trace_await(trace);
+        if (r == -EAGAIN && waits > 20)
+            wait_a_little(WAIT_NS);
+    }
+    trace_release(trace);
+}
+
 void tree_release(struct capture *c) {
     for (size_t i = 0; i < c->n_tasks; i++)
-        trace_release(&c->tasks[i].trace);
+        if (c->tasks[i].trace.stands)
+            trace_release(&c->tasks[i].trace);
+    for (size_t i = 0; i < c->n_tasks; i++)
+        if (c->tasks[i].trace.is_seized)
+            release_late(&c->tasks[i].trace);
     for (size_t i = 0; i < c->n_subjects; i++)
         subject_free(c->subjects[i]);
     free(c->tasks);
@@ -386,7 +418,11 @@ static void forget_dead(struct capture *c) {
 int tree_describe(struct capture *c) {
     forget_dead(c);
     for (size_t i = 0; i < c->n_subjects; i++) {
-        int r = c->subjects[i]->is_apart ? 0 : look_at_ids(c, c->subjects[i]);
+        struct subject *s = c->subjects[i];
+
+        /* init, which is not stopped, forgets its own when it comes to it; others may have, before they stood. */
+        s->is_apart |= (s->is_zombie && s->parent == c->options->init) || !state_at(s, "stat");
+        int r = s->is_apart ? 0 : look_at_ids(c, s);
 
         if (r < 0)
             return r;

@@ -235,14 +235,14 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
     box.exec(["sleep", "10.5"])
     assert box.exec("wc -l < /tmp/x", text=True).stdout.strip() == "10"
     # A fork and a reset begin again.
-    kid = box.fork(1)[0]
+    kid = box.fork(1, processes="drop")[0]
     assert now(kid) == 0
     kid.exec(["sleep", "100"])
     assert (now(kid), now()) == (100, 3610)
     # Sleepers stand still for a snapshot and a pause, and sleep on.
     sleeper = box.spawn(["/usr/bin/python3", "-Ic", "import time; print(flush=True); input(); time.sleep(50); print(int(time.time()))"])
     sleeper.stdout.read(1)
-    state = box.snapshot()
+    state = box.snapshot(processes="drop")
     box.pause()
     box.resume()
     sleeper.stdin.write(b"\\n")

@@ -174,6 +174,32 @@ def test_what_runs_in_a_fork_ends_as_any_command():
         assert origin.process.wait().stdout == b"done\n"
 
 
+def test_forks_take_turns_with_more_holders_than_are_kept():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin, states = Asked.begin(box, "x = 0"), []
+        for i in range(36):
+            origin(f"x = {i}")
+            states.append(box.snapshot())
+        for i in (*range(36), 0, 35, 1):
+            with closing(box.fork(1, snapshot=states[i])) as kids:
+                assert origin.of(kids[0])("x") == str(i)
+        until(lambda: len(children(engine.pid, "rollbox-hold")) <= 32)
+        for state in states:
+            box.drop(state)
+        until(lambda: not children(engine.pid, "rollbox-hold"))
+
+
+def test_more_pipes_than_a_message_brings_are_refused():
+    with Sandbox(Policy(max_processes=200)) as box:
+        waiting = [box.spawn(["sleep", "1000"]) for _ in range(90)]
+        with pytest.raises(FeatureMissing, match="more than 252 pipes"):
+            box.snapshot()
+        for process in waiting[:20]:
+            process.kill()
+            process.wait()
+        assert box.snapshot().processes == 70
+
+
 def test_a_time_out_goes_on_in_a_fork():
     with Sandbox() as box:
         process = box.spawn([*PYTHON, "import time; print('up', flush=True); time.sleep(1000)"], timeout=3)
@@ -372,6 +398,17 @@ def test_a_program_that_never_waits():
                 assert first > 0 and first % 100000 == 0
 
 
+def test_programs_that_come_and_go():
+    """Some are found as they end, some before they have executed anything, while who started them waits for that."""
+    with Sandbox() as box:
+        sh(box, "(while :; do n=$((n + 1)); echo $n > /tmp/new; mv /tmp/new /tmp/n; done) > /dev/null 2>&1 &")
+        until(lambda: box.exists("/tmp/n"))
+        for _ in range(40):
+            with closing(box.fork(1)) as kids:
+                at = kids[0].read_file("/tmp/n")
+                until(lambda: kids[0].read_file("/tmp/n") != at)
+
+
 def test_bash_with_children():
     with Sandbox() as box:
         shell = box.shell()
@@ -515,12 +552,13 @@ def test_with_the_engine_everything_goes():
 
 def test_states_say_what_they_have():
     with Sandbox() as box:
-        Asked.begin(box, "x = 1")
+        origin = Asked.begin(box, "x = 1")
         at = box.snapshot("with")
         node = next(node for node in box.tree() if node.id == at.id)
         assert (node.processes, node.memory_bytes) == (1, at.memory_bytes) and "1 process, " in str(box.tree())
         row = next(row for row in box.inspect()["execs"])
         assert row["state"] == "running" and row["command"].startswith("python3")
+        assert origin("x") == "1"
 
 
 def test_a_paused_sandbox_is_captured_and_stays_paused():
@@ -538,12 +576,13 @@ def test_a_paused_sandbox_is_captured_and_stays_paused():
 
 def test_a_dropped_state_cannot_be_gone_to():
     with Sandbox() as box:
-        Asked.begin(box)
+        origin = Asked.begin(box, "x = 1")
         at = box.snapshot()
         box.snapshot(processes="drop")
         box.drop(at)
         with pytest.raises(NotFound):
             box.fork(1, snapshot=at)
+        assert origin("x") == "1"
 
 
 def test_live_states_for_asyncio():

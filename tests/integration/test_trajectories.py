@@ -699,7 +699,7 @@ def test_verify_is_equal_for_a_seeded_session(caller):
         call("exec", box, "--", "nothing-of-that-name", status=127)
         call("reset", box)
         call("exec", "-d", box, "--", "sleep", "1000")
-        call("fork", box)
+        call("fork", "--drop-processes", box)
         call("rm", box)
     assert caller.rollbox("verify", home / "a.jsonl").returncode == 125, "the value of A was not recorded"
     seen = verdict(caller, "--env", "A=b", home / "a.jsonl", status=0)
