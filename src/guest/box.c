@@ -230,6 +230,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
     if (box->uuid && (r = seed_setup(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
+    box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC);    /* without it that is not known */
     r = enter_user_namespace(plan, box->outer_id, proc_self, proc_sys);
     close(proc_self);
     close(proc_sys);

@@ -51,6 +51,7 @@ enum guest_create_flag {
 
 enum guest_exec_flag {
     GUEST_EXEC_FINAL = 1 << 8,  /* the sandbox ends with this command */
+    GUEST_EXEC_COUNTED = 1 << 10,       /* EXITED is to say what it has read and written */
     GUEST_EXEC_RESTORED = 1 << 9,       /* the restored process is to be it, if there is one: with a fourth descriptor, its 3. Else the request is carried out without that */
 };
 
@@ -117,6 +118,7 @@ struct guest_record {
     uint64_t wall_ns;
     uint64_t cpu_ns;            /* of the command and all that it and init have waited for */
     uint64_t max_rss_bytes;     /* of the largest of those */
+    uint64_t read_bytes, written_bytes;     /* EXEC_COUNTED: by read, write and their like, the command's and those that it has waited for; UINT64_MAX: not known */
 };
 
 #endif
