@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches that are recorded: a trajectory for each job, whatever its id is, its own after another attempt, and none left half when the batch is closed."""
+
+import asyncio
+import os
+
+import pytest
+
+from rollbox import Engine, InvalidArgument, Policy, Record, iter_many, run_many, run_many_async
+from test_trajectories import read
+
+JOBS = [{"id": "a/b", "argv": ["echo", "one"]}, {"argv": ["sh", "-c", "cat; exit 3"], "stdin": "in", "files": {"f": "x"}, "timeout_s": 50}, {"id": "..", "code": "print(6 * 7)", "language": "python"},
+        "echo shell", {"id": 9, "nothing": 1}, {"id": "env", "argv": ["env"], "env": {"A": "b"}, "policy": {"max_memory": "64M"}}]
+
+
+def expect(results, directory):
+    assert [result.id for result in results] == ["a/b", 1, "..", 3, 9, "env"]
+    assert [result.error is not None for result in results] == [False] * 4 + [True, False]
+    assert results[1].exit_code == 3 and results[2].stdout == b"42\n"
+    assert sorted(os.listdir(directory)) == ["%2E..jsonl", "1.jsonl", "3.jsonl", "a%2Fb.jsonl", "env.jsonl"]
+    for result, name in zip(results, ("a%2Fb", "1", "%2E.", "3", None, "env")):
+        if name is not None:
+            header, [step], trajectory = read(directory / f"{name}.jsonl")
+            assert trajectory.complete and step.observation.stdout.data == result.stdout and step.observation.exit_code == result.exit_code
+    assert header.policy["max_memory"] == "64M" and step.action.env == ("A",)
+
+
+def test_each_job_has_a_trajectory(tmp_path):
+    expect(run_many(JOBS, 3, record=tmp_path / "{id}.jsonl"), tmp_path)
+
+
+def test_asynchronously_too(tmp_path):
+    expect(asyncio.run(run_many_async(JOBS, 3, record=Record(str(tmp_path / "{id}.jsonl"), keep=10000))), tmp_path)
+
+
+def test_a_function_gets_the_steps_of_all():
+    steps = []
+    assert all(result.ok for result in run_many([["echo", str(i)] for i in range(10)], 4, record=steps.append))
+    assert sorted(step.observation.stdout.data for step in steps) == sorted(b"%d\n" % i for i in range(10))
+
+
+def test_a_place_for_one_is_refused(tmp_path):
+    for where in (1, tmp_path / "all.jsonl", str(tmp_path / "{name}.jsonl")):
+        with pytest.raises(InvalidArgument, match="{id}"):
+            run_many([["true"]], record=where)
+
+
+def test_a_file_that_cannot_be_had_is_a_row(tmp_path):
+    (tmp_path / "1.jsonl").write_text("precious")
+    results = run_many([["true"]] * 3, record=tmp_path / "{id}.jsonl")
+    assert [result.outcome for result in results] == ["exit", "error", "exit"] and "something in" in str(results[1].error)
+    assert (tmp_path / "1.jsonl").read_text() == "precious"
+    [result] = run_many([["true"]], record=tmp_path / "missing" / "{id}.jsonl")
+    assert result.outcome == "error" and "No such file" in str(result.error)
+
+
+def test_another_attempt_has_the_file_for_itself(tmp_path):
+    with Engine() as engine:
+        rows = iter_many([["sh", "-c", "echo begun; sleep 0.01; echo ended"]] * 20, 2, engine=engine, record=tmp_path / "{id}.jsonl", ordered=True)
+        next(rows)
+        os.kill(engine.pid, 9)
+        assert all(result.ok for result in rows)
+    for i in range(20):
+        _, [step], trajectory = read(tmp_path / f"{i}.jsonl")
+        assert trajectory.complete and step.observation.stdout.data == b"begun\nended\n"
+
+
+def test_closing_it_ends_what_is_under_way(tmp_path):
+    rows = iter_many([["true"]] + [["sleep", "1000"]] * 5, 3, record=tmp_path / "{id}.jsonl")
+    assert next(rows).ok
+    rows.close()
+    for path in tmp_path.iterdir():
+        assert read(path)[2].complete
