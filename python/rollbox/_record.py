@@ -75,7 +75,7 @@ class Record:
         """The one of a job; `again`: another attempt, whose file takes the place of the last one's."""
         if not isinstance(self.to, (str, os.PathLike)):
             return self
-        name = urllib.parse.quote(str(id), safe=" !#$&'()+,;=@[]^`{}")
+        name = urllib.parse.quote(str(id), safe="")
         record = copy.copy(self)
         record.to = os.fspath(self.to).replace("{id}", "%2E" + name[1:] if name.startswith(".") else name)
         record._force = self._force or again
