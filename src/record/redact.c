@@ -32,7 +32,7 @@
 #define SECRET_LEAST 4          /* bytes: shorter ones are everywhere */
 #define SECRETS_MOST 256
 #define LINE_MOST (1u << 20)
-#define DIRECT_MOST 4096u
+#define DIRECT_MOST 1024u
 #define AGAIN_AFTER 16384u      /* bytes that patterns were matched with here */
 #define WAIT_MS 100
 #define CHILD_US 300000u        /* of processor time, and besides: */
