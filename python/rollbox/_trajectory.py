@@ -92,6 +92,14 @@ class Resources:
 
 
 @dataclass(frozen=True)
+class Chance:
+    """Where the chance of a command came from, under a policy with random_seed: the sandbox' `seed`, and which of its streams the command began with, from 0; None if it never began."""
+
+    seed: int
+    stream: Optional[int]
+
+
+@dataclass(frozen=True)
 class Child:
     """A sandbox that a fork made; its random_seed, if the policy has one."""
 
@@ -115,6 +123,7 @@ class Step:
     children: Sequence[Child]
     message: Optional[str]
     digest: str
+    chance: Optional[Chance] = None
 
 
 @dataclass(frozen=True)
@@ -248,7 +257,7 @@ def _observation(row: Mapping[str, Any]) -> Observation:
 
 
 def _step(row: Mapping[str, Any], sandbox: str) -> Step:
-    used = row.get("resources")
+    used, chance = row.get("resources"), row.get("chance")
     if type(row["step"]) is not int or type(row["begun_at"]) is not int or not isinstance(row["digest"], str) or not isinstance(row["action"], dict):
         raise ValueError("a step's numbers, digest and action are none")
     return Step(
@@ -256,7 +265,7 @@ def _step(row: Mapping[str, Any], sandbox: str) -> Step:
         observation=_observation(row["observation"]),
         resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"], used.get("read_bytes"), used.get("written_bytes")) if used else None,
         children=tuple(Child(child["id"], child["name"], child.get("random_seed")) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
-        digest=row["digest"])
+        digest=row["digest"], chance=Chance(chance["seed"], chance.get("stream")) if chance else None)
 
 
 def _header(row: Mapping[str, Any]) -> Header:

@@ -475,7 +475,7 @@ void record_run_begun(struct run *run) {
         return;
     run->step = record->next_step++;
     run->begun_at = record->ended;
-    run->read_bytes = run->written_bytes = UINT64_MAX;
+    run->read_bytes = run->written_bytes = run->stream = UINT64_MAX;
     ((struct wire_header *)(void *)run->request.data)->flags |= GUEST_EXEC_COUNTED;
     if (run->stdin_is_data)
         run->recorded_stdin = fcntl(run->stdio[0], F_DUPFD_CLOEXEC, 3);
@@ -649,6 +649,12 @@ void record_run_ended(struct run *run) {
     add_known(&message, "read_bytes", run->read_bytes);
     add_known(&message, "written_bytes", run->written_bytes);
     close_part(&message);
+    if (run->program->policy->have_seed) {
+        open_part(&message, "chance", RECORD_OBJECT);
+        add_value(&message, "seed", RECORD_NUMBER, run->session->seed);
+        add_known(&message, "stream", run->stream);
+        close_part(&message);
+    }
     end_step(record, &message, fds, n_fds, bytes);
     close_fd(&run->recorded_stdin);
 }

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "guest/determinism.h"
 #include "guest/files.h"
 #include "guest/restore.h"
 #include "guest/virtual.h"
@@ -357,6 +358,7 @@ void command_start(const struct box *box, struct wire_message *message) {
     if (r > 0) {
         struct guest_record record = {
             .kind = GUEST_STARTED, .serial = command.serial, .value = (uint64_t)r, .operation = command.restored, .stage = command.failure.step, .error = command.failure.error,
+            .wall_ns = determinism_wanted(box->plan) ? determinism_last_stream() : 0,
         };
 
         command.pid = r;

@@ -89,7 +89,7 @@ enum guest_record_kind {
     GUEST_CREATE_FAILED,        /* launcher */
     GUEST_BOX_READY,            /* init; fds as flagged in `value`: a new network namespace (1), the private tmpfs (2) */
     GUEST_FAILED,               /* launcher or init: set-up failed; it ends */
-    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process. With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage` and `error` say at which step of restore.c that failed, if it did */
+    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process; `wall_ns`: with random_seed, which of init's streams of chance is its, from 0. With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage` and `error` say at which step of restore.c that failed, if it did */
     GUEST_EXEC_FAILED,          /* init: it never ran */
     GUEST_EXITED,               /* init: wait status in `value`, usage in the rest */
     GUEST_SIGNALLED,            /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how many processes */
