@@ -161,7 +161,7 @@ static void measure_create(int n) {
 static void snapshot(struct rollbox_sandbox *sandbox) {
     char *json;
 
-    must(rollbox_snapshot(sandbox, NULL, &json, &error), "snapshot");
+    must(rollbox_snapshot(sandbox, NULL, NULL, &json, &error), "snapshot");
     free(json);
 }
 
@@ -182,7 +182,7 @@ static void measure_snapshots(int n, const char *tree) {
     for (int i = 0; i < n; i++) {
         exec_shell(sandbox, WRITE_1000);
         double start = now_us();
-        must(rollbox_reset(sandbox, NULL, &error), "reset");
+        must(rollbox_reset(sandbox, NULL, NULL, &error), "reset");
         exec_true(sandbox);
         mine[i] = now_us() - start;
     }
@@ -191,14 +191,14 @@ static void measure_snapshots(int n, const char *tree) {
     for (int i = 0; i < n; i++) {
         exec_shell(sandbox, script);
         double start = now_us();
-        must(rollbox_reset(sandbox, NULL, &error), "reset");
+        must(rollbox_reset(sandbox, NULL, NULL, &error), "reset");
         mine[i] = now_us() - start;
     }
     row("reset, 1,000 copied-up files", mine, n, 0);
     exec_shell(sandbox, WRITE_1000);
     for (int i = 0; i < 9; i++) {
         double start = now_us();
-        must(rollbox_fork(sandbox, NULL, FORKS, forks, &error), "fork");
+        must(rollbox_fork(sandbox, NULL, FORKS, NULL, forks, &error), "fork");
         mine[i] = now_us() - start;
         for (int k = 0; k < FORKS; k++)
             must(rollbox_sandbox_close(forks[k], &error), "close");

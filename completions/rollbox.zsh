@@ -404,6 +404,7 @@ _rollbox() {
     'snapshot')
         _arguments -s -S \
             '*--as=[another name for the snapshot, beside its id]:NAME:' \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -422,7 +423,8 @@ _rollbox() {
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
-            '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
+            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:' \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
@@ -443,6 +445,7 @@ _rollbox() {
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
@@ -453,6 +456,7 @@ _rollbox() {
         ;;
     'reset')
         _arguments -s -S \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -487,6 +491,7 @@ _rollbox() {
         ;;
     'discard')
         _arguments -s -S \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -494,7 +499,7 @@ _rollbox() {
         ;;
     'export')
         _arguments -s -S \
-            '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
+            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \

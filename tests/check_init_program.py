@@ -12,7 +12,7 @@ import sys
 
 from structure import finish
 
-HIGHEST = 0x3FF000  # IMAGE_LOWEST less a page
+HIGHEST = 0x300000  # IMAGE_FRAMES
 ITS_OWN = r"R_\w+_IRELATIV(E)?"
 
 

@@ -215,8 +215,8 @@ ROLLBOX_PUBLIC int rollbox_result_json(const struct rollbox_result *result, cons
 
 /* ---- sandboxes that live ------------------------------------------------------------------------------------------ */
 
-/* A session: a sandbox that stays until it is closed. Commands (`rollbox_exec`) see what earlier ones left, files and background processes. Its files can be snapshotted, forked
- * and reset. It belongs to the connection that made it and ends with that, unless it was made `detached` on a shared engine. Calls on a paused sandbox resume it. The handle is a
+/* A session: a sandbox that stays until it is closed. Commands (`rollbox_exec`) see what earlier ones left, files and background processes. It can be snapshotted, forked
+ * and reset, files and processes. It belongs to the connection that made it and ends with that, unless it was made `detached` on a shared engine. Calls on a paused sandbox resume it. The handle is a
  * name: several may exist of one sandbox, in several processes on one shared engine. All calls here block, but for rollbox_exec and rollbox_attach. */
 struct rollbox_sandbox;
 
@@ -253,9 +253,9 @@ ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandb
 ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
 enum rollbox_query {
-    ROLLBOX_QUERY_INSPECT = 1,  /* {"name", "state", "policy", "isolation", "snapshot", "execs": [{"id", "argv", "state", ...}], "memory_bytes", "disk_bytes", ...} */
+    ROLLBOX_QUERY_INSPECT = 1,  /* {"name", "state", "policy", "isolation", "snapshot", "execs": [{"id", "command", "state", ...}], "memory_bytes", "disk_bytes", ...} */
     ROLLBOX_QUERY_PROCESSES,    /* {"processes": [{"pid", "parent", "state", "command", "cpu_ms", "memory_bytes", "exec"}]} */
-    ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "created", "sandboxes": [...]}]} */
+    ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "processes", "memory_bytes", "created", "sandboxes": [...]}]} */
 };
 
 /* JSON text for free(). */
@@ -319,26 +319,35 @@ enum rollbox_scope {
 ROLLBOX_PUBLIC int rollbox_signal(struct rollbox_sandbox *sandbox, const char *operation_id, int signal_number, enum rollbox_scope scope, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *operation_id, const struct rollbox_terminal *terminal, struct rollbox_error *error);
 
-/* The state of the sandbox' private files, kept until the last sandbox of the family is closed or it is dropped. With processes running they stand still meanwhile, and run on; what they are is not
- * in the snapshot. `name` (may be NULL) is another name for its id in this family. *ret_json: {"id", "name", "parent", "bytes", "files", "live"}; free(). */
-ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, char **ret_json, struct rollbox_error *error);
-
-/* New sandboxes with the files of a snapshot (NULL: of now), of the same policy, with no processes. ret_sandboxes has room for n; the caller owns what is put there; all or none. */
-ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error);
-
-/* Options of rollbox_fork_with. Set size to sizeof(struct rollbox_fork_options) and what is not wanted to zero. */
-struct rollbox_fork_options {
-    size_t size;
-    const char *snapshot;               /* NULL: of now */
-    size_t n;
-    bool same_seed;                     /* under a policy with random_seed: all have the parent's; else each has its own, which follows from the parent's and from how many children that had before it */
+/* What the next three calls do with processes. */
+enum rollbox_processes {
+    ROLLBOX_PROCESSES_KEEP = 1, /* those that run are part of the state: memory and files of one moment */
+    ROLLBOX_PROCESSES_DROP,     /* files alone */
 };
 
-/* The same with options. INVALID_ARGUMENT besides. */
-ROLLBOX_PUBLIC int rollbox_fork_with(struct rollbox_sandbox *sandbox, const struct rollbox_fork_options *options, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error);
+struct rollbox_state_options {
+    size_t size;                /* sizeof(struct rollbox_state_options) */
+    enum rollbox_processes processes;   /* 0: ROLLBOX_PROCESSES_KEEP */
+    bool same_seed;             /* of forks, under a policy with random_seed: all have the parent's; else each has its own, which follows from the parent's and from how many children that had before it */
+};
 
-/* Back to a snapshot's files (NULL: to the latest of this sandbox' line, or its beginning: what was changed since is discarded). Its processes are killed; commands under way end as CANCELLED. */
-ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);
+/* The state of the sandbox, kept until the last sandbox of the family is closed or it is dropped: its private files, and the processes that run, which stand still meanwhile, and run on. `name` (may be NULL) is
+ * another name for its id in this family; options may be NULL. *ret_json: {"id", "name", "parent", "bytes", "files", "live", "processes", "memory_bytes"}; free(). FEATURE_MISSING: a process has what cannot be captured, which the message
+ * names; nothing was changed. */
+ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, const struct rollbox_state_options *options, char **ret_json, struct rollbox_error *error);
+
+/* New sandboxes of the same policy in the state of a snapshot (NULL: of now), with its processes if it has any: their commands have the ids that they have here (rollbox_attach, rollbox_claim). options may be NULL. ret_sandboxes has room
+ * for n; the caller owns what is put there; all or none. Errors: as rollbox_snapshot, SETUP_FAILED (a process cannot go on). */
+ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error);
+
+/* Back to a snapshot (NULL: to the latest of this sandbox' line, or its beginning: what was changed since is discarded), with its processes if it has any. Those of now are killed; commands under way end as CANCELLED. options may be NULL.
+ * SETUP_FAILED: its processes cannot go on; the sandbox has the snapshot's files then, and none. */
+ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, const struct rollbox_state_options *options, struct rollbox_error *error);
+
+/* Of a command that runs and came into the sandbox by a fork or reset: the other ends of its pipes, which nobody has yet. `wanted` has bit i for what was its descriptor i when it was started; ret_fds[i] is the other end of
+ * that, -1 if it is not wanted, was no pipe, is stdout or stderr (rollbox_attach), or was claimed before. Whether it is to be read or written, its open mode says. They are the caller's. NOT_FOUND. */
+#define ROLLBOX_CLAIM_FDS 11
+ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *operation_id, unsigned wanted, int ret_fds[ROLLBOX_CLAIM_FDS], struct rollbox_error *error);
 
 /* Gives a snapshot's place in memory back, once nothing stands on it. */
 ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);

@@ -27,7 +27,7 @@ from ._process import Chunk, Process, Pty, Stream, conclude
 from ._request import Argv, Data, Environment, ExecRequest, Files, Request, as_argv, code_argv
 from ._result import Result
 from ._sandbox import Sandbox
-from ._session import Change, Snapshot, SnapshotLike, Tree, User
+from ._session import Change, Processes, Snapshot, SnapshotLike, Tree, User
 from ._shell import Shell, ShellResult
 
 _T = TypeVar("_T")
@@ -410,23 +410,26 @@ class AsyncSandbox(Base, AsyncSessionFiles):
         """As Sandbox.process."""
         return AsyncProcess(await _in_thread(self._box.process, id, text=text))
 
-    async def shell(self, *, cwd: Optional[Path] = None, env: Optional[Environment] = None, user: Optional[User] = None) -> AsyncShell:
+    async def shell(self, id: Optional[str] = None, *, cwd: Optional[Path] = None, env: Optional[Environment] = None,
+                    user: Optional[User] = None) -> AsyncShell:
         """As Sandbox.shell."""
-        return AsyncShell(await _in_thread(self._box.shell, cwd=cwd, env=env, user=user))
+        return AsyncShell(await _in_thread(self._box.shell, id, cwd=cwd, env=env, user=user))
 
-    # Its files' states
+    # Its states
 
-    async def snapshot(self, name: Optional[str] = None) -> Snapshot:
+    async def snapshot(self, name: Optional[str] = None, *, processes: Processes = "keep") -> Snapshot:
         """As Sandbox.snapshot."""
-        return await _in_thread(self._box.snapshot, name)
+        return await _in_thread(self._box.snapshot, name, processes=processes)
 
-    async def fork(self, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, record: Union[RecordLike, bool] = True, same_seed: bool = False) -> List["AsyncSandbox"]:
+    async def fork(self, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, processes: Processes = "keep",
+                   record: Union[RecordLike, bool] = True, same_seed: bool = False) -> List["AsyncSandbox"]:
         """As Sandbox.fork."""
-        return [self._of(box) for box in await _in_thread(self._box.fork, n, snapshot=snapshot, record=record, same_seed=same_seed)]
+        forks = await _in_thread(self._box.fork, n, snapshot=snapshot, processes=processes, record=record, same_seed=same_seed)
+        return [self._of(box) for box in forks]
 
-    async def reset(self, snapshot: Optional[SnapshotLike] = None) -> None:
+    async def reset(self, snapshot: Optional[SnapshotLike] = None, *, processes: Processes = "keep") -> None:
         """As Sandbox.reset."""
-        await _in_thread(self._box.reset, snapshot)
+        await _in_thread(self._box.reset, snapshot, processes=processes)
 
     async def discard(self) -> None:
         """As Sandbox.discard."""

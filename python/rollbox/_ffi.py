@@ -117,12 +117,6 @@ class SandboxOptions(ctypes.Structure):
     ]
 
 
-class ForkOptions(ctypes.Structure):
-    """struct rollbox_fork_options."""
-
-    _fields_ = [("size", ctypes.c_size_t), ("snapshot", ctypes.c_char_p), ("n", ctypes.c_size_t), ("same_seed", ctypes.c_bool)]
-
-
 class RecordOptions(ctypes.Structure):
     """struct rollbox_record_options."""
 
@@ -169,6 +163,19 @@ class ExecOptions(ctypes.Structure):
         ("callback", CALLBACK),
         ("userdata", ctypes.c_void_p),
     ]
+
+
+PROCESSES = {"keep": 1, "drop": 2}
+"""enum rollbox_processes by name."""
+
+CLAIM_FDS = 11
+"""ROLLBOX_CLAIM_FDS."""
+
+
+class StateOptions(ctypes.Structure):
+    """struct rollbox_state_options."""
+
+    _fields_ = [("size", ctypes.c_size_t), ("processes", ctypes.c_int), ("same_seed", ctypes.c_bool)]
 
 
 class AttachOptions(ctypes.Structure):
@@ -228,9 +235,10 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_attach": (ctypes.c_int, [_P, ctypes.POINTER(AttachOptions), ctypes.POINTER(_P), _ERROR]),
     "rollbox_signal": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, _ERROR]),
     "rollbox_resize": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(Terminal), _ERROR]),
-    "rollbox_snapshot": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
-    "rollbox_fork_with": (ctypes.c_int, [_P, ctypes.POINTER(ForkOptions), ctypes.POINTER(_P), _ERROR]),
-    "rollbox_reset": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
+    "rollbox_snapshot": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(StateOptions), _TEXT, _ERROR]),
+    "rollbox_fork": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(StateOptions), ctypes.POINTER(_P), _ERROR]),
+    "rollbox_reset": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(StateOptions), _ERROR]),
+    "rollbox_claim": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), _ERROR]),
     "rollbox_snapshot_drop": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
     "rollbox_diff": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_commit": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),

@@ -162,7 +162,7 @@ class _Origin:
         if self._base is None:
             made = type(self._session)(self._session.policy, engine=self._session._engine)
         else:
-            made = self._session.fork(1, snapshot=self._base, record=False)[0]
+            made = self._session.fork(1, snapshot=self._base, processes="drop", record=False)[0]
         self._stack.callback(made.close)
         return made
 
@@ -264,7 +264,7 @@ def grade(
         origin = _Origin(session, _base_of(session, base), stack)
         begun = origin._base
         if taken is None:
-            fork = session.fork(1, record=False)[0]
+            fork = session.fork(1, processes="drop", record=False)[0]
             stack.callback(fork.close)
         else:
             fork = origin.make()

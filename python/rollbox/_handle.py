@@ -91,12 +91,17 @@ class Handle:
         self.call(function, *arguments, ctypes.byref(text))
         return _ffi.take_json(text)
 
-    def fork(self, snapshot: Optional[bytes], n: int, same_seed: bool = False) -> List["Handle"]:
-        """n sandboxes with a snapshot's files."""
+    def fork(self, snapshot: Optional[bytes], n: int, options: _ffi.StateOptions) -> List["Handle"]:
+        """n sandboxes in the state of a snapshot."""
         addresses = (ctypes.c_void_p * n)()
-        options = _ffi.ForkOptions(size=ctypes.sizeof(_ffi.ForkOptions), snapshot=snapshot, n=n, same_seed=same_seed)
-        self.call("rollbox_fork_with", ctypes.byref(options), addresses)
+        self.call("rollbox_fork", snapshot, n, ctypes.byref(options), addresses)
         return [Handle(self.engine, self.connection, address, True) for address in addresses if address]
+
+    def claim(self, id: str, *slots: int) -> List[int]:
+        """The other ends of a restored command's pipes, by the descriptors that it was started with; -1 where there is none. The caller's."""
+        fds = (ctypes.c_int * _ffi.CLAIM_FDS)()
+        self.call("rollbox_claim", id.encode("utf-8", "surrogateescape"), sum(1 << slot for slot in slots), fds)
+        return [fds[slot] for slot in slots]
 
     def record(self, record: Record, child: bool = False) -> None:
         """Records it from now on. Closes it if it cannot."""

@@ -257,6 +257,10 @@ class Process:
             stdout, stdout_write = pipes.reader()
             stderr, stderr_write = pipes.reader() if not terminal else (None, -1)
             run = handle.start(AttachRequest(id, input_fd=stdin_read, stream_fds=(stdout_write, stderr_write)))
+        if row and not terminal:
+            with contextlib.suppress(NotFound):         # it has ended meanwhile
+                fd, = handle.claim(id, 0)
+                stdin = fd if fd >= 0 else None
         return cls(handle, id, run, stdin, stdout, stderr, text, terminal)
 
     def wait(self, timeout: Optional[float] = None, check: bool = False) -> Result[Any]:

@@ -8,6 +8,7 @@ an object of its own.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -38,10 +39,11 @@ _DEFAULT_OUTPUT = 10 << 20
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A state of a sandbox's private files.
+    """A state of a sandbox: its private files, and what ran.
 
     Attributes: `id`; `name` (or None); `parent`, the id of the one before (or None); `bytes` and `files`, what it has that its parent has
-    not; `live`, whether processes stood still for it. Wherever a snapshot is wanted, its id or name does, too.
+    not; `processes`, how many it has, and `memory_bytes`, what they take; `live`, whether processes stood still for it. Wherever a
+    snapshot is wanted, its id or name does, too.
     """
 
     id: str
@@ -50,6 +52,8 @@ class Snapshot:
     bytes: int = 0
     files: int = 0
     live: bool = False
+    processes: int = 0
+    memory_bytes: int = 0
 
 
 SnapshotLike = Union[Snapshot, str]
@@ -66,6 +70,8 @@ class Node:
     files: int
     created: Optional[float]
     sandboxes: Sequence[str]
+    processes: int = 0
+    memory_bytes: int = 0
 
 
 class Tree(List[Node]):
@@ -84,10 +90,16 @@ class Tree(List[Node]):
             root = node.parent not in ids
             name = f"{node.id} ({node.name})" if node.name else node.id
             boxes = "  <- " + ", ".join(node.sandboxes) if node.sandboxes else ""
-            lines.append(f"{indent}{'' if root else '`-- ' if last else '|-- '}{name}  {node.files} files, {_size(node.bytes)}{boxes}")
+            lines.append(f"{indent}{'' if root else '`-- ' if last else '|-- '}{name}  {node.files} files, {_size(node.bytes)}{_ran(node)}{boxes}")
             deeper = indent + ("" if root else "    " if last else "|   ")
             todo += [(child, deeper, i == 0) for i, child in enumerate(reversed(below.get(node.id, [])))]
         return "\n".join(lines)
+
+
+def _ran(node: Node) -> str:
+    if not node.processes:
+        return ""
+    return f", {node.processes} process{'es' if node.processes > 1 else ''}, {_size(node.memory_bytes)}"
 
 
 def _size(count: int) -> str:
@@ -119,6 +131,15 @@ def snapshot_id(snapshot: Optional[SnapshotLike]) -> Optional[bytes]:
     if not isinstance(id, str) or not id or "\0" in id:
         raise InvalidArgument(f"a snapshot is a Snapshot, or its id or name, not {snapshot!r}", stage="arguments")
     return id.encode("utf-8", "surrogateescape")
+
+
+Processes = Literal["keep", "drop"]
+
+
+def _state(processes: Processes, same_seed: bool = False) -> _ffi.StateOptions:
+    if processes not in _ffi.PROCESSES:
+        raise InvalidArgument(f"processes must be \"keep\" or \"drop\", not {processes!r}", stage="arguments")
+    return _ffi.StateOptions(size=ctypes.sizeof(_ffi.StateOptions), processes=_ffi.PROCESSES[processes], same_seed=same_seed)
 
 
 def _fields(cls: Any, row: Mapping[str, Any], **more: Any) -> Any:
@@ -333,34 +354,52 @@ class Session(Base, SessionFiles):
 
     def process(self, id: str, *, text: bool = False) -> Process:
         """Another Process of a command that runs or has run, by its id, started by whomever. Its streams begin with what it wrote first;
-        `stdin` is None but for a terminal's. An id that is not known is told by `wait`, as NotFound."""
+        `stdin` is None but for a terminal's. An id that is not known is told by `wait`, as NotFound.
+
+        In a fork, and after a reset, this is the sandbox's own copy of a command that ran when the state was taken: it has the id that it
+        had there, streams of its own that begin with what the copy writes, and, for whoever asks first, a `stdin` if it had one."""
         return Process.attach(self._session(), id, text)
 
-    def shell(self, *, cwd: Optional[Path] = None, env: Optional[Environment] = None, user: Optional[User] = None) -> Shell:
+    def shell(self, id: Optional[str] = None, *, cwd: Optional[Path] = None, env: Optional[Environment] = None,
+              user: Optional[User] = None) -> Shell:
         """A shell that keeps variables, functions and its working directory between calls of its `run`. cwd, env and user are what it
-        starts with."""
+        starts with.
+
+        id: that of a shell which ran when the state was taken that this sandbox is a fork of, or was reset to: its copy goes on here. Of
+        several who ask for one, the first gets it; the others get NotFound.
+        """
         limit = size_in_bytes(self._policy.max_output, _DEFAULT_OUTPUT)
+        if id is not None:
+            if cwd is not None or env is not None or user is not None:
+                raise InvalidArgument("shell: a copy has the cwd, env and user that it has", stage="arguments")
+            return Shell.attach(self._session(), id, self._shell_name, limit, self._policy.timeout)
         return Shell(self._session(), self._shell_name, limit, self._policy.timeout, {"cwd": cwd, "env": env, "user": user})
 
-    # Its files' states
+    # Its states
 
-    def snapshot(self, name: Optional[str] = None) -> Snapshot:
-        """Keeps the state of its private files. What runs stands still meanwhile and runs on; processes are not in a snapshot. `name` is
-        another name for its id among the forks and their origin. Raises ResourceExhausted (disk full), InvalidArgument."""
-        made: Snapshot = _fields(Snapshot, self._session().json("rollbox_snapshot", snapshot_id(name)))
+    def snapshot(self, name: Optional[str] = None, *, processes: Processes = "keep") -> Snapshot:
+        """Keeps its state: the private files, and the processes that run, with their memory, at one moment. They stand still meanwhile
+        and run on. `name` is another name for its id among the forks and their origin. processes: "drop" keeps the files alone.
+
+        Raises FeatureMissing for what cannot be captured (nothing was changed then), ResourceExhausted (disk full), InvalidArgument."""
+        made: Snapshot = _fields(Snapshot, self._session().json("rollbox_snapshot", snapshot_id(name), ctypes.byref(_state(processes))))
         if self._first is None:
             self._first = made.id
         return made
 
-    def fork(self: _Made, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, record: Union[RecordLike, bool] = True, same_seed: bool = False) -> List[_Made]:
-        """n new sessions of the same policy with the files of a snapshot (None: of now), without processes. They share nothing writable
-        with this one or each other, and end on their own: close them, or use each in a `with`. All or none are made. record: as of Sandbox; True: as this one is, False: not.
-        Under a policy with random_seed each has a seed of its own, which follows from this one's and from how many forks that had before it; with same_seed all have this one's. inspect() tells which."""
+    def fork(self: _Made, n: int = 1, *, snapshot: Optional[SnapshotLike] = None, processes: Processes = "keep",
+             record: Union[RecordLike, bool] = True, same_seed: bool = False) -> List[_Made]:
+        """n new sessions of the same policy in the state of a snapshot (None: of now), files and processes: each has a copy of what ran,
+        whose commands have the ids that they have here (`process(id)`, `shell(id)`). They share nothing writable with this one or each
+        other, and end on their own: close them, or use each in a `with`. All or none are made. processes: "drop" for the files alone. record:
+        as of Sandbox; True: as this one is, False: not. Under a policy with random_seed each has a seed of its own, which follows from this one's
+        and from how many forks that had before it; with same_seed all have this one's; inspect() tells which. Raises as snapshot, and SetupFailed
+        if a process cannot go on."""
         kept = self._record if record is True else None if record is False else Record.of(record)
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n must be a positive number of sandboxes, not {n!r}", stage="arguments")
         forks = []
-        for handle in self._session().fork(snapshot_id(snapshot), n, same_seed):
+        for handle in self._session().fork(snapshot_id(snapshot), n, _state(processes, same_seed)):
             fork = type(self)(self._policy, engine=self._engine, record=kept)
             fork._handle = handle
             fork._shell, fork._first = self._shell, self._first
@@ -371,10 +410,11 @@ class Session(Base, SessionFiles):
                 fork._note_recording(fork._session())
         return forks
 
-    def reset(self, snapshot: Optional[SnapshotLike] = None) -> None:
-        """Back to a snapshot's files (None: the latest of this session's line, or how it began). All its processes are killed; commands
-        under way raise Cancelled."""
-        self._session().call("rollbox_reset", snapshot_id(snapshot))
+    def reset(self, snapshot: Optional[SnapshotLike] = None, *, processes: Processes = "keep") -> None:
+        """Back to a snapshot (None: the latest of this session's line, or how it began). All its processes are killed, and commands under
+        way raise Cancelled; those of the snapshot go on (`process(id)`, `shell(id)`), unless processes is "drop". Raises SetupFailed if
+        one cannot: the session has the snapshot's files then, and no processes."""
+        self._session().call("rollbox_reset", snapshot_id(snapshot), ctypes.byref(_state(processes)))
 
     def discard(self) -> None:
         """Drops what was changed since the last snapshot (or the beginning): reset()."""
@@ -401,7 +441,8 @@ class Session(Base, SessionFiles):
         rows = self._session().json("rollbox_sandbox_query", _ffi.QUERY_TREE)["snapshots"]
         return Tree(
             Node(id=row["id"], name=row.get("name"), parent=row.get("parent"), bytes=row.get("bytes", 0), files=row.get("files", 0),
-                 created=row.get("created"), sandboxes=tuple(row.get("sandboxes", ())))
+                 created=row.get("created"), sandboxes=tuple(row.get("sandboxes", ())), processes=row.get("processes", 0),
+                 memory_bytes=row.get("memory_bytes", 0))
             for row in _parents_first(rows))
 
     def diff(self, start: Optional[SnapshotLike] = None, end: Optional[SnapshotLike] = None, *, text: bool = False) -> List[Change]:

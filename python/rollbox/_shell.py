@@ -17,6 +17,7 @@ import array
 import contextlib
 import fcntl
 import os
+import secrets
 import select
 import signal
 import termios
@@ -30,7 +31,7 @@ from ._engine import LooseRun
 from ._errors import EngineLost, InvalidArgument, NotFound, ResourceExhausted
 from ._handle import Handle
 from ._process import Pipes, as_text, conclude, new_id
-from ._request import ExecRequest, milliseconds
+from ._request import AttachRequest, ExecRequest, milliseconds
 from ._result import Outcome, Result
 
 _CHUNK = 65536
@@ -82,8 +83,14 @@ class _Wake:
 class _Live:
     """One shell process and its pipes."""
 
-    def __init__(self, handle: Handle, argv: List[str], status_fd: int, options: Dict[str, Any]) -> None:
-        self.id = new_id()
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.unsent = b""
+        self.statuses = bytearray()
+
+    @classmethod
+    def start(cls, handle: Handle, argv: List[str], status_fd: int, options: Dict[str, Any]) -> "_Live":
+        self = cls(new_id())
         with Pipes() as pipes:
             self.stdin, stdin = pipes.writer()
             self.status, status = pipes.reader()
@@ -94,17 +101,39 @@ class _Live:
                 os.fchmod(fd, 0o622)
             request = ExecRequest(argv, id=self.id, input_fd=stdin, extra_fds=(status, out, err), timeout=_FOR_EVER_S, detached=True,
                                   **options)
-            self.run: LooseRun = handle.start(request)
-        for fd in (self.stdin, self.status, self.out, self.err):
-            os.set_blocking(fd, False)
-        self.wake = _Wake()
-        self.run.when_ended(self.wake.call)
+            self._watch(handle.start(request))
         self.unsent = (
             f"exec {status_fd}>&3 1>&4 2>&5\n"
             "exec 3>&- 4>&- 5>&-\n"
             "trap 'break 999 2>/dev/null' INT\n"
         ).encode()
-        self.statuses = bytearray()
+        return self
+
+    @classmethod
+    def claim(cls, handle: Handle, id: str) -> "_Live":
+        """One that goes on in a fork, or after a reset."""
+        self = cls(id)
+        fds = handle.claim(id, 0, 3, 4, 5)
+        if -1 in fds:
+            for fd in fds:
+                if fd >= 0:
+                    os.close(fd)
+            raise NotFound(f"command {id} is no shell of a fork or reset, or somebody has it already", stage="arguments")
+        self.stdin, self.status, self.out, self.err = fds
+        try:
+            self._watch(handle.start(AttachRequest(id)))
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return self
+
+    def _watch(self, run: LooseRun) -> None:
+        self.run = run
+        for fd in (self.stdin, self.status, self.out, self.err):
+            os.set_blocking(fd, False)
+        self.wake = _Wake()
+        run.when_ended(self.wake.call)
 
     def close(self) -> None:
         if self.stdin >= 0:
@@ -148,6 +177,21 @@ class Shell:
         self._number = 0
         self._closed = False
 
+    @classmethod
+    def attach(cls, handle: Handle, id: str, program: Callable[[], str], limit: int, timeout: Optional[float]) -> "Shell":
+        """(For this package: Sandbox.shell.)"""
+        rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("execs", ())
+        row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
+        name = str(row.get("command") or "").partition(" ")[0]
+        if row.get("state") != "running" or name not in ("bash", "sh"):
+            raise NotFound(f"no shell {id} runs in sandbox {handle.name}", stage="arguments")
+        self = cls(handle, program, limit, timeout, {"cwd": None, "env": None, "user": None})
+        self._know(name)
+        # A command that ran when it was captured ends with the number that it had.
+        self._number = secrets.randbelow(1 << 48)
+        self._live = _Live.claim(handle, id)
+        return self
+
     @property
     def id(self) -> Optional[str]:
         """The id of the command that the shell is; None between the end of one and the `run` that starts another."""
@@ -190,9 +234,12 @@ class Shell:
 
     def _begin(self) -> _Live:
         program = self._program()
+        self._know(program)
+        return _Live.start(self._handle, [program, "-l", "-s"], self._status_fd, self._options)
+
+    def _know(self, program: str) -> None:
         # Where a bash script has numbers for descriptors of its own there are few; sh knows one digit only.
         self._status_fd, self._eval = (247, "\\builtin eval") if program == "bash" else (9, "\\command eval")
-        return _Live(self._handle, [program, "-l", "-s"], self._status_fd, self._options)
 
     def _end(self) -> None:
         live, self._live = self._live, None

@@ -9,7 +9,11 @@
 
 #include "base/buf.h"
 
-#define FD_MESSAGE_MAX_FDS 44           /* a body, a socket, namespaces, GUEST_MAX_LAYERS layers, cgroup files */
+#define FD_MESSAGE_MAX_FDS 253          /* the kernel takes no more (SCM_MAX_FD) */
+
+/* Descriptors under way are counted by user, all his processes' together: what others have sent and nobody has received yet can leave no room (ETOOMANYREFS). Nothing tells when there is some again. */
+#define FDS_AGAIN_MS 5
+#define FDS_TRIES 2000          /* ten seconds */
 
 /* Writes everything, retrying EINTR and short writes. 0 or -errno. */
 int fd_write_all(int fd, const void *data, size_t length);

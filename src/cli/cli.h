@@ -59,6 +59,9 @@ int cli_engine_open(const struct options *options, struct rollbox_engine **ret_e
 /* Becomes rollbox-store with its command and the options given; CLI_EXIT_ERROR if that cannot be found. */
 int cli_become_store(const struct options *options, const char *command);
 
+/* The end of a command that catches signals: `status`; or it ends here, as one that was caught would have ended it. */
+int cli_end(int status);
+
 /* Flushes standard output: `status`, or CLI_EXIT_ERROR with a line if what was printed could not be written. */
 int cli_flush(const struct options *options, int status);
 

@@ -223,7 +223,5 @@ int cmd_cp(const struct options *options) {
     rollbox_sandbox_free(c.sandbox);
     rollbox_engine_close(engine);
     free(c.guest);
-    if (signals_caught())
-        signals_die(signals_caught());
-    return status;
+    return cli_end(status);
 }

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,13 +22,11 @@
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
-#include "cli/relay.h"
+#include "cli/pump.h"
 #include "cli/session.h"
 #include "cli/signals.h"
 #include "cli/terminal.h"
 #include "policy/policy.h"
-
-enum stream { STREAM_IN, STREAM_OUT, STREAM_ERR, N_STREAMS };
 
 /* A login shell, with what it is to do as $1, or none. */
 #define SHELL_OF_STRING "if command -v bash >/dev/null 2>&1; then exec bash -lc -- \"$1\"; else exec sh -lc -- \"$1\"; fi"
@@ -38,23 +35,15 @@ enum stream { STREAM_IN, STREAM_OUT, STREAM_ERR, N_STREAMS };
 /* One command, from its start to its end. */
 struct view {
     const struct options *options;
-    struct rollbox_engine *engine;
     struct rollbox_sandbox *sandbox;
     struct rollbox_run *run;
+    struct pump pump;
     const char *id;
     bool attached;              /* somebody else's: signals end only us */
     bool terminal;              /* ours is its terminal */
-    bool ended;
     bool left;                  /* by a signal that is not for the command */
-    struct relay relays[N_STREAMS];
-    int signal_fd;
     int resize_fds[2];          /* a pipe: the size of our terminal changed */
 };
-
-static void run_ended(struct rollbox_run *run, void *userdata) {
-    (void)run;
-    *(bool *)userdata = true;
-}
 
 /* ---- streams ------------------------------------------------------------------------------------------------------ */
 
@@ -75,20 +64,13 @@ static int open_streams(struct view *view, bool input, bool output, bool errors,
     const bool wanted[N_STREAMS] = { input, output, errors };
     int *theirs[N_STREAMS] = { &ret_ends->input, &ret_ends->streams[0], &ret_ends->streams[1] };
 
-    for (int i = 0; i < N_STREAMS; i++) {
-        int fds[2];
-
+    for (int i = 0; i < N_STREAMS; i++)
         *theirs[i] = -EBADF;
-        view->relays[i] = (struct relay){ .state = RELAY_DONE, .from = -EBADF, .to = -EBADF };
-        if (!wanted[i])
-            continue;
-        if (pipe2(fds, O_CLOEXEC) < 0)
-            return cli_fail(view->options, "cannot make a pipe: %s", strerror(errno));
-        *theirs[i] = fds[i == STREAM_IN ? 0 : 1];
-        if (i == STREAM_IN)
-            relay_init_input(&view->relays[i], STDIN_FILENO, fds[1]);
-        else
-            relay_init_output(&view->relays[i], fds[0], i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX);
+    for (int i = 0; i < N_STREAMS; i++) {
+        int status = wanted[i] ? pump_open(&view->pump, view->options, (enum stream)i, i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX, theirs[i]) : 0;
+
+        if (status)
+            return status;
     }
     return 0;
 }
@@ -96,7 +78,7 @@ static int open_streams(struct view *view, bool input, bool output, bool errors,
 /* Lends our terminal, if that is one. Else what we are given is typed, and its end is. */
 static int lend_terminal(struct view *view) {
     if (!isatty(STDIN_FILENO)) {
-        view->relays[STREAM_IN].typed = true;
+        view->pump.relays[STREAM_IN].typed = true;
         return 0;
     }
     if (pipe2(view->resize_fds, O_CLOEXEC | O_NONBLOCK) < 0)
@@ -106,11 +88,6 @@ static int lend_terminal(struct view *view) {
         return cli_fail(view->options, "cannot make the terminal raw: %s", strerror(-r));
     view->terminal = true;
     return 0;
-}
-
-static int catch_signals(struct view *view) {
-    view->signal_fd = signals_catch();
-    return view->signal_fd < 0 ? cli_fail(view->options, "cannot make a pipe: %s", strerror(-view->signal_fd)) : 0;
 }
 
 static void tell_size(const struct view *view) {
@@ -132,26 +109,21 @@ static bool on_signal(struct view *view) {
 }
 
 /* Moves the streams until the command has ended and all that it wrote is here. */
-static void pump(struct view *view) {
-    struct relay *relays = view->relays;
-    bool signalled = false, broken = false;
+static void move(struct view *view) {
+    struct pump *pump = &view->pump;
+    bool broken = false;
+    char drop[64];
 
     for (;;) {
-        struct pollfd polls[N_STREAMS + 3];
-        char drop[64];
-
-        rollbox_dispatch(view->engine);
-        if (!signalled && signals_caught()) {
-            signalled = true;
-            /* A command that has ended may still have output that nobody takes. */
-            if (view->ended || on_signal(view)) {
-                view->left = true;
-                return;
-            }
+        rollbox_dispatch(pump->engine);
+        /* A command that has ended may still have output that nobody takes. */
+        if (pump_signalled(pump) && (pump->ended || on_signal(view))) {
+            view->left = true;
+            return;
         }
-        if (view->ended) {
-            relay_done(&relays[STREAM_IN]);
-        } else if (!broken && relays[STREAM_OUT].broken) {
+        if (pump->ended) {
+            relay_done(&pump->relays[STREAM_IN]);
+        } else if (!broken && pump->relays[STREAM_OUT].broken) {
             /* As if it held our standard output itself. */
             broken = true;
             if (!view->attached)
@@ -160,21 +132,11 @@ static void pump(struct view *view) {
             tell_size(view);
         }
         /* A call above may have taken the result along. */
-        rollbox_dispatch(view->engine);
-        for (int i = 0; i < N_STREAMS; i++)
-            relay_poll(&relays[i], &polls[i]);
-        polls[N_STREAMS] = (struct pollfd){ .fd = signalled ? -1 : view->signal_fd, .events = POLLIN };
-        polls[N_STREAMS + 1] = (struct pollfd){ .fd = view->ended ? -1 : rollbox_engine_fd(view->engine), .events = POLLIN };
-        polls[N_STREAMS + 2] = (struct pollfd){ .fd = view->resize_fds[0], .events = POLLIN };
-        if (view->ended && relays[STREAM_OUT].state == RELAY_DONE && relays[STREAM_ERR].state == RELAY_DONE)
+        rollbox_dispatch(pump->engine);
+        if (pump_is_over(pump))
             return;
-        if (poll(polls, ARRAY_SIZE(polls), -1) < 0)
-            continue;
-        if (polls[N_STREAMS + 2].revents)
+        if (pump_wait(pump, view->resize_fds[0]))
             (void)!read(view->resize_fds[0], drop, sizeof drop);
-        for (int i = 0; i < N_STREAMS; i++)
-            if (polls[i].revents)
-                relay_ready(&relays[i]);
     }
 }
 
@@ -187,22 +149,18 @@ static int write_rest(const struct view *view, const struct relay *relay, int fd
 
 /* The command's end as ours. */
 static int conclude(struct view *view, uint64_t output_limit) {
-    const struct relay *out = &view->relays[STREAM_OUT], *err = &view->relays[STREAM_ERR];
+    const struct relay *out = &view->pump.relays[STREAM_OUT], *err = &view->pump.relays[STREAM_ERR];
     const struct rollbox_result *result;
 
     terminal_restore();
     if (view->left)
         return CLI_EXIT_ERROR;
-    int r = rollbox_wait(view->run, -1, &result);
-    if (r < 0)
-        return cli_fail(view->options, "cannot collect the result: %s", strerror(-r));
-    if (signals_caught())
-        return CLI_EXIT_ERROR;
-    if (out->error || err->error)
-        return cli_fail(view->options, "cannot write to standard %s: %s", out->error ? "output" : "error", strerror(out->error ? out->error : err->error));
+    int status = pump_result(&view->pump, view->options, view->run, &result);
+    if (status)
+        return status;
     if (options_has(view->options, OPTION_JSON))
         return outcome_print_json(view->options, result, view->id);
-    int status = write_rest(view, out, STDOUT_FILENO, result->stdout_data, result->stdout_length);
+    status = write_rest(view, out, STDOUT_FILENO, result->stdout_data, result->stdout_length);
     if (!status)
         status = write_rest(view, err, STDERR_FILENO, result->stderr_data, result->stderr_length);
     return status ? status : outcome_status(view->options, result, output_limit);
@@ -295,7 +253,7 @@ static int start(struct view *view, struct rollbox_exec_options *exec) {
     int status = open_streams(view, options_has(options, OPTION_INTERACTIVE), stream, stream && !tty, &ends);
     /* All that can fail comes before the command is there: it would run on without us. */
     if (!status && !detach)
-        status = catch_signals(view);
+        status = pump_catch_signals(&view->pump, options);
     if (!status && tty && options_has(options, OPTION_INTERACTIVE))
         status = lend_terminal(view);
     if (!status) {
@@ -313,26 +271,21 @@ static int start(struct view *view, struct rollbox_exec_options *exec) {
         return status;
     if (detach)
         return leave(view);
-    pump(view);
+    move(view);
     return conclude(view, exec->output_limit >= 0 ? (uint64_t)exec->output_limit : UINT64_MAX);
 }
 
 static void view_done(struct view *view) {
-    for (int i = 0; i < N_STREAMS; i++)
-        relay_done(&view->relays[i]);
+    pump_done(&view->pump);
     terminal_restore();
     rollbox_run_free(view->run);
     rollbox_sandbox_free(view->sandbox);
-    rollbox_engine_close(view->engine);
-    /* Not on SIGHUP alone: whoever sends a signal expects its status. */
-    if (signals_caught())
-        signals_die(signals_caught());
+    rollbox_engine_close(view->pump.engine);
 }
 
 static void view_init(struct view *view, const struct options *options) {
-    *view = (struct view){ .options = options, .signal_fd = -EBADF, .resize_fds = { -EBADF, -EBADF } };
-    for (int i = 0; i < N_STREAMS; i++)
-        view->relays[i] = (struct relay){ .state = RELAY_DONE, .from = -EBADF, .to = -EBADF };
+    *view = (struct view){ .options = options, .resize_fds = { -EBADF, -EBADF } };
+    pump_init(&view->pump, NULL);
 }
 
 int cmd_exec(const struct options *options) {
@@ -355,8 +308,8 @@ int cmd_exec(const struct options *options) {
         .input_fd = -1,
         .stream_fds = { -1, -1 },
         .detached = true,
-        .callback = run_ended,
-        .userdata = &view.ended,
+        .callback = pump_on_end,
+        .userdata = &view.pump,
     };
     if (options_has(options, OPTION_DETACH) && options_has(options, OPTION_INTERACTIVE))
         return cli_fail(options, "--detach and --interactive exclude each other: what is left running has no standard input");
@@ -378,12 +331,12 @@ int cmd_exec(const struct options *options) {
     exec.env = env = make_environment(options, &term);
     if (!env)
         return cli_fail(options, "out of memory");
-    status = session_open(options, &view.engine, &view.sandbox);
+    status = session_open(options, &view.pump.engine, &view.sandbox);
     if (status)
         return status;
     status = start(&view, &exec);
     view_done(&view);
-    return status;
+    return cli_end(status);
 }
 
 /* ---- attach ------------------------------------------------------------------------------------------------------- */
@@ -411,7 +364,7 @@ static int attach(struct view *view) {
     const struct options *options = view->options;
     const bool input = options_has(options, OPTION_INTERACTIVE), stream = !options_has(options, OPTION_JSON);
     struct rollbox_attach_options attach_options = {
-        .size = sizeof attach_options, .operation_id = view->id, .input_fd = -1, .stream_fds = { -1, -1 }, .callback = run_ended, .userdata = &view->ended,
+        .size = sizeof attach_options, .operation_id = view->id, .input_fd = -1, .stream_fds = { -1, -1 }, .callback = pump_on_end, .userdata = &view->pump,
     };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     const bool tty = has_terminal(view);
@@ -421,7 +374,7 @@ static int attach(struct view *view) {
         return cli_fail(options, "--interactive: %s has no terminal to type into", view->id);
     int status = open_streams(view, input, stream, stream && !tty, &ends);
     if (!status)
-        status = catch_signals(view);
+        status = pump_catch_signals(&view->pump, options);
     if (!status && input)
         status = lend_terminal(view);
     if (!status) {
@@ -438,7 +391,7 @@ static int attach(struct view *view) {
         return status;
     if (view->terminal)
         tell_size(view);
-    pump(view);
+    move(view);
     return conclude(view, UINT64_MAX);
 }
 
@@ -448,10 +401,10 @@ int cmd_attach(const struct options *options) {
     view_init(&view, options);
     view.attached = true;
     view.id = options->rest[1];
-    int status = session_open(options, &view.engine, &view.sandbox);
+    int status = session_open(options, &view.pump.engine, &view.sandbox);
     if (status)
         return status;
     status = attach(&view);
     view_done(&view);
-    return status;
+    return cli_end(status);
 }

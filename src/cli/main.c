@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "cli/private.h"
 #include "cli/shown.h"
+#include "cli/signals.h"
 
 static void fail_prefix(const struct options *options) {
     fprintf(stderr, "rollbox%s%s: ", options && options->command ? " " : "", options && options->command ? options->command->name : "");
@@ -53,6 +54,14 @@ int cli_engine_open(const struct options *options, struct rollbox_engine **ret_e
     if (!engine_options.socket_path)
         return private_open(ret_engine, error);
     return rollbox_engine_open(&engine_options, ret_engine, error);
+}
+
+int cli_end(int status) {
+    if (signals_caught()) {
+        private_end();
+        signals_die(signals_caught());
+    }
+    return status;
 }
 
 int cli_flush(const struct options *options, int status) {

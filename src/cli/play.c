@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/cleanup.h"
@@ -19,6 +18,7 @@
 #include "cli/policy.h"
 #include "cli/reach.h"
 #include "cli/signals.h"
+#include "client/files.h"
 
 /* A command that was started. */
 struct played {
@@ -398,11 +398,19 @@ static const char *ours(const struct play *play, const char *snapshot) {
     return found ? found : snapshot;
 }
 
+static struct rollbox_state_options options_of(const struct step *step) {
+    const char *processes = json_string_value(json_object_get(step->action, "processes"));
+    bool drops = processes && !strcmp(processes, "drop");
+
+    return (struct rollbox_state_options){ .size = sizeof(struct rollbox_state_options), .processes = drops ? ROLLBOX_PROCESSES_DROP : ROLLBOX_PROCESSES_KEEP };
+}
+
 static int play_snapshot(struct play *play, const struct step *step, struct rollbox_error *error) {
     const char *theirs = json_string_value(json_object_get(step->observation, "snapshot"));
+    struct rollbox_state_options options = options_of(step);
     auto_free char *json = NULL;
 
-    int r = rollbox_snapshot(play->sandbox, json_string_value(json_object_get(step->action, "name")), &json, error);
+    int r = rollbox_snapshot(play->sandbox, json_string_value(json_object_get(step->action, "name")), &options, &json, error);
     json_t *answer = r < 0 ? NULL : json_loads(json, 0, NULL);
     if (answer && theirs)
         json_object_set(play->snapshots, theirs, json_object_get(answer, "id"));
@@ -415,14 +423,8 @@ static int play_children(struct play *play, const struct step *step, size_t kept
     const json_int_t count = json_integer_value(json_object_get(step->action, "count"));
     const char *seed = json_string_value(json_object_get(step->action, "seed"));
     const size_t n = count > 0 ? (size_t)count : 0;
-    const struct rollbox_fork_options fork = {
-        .size = sizeof fork,
-        .snapshot = ours(play, json_string_value(json_object_get(step->action, "snapshot"))),
-        .n = n,
-        .same_seed = !seed || strcmp(seed, "derived"),      /* a record that does not say comes from a version in which they had */
-    };
-
     auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
+    struct rollbox_state_options options = options_of(step);
 
     if (n < 1 || n > 10000)
         return refuse(play, step, error, "a fork makes 1 to 10000 sandboxes");
@@ -430,13 +432,20 @@ static int play_children(struct play *play, const struct step *step, size_t kept
         return no_memory(error);
     if (ret_kept && kept >= n)
         return refuse(play, step, error, "the sandbox to replay is none of the %zu that it made", n);
-    int r = rollbox_fork_with(play->sandbox, &fork, made, error);
+    options.same_seed = !seed || strcmp(seed, "derived");      /* a record that does not say comes from a version in which they had */
+    int r = rollbox_fork(play->sandbox, ours(play, json_string_value(json_object_get(step->action, "snapshot"))), n, &options, made, error);
     for (size_t i = 0; r >= 0 && i < n; i++)
         if (i != kept || !ret_kept)
             (void)rollbox_sandbox_close(made[i], NULL);
     if (r >= 0 && ret_kept)
         *ret_kept = made[kept];
     return r;
+}
+
+static int play_reset(struct play *play, const struct step *step, const char *snapshot, struct rollbox_error *error) {
+    struct rollbox_state_options options = options_of(step);
+
+    return rollbox_reset(play->sandbox, ours(play, snapshot), &options, error);
 }
 
 static int play_write(struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
@@ -449,12 +458,10 @@ static int play_write(struct play *play, const struct step *step, const char *pa
     return r < 0 ? r : rollbox_file_write(play->sandbox, path, data.length ? data.data : "", data.length, (unsigned)json_integer_value(json_object_get(step->action, "mode")) & 01777, error);
 }
 
-/* From a file of the same name, as into a directory it would go by that. */
+/* By the name that it had: into a directory it would go by that. */
 static int play_upload(struct play *play, const struct step *step, const char *path, struct rollbox_error *error) {
-    char directory[] = "/tmp/rollbox-replay-XXXXXX";
     auto_buf struct buf data = BUF_INIT;
     auto_free char *name = NULL;
-    auto_free char *host = NULL;
 
     if (!json_object_get(step->action, "content"))
         return refuse(play, step, error, "the tree that was uploaded is not in the record");
@@ -465,22 +472,11 @@ static int play_upload(struct play *play, const struct step *step, const char *p
         return r;
     if (!name[0] || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, ".."))
         return refuse(play, step, error, "the file's name is none");
-    if (!mkdtemp(directory))
-        return error_set(error, ROLLBOX_ERR_IO, errno, "files", "cannot make a directory in /tmp: %s", strerror(errno));
-    if (asprintf(&host, "%s/%s", directory, name) < 0)
-        host = NULL;
-    auto_close int fd = host ? open(host, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600) : -EBADF;
-    r = fd < 0 ? -errno : fd_write_all(fd, data.length ? data.data : "", data.length);
-    if (r == 0 && fchmod(fd, (mode_t)json_integer_value(json_object_get(step->action, "mode")) & 07777) < 0)
-        r = -errno;
+    auto_close int fd = fd_memory_file("rollbox-replay", data.length ? data.data : "", data.length);
+    r = fd < 0 ? fd : fchmod(fd, (mode_t)json_integer_value(json_object_get(step->action, "mode")) & 07777) < 0 ? -errno : 0;
     if (r < 0)
-        (void)error_set(error, ROLLBOX_ERR_IO, -r, "files", "cannot write below %s: %s", directory, strerror(-r));
-    else
-        r = rollbox_upload(play->sandbox, host, path, NULL, NULL, error);
-    if (host)
-        (void)unlink(host);
-    (void)rmdir(directory);
-    return r;
+        return error_set(error, ROLLBOX_ERR_IO, -r, "files", "the file cannot be kept in memory: %s", strerror(-r));
+    return files_upload_descriptor(play->sandbox, fd, name, path, error);
 }
 
 static int play_file(struct play *play, const struct step *step, struct rollbox_error *error) {
@@ -524,7 +520,7 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     else if (!strcmp(step->kind, "snapshot"))
         r = play_snapshot(play, step, &own);
     else if (!strcmp(step->kind, "reset"))
-        r = rollbox_reset(play->sandbox, ours(play, snapshot), &own);
+        r = play_reset(play, step, snapshot, &own);
     else if (!strcmp(step->kind, "fork"))
         r = play_children(play, step, 0, NULL, &own);
     else

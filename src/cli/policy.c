@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "cli/cli.h"
+#include "cli/outcome.h"
 #include "policy/policy.h"
 
 #define FILE_LIMIT (16u << 20)
@@ -248,6 +249,13 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
     }
     *ret_policy = made;
     return 0;
+}
+
+int cli_policy_given(const struct options *options, struct cli_policy *ret_policy) {
+    struct rollbox_error error = { .code = ROLLBOX_OK };
+    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), ret_policy, &error);
+
+    return status && error.code ? outcome_fail(options, &error) : status;
 }
 
 void cli_policy_done(struct cli_policy *policy) {

@@ -23,6 +23,8 @@ struct cli_policy {
 /* 0; or an exit status after telling what is wrong. `file` may be NULL. With --json and ret_invalid, what is wrong with the policy is put there
  * instead of being told. */
 int cli_policy_make(const struct options *options, const char *file, struct cli_policy *ret_policy, struct rollbox_error *ret_invalid);
+/* The same of a command that tells its errors as a result (outcome.h), with the file of --policy. */
+int cli_policy_given(const struct options *options, struct cli_policy *ret_policy);
 void cli_policy_done(struct cli_policy *policy);
 
 /* The path made absolute against the working directory by its letters alone; for free(), NULL when out of memory. */

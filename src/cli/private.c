@@ -147,7 +147,7 @@ int private_open(struct rollbox_engine **ret_engine, struct rollbox_error *error
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "connect", "cannot start an engine: %s", strerror(-r));
     struct spawned engine = started;
     started.socket = started.pidfd = -EBADF;
-    return connection_adopt(&engine, ret_engine, error);
+    return handle_adopt(&engine, ret_engine, error);
 }
 
 void private_end(void) {

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +24,7 @@
 #include "cli/outcome.h"
 #include "cli/policy.h"
 #include "cli/private.h"
-#include "cli/relay.h"
-#include "cli/signals.h"
+#include "cli/pump.h"
 #include "policy/policy.h"
 
 #define INPUT_MOST (256u << 20)
@@ -134,53 +132,16 @@ int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, 
 
 /* ---- the command -------------------------------------------------------------------------------------------------- */
 
-enum stream { STREAM_OUT, STREAM_ERR, N_STREAMS };
-
-static void run_ended(struct rollbox_run *run, void *userdata) {
-    (void)run;
-    *(bool *)userdata = true;
-}
-
 /* Until the command has ended and all that it wrote is out. */
-static void pump(struct rollbox_engine *engine, struct rollbox_run *run, struct relay relays[N_STREAMS], int signal_fd, const bool *ended) {
-    bool killed = false;
-
+static void move(struct pump *pump, struct rollbox_run *run) {
     for (;;) {
-        struct pollfd polls[N_STREAMS + 2];
-
-        rollbox_dispatch(engine);
-        if (*ended && relays[STREAM_OUT].state == RELAY_DONE && relays[STREAM_ERR].state == RELAY_DONE)
+        rollbox_dispatch(pump->engine);
+        if (pump_is_over(pump))
             return;
-        if (!killed && !*ended && signals_caught()) {
-            killed = true;
+        if (pump_signalled(pump) && !pump->ended)
             rollbox_kill(run, ROLLBOX_OUTCOME_ERROR);
-        }
-        for (int i = 0; i < N_STREAMS; i++)
-            relay_poll(&relays[i], &polls[i]);
-        polls[N_STREAMS] = (struct pollfd){ .fd = signals_caught() ? -1 : signal_fd, .events = POLLIN };
-        polls[N_STREAMS + 1] = (struct pollfd){ .fd = *ended ? -1 : rollbox_engine_fd(engine), .events = POLLIN };
-        if (poll(polls, N_STREAMS + 2, -1) < 0)
-            continue;
-        for (int i = 0; i < N_STREAMS; i++)
-            if (polls[i].revents)
-                relay_ready(&relays[i]);
+        (void)pump_wait(pump, -EBADF);
     }
-}
-
-static int open_relays(const struct options *options, bool streams, struct relay relays[N_STREAMS], int ret_theirs[N_STREAMS]) {
-    for (int i = 0; i < N_STREAMS; i++) {
-        int fds[2];
-
-        relays[i] = (struct relay){ .state = RELAY_DONE, .from = -EBADF, .to = -EBADF };
-        ret_theirs[i] = -EBADF;
-        if (!streams)
-            continue;
-        if (pipe2(fds, O_CLOEXEC) < 0)
-            return cli_fail(options, "cannot make a pipe: %s", strerror(errno));
-        relay_init_output(&relays[i], fds[0], i == STREAM_OUT ? STDOUT_FILENO : STDERR_FILENO, UINT64_MAX);
-        ret_theirs[i] = fds[1];
-    }
-    return 0;
 }
 
 static int read_input(const struct options *options, struct buf *to) {
@@ -189,17 +150,12 @@ static int read_input(const struct options *options, struct buf *to) {
     return r < 0 ? cli_fail(options, "cannot read the command's input: %s", r == -EFBIG ? "it has more than 256 MiB" : strerror(-r)) : 0;
 }
 
-static int conclude(const struct options *options, struct rollbox_run *run, const struct relay relays[N_STREAMS], bool streams) {
+static int conclude(const struct options *options, const struct pump *pump, struct rollbox_run *run, bool streams) {
     const struct rollbox_result *result;
 
-    int r = rollbox_wait(run, -1, &result);
-    if (r < 0)
-        return cli_fail(options, "cannot collect the result: %s", strerror(-r));
-    if (signals_caught())
-        return CLI_EXIT_ERROR;
-    for (int i = 0; i < N_STREAMS; i++)
-        if (relays[i].error)
-            return cli_fail(options, "cannot write to standard %s: %s", i == STREAM_OUT ? "output" : "error", strerror(relays[i].error));
+    int status = pump_result(pump, options, run, &result);
+    if (status)
+        return status;
     if (!streams)
         return options_has(options, OPTION_JSON) && options->command->bit == COMMAND_RECORD ? outcome_print_json(options, result, NULL)
                                                                                            : result->outcome == ROLLBOX_OUTCOME_ERROR ? outcome_status(options, result, UINT64_MAX) : 0;
@@ -208,17 +164,18 @@ static int conclude(const struct options *options, struct rollbox_run *run, cons
 
 /* In a sandbox that is recorded. */
 static int run_in(const struct options *options, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, bool streams) {
-    struct relay relays[N_STREAMS];
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_buf struct buf input = BUF_INIT;
     struct rollbox_run *run = NULL;
-    int theirs[N_STREAMS];
-    bool ended = false;
+    int theirs[2] = { -EBADF, -EBADF };
+    struct pump pump;
 
-    int signal_fd = signals_catch();
-    if (signal_fd < 0)
-        return cli_fail(options, "cannot make a pipe: %s", strerror(-signal_fd));
-    int status = open_relays(options, streams, relays, theirs);
+    pump_init(&pump, engine);
+    int status = pump_catch_signals(&pump, options);
+    if (!status && streams)
+        status = pump_open(&pump, options, STREAM_OUT, STDOUT_FILENO, UINT64_MAX, &theirs[0]);
+    if (!status && streams)
+        status = pump_open(&pump, options, STREAM_ERR, STDERR_FILENO, UINT64_MAX, &theirs[1]);
     if (!status)
         status = read_input(options, &input);
     struct rollbox_exec_options exec = {
@@ -229,20 +186,19 @@ static int run_in(const struct options *options, struct rollbox_engine *engine, 
         .timeout_ms = -1,
         .output_limit = -1,
         .input_fd = -1,
-        .stream_fds = { theirs[STREAM_OUT], theirs[STREAM_ERR] },
-        .callback = run_ended,
-        .userdata = &ended,
+        .stream_fds = { theirs[0], theirs[1] },
+        .callback = pump_on_end,
+        .userdata = &pump,
     };
     if (!status && rollbox_exec(sandbox, &exec, &run, &error) < 0)
         status = outcome_fail(options, &error);
-    for (int i = 0; i < N_STREAMS; i++)
-        close_fd(&theirs[i]);
+    close_fd(&theirs[0]);
+    close_fd(&theirs[1]);
     if (!status) {
-        pump(engine, run, relays, signal_fd, &ended);
-        status = conclude(options, run, relays, streams);
+        move(&pump, run);
+        status = conclude(options, &pump, run, streams);
     }
-    for (int i = 0; i < N_STREAMS; i++)
-        relay_done(&relays[i]);
+    pump_done(&pump);
     rollbox_run_free(run);
     return status;
 }
@@ -273,9 +229,9 @@ int cmd_record(const struct options *options) {
     if (!path)
         return cli_fail(options, "where to is missing: rollbox record -o FILE -- COMMAND");
     private_start(options);
-    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
+    int status = cli_policy_given(options, &policy);
     if (status)
-        return error.code ? outcome_fail(options, &error) : status;
+        return status;
     status = record_open(options, path, &fd);
     if (!status && cli_engine_open(options, &engine, &error) < 0) {
         status = outcome_fail(options, &error);
@@ -284,9 +240,5 @@ int cmd_record(const struct options *options) {
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);
-    if (signals_caught()) {
-        private_end();
-        signals_die(signals_caught());
-    }
-    return status ? status : command_status;
+    return cli_end(status ? status : command_status);
 }

@@ -231,9 +231,5 @@ int cmd_replay(const struct options *options) {
     if (!status)
         status = replay(options, &reader, fd, path);
     reader_done(&reader);
-    if (signals_caught()) {
-        private_end();
-        signals_die(signals_caught());
-    }
-    return status;
+    return cli_end(status);
 }

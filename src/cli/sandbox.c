@@ -57,12 +57,22 @@ static int call_resume(struct call *call) {
     return rollbox_resume(call->sandbox, &call->error);
 }
 
+static struct rollbox_state_options state_options(const struct call *call) {
+    enum rollbox_processes processes = options_has(call->options, OPTION_DROP_PROCESSES) ? ROLLBOX_PROCESSES_DROP : ROLLBOX_PROCESSES_KEEP;
+
+    return (struct rollbox_state_options){ .size = sizeof(struct rollbox_state_options), .processes = processes };
+}
+
 static int call_snapshot(struct call *call) {
-    return rollbox_snapshot(call->sandbox, options_text(call->options, OPTION_AS), &call->json, &call->error);
+    struct rollbox_state_options options = state_options(call);
+
+    return rollbox_snapshot(call->sandbox, options_text(call->options, OPTION_AS), &options, &call->json, &call->error);
 }
 
 static int call_reset(struct call *call) {
-    return rollbox_reset(call->sandbox, operand(call, 1), &call->error);
+    struct rollbox_state_options options = state_options(call);
+
+    return rollbox_reset(call->sandbox, operand(call, 1), &options, &call->error);
 }
 
 static int call_diff(struct call *call) {
@@ -86,6 +96,7 @@ static int fail(struct call *call, enum rollbox_error_code code, int error_numbe
 static int fork_from(struct call *call, const char *snapshot) {
     const struct option_use *count = options_last(call->options, OPTION_FORKS);
     size_t n = count ? (size_t)MIN(count->count, (uint64_t)FORKS_MAX + 1) : 1;
+    struct rollbox_state_options options = state_options(call);
     auto_buf struct buf text = BUF_INIT;
 
     auto_free struct rollbox_sandbox **made = calloc(MAX(n, (size_t)1), sizeof(struct rollbox_sandbox *));
@@ -94,8 +105,8 @@ static int fork_from(struct call *call, const char *snapshot) {
     const char *record = options_text(call->options, OPTION_RECORD);
     if (record && n > 1 && !strstr(record, "{name}"))
         return fail(call, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "--record: several sandboxes need a file each; put {name} into its name");
-    const struct rollbox_fork_options fork = { .size = sizeof fork, .snapshot = snapshot, .n = n, .same_seed = options_has(call->options, OPTION_SAME_SEED) };
-    int r = rollbox_fork_with(call->sandbox, &fork, made, &call->error);
+    options.same_seed = options_has(call->options, OPTION_SAME_SEED);
+    int r = rollbox_fork(call->sandbox, snapshot, n, &options, made, &call->error);
     if (r < 0)
         return r;
     for (size_t i = 0; r >= 0 && i < n; i++)

@@ -136,20 +136,17 @@ static int create(const struct options *options, struct rollbox_engine *engine, 
 }
 
 int cmd_create(const struct options *options) {
-    struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_engine *engine;
     struct cli_policy policy;
 
-    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
+    int status = cli_policy_given(options, &policy);
     if (status)
-        return error.code ? outcome_fail(options, &error) : status;
+        return status;
     status = session_connect(options, &engine);
     if (!status) {
         status = create(options, engine, &policy);
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);
-    if (signals_caught())
-        signals_die(signals_caught());
-    return status;
+    return cli_end(status);
 }

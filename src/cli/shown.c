@@ -191,8 +191,9 @@ struct forest {
 static void print_node(const json_t *node) {
     const char *name = json_string_value(json_object_get(node, "name"));
     const json_t *sandboxes = json_object_get(node, "sandboxes");
-    json_int_t files = json_integer_value(json_object_get(node, "files"));
+    json_int_t files = json_integer_value(json_object_get(node, "files")), processes = json_integer_value(json_object_get(node, "processes"));
     auto_buf struct buf size = BUF_INIT;
+    auto_buf struct buf memory = BUF_INIT;
     json_t *sandbox;
     size_t i;
 
@@ -204,6 +205,10 @@ static void print_node(const json_t *node) {
     }
     add_size(&size, json_number_value(json_object_get(node, "bytes")));
     printf("  %s, %" JSON_INTEGER_FORMAT " file%s", size.data ? size.data : "", files, files == 1 ? "" : "s");
+    if (processes) {
+        add_size(&memory, json_number_value(json_object_get(node, "memory_bytes")));
+        printf("; %" JSON_INTEGER_FORMAT " process%s, %s", processes, processes == 1 ? "" : "es", memory.data ? memory.data : "");
+    }
     json_array_foreach(sandboxes, i, sandbox) {
         printf(i ? ", " : "  <- ");
         shown_text(json_string_value(sandbox));

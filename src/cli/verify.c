@@ -231,9 +231,9 @@ static int twice(const struct options *options, struct pair *pair) {
     struct rollbox_engine *engine;
     struct cli_policy policy;
 
-    int status = cli_policy_make(options, options_text(options, OPTION_POLICY), &policy, &error);
+    int status = cli_policy_given(options, &policy);
     if (status)
-        return error.code ? outcome_fail(options, &error) : status;
+        return status;
     if (cli_engine_open(options, &engine, &error) < 0) {
         cli_policy_done(&policy);
         return outcome_fail(options, &error);
@@ -284,9 +284,5 @@ int cmd_verify(const struct options *options) {
     if (!status && !signals_caught())
         status = conclude(options, &pair);
     pair_done(&pair);
-    if (signals_caught()) {
-        private_end();
-        signals_die(signals_caught());
-    }
-    return status;
+    return cli_end(status);
 }

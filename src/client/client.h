@@ -73,6 +73,8 @@ char *result_json_object(const char *text);
 
 /* ---- connection.c ---- */
 
+#define REQUEST_FDS_MAX 16
+
 struct waiter {
     struct list of_engine;      /* in engine->waiters */
     struct list of_pending;     /* in pending->waiters */
@@ -93,6 +95,9 @@ struct request {
     struct pending pending;
     uint32_t type;              /* of the reply */
     struct buf body;            /* its fields */
+    bool takes_fds;             /* set before the call; the caller closes them, also on failure */
+    int fds[REQUEST_FDS_MAX];
+    size_t n_fds;
     struct rollbox_error error; /* code is ROLLBOX_OK if there was a reply other than FAILED */
 };
 
@@ -152,13 +157,6 @@ struct rollbox_engine {
     struct wire_message message;        /* being handled; under the lock */
 };
 
-/* Makes a handle of a connected SOCK_SEQPACKET socket (consumed also on failure) and sends HELLO. `pid` is the engine's or 0, `take_pidfd` a private
- * engine's, or -EBADF; `path` (borrowed) is for messages. */
-int connection_new(int take_socket, pid_t pid, int take_pidfd, const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error);
-
-/* The same for a private engine that is started already, consumed also on failure, as rollbox_engine_open would return it. */
-int connection_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error);
-
 /* Fails with -ECHILD in a process that forked off the owner. */
 int connection_check_owner(pid_t owner, struct rollbox_error *error);
 
@@ -178,7 +176,7 @@ int connection_wait(struct rollbox_engine *engine, struct pending *pending, int6
 /* Waits for the engine's answer to HELLO, for so long as a sane engine may take. Takes the lock. */
 int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error *error);
 
-/* One request, with descriptors (borrowed), and its reply. On success request->body holds the fields of a reply of the expected type; the caller frees it with buf_done, also on
+/* One request, with descriptors (borrowed), and its reply. All of *ret_request but takes_fds is overwritten. On success request->body holds the fields of a reply of the expected type; the caller frees it with buf_done, also on
  * failure. */
 int connection_call(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, uint32_t expected, struct request *ret_request,
                     struct rollbox_error *error);
@@ -192,11 +190,21 @@ int connection_call_back(struct rollbox_engine *engine);
 /* Makes sure that somebody calls the callbacks of runs that ended, and that a thread in poll() sees that its reply came another way. Needs the lock. */
 void connection_announce(struct rollbox_engine *engine);
 
+/* Whatever is under way ends with the error, which is final. Needs the lock. */
+void connection_lose(struct rollbox_engine *engine, const struct rollbox_error *error);
+
+/* ---- handle.c ---- */
+
+/* Makes a handle of a connected SOCK_SEQPACKET socket (consumed also on failure) and sends HELLO. `pid` is the engine's or 0, `take_pidfd` a private
+ * engine's, or -EBADF; `path` (borrowed) is for messages. */
+int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+
+/* The same for a private engine that is started already, consumed also on failure, as rollbox_engine_open would return it. */
+int handle_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error);
+
 /* ---- request.c ---- */
 
 #define REQUEST_MS_MAX (INT64_MAX / 1000000)    /* times go to the engine in milliseconds and are nanoseconds there */
-#define REQUEST_FDS_MAX 16
-
 /* What the options of rollbox_start and rollbox_exec have in common; meanings as there. */
 struct request_command {
     const char *const *argv;
@@ -210,6 +218,10 @@ struct request_command {
     int64_t output_limit;
     const char *operation_id;
 };
+
+/* Of struct rollbox_run_options and rollbox_exec_options alike. */
+#define REQUEST_COMMAND_OF(o) \
+    { (o)->argv, (o)->env, (o)->cwd, (o)->stdin_data, (o)->stdin_length, (o)->files, (o)->n_files, (o)->timeout_ms, (o)->output_limit, (o)->operation_id }
 
 int request_invalid(struct rollbox_error *error, const char *message);
 int request_out_of_memory(struct rollbox_error *error);
@@ -235,6 +247,9 @@ int request_send_run(struct rollbox_run *run, struct buf *message, const void *s
 
 /* A call whose answer is one TEXT; for free(). */
 int request_text(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, char **ret_text, struct rollbox_error *error);
+
+/* The same where descriptors come with it, which are the caller's; ret_fds has room for REQUEST_FDS_MAX. */
+int request_text_fds(struct rollbox_engine *engine, struct buf *message, int *ret_fds, size_t *ret_n_fds, char **ret_text, struct rollbox_error *error);
 
 /* ---- policy_api.c ---- */
 

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The connection to the engine: opening, sending, waiting, losing and closing it. client.h has the model. */
+/* The connection to the engine: sending, receiving, waiting, losing it. client.h has the model. */
 #include "client/client.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +13,6 @@
 #include <sys/eventfd.h>
 #include <sys/pidfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,67 +21,9 @@
 #include "base/error.h"
 #include "engine/protocol.h"
 
-#ifndef ROLLBOX_VERSION
-#define ROLLBOX_VERSION "0.1.0"
-#endif
-
 #define WELCOME_TIMEOUT_MS 10000
-#define FDS_TRIES 2000          /* ten seconds */
-#define FDS_AGAIN_MS 5
-#define CLOSE_TIMEOUT_MS 10000
 #define LOSS_TIMEOUT_MS 50
 #define FIRST_BUCKETS 64
-
-/* All handles of this process, for the fork handlers. Taken before any handle's own lock. */
-static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct list registry = LIST_INIT(registry);
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static int fork_error;
-
-ROLLBOX_PUBLIC const char *rollbox_version(void) {
-    return ROLLBOX_VERSION;
-}
-
-/* ---- fork --------------------------------------------------------------------------------------------------------- */
-
-static void close_descriptors(struct rollbox_engine *engine) {
-    close_fd(&engine->socket);
-    close_fd(&engine->wake);
-    close_fd(&engine->epoll);
-    close_fd(&engine->notify);
-    close_fd(&engine->pidfd);
-}
-
-static void before_fork(void) {
-    pthread_mutex_lock(&registry_lock);
-    list_for_each(node, &registry)
-        pthread_mutex_lock(&container_of(node, struct rollbox_engine, of_registry)->lock);
-}
-
-static void after_fork(bool child) {
-    list_for_each(node, &registry) {
-        struct rollbox_engine *engine = container_of(node, struct rollbox_engine, of_registry);
-
-        if (child)
-            close_descriptors(engine);
-        pthread_mutex_unlock(&engine->lock);
-    }
-    if (child)
-        list_init(&registry);
-    pthread_mutex_unlock(&registry_lock);
-}
-
-static void after_fork_in_parent(void) {
-    after_fork(false);
-}
-
-static void after_fork_in_child(void) {
-    after_fork(true);
-}
-
-static void handle_forks(void) {
-    fork_error = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-}
 
 int connection_check_owner(pid_t owner, struct rollbox_error *error) {
     if (owner == getpid())
@@ -199,7 +139,7 @@ static void describe_end(const struct rollbox_engine *engine, char words[64]) {
         (void)snprintf(words, 64, info.si_code == CLD_EXITED ? "ended with status %d" : "was killed by signal %d", info.si_status);
 }
 
-static void lose(struct rollbox_engine *engine, const struct rollbox_error *error) {
+void connection_lose(struct rollbox_engine *engine, const struct rollbox_error *error) {
     if (engine->lost)
         return;
     engine->lost = true;
@@ -226,7 +166,7 @@ static void lose_ended(struct rollbox_engine *engine, int error_number) {
     else
         error_set(&error, ROLLBOX_ERR_ENGINE_LOST, error_number, "run", "the engine (pid %d) %s; every sandbox that this handle owned is gone; open a new one",
                   (int)engine->pid, words);
-    lose(engine, &error);
+    connection_lose(engine, &error);
 }
 
 static void lose_protocol(struct rollbox_engine *engine, const char *what) {
@@ -234,7 +174,7 @@ static void lose_protocol(struct rollbox_engine *engine, const char *what) {
 
     error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect", "the engine (pid %d) at %s: %s; are engine and library of one version?", (int)engine->pid,
               engine->path, what);
-    lose(engine, &error);
+    connection_lose(engine, &error);
 }
 
 /* ---- receiving ---------------------------------------------------------------------------------------------------- */
@@ -251,7 +191,7 @@ static void handle_welcome(struct rollbox_engine *engine) {
         if (result_read_error(message->data, message->length, &error) < 0)
             lose_protocol(engine, "it refused the connection");
         else
-            lose(engine, &error);
+            connection_lose(engine, &error);
         return;
     }
     while ((r = wire_next(message->data, message->length, &position, &field)) > 0) {
@@ -284,6 +224,10 @@ static void handle_request(struct rollbox_engine *engine, struct request *reques
         buf_add(&request->body, message->data, message->length);
         if (buf_failed(&request->body))
             error_set(&request->error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect", "out of memory for the engine's answer");
+        while (request->takes_fds && request->n_fds < MIN(message->n_fds, (size_t)REQUEST_FDS_MAX)) {
+            request->fds[request->n_fds] = wire_take_fd(message, request->n_fds);
+            request->n_fds++;
+        }
     }
     finish(engine, &request->pending);
 }
@@ -378,7 +322,7 @@ int connection_send(struct rollbox_engine *engine, struct buf *message, uint64_t
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory for the request");
     memcpy(message->data + offsetof(struct wire_header, serial), &serial, sizeof serial);
     while ((r = has_died(engine) ? -EPIPE : wire_send(engine->socket, message, fds, n_fds)) == -EAGAIN || (r == -ETOOMANYREFS && tries++ < FDS_TRIES)) {
-        /* The engine may be unable to go on because nobody takes its answers: take them while waiting for room. Descriptors under way are counted by user, all his processes' together: nothing tells when there are fewer. */
+        /* The engine may be unable to go on because nobody takes its answers: take them while waiting for room. */
         struct pollfd poller = { .fd = engine->socket, .events = r == -EAGAIN ? POLLIN | POLLOUT : POLLIN };
 
         (void)poll(&poller, 1, r == -EAGAIN ? -1 : FDS_AGAIN_MS);
@@ -562,7 +506,7 @@ int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error
     if (!engine->welcomed && connection_wait(engine, &engine->hello, WELCOME_TIMEOUT_MS, false) == -ETIMEDOUT) {
         error_set(&silent, engine->private_engine ? ROLLBOX_ERR_ENGINE_START : ROLLBOX_ERR_PROTOCOL, ETIMEDOUT, "connect",
                   "%s did not answer as a rollbox-engine within %d s", engine->path, WELCOME_TIMEOUT_MS / 1000);
-        lose(engine, &silent);
+        connection_lose(engine, &silent);
         /* Whatever it is, closing the handle shall not have to wait for it. */
         if (engine->private_engine)
             (void)pidfd_send_signal(engine->pidfd, SIGKILL, NULL, 0);
@@ -580,7 +524,7 @@ int connection_call(struct rollbox_engine *engine, struct buf *message, const in
                     struct rollbox_error *error) {
     struct request *request = ret_request;
 
-    *request = (struct request){ .body = BUF_INIT };
+    *request = (struct request){ .body = BUF_INIT, .takes_fds = request->takes_fds };
     int r = connection_enter(engine, &request->pending, error);
     if (r < 0)
         return r;
@@ -603,227 +547,6 @@ int connection_call(struct rollbox_engine *engine, struct buf *message, const in
     if (request->type != expected)
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EPROTO, "connect", "the engine's answer is of the wrong kind (%u instead of %u)", request->type, expected);
     return 0;
-}
-
-/* ---- opening and closing ------------------------------------------------------------------------------------------ */
-
-static struct rollbox_engine *free_engine(struct rollbox_engine *engine) {
-    close_descriptors(engine);
-    for (size_t i = 0; i < CONNECTION_PLAN_BUCKETS; i++)
-        for (struct rollbox_plan *plan = engine->plans[i], *next; plan; plan = next) {
-            next = plan->next;
-            policy_api_free_plan(plan);
-        }
-    pthread_mutex_destroy(&engine->lock);
-    pthread_cond_destroy(&engine->quiet);
-    free(engine->buckets);
-    free(engine->path);
-    free(engine);
-    return NULL;
-}
-
-static int say_hello(struct rollbox_engine *engine, struct rollbox_error *error) {
-    auto_buf struct buf hello = BUF_INIT;
-
-    wire_begin(&hello, PROTOCOL_HELLO, 0);
-    wire_add_u64(&hello, TAG_VERSION, PROTOCOL_VERSION);
-    int r = connection_enter(engine, &engine->hello, error);
-    return r < 0 ? r : connection_send(engine, &hello, engine->hello.serial, NULL, 0, error);
-}
-
-int connection_new(int take_socket, pid_t pid, int take_pidfd, const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    struct rollbox_engine *engine = calloc(1, sizeof *engine);
-
-    if (!engine) {
-        close_fd(&take_socket);
-        close_fd(&take_pidfd);
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "connect", "out of memory");
-    }
-    engine->owner = getpid();
-    engine->socket = take_socket;
-    engine->pidfd = take_pidfd;
-    engine->private_engine = take_pidfd >= 0;
-    engine->pid = pid;
-    engine->epoll = engine->notify = -EBADF;
-    list_init(&engine->of_registry);
-    list_init(&engine->waiters);
-    list_init(&engine->runs);
-    list_init(&engine->ended);
-    pthread_mutex_init(&engine->lock, NULL);
-    pthread_cond_init(&engine->quiet, NULL);
-    engine->path = strdup(path);
-    engine->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int r = engine->wake < 0 ? -errno : 0;
-    if (!engine->path || (!r && grow_table(engine) < 0))
-        r = -ENOMEM;
-    if (r < 0) {
-        free_engine(engine);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "connect", "cannot make the engine's handle: %s", strerror(-r));
-    }
-    r = say_hello(engine, error);
-    /* A private engine that has ended already is told of at the first answer that is awaited, with what is known by then. */
-    if (r < 0 && !(r == -ENOTCONN && engine->private_engine)) {
-        free_engine(engine);
-        return r;
-    }
-    *ret_engine = engine;
-    return 0;
-}
-
-static int join_shared(const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-    struct ucred peer = { 0 };
-    socklen_t length = sizeof peer;
-
-    if (!path[0] || strlen(path) >= sizeof address.sun_path)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENAMETOOLONG, "connect", "the socket path has %zu bytes; 1 to %zu fit", strlen(path),
-                         sizeof address.sun_path - 1);
-    memcpy(address.sun_path, path, strlen(path) + 1);
-    auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return error_set(error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "connect", "cannot make a socket: %s", strerror(errno));
-    /* An engine that hangs must not hang us: its queue of connections may be full. */
-    struct timeval patience = { .tv_sec = WELCOME_TIMEOUT_MS / 1000 };
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    int r;
-    do
-        r = connect(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
-    while (r == -EINTR);
-    if (r == -ENOENT || r == -ECONNREFUSED)
-        return error_set(error, ROLLBOX_ERR_ENGINE_LOST, -r, "connect", "no engine serves %s; start one with: rollbox engine start --background --socket %s", path, path);
-    if (r == -EPROTOTYPE)
-        return error_set(error, ROLLBOX_ERR_PROTOCOL, -r, "connect", "what serves %s is no rollbox-engine", path);
-    if (r < 0)
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_LOST), -r, "connect", "cannot connect to %s: %s", path, strerror(-r));
-    if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
-        return error_set(error, ROLLBOX_ERR_INTERNAL, errno, "connect", "cannot prepare the socket: %s", strerror(errno));
-    return connection_new(TAKE_FD(fd), peer.pid, -EBADF, path, ret_engine, error);
-}
-
-/* A handle of a private engine; if it cannot be made, the engine ends. */
-static int hold(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    auto_free char *path = take->path;
-    int r = connection_new(take->socket, take->pid, take->pidfd, path ? path : "rollbox-engine", ret_engine, error);
-
-    if (r < 0) {
-        kill(take->pid, SIGKILL);
-        while (waitpid(take->pid, NULL, 0) < 0 && errno == EINTR)
-            ;
-    }
-    return r;
-}
-
-static int start_private(const char *engine_path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    struct spawned spawned;
-    int r = spawn_engine(engine_path, &spawned, error);
-
-    return r < 0 ? r : hold(&spawned, ret_engine, error);
-}
-
-/* So that a fork shares nothing. */
-static int watch_forks(struct rollbox_error *error) {
-    pthread_once(&fork_once, handle_forks);
-    if (fork_error)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, fork_error, "connect", "cannot register fork handlers: %s", strerror(fork_error));
-    return 0;
-}
-
-ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    const char *socket_path = options ? options->socket_path : NULL;
-    struct rollbox_engine *engine = NULL;
-
-    if (!ret_engine || (options && options->size != sizeof *options))
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "options.size is %zu, not %zu: set it to sizeof(struct rollbox_engine_options)",
-                         options ? options->size : 0, sizeof *options);
-    int r = watch_forks(error);
-    if (r < 0)
-        return r;
-    /* A fork of the process must not fall between the making of the socket and its entry here: the child would keep the engine alive. */
-    pthread_mutex_lock(&registry_lock);
-    r = socket_path ? join_shared(socket_path, &engine, error) : start_private(options ? options->engine_path : NULL, &engine, error);
-    if (r >= 0)
-        list_add_tail(&registry, &engine->of_registry);
-    pthread_mutex_unlock(&registry_lock);
-    if (r < 0)
-        return r;
-    /* HELLO is on its way; a private engine, started from a program we found, may answer it along with the first request. */
-    if (socket_path) {
-        r = connection_await_welcome(engine, error);
-        if (r < 0) {
-            rollbox_engine_close(engine);
-            return r;
-        }
-    }
-    *ret_engine = engine;
-    return 0;
-}
-
-int connection_adopt(struct spawned *take, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
-    struct rollbox_engine *engine = NULL;
-    int r = watch_forks(error);
-
-    if (r < 0) {
-        close_fd(&take->socket);
-        close_fd(&take->pidfd);
-        return r;               /* it ends when it notices */
-    }
-    pthread_mutex_lock(&registry_lock);
-    r = hold(take, &engine, error);
-    if (r >= 0)
-        list_add_tail(&registry, &engine->of_registry);
-    pthread_mutex_unlock(&registry_lock);
-    if (r >= 0)
-        *ret_engine = engine;
-    return r;
-}
-
-static void reap(struct rollbox_engine *engine) {
-    struct pollfd poller = { .fd = engine->pidfd, .events = POLLIN };
-    int64_t deadline = clock_now_ns() + (int64_t)CLOSE_TIMEOUT_MS * 1000000;
-    int n;
-
-    do {
-        int64_t left_ms = (deadline - clock_now_ns()) / 1000000;
-
-        n = poll(&poller, 1, (int)MAX(left_ms, (int64_t)0));
-    } while (n < 0 && errno == EINTR);
-    /* It hangs. Its death takes its sandboxes along. */
-    if (n <= 0)
-        (void)pidfd_send_signal(engine->pidfd, SIGKILL, NULL, 0);
-    /* The host program may have reaped it, or ignore SIGCHLD: ECHILD. */
-    while (waitid(P_PIDFD, (id_t)engine->pidfd, &(siginfo_t){ 0 }, WEXITED) < 0 && errno == EINTR)
-        ;
-}
-
-ROLLBOX_PUBLIC struct rollbox_engine *rollbox_engine_close(struct rollbox_engine *engine) {
-    struct rollbox_error error;
-    bool ours;
-
-    if (!engine)
-        return NULL;
-    ours = engine->owner == getpid();
-    if (ours) {
-        pthread_mutex_lock(&registry_lock);
-        list_remove(&engine->of_registry);
-        pthread_mutex_unlock(&registry_lock);
-        pthread_mutex_lock(&engine->lock);
-        error_set(&error, ROLLBOX_ERR_ENGINE_LOST, ESHUTDOWN, "run", "the engine's handle was closed while the run was under way");
-        lose(engine, &error);
-        close_fd(&engine->socket);
-        pthread_mutex_unlock(&engine->lock);
-        if (engine->private_engine)
-            reap(engine);
-    }
-    list_for_each(node, &engine->runs) {
-        struct rollbox_run *run = container_of(node, struct rollbox_run, of_engine);
-
-        list_remove(&run->of_engine);
-        list_remove(&run->of_ended);
-        run->engine = NULL;
-        if (!run->own_isolation)
-            run->isolation = NULL;
-    }
-    return free_engine(engine);
 }
 
 /* ---- for event loops ---------------------------------------------------------------------------------------------- */
@@ -863,17 +586,6 @@ ROLLBOX_PUBLIC int rollbox_engine_fd(struct rollbox_engine *engine) {
         r = make_epoll(engine);
     if (r >= 0)
         r = engine->epoll;
-    pthread_mutex_unlock(&engine->lock);
-    return r;
-}
-
-ROLLBOX_PUBLIC int rollbox_engine_pid(struct rollbox_engine *engine) {
-    int r = connection_check_owner(engine->owner, NULL);
-
-    if (r < 0)
-        return r;
-    pthread_mutex_lock(&engine->lock);
-    r = (int)engine->pid;
     pthread_mutex_unlock(&engine->lock);
     return r;
 }

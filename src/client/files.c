@@ -520,7 +520,7 @@ int files_upload(struct files *files, const char *host_path, const char *path, s
         return host_failed(errno == ENXIO ? EINVAL : errno, host_path, "", "read", error);
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return host_failed(EINVAL, host_path, "", "read", error);
-    last_name(host_path, "file", name);
+    last_name(files->name ? files->name : host_path, "file", name);
     r = request(files, (struct transfer_record){ .type = TRANSFER_PUT }, name, strlen(name) + 1, error);
     if (r < 0)
         return r;
@@ -672,12 +672,23 @@ ROLLBOX_PUBLIC int rollbox_file_remove(struct rollbox_sandbox *sandbox, const ch
     return record_pass(r, &own, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+static int upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
-    int r = WITH_AGENT_NOTED(sandbox, &own, (files.progress = progress, files.userdata = userdata, files_upload(&files, host_path, path, &own)),
-                             record_note_upload(sandbox, host_path, path, files.transfer->bytes, files.transfer->files, own.code));
+    int r = WITH_AGENT_NOTED(sandbox, &own, (files.progress = progress, files.userdata = userdata, files.name = name, files_upload(&files, host_path, path, &own)),
+                             record_note_upload(sandbox, host_path, name, path, files.transfer->bytes, files.transfer->files, own.code));
 
     return record_pass(r, &own, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {
+    return upload(sandbox, host_path, NULL, path, progress, userdata, error);
+}
+
+int files_upload_descriptor(struct rollbox_sandbox *sandbox, int fd, const char *name, const char *path, struct rollbox_error *error) {
+    char host_path[32];
+
+    (void)snprintf(host_path, sizeof host_path, "/proc/self/fd/%d", fd);
+    return upload(sandbox, host_path, name, path, NULL, NULL, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_download(struct rollbox_sandbox *sandbox, const char *path, const char *host_path, rollbox_progress progress, void *userdata, struct rollbox_error *error) {

@@ -21,6 +21,7 @@ struct files {
     struct transfer *transfer;
     rollbox_progress progress;
     void *userdata;
+    const char *name;                   /* that an upload goes by; NULL: its own */
     uint64_t told_bytes, told_files;
     char path[TRANSFER_TEXT_MAX];       /* in the sandbox, as it was asked for; for messages */
 };
@@ -38,5 +39,8 @@ int files_mkdir(struct files *files, const char *path, unsigned mode, struct rol
 int files_remove(struct files *files, const char *path, bool recursive, struct rollbox_error *error);
 int files_upload(struct files *files, const char *host_path, const char *path, struct rollbox_error *error);
 int files_download(struct files *files, const char *path, const char *host_path, struct rollbox_error *error);
+
+/* As rollbox_upload, of an open file (borrowed) that goes by that name. */
+int files_upload_descriptor(struct rollbox_sandbox *sandbox, int fd, const char *name, const char *path, struct rollbox_error *error);
 
 #endif

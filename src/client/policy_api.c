@@ -195,7 +195,7 @@ static int read_prepared(const struct buf *body, struct rollbox_plan *plan) {
 
 static int request_plan(struct rollbox_engine *engine, struct rollbox_plan *plan, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
-    struct request request;
+    struct request request = { .takes_fds = false };
 
     wire_begin(&message, PROTOCOL_PREPARE, 0);
     wire_add_text(&message, TAG_POLICY, plan->text);

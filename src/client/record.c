@@ -109,7 +109,7 @@ void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool 
 }
 
 /* Of a tree no more than how much it is: it was read once, and may be another now. */
-void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code) {
+void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name, const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code) {
     auto_close int content = open(host_path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     auto_buf struct buf message = BUF_INIT;
     struct stat st;
@@ -117,7 +117,7 @@ void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, 
     if (content >= 0 && (fstat(content, &st) < 0 || !S_ISREG(st.st_mode)))
         close_fd(&content);
     begin(&message, sandbox, "upload", path, code);
-    wire_add_text(&message, TAG_TO, host_path);
+    wire_add_text(&message, TAG_TO, name ? name : host_path);
     if (content >= 0)
         wire_add_u64(&message, TAG_NUMBER, st.st_mode & 07777);
     wire_add_u64(&message, TAG_BYTES, bytes);

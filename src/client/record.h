@@ -15,7 +15,8 @@
 void record_note_write(struct rollbox_sandbox *sandbox, const char *path, const void *data, size_t length, unsigned mode, enum rollbox_error_code code);
 void record_note_mkdir(struct rollbox_sandbox *sandbox, const char *path, unsigned mode, enum rollbox_error_code code);
 void record_note_remove(struct rollbox_sandbox *sandbox, const char *path, bool recursive, enum rollbox_error_code code);
-void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code);
+/* `name`: that it went by instead of host_path's; NULL. */
+void record_note_upload(struct rollbox_sandbox *sandbox, const char *host_path, const char *name, const char *path, uint64_t bytes, uint64_t files, enum rollbox_error_code code);
 
 /* `snapshot` is the answer that told that they are wanted. */
 void record_note_files(struct rollbox_sandbox *sandbox, const char *snapshot);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/error.h"
@@ -239,27 +240,44 @@ int request_malformed(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result", "the engine's answer is malformed; are engine and library of one version?");
 }
 
-int request_text(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, char **ret_text, struct rollbox_error *error) {
+static int read_text(const struct request *request, char **ret_text, struct rollbox_error *error) {
     struct wire_field field;
-    struct request request;
-    char *text = NULL;
     size_t position = 0;
 
-    int r = connection_call(engine, message, fds, n_fds, PROTOCOL_TEXT, &request, error);
-    while (r >= 0 && !text) {
-        if (wire_next(request.body.data, request.body.length, &position, &field) <= 0) {
-            r = request_malformed(error);
-        } else if (field.tag == TAG_TEXT_DATA) {
-            const char *found = wire_text(&field);
+    do
+        if (wire_next(request->body.data, request->body.length, &position, &field) <= 0)
+            return request_malformed(error);
+    while (field.tag != TAG_TEXT_DATA);
+    const char *found = wire_text(&field);
+    if (!found)
+        return request_malformed(error);
+    *ret_text = strdup(found);
+    return *ret_text ? 0 : request_out_of_memory(error);
+}
 
-            text = found ? strdup(found) : NULL;
-            if (!text)
-                r = found ? request_out_of_memory(error) : request_malformed(error);
-        }
-    }
+int request_text(struct rollbox_engine *engine, struct buf *message, const int *fds, size_t n_fds, char **ret_text, struct rollbox_error *error) {
+    struct request request = { .takes_fds = false };
+    int r = connection_call(engine, message, fds, n_fds, PROTOCOL_TEXT, &request, error);
+
+    if (r >= 0)
+        r = read_text(&request, ret_text, error);
     buf_done(&request.body);
-    if (r < 0)
-        return r;
-    *ret_text = text;
-    return 0;
+    return MIN(r, 0);
+}
+
+int request_text_fds(struct rollbox_engine *engine, struct buf *message, int *ret_fds, size_t *ret_n_fds, char **ret_text, struct rollbox_error *error) {
+    struct request request = { .takes_fds = true };
+    int r = connection_call(engine, message, NULL, 0, PROTOCOL_TEXT, &request, error);
+
+    if (r >= 0)
+        r = read_text(&request, ret_text, error);
+    buf_done(&request.body);
+    for (size_t i = 0; i < request.n_fds; i++)
+        if (r >= 0)
+            ret_fds[i] = request.fds[i];
+        else
+            close(request.fds[i]);
+    if (r >= 0)
+        *ret_n_fds = request.n_fds;
+    return MIN(r, 0);
 }

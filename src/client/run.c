@@ -10,18 +10,7 @@
 #include "engine/protocol.h"
 
 static int encode(struct buf *to, uint64_t plan, const struct rollbox_run_options *options, struct rollbox_error *error) {
-    const struct request_command command = {
-        .argv = options->argv,
-        .env = options->env,
-        .cwd = options->cwd,
-        .stdin_data = options->stdin_data,
-        .stdin_length = options->stdin_length,
-        .files = options->files,
-        .n_files = options->n_files,
-        .timeout_ms = options->timeout_ms,
-        .output_limit = options->output_limit,
-        .operation_id = options->operation_id,
-    };
+    const struct request_command command = REQUEST_COMMAND_OF(options);
 
     if (options->stdin_data && options->stdio_fds)
         return request_invalid(error, "stdin_data and stdio_fds exclude each other: the first of stdio_fds is the standard input");

@@ -281,18 +281,7 @@ static int add_streams(struct buf *to, struct descriptors *descriptors, int inpu
 
 static int encode_exec(struct buf *to, struct descriptors *descriptors, const struct rollbox_sandbox *sandbox, const struct rollbox_exec_options *options,
                        struct rollbox_error *error) {
-    const struct request_command command = {
-        .argv = options->argv,
-        .env = options->env,
-        .cwd = options->cwd,
-        .stdin_data = options->stdin_data,
-        .stdin_length = options->stdin_length,
-        .files = options->files,
-        .n_files = options->n_files,
-        .timeout_ms = options->timeout_ms,
-        .output_limit = options->output_limit,
-        .operation_id = options->operation_id,
-    };
+    const struct request_command command = REQUEST_COMMAND_OF(options);
 
     if (options->stdin_data && options->input_fd >= 0)
         return request_invalid(error, "stdin_data and input_fd exclude each other: set input_fd to -1 to give data");
@@ -433,12 +422,25 @@ static int add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, cons
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, char **ret_json, struct rollbox_error *error) {
+static int add_options(struct buf *to, const struct rollbox_state_options *options, struct rollbox_error *error) {
+    if (!options)
+        return 0;
+    if (options->size != sizeof *options || options->processes < 0 || options->processes > ROLLBOX_PROCESSES_DROP)
+        return request_invalid(error, "options.size must be sizeof(struct rollbox_state_options), and processes be of enum rollbox_processes");
+    if (options->processes == ROLLBOX_PROCESSES_DROP)
+        wire_add_u64(to, TAG_DROPS, 1);
+    return 0;
+}
+
+ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, const struct rollbox_state_options *options, char **ret_json,
+                                    struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     auto_free char *json = NULL;
     sandbox_begin(&message, sandbox, VERB_SNAPSHOT);
     int r = add_snapshot(&message, TAG_NAME, name, "the snapshot's name", error);
+    if (r >= 0)
+        r = add_options(&message, options, error);
     if (r >= 0)
         r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
     if (r >= 0 && strstr(json, "\"recorded_files\""))
@@ -474,28 +476,21 @@ static int take_forks(struct rollbox_sandbox *sandbox, const json_t *names, size
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, struct rollbox_sandbox **ret_sandboxes,
-                                struct rollbox_error *error) {
-    const struct rollbox_fork_options options = { .size = sizeof options, .snapshot = snapshot, .n = n };
-
-    return rollbox_fork_with(sandbox, &options, ret_sandboxes, error);
-}
-
-ROLLBOX_PUBLIC int rollbox_fork_with(struct rollbox_sandbox *sandbox, const struct rollbox_fork_options *options, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, const struct rollbox_state_options *options,
+                                struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     auto_free char *json = NULL;
 
-    if (!sandbox || !options || options->size != sizeof *options)
-        return request_invalid(error, "sandbox and options must be given, and options.size be sizeof(struct rollbox_fork_options)");
-    const size_t n = options->n;
     if (n < 1 || n > FORKS_MAX || !ret_sandboxes)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "n is %zu; 1 to %d sandboxes can be forked at once", n, FORKS_MAX);
     sandbox_begin(&message, sandbox, VERB_FORK);
-    int r = add_snapshot(&message, TAG_SNAPSHOT, options->snapshot, "snapshot", error);
+    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    if (r >= 0)
+        r = add_options(&message, options, error);
     if (r < 0)
         return r;
     wire_add_u64(&message, TAG_NUMBER, n);
-    if (options->same_seed)
+    if (options && options->same_seed)
         wire_add_u64(&message, TAG_SAME_SEED, 1);
     r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
     if (r < 0)
@@ -506,12 +501,56 @@ ROLLBOX_PUBLIC int rollbox_fork_with(struct rollbox_sandbox *sandbox, const stru
     return r;
 }
 
-ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error) {
+ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *snapshot, const struct rollbox_state_options *options, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, VERB_RESET);
     int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    if (r >= 0)
+        r = add_options(&message, options, error);
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+/* Each of the descriptors in the place that the answer names. */
+static int take_claimed(const json_t *rows, const int *fds, size_t n_fds, int *ret_fds, struct rollbox_error *error) {
+    for (size_t i = 0; i < ROLLBOX_CLAIM_FDS; i++)
+        ret_fds[i] = -1;
+    for (size_t i = 0; i < n_fds; i++) {
+        json_int_t slot = json_integer_value(json_object_get(json_array_get(rows, i), "slot"));
+
+        if (json_array_size(rows) != n_fds || slot < 0 || slot >= ROLLBOX_CLAIM_FDS || ret_fds[slot] >= 0)
+            return request_malformed(error);
+        ret_fds[slot] = fds[i];
+    }
+    return 0;
+}
+
+ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *operation_id, unsigned wanted, int ret_fds[ROLLBOX_CLAIM_FDS],
+                                 struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    auto_free char *json = NULL;
+    int fds[REQUEST_FDS_MAX];
+    size_t n_fds = 0;
+
+    if (!sandbox || !ret_fds)
+        return request_invalid(error, "sandbox and ret_fds must be given");
+    int r = connection_check_owner(sandbox->owner, error);
+    if (r >= 0)
+        r = check_id(operation_id, error);
+    if (r < 0)
+        return r;
+    sandbox_begin(&message, sandbox, VERB_CLAIM);
+    wire_add(&message, TAG_EXEC, operation_id, strlen(operation_id));
+    wire_add_u64(&message, TAG_NUMBER, wanted);
+    r = request_text_fds(sandbox->engine, &message, fds, &n_fds, &json, error);
+    if (r < 0)
+        return r;
+    json_t *answer = json_loads(json, 0, NULL);
+    r = take_claimed(json_object_get(answer, "fds"), fds, n_fds, ret_fds, error);
+    json_decref(answer);
+    while (r < 0 && n_fds)
+        close(fds[--n_fds]);
+    return r;
 }
 
 ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error) {

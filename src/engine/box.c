@@ -173,7 +173,7 @@ static void on_deadline(struct loop_timer *timer) {
     struct guest_record record = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_SPAWN, .error = ETIMEDOUT };
 
     if (!list_empty(&box->in_launcher))
-        launcher_kill(box->program->launcher);  /* and with it all that wait for it */
+        launcher_kill(box->maker);      /* and with it all that wait for it */
     else if (box->run && box->run->state == RUN_STARTING)
         box_failed(box, &record);
     else if (box->home && box->state == BOX_DYING)
@@ -182,17 +182,17 @@ static void on_deadline(struct loop_timer *timer) {
         box_kill(box);
 }
 
-int box_new(struct program *program, struct session *session, struct box **ret_box, struct rollbox_error *error) {
+int box_new(struct program *program, struct session *session, struct launcher *holder, struct box **ret_box, struct rollbox_error *error) {
     struct engine *engine = program->engine;
     int pair[2] = { -EBADF, -EBADF };
-    int r = program->launcher ? 0 : launcher_start(program, error);
+    int r = holder || program->launcher ? 0 : launcher_start(program, error);
 
     if (r < 0)
         return r;
     struct box *box = calloc(1, sizeof *box);
     if (!box)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
-    struct launcher *launcher = program->launcher;
+    struct launcher *launcher = holder ? holder : program->launcher;
     box->engine = engine;
     box->program = program;
     box->session = session;
@@ -214,8 +214,9 @@ int box_new(struct program *program, struct session *session, struct box **ret_b
             box->slot->box = box;
     }
     /* Only namespaces without a loopback interface are used again: nothing a guest did can have left a trace in them. */
-    if (r == 0 && program->plan->flags & PLAN_NET_OWN && !(program->plan->flags & PLAN_NET_LOOPBACK) && launcher->n_free_netns)
-        box->netns = launcher->free_netns[--launcher->n_free_netns];
+    struct launcher *pool = program->launcher;
+    if (r == 0 && program->plan->flags & PLAN_NET_OWN && !(program->plan->flags & PLAN_NET_LOOPBACK) && pool && pool->number == box->launcher && pool->n_free_netns)
+        box->netns = pool->free_netns[--pool->n_free_netns];
     if (r == 0 && fcntl(box->socket, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r == 0)

@@ -27,6 +27,9 @@
 #include "sys/cgroup.h"
 #include "sys/features.h"
 
+struct live;
+struct live_command;
+
 struct engine {
     struct loop *loop;
     struct features features;
@@ -42,6 +45,8 @@ struct engine {
     unsigned max_files, files;  /* of our limit of open files: for boxes; what they have, or may come to need */
     char *socket_path;
     struct list clients, programs, boxes, runs, queue, sessions, streams, sinks;
+    struct list holders;        /* struct live.node: those that have one, the longest unused first */
+    unsigned n_holders;
     struct list sessions_by[1024];      /* the same, found by a hash of the name */
     uint64_t next_session, next_name, next_exec;
     unsigned n_sessions, n_sinks;
@@ -66,6 +71,24 @@ struct engine {
     bool pumping;               /* in run_pump */
 };
 
+#define RUN_EXTRA_MOST 8        /* descriptors of a command from 3 on */
+
+/* sender.c: a message that waits, in whatever holds it for its owner. */
+struct outgoing {
+    struct list node;           /* sender->waiting */
+    struct buf message;
+    int fds[RUN_EXTRA_MOST + 1];
+    size_t n_fds;
+};
+
+struct sender {
+    struct loop *loop;
+    struct loop_source *source; /* of the socket: its owner reads from it, and calls sender_flush on EPOLLOUT */
+    struct loop_timer retry;
+    struct list waiting;
+    void (*over)(struct sender *sender, struct outgoing *outgoing, int r);      /* takes what has waited: it is sent, or (-errno) never can be */
+};
+
 struct client {
     struct engine *engine;
     struct list node;           /* engine->clients */
@@ -74,8 +97,7 @@ struct client {
     bool greeted;
     struct list runs;           /* struct run.of_client */
     struct list sessions;       /* struct session.of_client: those that end with it */
-    struct list outgoing;       /* struct outgoing, when the socket is full */
-    struct loop_timer retry;    /* when something else than room in the socket is short */
+    struct sender sender;
 };
 
 /* image.c: an image that a policy names, with what it says where the policy is silent put into the policy. */
@@ -124,7 +146,8 @@ struct slot {
 
 struct launcher {
     struct program *program;
-    pid_t pid;
+    struct live *live;          /* that it holds in its memory, for boxes to be restored from (holder); NULL: it is the program's own */
+    pid_t pid;                  /* 0: not known */
     int socket;
     struct loop_source source;
     bool ready;
@@ -133,8 +156,8 @@ struct launcher {
     struct list creating;       /* struct box.in_launcher: CREATE sent, not yet answered */
     struct list copying;        /* struct copy.in_launcher: COPY sent, not yet answered */
     uint64_t next_serial;
-    uint64_t number;
-    int free_netns[128];         /* of its user namespace, so of no use to another's boxes */
+    uint64_t number;            /* of its user namespace: a holder's is that of the launcher it was cloned from */
+    int free_netns[128];        /* of that, so of no use to another's boxes */
     unsigned n_free_netns;
 };
 
@@ -147,6 +170,7 @@ struct box {
     struct list in_program;     /* program->spares */
     struct list in_launcher;
     uint64_t serial;            /* of CREATE */
+    struct launcher *maker;     /* until that is answered */
     uint64_t launcher;          /* its number */
     enum box_state state;
     pid_t pid;
@@ -183,6 +207,13 @@ struct waiter {
     uint64_t serial;
 };
 
+/* A pipe between a command and its client. */
+struct run_pipe {
+    uint64_t inode;             /* 0: none */
+    bool is_written;            /* by the command */
+    int kept;                   /* of a restored one: the other end, until somebody claims it; -EBADF */
+};
+
 enum run_state { RUN_QUEUED, RUN_STARTING, RUN_RUNNING, RUN_ENDED };
 
 struct run {
@@ -203,10 +234,12 @@ struct run {
     pid_t main_pid;             /* of its main process, in the sandbox */
     bool has_terminal, is_detached;
     bool kill_due;              /* init could not be told yet */
+    bool told_to_end;           /* init is to kill it: `timeout` is how long that may take to answer */
     int input;                  /* what is typed into the terminal; -EBADF */
     int streams[2];             /* what the streams are to be copied to, until they are; -EBADF */
-    int extra[8];
+    int extra[RUN_EXTRA_MOST];
     unsigned n_extra;
+    struct run_pipe pipes[3 + RUN_EXTRA_MOST];  /* of a session's: by the descriptor that it became. Of stdout and stderr: `outputs` */
     struct typing *typing;      /* session: from `input` into the terminal */
     struct buf request;         /* the message for init */
     uint64_t step, begun_at;    /* record.c; 0: it is no step */
@@ -277,12 +310,14 @@ void launcher_prestart(struct engine *engine); /* one that waits for the first p
 void launcher_drop_idle(struct engine *engine);         /* that one */
 int launcher_start(struct program *program, struct rollbox_error *error);
 int launcher_create(struct launcher *launcher, struct box *box, int box_socket);
+int launcher_hold(struct program *program, struct live *live, struct rollbox_error *error);      /* starts the holder of it */
 void launcher_stop(struct launcher *launcher);
 void launcher_kill(struct launcher *launcher);          /* it does not answer */
 void launcher_drop(struct launcher *launcher);          /* it is of no use: what waits for it fails */
 
 /* box.c */
-int box_new(struct program *program, struct session *session, struct box **ret_box, struct rollbox_error *error);     /* session: NULL: of a run, or a spare */
+/* session: NULL: of a run, or a spare. holder: that makes it; NULL: the program's launcher. */
+int box_new(struct program *program, struct session *session, struct launcher *holder, struct box **ret_box, struct rollbox_error *error);
 void box_created(struct box *box, pid_t pid, int take_pidfd);
 void box_failed(struct box *box, const struct guest_record *record);
 void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
@@ -316,6 +351,7 @@ void run_pump_soon(struct engine *engine);
 struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length);     /* under way */
 void run_finish(struct run *run);       /* init has told all that it will */
 int run_open_streams(struct run *run);
+struct run *run_adopt(struct session *session, const struct live_command *command);       /* one that goes on in its box; RUN_STARTING. NULL: out of memory */
 size_t run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n);      /* the policy's and these, as fields for init; how many are these */
 int run_wait_for(struct client *client, uint64_t serial, struct run *run);      /* its result goes there, too */
 
@@ -332,12 +368,20 @@ void result_send(struct run *run);      /* to its client and all who wait for it
 void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error);      /* without a run */
 bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length);
 void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns);      /* of one whose output is gone */
+void result_forget(struct engine *engine, const void *operation, size_t length);
 void result_forget_all(struct engine *engine);
 
 /* serve.c */
 void engine_stop(struct engine *engine);
 void engine_tidy(struct engine *engine);
 int64_t engine_oom_kills(struct engine *engine, bool now);
+
+/* sender.c */
+void sender_init(struct sender *sender, struct loop *loop, struct loop_source *source, void (*over)(struct sender *, struct outgoing *, int));
+int sender_send(struct sender *sender, struct buf *message, const int *fds, size_t n_fds);     /* 0: it is sent; 1: it has to wait; -errno: it never can be sent */
+int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message, const int *fds, size_t n_fds);  /* what has to wait, in an empty *outgoing; takes the message. 0, or -errno: then neither */
+void sender_flush(struct sender *sender);
+void outgoing_done(struct outgoing *outgoing);  /* does not wait any more */
 
 /* server.c */
 int client_new(struct engine *engine, int take_fd);
@@ -360,6 +404,11 @@ void errand_sweep(struct engine *engine, const char *path);     /* a directory t
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
 /* The same once in a process' life (later it is spawn_clean), without waiting until it is executed, so the path is to stay. A failure of that shows as its end, with 127. */
 int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);
+/* In a fork of the engine, which goes on as `name`, in a session of its own and with all signals blocked: closes its descriptors, which are what keeps sandboxes alive and clients waiting, but the
+ * standard streams and fds[], in any order (negative: none). 0 or -errno. */
+int spawn_shed(const char *name, const int *fds, size_t n_fds);
+/* A fork of the engine that looks at guests, and so has nothing of it but these descriptors (-EBADF: none). It ends with the engine. 0 in it, its pid in the engine, or -errno. */
+pid_t spawn_fork(const char *name, const int *fds, size_t n_fds);
 
 /* process.c: isolation process: private files, ids, processes. */
 struct home;
@@ -372,6 +421,7 @@ void process_end_strays(struct engine *engine);                         /* kills
 void process_finish(struct engine *engine);
 
 /* words.c: a failure of the guest side, worded. */
+void words_of_restoring(const struct guest_record *record, struct rollbox_error *error);
 void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error);
 
 #endif

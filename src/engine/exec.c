@@ -10,14 +10,19 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
 
 #define MAX_ENDED 256           /* of those whose result somebody has got */
 #define MAX_UNTOLD 65536
+#define START_NS 30000000000ll  /* in which init is to have started a command */
+#define DEAF_NS 10000000000ll   /* an init that has not answered to a kill by then is ended itself */
+#define MAX_STRAYS 64
 
 void exec_enter(struct run *run) {
     struct session *session = run->session;
@@ -44,8 +49,30 @@ void exec_enter(struct run *run) {
     exec_pump(session);
 }
 
-/* "argv0 argv1 ...", as far as it is short, for people. */
-static char *describe(const struct run *run) {
+static void forget_ended(struct session *session, struct ended *ended) {
+    list_remove(&ended->node);
+    session->n_ended--;
+    free(ended->command);
+    free(ended);
+}
+
+void exec_adopt(struct run *run) {
+    struct session *session = run->session;
+
+    run->exec = ++run->engine->next_exec;
+    list_add_tail(&session->runs, &run->of_session);
+    session->n_runs++;
+    /* After a reset it is under way again. */
+    result_forget(run->engine, run->operation, run->operation_length);
+    list_for_each(node, &session->ended) {
+        struct ended *ended = container_of(node, struct ended, node);
+
+        if (ended->operation_length == run->operation_length && !memcmp(ended->operation, run->operation, run->operation_length))
+            forget_ended(session, ended);
+    }
+}
+
+char *exec_describe(const struct run *run) {
     struct wire_field field;
     size_t position = 0;
     struct buf text = BUF_INIT;
@@ -61,13 +88,6 @@ static char *describe(const struct run *run) {
     return buf_take(&text);
 }
 
-static void forget_ended(struct session *session, struct ended *ended) {
-    list_remove(&ended->node);
-    session->n_ended--;
-    free(ended->command);
-    free(ended);
-}
-
 /* A result that nobody has got yet is not lost for others' sake. */
 static void forget_oldest(struct session *session) {
     list_for_each(node, &session->ended) {
@@ -80,10 +100,26 @@ static void forget_oldest(struct session *session) {
     }
 }
 
+/* Somebody in the sandbox may have them still. */
+static void keep_strays(struct session *session, const struct run *run) {
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
+        if (!run->pipes[i].inode)
+            continue;
+        if (session->n_strays == MAX_STRAYS)
+            memmove(session->strays, session->strays + 1, --session->n_strays * sizeof session->strays[0]);
+        struct stray *strays = realloc(session->strays, (session->n_strays + 1) * sizeof session->strays[0]);
+        if (!strays)
+            return;
+        session->strays = strays;
+        strays[session->n_strays++] = (struct stray){ .inode = run->pipes[i].inode, .is_written = run->pipes[i].is_written };
+    }
+}
+
 struct session *exec_leave(struct run *run) {
     struct session *session = run->session;
     struct ended *ended = calloc(1, sizeof *ended);
 
+    keep_strays(session, run);
     list_remove(&run->of_session);
     session->n_runs--;
     run->session = NULL;
@@ -92,7 +128,7 @@ struct session *exec_leave(struct run *run) {
     list_init(&ended->node);
     memcpy(ended->operation, run->operation, sizeof ended->operation);
     ended->operation_length = run->operation_length;
-    ended->command = describe(run);
+    ended->command = exec_describe(run);
     ended->outcome = run->outcome;
     ended->status = run->status;
     ended->wall_ns = run->wall_ns;
@@ -102,6 +138,14 @@ struct session *exec_leave(struct run *run) {
     if (++session->n_ended > MAX_ENDED)
         forget_oldest(session);
     return session;
+}
+
+/* Whatever holds its init up, a time-out is to be one. All processes of the sandbox go; its files stay. */
+static void on_deaf(struct loop_timer *timer) {
+    struct run *run = container_of(timer, struct run, timeout);
+
+    if (run->exec && run->state != RUN_ENDED && run->session->box && run->session->box->state != BOX_DYING)
+        box_kill(run->session->box);
 }
 
 /* ---- to init ---------------------------------------------------------------------------------------------------------- */
@@ -130,11 +174,25 @@ bool exec_kill(struct run *run) {
     int r = send_signal(session, run->exec, SIGKILL, ROLLBOX_SCOPE_TREE);
     run->kill_due = r == -EAGAIN;
     session->kill_due |= run->kill_due;
-    return r == 0 || r == -EAGAIN;
+    if (r != 0 && r != -EAGAIN)
+        return false;
+    if (!run->told_to_end) {
+        run->told_to_end = true;
+        (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + DEAF_NS, on_deaf);
+    }
+    return true;
 }
 
 void exec_kill_all(struct session *session) {
     (void)send_signal(session, 0, SIGKILL, ROLLBOX_SCOPE_TREE);
+}
+
+static void note_pipe(struct run_pipe *pipe, int fd) {
+    struct stat st;
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags >= 0 && fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode))
+        *pipe = (struct run_pipe){ .inode = st.st_ino, .is_written = (flags & O_ACCMODE) != O_RDONLY, .kept = -EBADF };
 }
 
 static int send_exec(struct session *session, struct run *run, struct rollbox_error *error) {
@@ -153,12 +211,17 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         return r;               /* its pipes are kept for the next try */
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the command cannot be handed to the sandbox: %s", strerror(-r));
+    if (run->stdin_is_piped)
+        note_pipe(&run->pipes[0], run->stdio[0]);
+    for (unsigned i = 0; i < run->n_extra; i++)
+        note_pipe(&run->pipes[3 + i], run->extra[i]);
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         close_fd(&run->stdio[i]);
     while (run->n_extra)
         close(run->extra[--run->n_extra]);
     run->state = RUN_STARTING;
     run->box = session->box;
+    (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + START_NS, on_deaf);
     return 0;
 }
 
@@ -177,10 +240,11 @@ static void tell_again(struct session *session) {
 }
 
 static void pump(struct session *session) {
+    const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
     struct rollbox_error error;
 
     tell_again(session);
-    if (list_empty(&session->waiting) || !list_empty(&session->works) || session->state == SESSION_CLOSING)
+    if (list_empty(&session->waiting) || (work && !work->waits_for_commands) || session->restores || session->state == SESSION_CLOSING)
         return;
     int ready = session_need_box(session, &error);
     if (ready == 0 && session->box->state == BOX_SETUP)
@@ -209,6 +273,8 @@ void exec_pump(struct session *session) {
     session->pumping = true;
     pump(session);
     session->pumping = false;
+    if (list_empty(&session->waiting) && session->state != SESSION_CLOSING)
+        state_commands_sent(session);
 }
 
 /* ---- from init -------------------------------------------------------------------------------------------------------- */
@@ -221,6 +287,13 @@ static struct run *of_serial(struct session *session, uint64_t serial) {
             return run;
     }
     return NULL;
+}
+
+void exec_signalled(struct session *session, uint64_t serial) {
+    struct run *run = of_serial(session, serial);
+
+    if (run && run->told_to_end)
+        loop_timer_clear(run->engine->loop, &run->timeout);
 }
 
 static int take_terminal(struct run *run, int take_master) {
@@ -343,4 +416,18 @@ void exec_attach(struct client *client, struct wire_message *message) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "arguments", "the engine is out of memory");
         result_send_error(client, serial, &error);
     }
+}
+
+size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json, int *ret_fds) {
+    size_t n = 0;
+
+    buf_add_text(json, "{\"fds\": [");
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++) {
+        if (run->pipes[i].kept < 0 || !(wanted & 1ull << i))
+            continue;
+        buf_printf(json, "%s{\"slot\": %zu, \"mode\": \"%s\"}", n ? ", " : "", i, run->pipes[i].is_written ? "r" : "w");
+        ret_fds[n++] = TAKE_FD(run->pipes[i].kept);
+    }
+    buf_add_text(json, "]}");
+    return n;
 }

@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -136,42 +135,14 @@ static void on_deadline(struct loop_timer *timer) {
 
 /* ---- capturing ---------------------------------------------------------------------------------------------------------- */
 
-static int by_number(const void *a, const void *b) {
-    return *(const int *)a - *(const int *)b;
-}
-
-/* Closes all descriptors above the standard streams but these, which are in order. 0 or -errno. */
-static int keep_only(const int *fds, size_t n) {
-    unsigned from = STDERR_FILENO + 1;
-    int r = 0;
-
-    for (size_t i = 0; i <= n && r == 0; i++) {
-        unsigned to = i < n ? (unsigned)fds[i] : ~0u;
-
-        if (i < n && fds[i] < 0)
-            continue;
-        if (i == n || to > from)
-            r = sys_close_range(from, i < n ? to - 1 : to, 0);
-        from = to + 1;
-    }
-    return r;
-}
-
-/* In a child of the engine: it looks at a guest, and so has nothing of the engine's but the image and what it writes to. */
+/* In a child of the engine that has the image and what it writes to. */
 _Noreturn static void capture(pid_t init, pid_t pid, int image, int touches, int problem) {
-    struct capture_options options = { .pid = pid, .parent = init, .call = __NR_read, .highest_fd = HIGHEST_FD, .most_bytes = MAX_BYTES };
-    int fds[] = { image, touches, problem };
+    struct capture_options options = { .init = init, .is_command = true, .call = __NR_read, .highest_fd = HIGHEST_FD, .most_bytes = MAX_BYTES };
+    struct capture *done = NULL;
     struct rollbox_error error = { 0 };
-    sigset_t all;
+    int r = touches < 0 ? capture_begin(&options, image, &done, &error) : capture_touched(pid, image, touches, &error);
 
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
-    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-    prctl(PR_SET_NAME, "rollbox-capture", 0, 0, 0);
-    qsort(fds, ARRAY_SIZE(fds), sizeof fds[0], by_number);
-    if (setsid() < 0 || keep_only(fds, ARRAY_SIZE(fds)) < 0)
-        _exit(1);
-    int r = touches < 0 ? capture_process(&options, image, &error) : capture_touched(pid, image, touches, &error);
+    capture_end(done);
     const char *told = r < 0 ? error.message : CAPTURED;
     _exit(fd_write_all(problem, told, strlen(told)) < 0);
 }
@@ -226,11 +197,10 @@ static void start_capture(struct interpreter *interpreter) {
     interpreter->problem_fd = memfd_create("rollbox-problem", MFD_CLOEXEC);
     if (*file < 0 || interpreter->problem_fd < 0)
         r = -errno;
-    if (r == 0 && (capturer = fork()) == 0)
+    int fds[] = { interpreter->image, interpreter->touches, interpreter->problem_fd };
+    if (r == 0 && (r = capturer = spawn_fork("rollbox-capture", fds, ARRAY_SIZE(fds))) == 0)
         capture(interpreter->box->pid, pids[0], interpreter->image, interpreter->touches, interpreter->problem_fd);
-    if (r == 0 && capturer < 0)
-        r = -errno;
-    if (r == 0)
+    if (r > 0)
         r = interpreter->capturer_pidfd = sys_pidfd_open(capturer, 0);
     if (r >= 0)
         r = loop_add(interpreter->engine->loop, &interpreter->captured, interpreter->capturer_pidfd, EPOLLIN, on_captured);
@@ -319,7 +289,7 @@ static void start_in_box(struct interpreter *interpreter, enum interpreter_state
     if (interpreter->engine->stopping)
         return;
     interpreter->state = state;
-    int r = box_new(interpreter->program, NULL, &box, &error);
+    int r = box_new(interpreter->program, NULL, NULL, &box, &error);
     if (r < 0) {
         fail(interpreter, false, "%s", error.message);
         return;

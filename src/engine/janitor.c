@@ -9,15 +9,12 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "sys/syscalls.h"
 
 #define PATIENCE_MS 20000
 
@@ -28,14 +25,8 @@ int janitor_fork(int (*body)(void *), void *argument, int *ret_held) {
         return -errno;
     pid_t pid = fork();
     if (pid == 0) {
-        sigset_t all;
-
-        sigfillset(&all);
-        sigprocmask(SIG_SETMASK, &all, NULL);
-        /* The engine's descriptors are what keeps sandboxes alive and clients waiting. */
-        if (setsid() < 0 || dup2(ends[0], STDIN_FILENO) < 0 || sys_close_range(STDERR_FILENO + 1, ~0u, 0) < 0)
+        if (dup2(ends[0], STDIN_FILENO) < 0 || spawn_shed("rollbox-janitor", NULL, 0) < 0)
             _exit(1);
-        prctl(PR_SET_NAME, "rollbox-janitor", 0, 0, 0);
         _exit(body(argument));
     }
     int r = pid < 0 ? -errno : 0;

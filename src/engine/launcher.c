@@ -79,7 +79,11 @@ static void on_message(struct loop_source *source, uint32_t events) {
             box_failed(box, &record);
         break;
     case GUEST_IMAGE_LOADED:
-        if (launcher->program->serves)
+        if (launcher->live) {
+            launcher->pid = (pid_t)record.value;
+            if (record.error)
+                lost(launcher, &record);
+        } else if (launcher->program->serves)
             interpreter_loaded(launcher->program->serves, record.error);
         break;
     case GUEST_COPIED:
@@ -110,7 +114,6 @@ static void lost(struct launcher *launcher, const struct guest_record *why) {
     struct program *program = launcher->program->serves ? launcher->program : NULL;
     if (program)
         program->n_running++;
-    launcher->program->launcher = NULL;
     launcher_stop(launcher);            /* and tells who waits for copies */
     list_for_each(node, &waiting) {
         list_remove(node);
@@ -127,7 +130,8 @@ void launcher_drop(struct launcher *launcher) {
 void launcher_kill(struct launcher *launcher) {
     struct guest_record late = { .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = ETIMEDOUT };
 
-    (void)kill(launcher->pid, SIGKILL);
+    if (launcher->pid > 0)
+        (void)kill(launcher->pid, SIGKILL);
     lost(launcher, &late);
 }
 
@@ -136,6 +140,8 @@ void launcher_stop(struct launcher *launcher) {
 
     if (launcher->program->launcher == launcher)
         launcher->program->launcher = NULL;
+    if (launcher->live)
+        live_holder_gone(launcher->live);
     list_for_each(node, &launcher->creating) {
         list_remove(node);
         box_kill(container_of(node, struct box, in_launcher));
@@ -157,30 +163,45 @@ static int spawn_init(struct engine *engine, uint32_t id_base, bool early, int s
     return (early ? spawn_soon : spawn_clean)(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
 }
 
+/* What is ours of one, and the descriptor that it is to serve. 0 or -errno. */
+static int make_launcher(uint64_t number, struct launcher **ret_launcher, int *ret_other) {
+    struct launcher *launcher = calloc(1, sizeof *launcher);
+    int pair[2];
+
+    if (!launcher)
+        return -ENOMEM;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
+        free(launcher);
+        return -errno;
+    }
+    list_init(&launcher->creating);
+    list_init(&launcher->copying);
+    launcher->socket = pair[0];
+    launcher->number = number;
+    (void)fcntl(launcher->socket, F_SETFL, O_NONBLOCK);
+    *ret_launcher = launcher;
+    *ret_other = pair[1];
+    return 0;
+}
+
 /* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. 0 or -errno. */
 static int start_process(struct engine *engine, bool early, struct launcher **ret_launcher) {
-    struct launcher *launcher = calloc(1, sizeof *launcher);
-    int pair[2] = { -EBADF, -EBADF };
+    struct launcher *launcher = NULL;
     auto_close int high = -EBADF;
-    int r = launcher ? 0 : -ENOMEM;
+    int other, r = make_launcher(++engine->next_launcher, &launcher, &other);
 
-    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        r = -errno;
+    if (r < 0)
+        return r;
     /* Out of the way of the descriptor that it becomes. */
-    if (r == 0 && (high = fcntl(pair[1], F_DUPFD_CLOEXEC, 10)) < 0)
-        r = -errno;
-    if (r == 0) {
-        list_init(&launcher->creating);
-        list_init(&launcher->copying);
-        launcher->socket = pair[0];
-        launcher->number = ++engine->next_launcher;
-        if (engine->features.is_root || engine->features.own_ids)
-            launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
-        r = fcntl(launcher->socket, F_SETFL, O_NONBLOCK) < 0 ? -errno : spawn_init(engine, launcher->id_base, early, high, &launcher->pid);
-    }
-    close_fd(&pair[1]);
+    high = fcntl(other, F_DUPFD_CLOEXEC, 10);
+    r = high < 0 ? -errno : 0;
+    close(other);
+    if (engine->features.is_root || engine->features.own_ids)
+        launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
+    if (r == 0)
+        r = spawn_init(engine, launcher->id_base, early, high, &launcher->pid);
     if (r < 0) {
-        close_fd(&pair[0]);
+        close(launcher->socket);
         free(launcher);
         return r;
     }
@@ -259,6 +280,34 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
         launcher_stop(launcher);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the interpreter's image cannot be sent: %s", strerror(-r));
     }
+    return 0;
+}
+
+/* A clone of the program's launcher, which serves a socket of its own. What it is asked for may be sent before it has the image. */
+int launcher_hold(struct program *program, struct live *live, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+    struct launcher *holder = NULL;
+    auto_close int other = -EBADF;
+    int r = program->launcher ? 0 : launcher_start(program, error);
+
+    if (r < 0)
+        return r;
+    wire_begin(&message, GUEST_HOLD, 0);
+    r = make_launcher(program->launcher->number, &holder, &other);
+    if (r == 0)
+        r = wire_send(program->launcher->socket, &message, (const int[]){ other, live->image }, 2);
+    if (r == 0)
+        r = loop_add(program->engine->loop, &holder->source, holder->socket, EPOLLIN, on_message);
+    if (r < 0) {
+        if (holder)
+            close(holder->socket);
+        free(holder);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore", "the snapshot cannot be held in memory: %s", strerror(-r));
+    }
+    holder->id_base = program->launcher->id_base;
+    holder->program = program;
+    holder->live = live;
+    live->holder = holder;
     return 0;
 }
 
@@ -342,7 +391,9 @@ int launcher_create(struct launcher *launcher, struct box *box, int box_socket) 
         return -ENOMEM;
     ((struct wire_header *)(void *)message.data)->flags = flags;
     int r = wire_send(launcher->socket, &message, fds, n);
-    if (r == 0)
+    if (r == 0) {
+        box->maker = launcher;
         list_add_tail(&launcher->creating, &box->in_launcher);
+    }
     return r;
 }

@@ -88,6 +88,7 @@ struct family *family_new(struct engine *engine, struct node **ret_beginning) {
 /* Out of the tree that users see. */
 static void leave_family(struct node *node) {
     list_remove(&node->in_family);
+    node->live = live_put(node->live);  /* nobody can name it any more */
     if (node->parent)
         node->parent = node_put(node->parent);
     node->family = NULL;
@@ -135,6 +136,7 @@ struct node *node_put(struct node *node) {
 
         layer_put(node->layer);
         layer_put(node->merged);
+        live_put(node->live);
         free(node->name);
         free(node);
         node = under;
@@ -326,9 +328,9 @@ void family_text(struct family *family, struct buf *to) {
             continue;
         buf_printf(to, "%s{\"id\": \"%s\", \"name\": ", between, node->id);
         text_json(to, node->name, node->name ? strlen(node->name) : 0);
-        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"live\": %s, \"sandboxes\": [", parent ? "\"" : "", parent ? parent->id : "null",
+        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"live\": %s, \"processes\": %u, \"memory_bytes\": %llu, \"sandboxes\": [", parent ? "\"" : "", parent ? parent->id : "null",
                    parent ? "\"" : "", node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, (double)node->made_ns / 1e9,
-                   node->is_live ? "true" : "false");
+                   node->is_live ? "true" : "false", node->live ? node->live->processes : 0, node->live ? (unsigned long long)node->live->bytes : 0ull);
         list_for_each(s, &node->engine->sessions) {
             struct session *session = container_of(s, struct session, node);
 

@@ -14,7 +14,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 
 #define MAX_WARM 64
 #define MAX_PROGRAMS 8192
@@ -56,6 +56,7 @@ static void for_all(struct engine *engine, void (*action)(struct program *)) {
 
 void program_drop_spares(struct engine *engine) {
     for_all(engine, drop_idle);
+    live_drop_holders(engine);
 }
 
 void program_tidy(struct engine *engine) {
@@ -466,7 +467,7 @@ int program_keep_spares(struct program *program) {
 
     while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued && box_has_room(program->engine)) {
         struct box *box;
-        int r = box_new(program, NULL, &box, &error);
+        int r = box_new(program, NULL, NULL, &box, &error);
 
         if (r < 0)
             return r;           /* the next run will meet the same and tell it */

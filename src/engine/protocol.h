@@ -22,7 +22,9 @@
  *   LIST                                                                   {"sandboxes": [...]}
  *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
  *   SIGNAL   SANDBOX EXEC? NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
- *   SNAPSHOT SANDBOX NAME?;  FORK SANDBOX SNAPSHOT? NUMBER  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT?;  DROP SANDBOX SNAPSHOT
+ *   SNAPSHOT SANDBOX NAME? DROPS?;  FORK SANDBOX SNAPSHOT? NUMBER DROPS?  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT? DROPS?;  DROP SANDBOX SNAPSHOT
+ *   CLAIM    SANDBOX EXEC NUMBER (bits)                     {"fds": [{"slot", "mode": "r" | "w"}]}, with those descriptors: of a command that was restored, the other ends of its pipes beside stdout and stderr, by what descriptor it began
+ *            with each; once
  *   RECORD   SANDBOX STREAM_MOST? FILE_MOST? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
  *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content; what a snapshot that answered "recorded_files": true has
  *            changed; what a client has to say)
@@ -58,7 +60,7 @@ enum protocol_type {
 
 enum protocol_verb {
     VERB_CREATE = 1, VERB_OPEN, VERB_INSPECT, VERB_PROCESSES, VERB_TREE, VERB_PAUSE, VERB_RESUME, VERB_CLOSE, VERB_LIST, VERB_SIGNAL, VERB_RESIZE, VERB_FILES, VERB_SNAPSHOT, VERB_FORK, VERB_RESET,
-    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE,
+    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE, VERB_CLAIM,
 };
 
 enum protocol_tag {
@@ -129,6 +131,7 @@ enum protocol_tag {
     TAG_FILES,                  /* u64: moved; of RECORD: changed files are noted with each snapshot */
     TAG_DIGESTS,                /* u64: of changed files */
     TAG_SAME_SEED,              /* u64: forks have their parent's random_seed, not one each */
+    TAG_DROPS,                  /* u64: files alone, no processes */
 };
 
 #endif

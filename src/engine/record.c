@@ -1,59 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recording: what is done with a session, and what came of it, goes to the recorder (record/recorder.c), a fork of the engine's, which writes it to the descriptor that a client gave.
+ * Recording: what is done with a session, and what came of it, goes to the recorder (recorder.c), which writes it to the descriptor that a client gave.
  *
- * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they end, before whoever waits for the result has it: whoever is killed then, it is recorded. Nothing here waits: what the recorder's socket has no room for is kept, within limits for all of them together, and a record that cannot keep up
+ * Steps are numbered as they are asked for, which is in the hands of who asks, and sent as they end, before whoever waits for the result has it: whoever is killed then, it is recorded. A record that cannot keep up
  * ends where it is, and says so (INSPECT, CLOSE). A command is never held up, and none fails, for a record's sake.
  */
+#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "engine/session.h"
+#include "engine/recorder.h"
 #include "record/record.h"
-#include "sys/syscalls.h"
 
-#define SOCKET_BYTES (1 << 20)
-#define QUEUE_BYTES (64u << 20) /* of lines, and of the streams that they hold on to */
-#define QUEUE_FDS 64u
 #define STEP_FDS 3u
-#define AGAIN_NS 10000000
-#define TOO_SLOW "the recorder does not keep up: it is written to slowly, or there is too much"
 #define CLOSE_PATIENCE_NS 2000000000ll  /* without a word of the recorder's: a reader that does not read must not keep a CLOSE waiting */
 #define CLOSE_PATIENCE_MOST_NS 30000000000ll
-#define END_PATIENCE_MS 1000
-
-struct posted {
-    struct list node;
-    uint64_t record;            /* its number */
-    struct buf message;
-    int fds[STEP_FDS];
-    size_t n_fds;
-    uint64_t bytes;
-};
-
-struct recorder {
-    struct engine *engine;
-    struct loop_source source;
-    struct loop_timer retry;
-    int fd;
-    struct list posted, records;
-    uint64_t posted_bytes;
-    unsigned posted_fds;
-    uint64_t heard;             /* how often it has told of something: that it works */
-};
 
 /* Who waits for a record's end. */
 struct closer {
@@ -61,65 +30,6 @@ struct closer {
     struct client *client;
     uint64_t serial;
 };
-
-struct record {
-    struct list node;           /* recorder->records */
-    struct engine *engine;
-    struct session *session;    /* NULL: gone */
-    uint64_t number, next_step, ended, written;
-    uint64_t heard_before;
-    uint64_t posted_bytes;      /* of what waits for the recorder */
-    unsigned posted_fds;
-    int64_t patient_until;
-    char id[48];
-    bool wants_secrets, wants_files, env_values, done, end_sent;
-    int error;
-    char message[160];
-    struct list closers;
-    struct loop_timer patience;
-};
-
-/* ---- the recorder's process ------------------------------------------------------------------------------------------- */
-
-static void on_recorder(struct loop_source *source, uint32_t events);
-
-static void become_recorder(int socket, int null) {
-    sigset_t all;
-
-    sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, NULL);
-    /* The engine's descriptors are what keeps sandboxes alive and clients waiting, and the standard streams are somebody's pipes. */
-    if (setsid() < 0 || dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || (socket != 3 && dup2(socket, 3) < 0) || sys_close_range(4, ~0u, 0) < 0)
-        _exit(1);
-    prctl(PR_SET_NAME, "rollbox-record", 0, 0, 0);
-    _exit(recorder_run(3));
-}
-
-static int start_recorder(struct engine *engine, struct rollbox_error *error) {
-    struct recorder *recorder = calloc(1, sizeof *recorder);
-    int ends[2] = { -EBADF, -EBADF }, size = SOCKET_BYTES, r = recorder ? 0 : -ENOMEM;
-
-    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
-        r = -errno;
-    auto_close int theirs = ends[1], ours = ends[0];
-    if (r == 0) {
-        (void)setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-        pid_t pid = fork();
-        if (pid == 0)
-            become_recorder(theirs, engine->null_fd);
-        r = pid < 0 ? -errno : loop_add(engine->loop, &recorder->source, ours, EPOLLIN, on_recorder);
-    }
-    if (r < 0) {
-        free(recorder);
-        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the recorder cannot be started: %s", strerror(-r));
-    }
-    recorder->engine = engine;
-    recorder->fd = TAKE_FD(ours);
-    list_init(&recorder->posted);
-    list_init(&recorder->records);
-    engine->recorder = recorder;
-    return 0;
-}
 
 /* ---- records ---------------------------------------------------------------------------------------------------------- */
 
@@ -153,197 +63,18 @@ static void record_free(struct record *record) {
     free(record);
 }
 
-static void fail(struct record *record, int error_number, const char *message) {
+void record_over(struct record *record) {
+    if (record->session)
+        answer_closers(record);
+    else
+        record_free(record);
+}
+
+void record_fail(struct record *record, int error_number, const char *message) {
     if (record->error)
         return;
     record->error = error_number;
     snprintf(record->message, sizeof record->message, "%s", message);
-}
-
-static struct record *find(const struct recorder *recorder, uint64_t number) {
-    list_for_each(node, &recorder->records)
-        if (container_of(node, struct record, node)->number == number)
-            return container_of(node, struct record, node);
-    return NULL;
-}
-
-static void posted_free(struct recorder *recorder, struct posted *posted) {
-    struct record *record = find(recorder, posted->record);
-
-    recorder->posted_bytes -= posted->bytes;
-    recorder->posted_fds -= (unsigned)posted->n_fds;
-    if (record) {
-        record->posted_bytes -= posted->bytes;
-        record->posted_fds -= (unsigned)posted->n_fds;
-    }
-    list_remove(&posted->node);
-    for (size_t i = 0; i < posted->n_fds; i++)
-        close_fd(&posted->fds[i]);
-    buf_done(&posted->message);
-    free(posted);
-}
-
-static bool is_step(const struct buf *message) {
-    return ((const struct wire_header *)(const void *)message->data)->type == RECORD_STEP;
-}
-
-/* What it has not told yet is not told either: a record has no gaps. That it was begun is. */
-static void give_up(struct recorder *recorder, struct record *record, int error_number, const char *message) {
-    fail(record, error_number, message);
-    list_for_each(node, &recorder->posted) {
-        struct posted *posted = container_of(node, struct posted, node);
-
-        if (posted->record == record->number && is_step(&posted->message))
-            posted_free(recorder, posted);
-    }
-}
-
-static void lose_recorder(struct recorder *recorder) {
-    struct engine *engine = recorder->engine;
-
-    loop_remove(engine->loop, &recorder->source);
-    loop_timer_clear(engine->loop, &recorder->retry);
-    close_fd(&recorder->fd);
-    engine->recorder = NULL;
-    while (!list_empty(&recorder->posted))
-        posted_free(recorder, container_of(recorder->posted.next, struct posted, node));
-    list_for_each(node, &recorder->records) {
-        struct record *record = container_of(node, struct record, node);
-
-        if (!record->done)
-            fail(record, EPIPE, "the recorder was killed");
-        record->done = true;
-        list_remove(&record->node);
-        if (!record->session)
-            record_free(record);
-        else
-            answer_closers(record);
-    }
-    free(recorder);
-}
-
-/* ---- to the recorder -------------------------------------------------------------------------------------------------- */
-
-static void on_retry(struct loop_timer *timer);
-
-static void wait_for_room(struct recorder *recorder, int r) {
-    struct loop *loop = recorder->engine->loop;
-
-    /* Of what else is short than room in the socket no event tells. */
-    if (r == -EAGAIN)
-        loop_modify(loop, &recorder->source, EPOLLIN | EPOLLOUT);
-    else
-        (void)loop_timer_set(loop, &recorder->retry, clock_now_ns() + AGAIN_NS, on_retry);
-}
-
-static bool is_short(int r) {
-    return r == -EAGAIN || r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || r == -ENOBUFS || r == -ENOMEM;
-}
-
-/* It can never be sent. That the recorder is gone is seen by reading. */
-static void lose_step(struct recorder *recorder, uint64_t number, int r) {
-    struct record *record = find(recorder, number);
-
-    if (record && r != -EPIPE && r != -ECONNRESET)
-        give_up(recorder, record, -r, "a step could not be told to the recorder");
-}
-
-static void flush(struct recorder *recorder) {
-    while (!list_empty(&recorder->posted)) {
-        struct posted *posted = container_of(recorder->posted.next, struct posted, node);
-        int r = wire_send(recorder->fd, &posted->message, posted->fds, posted->n_fds);
-
-        if (is_short(r)) {
-            wait_for_room(recorder, r);
-            return;
-        }
-        uint64_t number = posted->record;
-        posted_free(recorder, posted);
-        if (r < 0)
-            lose_step(recorder, number, r);
-    }
-    loop_modify(recorder->engine->loop, &recorder->source, EPOLLIN);
-}
-
-static void on_retry(struct loop_timer *timer) {
-    flush(container_of(timer, struct recorder, retry));
-}
-
-/* Whose guests write much must not end others' records: who holds most of what is short goes first. 0, or -ENOBUFS: that is the record itself. */
-static int make_room(struct recorder *recorder, const struct record *record, uint64_t bytes, size_t n_fds) {
-    for (bool freed = true;;) {
-        bool many_bytes = recorder->posted_bytes + bytes > QUEUE_BYTES, many_fds = recorder->posted_fds + n_fds > QUEUE_FDS;
-        struct record *greediest = NULL;
-
-        if (!many_bytes && !many_fds)
-            return 0;
-        list_for_each(node, &recorder->records) {
-            struct record *other = container_of(node, struct record, node);
-
-            if (!greediest || (many_bytes ? other->posted_bytes > greediest->posted_bytes : other->posted_fds > greediest->posted_fds))
-                greediest = other;
-        }
-        if (!freed || !greediest || greediest == record || (many_bytes ? record->posted_bytes + bytes >= greediest->posted_bytes : record->posted_fds + n_fds >= greediest->posted_fds))
-            return -ENOBUFS;
-        uint64_t had_bytes = recorder->posted_bytes;
-        give_up(recorder, greediest, ENOBUFS, TOO_SLOW);
-        freed = recorder->posted_bytes < had_bytes;
-    }
-}
-
-static int keep(struct recorder *recorder, struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
-    bytes += message->length;
-    /* Beginnings and ends are few and small. */
-    if (is_step(message) && make_room(recorder, record, bytes, n_fds) < 0)
-        return -ENOBUFS;
-    struct posted *posted = calloc(1, sizeof *posted);
-    if (!posted)
-        return -ENOMEM;
-    list_init(&posted->node);
-    posted->record = record->number;
-    posted->message = *message;
-    *message = BUF_INIT;
-    posted->bytes = bytes;
-    recorder->posted_bytes += bytes;
-    record->posted_bytes += bytes;
-    list_add_tail(&recorder->posted, &posted->node);
-    for (size_t i = 0; i < n_fds; i++) {
-        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
-
-        if (fd < 0) {
-            posted_free(recorder, posted);
-            return -EMFILE;
-        }
-        posted->fds[posted->n_fds++] = fd;
-        recorder->posted_fds++;
-        record->posted_fds++;
-    }
-    return 0;
-}
-
-/* `bytes`: of what the descriptors hold on to. */
-static void post(struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
-    struct recorder *recorder = record->engine->recorder;
-
-    if (record->done || record->end_sent || !recorder)
-        return;
-    if (buf_failed(message)) {
-        give_up(recorder, record, ENOMEM, "out of memory for a step");
-        return;
-    }
-    if (record->error && is_step(message))
-        return;
-    int r = list_empty(&recorder->posted) ? wire_send(recorder->fd, message, fds, n_fds) : -EAGAIN;
-    if (!is_short(r)) {
-        if (r < 0)
-            lose_step(recorder, record->number, r);
-        return;
-    }
-    bool first = list_empty(&recorder->posted);
-    if (keep(recorder, record, message, fds, n_fds, bytes) < 0)
-        give_up(recorder, record, ENOBUFS, TOO_SLOW);
-    else if (first)
-        wait_for_room(recorder, r);
 }
 
 static void send_end(struct record *record, const char *reason) {
@@ -351,53 +82,8 @@ static void send_end(struct record *record, const char *reason) {
 
     wire_begin(&message, RECORD_END, record->number);
     wire_add_text(&message, RECORD_REASON, record->error ? "lost" : reason);
-    post(record, &message, NULL, 0, 0);
+    recorder_post(record, &message, NULL, 0, 0);
     record->end_sent = true;
-}
-
-static void take_state(struct record *record, const struct wire_message *message) {
-    const char *text = NULL;
-    uint64_t error_number = 0, done = 0;
-    struct wire_field field;
-    size_t position = 0;
-
-    while (wire_next(message->data, message->length, &position, &field) > 0)
-        switch (field.tag) {
-        case RECORD_STEPS: (void)wire_u64(&field, &record->written); break;
-        case RECORD_ERROR: (void)wire_u64(&field, &error_number); break;
-        case RECORD_MESSAGE: text = wire_text(&field); break;
-        case RECORD_DONE: (void)wire_u64(&field, &done); break;
-        default: break;
-        }
-    if (error_number)
-        fail(record, (int)error_number, text ? text : "the record cannot be written");
-    record->done |= done != 0;
-    if (!record->done)
-        return;
-    answer_closers(record);
-    if (!record->session)
-        record_free(record);
-}
-
-static void on_recorder(struct loop_source *source, uint32_t events) {
-    struct recorder *recorder = container_of(source, struct recorder, source);
-    static struct wire_message message;
-    int r;
-
-    if (events & EPOLLOUT)
-        flush(recorder);
-    if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
-        return;
-    while ((r = wire_receive(recorder->fd, &message)) == 1) {
-        struct record *record = find(recorder, message.header.serial);
-
-        recorder->heard++;
-        if (record)
-            take_state(record, &message);
-        wire_message_done(&message);
-    }
-    if (r != -EAGAIN && r != -EINTR)
-        lose_recorder(recorder);
 }
 
 /* ---- lines ------------------------------------------------------------------------------------------------------------ */
@@ -463,7 +149,7 @@ static void add_done(struct buf *to, const struct rollbox_error *error) {
 
 static void end_step(struct record *record, struct buf *message, const int *fds, size_t n_fds, uint64_t bytes) {
     record->ended++;
-    post(record, message, fds, n_fds, bytes);
+    recorder_post(record, message, fds, n_fds, bytes);
 }
 
 /* ---- commands --------------------------------------------------------------------------------------------------------- */
@@ -690,6 +376,8 @@ static void add_work(const struct work *work, struct buf *to) {
         add_word(to, "snapshot", work->asked[0] ? work->asked : NULL);
     if (work->verb == VERB_SNAPSHOT)
         add_text(to, "name", work->recorded_name[0] ? work->recorded_name : NULL);
+    if (work->drops && work->verb != VERB_COMMIT)
+        add_word(to, "processes", "drop");
     if (work->verb == VERB_FORK)
         add_value(to, "count", RECORD_NUMBER, work->count);
     if (work->verb == VERB_FORK && work->session->program->policy->have_seed)
@@ -983,7 +671,7 @@ static int begin(struct session *session, struct wire_message *from, struct reco
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
     if (buf_failed(&message))
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
-    post(record, &message, from->fds, 1, 0);
+    recorder_post(record, &message, from->fds, 1, 0);
     return record->error ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "run", "%s", record->message) : 0;
 }
 
@@ -997,7 +685,7 @@ int record_begin(struct session *session, struct wire_message *from, struct buf 
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBADF, "arguments", "what is to be recorded to cannot be written to");
     if (session->record)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "sandbox %s is recorded already", session->name);
-    if (!engine->recorder && start_recorder(engine, error) < 0)
+    if (!engine->recorder && recorder_start(engine, error) < 0)
         return -EAGAIN;
     struct record *record = calloc(1, sizeof *record);
     if (!record)
@@ -1040,7 +728,7 @@ static void on_patience(struct loop_timer *timer) {
         wait_for_end(record);
         return;
     }
-    fail(record, ETIMEDOUT, "the record's end has not been written yet: what it is written to is slow, or nobody reads it");
+    record_fail(record, ETIMEDOUT, "the record's end has not been written yet: what it is written to is slow, or nobody reads it");
     answer_closers(record);
 }
 
@@ -1099,20 +787,10 @@ void record_text(const struct session *session, struct buf *to) {
         buf_add_text(to, "null");
 }
 
-/* What it has not got yet it gets now, if it takes it soon. It goes on alone. */
 void record_finish(struct engine *engine) {
-    struct recorder *recorder = engine->recorder;
-    int64_t until = clock_now_ns() + END_PATIENCE_MS * 1000000ll;
-
-    if (!recorder)
+    if (!engine->recorder)
         return;
-    while (!list_empty(&recorder->posted) && clock_now_ns() < until) {
-        struct pollfd room = { .fd = recorder->fd, .events = POLLOUT };
-
-        (void)poll(&room, 1, 10);
-        flush(recorder);
-    }
-    list_for_each(node, &recorder->records) {
+    list_for_each(node, &engine->recorder->records) {
         struct record *record = container_of(node, struct record, node);
 
         list_for_each(at, &record->closers) {
@@ -1120,5 +798,5 @@ void record_finish(struct engine *engine) {
             free(container_of(at, struct closer, node));
         }
     }
-    lose_recorder(recorder);
+    recorder_leave(engine->recorder);
 }

@@ -51,6 +51,15 @@ static void finished_free(struct engine *engine, struct finished *finished) {
     free(finished);
 }
 
+void result_forget(struct engine *engine, const void *operation, size_t length) {
+    list_for_each(node, bucket_of(engine, operation, length)) {
+        struct finished *finished = container_of(node, struct finished, in_bucket);
+
+        if (finished->operation_length == length && !memcmp(finished->operation, operation, length))
+            finished_free(engine, finished);
+    }
+}
+
 void result_forget_all(struct engine *engine) {
     list_for_each(node, &engine->finished)
         finished_free(engine, container_of(node, struct finished, node));

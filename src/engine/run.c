@@ -35,19 +35,17 @@
 
 /* ---- the request ---------------------------------------------------------------------------------------------------- */
 
-static struct run *run_new(struct client *client, uint64_t serial) {
+static struct run *run_new(struct engine *engine) {
     struct run *run = calloc(1, sizeof *run);
 
     if (!run)
         return NULL;
-    run->engine = client->engine;
-    run->client = client;
-    run->serial = serial;
+    run->engine = engine;
     list_init(&run->in_queue);
     list_init(&run->of_session);
+    list_init(&run->of_client);
     list_init(&run->waiters);
-    list_add_tail(&client->runs, &run->of_client);
-    list_add_tail(&client->engine->runs, &run->of_engine);
+    list_add_tail(&engine->runs, &run->of_engine);
     run->input = run->recorded_stdin = -EBADF;
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         run->stdio[i] = -EBADF;
@@ -56,6 +54,30 @@ static struct run *run_new(struct client *client, uint64_t serial) {
         run->outputs[i].fd = run->outputs[i].spool = run->streams[i] = -EBADF;
         run->outputs[i].run = run;
     }
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
+        run->pipes[i].kept = -EBADF;
+    return run;
+}
+
+struct run *run_adopt(struct session *session, const struct live_command *command) {
+    struct run *run = run_new(session->engine);
+
+    if (!run)
+        return NULL;
+    run->program = session->program;
+    run->session = session;
+    run->box = session->box;
+    run->state = RUN_STARTING;
+    run->main_pid = command->pid;
+    run->is_detached = true;
+    run->timeout_ms = command->timeout_ms;
+    run->output_limit = command->output_limit;
+    memcpy(run->operation, command->operation, command->operation_length);
+    run->operation_length = command->operation_length;
+    session_name_operation(session, run->operation, &run->operation_length);
+    wire_begin(&run->request, GUEST_EXEC, 0);
+    wire_add_text(&run->request, GUEST_ARG, command->description);
+    exec_adopt(run);
     return run;
 }
 
@@ -69,6 +91,8 @@ static void run_free(struct run *run) {
     close_fd(&run->recorded_stdin);
     while (run->n_extra)
         close(run->extra[--run->n_extra]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
+        close_fd(&run->pipes[i].kept);
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++) {
         close_fd(&run->streams[i]);
         output_done(&run->outputs[i]);
@@ -348,7 +372,7 @@ static int take_retry(struct client *client, const struct run *run) {
 }
 
 void run_request(struct client *client, struct wire_message *message) {
-    struct run *run = run_new(client, message->header.serial);
+    struct run *run = run_new(client->engine);
     struct rollbox_error error;
     struct given given = { 0 };
 
@@ -357,6 +381,9 @@ void run_request(struct client *client, struct wire_message *message) {
         result_send_error(client, message->header.serial, &error);
         return;
     }
+    run->client = client;
+    run->serial = message->header.serial;
+    list_add_tail(&client->runs, &run->of_client);
     if (parse(run, message, &given, &error) < 0 || take_descriptors(run, message, &given, &error) < 0) {
         run->program = NULL;
         run->session = NULL;
@@ -590,8 +617,7 @@ static int started(struct run *run) {
 
     run->state = RUN_RUNNING;
     run->started_ns = now;
-    if (!run->session)
-        loop_timer_clear(loop, &run->box->deadline);
+    loop_timer_clear(loop, run->session ? &run->timeout : &run->box->deadline);         /* of its start */
     run->processes_peak = 1;
     if (run->session)
         return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
@@ -813,7 +839,7 @@ static int start(struct run *run, struct rollbox_error *error) {
         close_streams_again(run);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the pipes of the command cannot be made: %s", strerror(-r));
     }
-    if (!box && (r = box_new(run->program, NULL, &box, error)) < 0) {
+    if (!box && (r = box_new(run->program, NULL, NULL, &box, error)) < 0) {
         close_streams_again(run);
         return r;
     }

@@ -201,7 +201,7 @@ static int open_signals(struct engine *engine) {
 }
 
 static int start(struct engine *engine, uint64_t memory_budget, bool have_budget) {
-    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->runs, &engine->queue, &engine->finished, &engine->sessions, &engine->streams, &engine->sinks };
+    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->runs, &engine->queue, &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders };
     int r;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)

@@ -13,24 +13,14 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
 
-#define SEND_AGAIN_NS 10000000
-
-struct outgoing {
-    struct list node;
-    struct buf message;
-    int fds[4];
-    size_t n_fds;
-};
-
-static void outgoing_free(struct outgoing *outgoing) {
-    list_remove(&outgoing->node);
-    for (size_t i = 0; i < outgoing->n_fds; i++)
-        close_fd(&outgoing->fds[i]);
-    buf_done(&outgoing->message);
+/* An answer that cannot be given ends the connection: the client must not wait for it for ever. */
+static void on_sent(struct sender *sender, struct outgoing *outgoing, int r) {
+    if (r < 0)
+        shutdown(sender->source->fd, SHUT_RDWR);
+    outgoing_done(outgoing);
     free(outgoing);
 }
 
@@ -38,11 +28,11 @@ void client_free(struct client *client) {
     struct engine *engine = client->engine;
 
     loop_remove(engine->loop, &client->source);
-    loop_timer_clear(engine->loop, &client->retry);
+    loop_timer_clear(engine->loop, &client->sender.retry);
     close_fd(&client->fd);
     list_remove(&client->node);
-    list_for_each(node, &client->outgoing)
-        outgoing_free(container_of(node, struct outgoing, node));
+    while (!list_empty(&client->sender.waiting))
+        on_sent(&client->sender, container_of(client->sender.waiting.next, struct outgoing, node), 0);
     /* Ending one run may end others' waiting, never start anything for this client: it is off the list. */
     while (!list_empty(&client->runs))
         run_abandon(container_of(client->runs.next, struct run, of_client));
@@ -53,84 +43,19 @@ void client_free(struct client *client) {
         engine_stop(engine);
 }
 
-/* An answer that cannot be given ends the connection: the client must not wait for it for ever. */
-static void queue_message(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
-    struct outgoing *outgoing = calloc(1, sizeof *outgoing);
-
-    if (!outgoing) {
-        shutdown(client->fd, SHUT_RDWR);
-        return;
-    }
-    list_init(&outgoing->node);
-    outgoing->message = *message;
-    *message = BUF_INIT;
-    for (size_t i = 0; i < n_fds; i++) {
-        outgoing->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
-        outgoing->n_fds++;
-        if (outgoing->fds[i] < 0) {
-            outgoing_free(outgoing);
-            shutdown(client->fd, SHUT_RDWR);
-            return;
-        }
-    }
-    list_add_tail(&client->outgoing, &outgoing->node);
-}
-
-/*
- * What cannot be sent now, but may be later. Descriptors under way are counted by user: what others have sent and nobody has received yet can leave no room (ETOOMANYREFS).
- * No event tells when there is some again.
- */
-static bool is_short(int r, const struct buf *message) {
-    return r == -ETOOMANYREFS || r == -EMFILE || r == -ENFILE || (r == -ENOMEM && !message->failed);
-}
-
-static void flush(struct client *client);
-
-static void on_retry(struct loop_timer *timer) {
-    flush(container_of(timer, struct client, retry));
-}
-
-static void wait_to_send(struct client *client, bool is_short) {
-    struct loop *loop = client->engine->loop;
-
-    if (is_short && loop_timer_set(loop, &client->retry, clock_now_ns() + SEND_AGAIN_NS, on_retry) < 0)
-        shutdown(client->fd, SHUT_RDWR);
-    loop_modify(loop, &client->source, is_short ? EPOLLIN : EPOLLIN | EPOLLOUT);
-}
-
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
-    if (!list_empty(&client->outgoing)) {
-        queue_message(client, message, fds, n_fds);
-        return;
-    }
-    int r = wire_send(client->fd, message, fds, n_fds);
-    bool later = is_short(r, message);
+    int r = sender_send(&client->sender, message, fds, n_fds);
 
-    if (r == 0 || r == -EPIPE || r == -ECONNRESET)
-        return;                 /* a closed connection is noticed by reading it */
-    if (!later && r != -EAGAIN && r != -ENOBUFS) {
-        shutdown(client->fd, SHUT_RDWR);
-        return;
-    }
-    queue_message(client, message, fds, n_fds);
-    wait_to_send(client, later);
-}
+    if (r > 0) {
+        struct outgoing *outgoing = calloc(1, sizeof *outgoing);
 
-static void flush(struct client *client) {
-    list_for_each(node, &client->outgoing) {
-        struct outgoing *outgoing = container_of(node, struct outgoing, node);
-        int r = wire_send(client->fd, &outgoing->message, outgoing->fds, outgoing->n_fds);
-        bool later = is_short(r, &outgoing->message);
-
-        if (later || r == -EAGAIN || r == -ENOBUFS) {
-            wait_to_send(client, later);
-            return;
-        }
+        r = outgoing ? sender_keep(&client->sender, outgoing, message, fds, n_fds) : -ENOMEM;
         if (r < 0)
-            shutdown(client->fd, SHUT_RDWR);
-        outgoing_free(outgoing);
+            free(outgoing);
     }
-    loop_modify(client->engine->loop, &client->source, EPOLLIN);
+    /* A closed connection is noticed by reading it. */
+    if (r < 0 && r != -EPIPE && r != -ECONNRESET)
+        shutdown(client->fd, SHUT_RDWR);
 }
 
 void client_fail(struct client *client, uint64_t serial, const struct rollbox_error *error) {
@@ -322,7 +247,7 @@ static void on_client(struct loop_source *source, uint32_t events) {
     struct client *client = container_of(source, struct client, source);
 
     if (events & EPOLLOUT)
-        flush(client);
+        sender_flush(&client->sender);
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         return;
     int r = wire_receive(client->fd, &message);
@@ -347,7 +272,7 @@ int client_new(struct engine *engine, int take_fd) {
     list_init(&client->node);
     list_init(&client->runs);
     list_init(&client->sessions);
-    list_init(&client->outgoing);
+    sender_init(&client->sender, engine->loop, &client->source, on_sent);
     int r = fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(engine->loop, &client->source, fd, EPOLLIN, on_client);
     if (r < 0) {
         free(client);

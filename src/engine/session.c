@@ -21,6 +21,7 @@
 #include "engine/session.h"
 
 #define WATCH_NS 50000000ll
+#define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
@@ -126,6 +127,9 @@ static void session_free(struct session *session) {
         free(ended->command);
         free(ended);
     }
+    capturing_free(session->releasing);
+    live_put(session->restores);
+    free(session->strays);
     node_put(session->base);
     node_put(session->at);
     node_put(session->committed);
@@ -220,6 +224,10 @@ int session_freeze(struct session *session, uint64_t serial) {
     return send_plain(session, GUEST_FREEZE, serial);
 }
 
+int session_ask(struct session *session, uint64_t serial) {
+    return send_plain(session, GUEST_SIGNAL, serial);
+}
+
 int session_thaw(struct session *session) {
     return send_plain(session, GUEST_THAW, 0);
 }
@@ -228,11 +236,11 @@ void session_thaw_soon(struct session *session) {
     session->thaw_due = session_thaw(session) == -EAGAIN;
 }
 
-/* Its files are being copied: when that is done they all go on, unless it is paused then. */
+/* Its state is being taken: when that is done they all go on, unless it is paused then. */
 static bool stands_for_work(const struct session *session) {
     const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
 
-    return work && (work->waits_for_frozen || work->waits_for_copy);
+    return work && (work->waits_for_frozen || work->waits_to_capture || work->waits_for_init || work->waits_for_copy || work->capturing);
 }
 
 int session_resume(struct session *session) {
@@ -257,8 +265,8 @@ static void on_idle(struct loop_timer *timer) {
     struct session *session = container_of(timer, struct session, idle_timer);
     int64_t left = left_of(session, session->idle_ms);
 
-    if (left > 0)
-        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + left, on_idle);
+    if (left > 0 || session->releasing)
+        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + MAX(left, RELEASE_NS), on_idle);
     else if (session->state == SESSION_LIVE && session_freeze(session, 0) == 0)
         session->state = SESSION_PAUSED;
 }
@@ -285,21 +293,29 @@ static int announce(struct session *session, struct rollbox_error *error) {
 
 int session_need_box(struct session *session, struct rollbox_error *error) {
     struct layer *layers[GUEST_MAX_LAYERS];
+    struct launcher *holder = NULL;
 
     if (session->box)
         return 0;
     size_t n = node_chain(session->base, layers, GUEST_MAX_LAYERS);
     if (n > GUEST_MAX_LAYERS)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "the layers of the sandbox could not be merged for want of memory; drop snapshots or close sandboxes");
-    struct box *box = n || session->has_own_seed ? NULL : box_take_spare(session->program, true);
+    int r = session->restores ? live_holder(session->restores, session->program, &holder, error) : 0;
+    if (r < 0)
+        return r;
+    struct box *box = n || holder || session->has_own_seed ? NULL : box_take_spare(session->program, true);
     bool was_spare = box;
-    int r = box ? 0 : box_new(session->program, session, &box, error);
+    r = box ? 0 : box_new(session->program, session, holder, &box, error);
+    if ((r == -EPIPE || r == -ECONNRESET) && holder && list_empty(&holder->creating)) {
+        launcher_drop(holder);          /* it was killed, and we have not heard yet */
+        return session_need_box(session, error);
+    }
     if (r < 0)
         return r;
     box->session = session;
     session->box = box;
     session->oom_kills = 0;
-    r = announce(session, error);
+    r = holder ? 0 : announce(session, error);
     if (r < 0) {
         session_give_up_box(session);
         return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
@@ -317,6 +333,7 @@ void session_give_up_box(struct session *session) {
         return;
     session->box = NULL;
     session->thaw_due = false;
+    session->n_strays = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
@@ -324,12 +341,49 @@ void session_give_up_box(struct session *session) {
     box_kill(box);
 }
 
+/* What was to go on in its box does not. It stands on the files alone then. */
+static void not_restored(struct session *session, const struct rollbox_error *error) {
+    session->pumping = true;
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->state != RUN_QUEUED)
+            end_run(run, error);
+    }
+    session->pumping = false;
+    session_give_up_box(session);
+    state_session_ready(session, error);
+}
+
+static void restored(struct session *session, const struct guest_record *record) {
+    struct rollbox_error error;
+
+    if (!session->restores)
+        return;
+    if (record->error) {
+        words_of_restoring(record, &error);
+        not_restored(session, &error);
+        return;
+    }
+    session->state = SESSION_LIVE;
+    live_restored(session);
+    state_session_ready(session, NULL);
+    session_next(session);
+}
+
 void session_box_ready(struct session *session) {
-    if (session->state == SESSION_NEW)
-        session->state = SESSION_LIVE;
+    struct rollbox_error error;
+
     box_live(session->box);
     if (!session->box->fresh)
         session->box->fresh = state_mark(session->box);
+    if (session->restores) {
+        if (live_restore(session, &error) < 0)
+            not_restored(session, &error);
+        return;
+    }
+    if (session->state == SESSION_NEW)
+        session->state = SESSION_LIVE;
     state_session_ready(session, NULL);
     session_next(session);
 }
@@ -377,7 +431,7 @@ void session_box_dead(struct session *session, struct box *box) {
     session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
     keep_files(session, box);
-    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside; its files are kept, its processes are gone");
+    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside, or has not answered for too long; its files are kept, its processes are gone");
     session->pumping = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
@@ -390,17 +444,22 @@ void session_box_dead(struct session *session, struct box *box) {
     state_box_lost(session);
 }
 
-static void agent_served(struct session *session, const struct guest_record *record);
-
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
     switch (record->kind) {
+    case GUEST_RESTORED:
+        restored(session, record);
+        return;                 /* it may be gone */
+    case GUEST_SIGNALLED:
+        exec_signalled(session, record->serial);
+        if (state_answer(session, record))
+            return;
+        break;
     case GUEST_FROZEN:
-        state_answer(session, record);
+        if (state_answer(session, record))
+            return;
         break;
     case GUEST_FILES_SERVED:
-    case GUEST_SIGNALLED:
-        agent_served(session, record);
-        break;
+        break;                  /* the agent's own socket says the rest */
     default:
         exec_answer(session, record, fds, n_fds);
         break;
@@ -490,7 +549,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 
 struct ask {
     uint64_t verb, plan, idle, ttl, lifetime, number, scope, terminal;
-    bool detached, textual, force, digests, same_seed;
+    bool detached, textual, force, digests, same_seed, drops;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
 };
@@ -525,6 +584,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_TEXTUAL: ask->textual = number; break;
         case TAG_FORCE: ask->force = number; break;
         case TAG_DIGESTS: ask->digests = number; break;
+        case TAG_DROPS: ask->drops = number; break;
         case TAG_TEXT_DATA:
         case TAG_STREAM_MOST:
         case TAG_FILE_MOST:
@@ -599,6 +659,8 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->force = ask->force;
     work->digests = ask->digests;
     work->same_seed = ask->same_seed;
+    work->drops = ask->drops;
+    work->follows_commands = !list_empty(&session->waiting);
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;
     work->path = ask->path ? strdup(ask->path) : NULL;
@@ -681,12 +743,6 @@ static int ask_signal(struct session *session, const struct ask *ask, struct rol
     return r < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the sandbox cannot be told now: %s", strerror(-r)) : 0;
 }
 
-/* The agent's own socket says the rest. */
-static void agent_served(struct session *session, const struct guest_record *record) {
-    (void)session;
-    (void)record;
-}
-
 static int find_node(struct session *session, const char *id, struct node **ret_node, struct rollbox_error *error) {
     struct node *node = id ? node_find(session->family, id) : NULL;
 
@@ -718,6 +774,27 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     record_work_begun(work);
     session_next(session);
     return 0;
+}
+
+/* Answered here, as its answer carries descriptors. */
+static int ask_claim(struct session *session, struct client *client, uint64_t serial, const struct ask *ask, struct rollbox_error *error) {
+    struct run *run = ask->exec.data ? exec_find(session, &ask->exec) : NULL;
+    auto_buf struct buf json = BUF_INIT;
+    auto_buf struct buf reply = BUF_INIT;
+    int fds[ARRAY_SIZE(run->pipes)];
+
+    if (!run || run->session != session)
+        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ESRCH, "arguments", "no such command runs in the sandbox");
+    size_t n = exec_claim(run, ask->number, &json, fds);
+    wire_begin(&reply, PROTOCOL_TEXT, serial);
+    if (buf_failed(&json))
+        reply.failed = true;
+    else
+        wire_add_text(&reply, TAG_TEXT_DATA, json.data);
+    client_send(client, &reply, fds, n);
+    while (n)
+        close(fds[--n]);
+    return 1;
 }
 
 static int answer(struct client *client, struct wire_message *message, const struct ask *ask, struct buf *json, struct rollbox_error *error) {
@@ -777,6 +854,9 @@ static int answer(struct client *client, struct wire_message *message, const str
         if (ask->verb == VERB_SIGNAL && ask->number != 9)
             (void)session_resume(session);
         return ask_signal(session, ask, error);
+    case VERB_CLAIM:
+        session_touch(session);
+        return ask_claim(session, client, message->header.serial, ask, error);
     case VERB_DROP:
         if (find_node(session, ask->snapshot, &node, error) < 0)
             return -ENOENT;

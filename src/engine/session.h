@@ -8,6 +8,9 @@
  * the layer (and on those the old one stood on) with a fresh tmpfs of its own. While something runs, the tmpfs is copied into a layer with every process frozen, and the box stays. A *node* is a state of the files: a layer of its own on top of another
  * node's. Nodes of one family (a session and its forks) make a tree; resetting and forking is nothing but a new box on a node. Chains of layers are merged in the background.
  *
+ * Processes. A node may have those that ran, too (`live`): their memory and registers in an image, taken while the files were copied. The first use of such a node starts a *holder*, a launcher that has the image in its
+ * memory; a fork or a reset is a box of the holder's, in which they go on, and their commands are runs of the new session.
+ *
  * Requests that need more than one step (snapshot, fork, reset, diff, ...) are *works*: a session does one after the other, and its commands wait meanwhile.
  */
 #ifndef ROLLBOX_ENGINE_SESSION_H
@@ -33,6 +36,38 @@ struct family {
     unsigned next_name;
 };
 
+/* What ran when a state was taken: an image of it, and what the engine is to make again. */
+struct live {
+    struct engine *engine;
+    unsigned references;
+    struct list node;           /* engine->holders */
+    struct launcher *holder;    /* NULL: none now */
+    int image;                  /* a sealed memory file */
+    unsigned processes;
+    uint64_t bytes;
+    struct live_command *commands;
+    struct live_pipe *pipes;    /* in the order that the image knows them in */
+    size_t n_commands, n_pipes;
+};
+
+/* A command that was under way. */
+struct live_command {
+    unsigned char operation[64];        /* without the session's number */
+    size_t operation_length;
+    pid_t pid;                  /* of its main process, in the sandbox */
+    char *description;
+    int64_t timeout_ms;         /* that was left; 0: none */
+    uint64_t output_limit;
+};
+
+/* A pipe that leads out of the sandbox. */
+struct live_pipe {
+    uint64_t inode;
+    int command;                /* whose it is; -1: of one that had ended */
+    unsigned slot;              /* which of its descriptors it was at the start */
+    bool is_written;            /* in the sandbox */
+};
+
 struct node {
     struct engine *engine;
     unsigned references;        /* of nodes below in `under`, sessions, works; not of the family's list */
@@ -41,6 +76,7 @@ struct node {
     struct node *parent;        /* in the tree that users see; a reference */
     struct node *under;         /* what the layer lies on; a reference; NULL: on nothing but the plan's own files */
     struct layer *layer;        /* NULL: none */
+    struct live *live;          /* NULL: nothing ran, or its files alone are kept; a reference */
     struct layer *merged;       /* of this node and all under it; NULL: not merged (yet) */
     bool merging;
     struct node *onto;          /* while merging: what the merged layer is to lie on, a reference; NULL: it is `merged` */
@@ -74,6 +110,7 @@ struct session {
     bool dirty;                 /* files may have changed since `at` */
     bool stepping;              /* in session_next, which frees it in the end if it is closed meanwhile */
     bool pumping;               /* in exec_pump, or it is to wait */
+    bool was_thawed;            /* to be captured, and is paused */
     bool kill_due, thaw_due;    /* init could not be told yet: of some command; of its files' copy */
     uint64_t oom_kills;         /* of its box' group, as of the last look */
     struct list runs;           /* struct run.of_session */
@@ -86,6 +123,10 @@ struct session {
     bool has_own_seed;
     bool was_used;              /* something was done in it that a record begun now has not */
     struct work *fork;          /* of another session: that made this one and waits for its box */
+    struct capturing *releasing;        /* lets its processes go; until then nobody else can capture them */
+    struct live *restores;      /* what is to go on in its box, until it does; a reference */
+    struct stray *strays;
+    size_t n_strays;
     struct list works;          /* struct work.node; the first is under way */
     struct list ended;          /* struct ended.node: commands that are over, oldest first */
     unsigned n_runs, n_ended, n_agents;
@@ -95,6 +136,12 @@ struct session {
     int64_t since_ns;           /* CLOCK_REALTIME: what the host changed later, we do not know of */
     unsigned char operation[64];        /* of CREATE */
     size_t operation_length;
+};
+
+/* A pipe out of the sandbox that a command had which is over: what it left running may have it still. */
+struct stray {
+    uint64_t inode;
+    bool is_written;
 };
 
 /* A command that is over; its output is with other results (result.c) as long as there is room. */
@@ -116,8 +163,12 @@ struct work {
     struct client *client;      /* NULL: gone, or nobody waits */
     uint64_t serial;
     enum protocol_verb verb;
-    uint64_t frozen;            /* the serial of the FREEZE that is waited for */
-    bool started, waits_for_frozen, waits_for_copy, waits_for_merge, waits_for_box;
+    uint64_t frozen;            /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init has done all before it */
+    bool started, waits_for_frozen, waits_to_freeze, waits_to_capture, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
+    bool drops;                 /* processes="drop" */
+    bool follows_commands;      /* that were on their way to init when it was asked for */
+    struct capturing *capturing;        /* while the processes stand still for it */
+    struct live *live;          /* what came of that; a reference */
     struct node *from, *to;     /* references */
     char *name, *path;
     unsigned count;
@@ -125,7 +176,7 @@ struct work {
     bool textual, force, digests;
     int fd;                     /* of EXPORT */
     struct session **made;      /* FORK */
-    unsigned n_made, n_ready;
+    unsigned n_made, n_asked, n_ready;
     struct errand *errand;
     uint64_t step, begun_at;    /* record.c */
     char asked[32], recorded_name[SESSION_NAME_MAX + 1];
@@ -154,6 +205,7 @@ void session_arm(struct session *session);      /* its timers */
 int session_resume(struct session *session);
 int session_freeze(struct session *session, uint64_t serial);   /* init's answer goes to state.c */
 int session_thaw(struct session *session);
+int session_ask(struct session *session, uint64_t serial);     /* init's answer, SIGNALLED, goes to state.c: all that it was told before is done then */
 void session_thaw_soon(struct session *session);         /* at the latest when init's socket has room again */
 struct session *session_new(struct engine *engine, struct program *program, struct client *client, const char *name, struct family *family, struct node *base, struct rollbox_error *error);
 void session_reply(struct client *client, uint64_t serial, struct buf *json);   /* consumed */
@@ -167,9 +219,14 @@ bool exec_kill(struct run *run);                /* its tree; false: init cannot 
 int exec_signal(struct run *run, int number, enum rollbox_scope scope);
 void exec_kill_all(struct session *session);    /* every process but init */
 void exec_pump(struct session *session);        /* sends what waits */
+/* init has answered to a signal for that command. */
+void exec_signalled(struct session *session, uint64_t serial);
 void exec_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds);
 void exec_attach(struct client *client, struct wire_message *message);
+size_t exec_claim(struct run *run, uint64_t wanted, struct buf *json, int *ret_fds);     /* VERB_CLAIM: what was kept for whoever asks first; the descriptors are the caller's */
 struct run *exec_find(struct session *session, const struct wire_field *operation);
+char *exec_describe(const struct run *run);     /* "argv0 argv1 ...", as far as it is short, for people; NULL */
+void exec_adopt(struct run *run);       /* one that is restored: nobody asked for it */
 
 /* stream.c */
 struct typing;
@@ -179,6 +236,7 @@ void stream_orphan(struct output *output);      /* the run goes; what is not del
 void stream_drop(struct output *output);
 void stream_forget_all(struct engine *engine);
 void sink_add(struct engine *engine, uint64_t session, int take_fd);     /* read from and forgotten, until its end; `session`: its number */
+size_t sink_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most);
 void sink_forget_all(struct engine *engine);
 struct typing *typing_new(struct engine *engine, int take_input, int terminal);
 struct typing *typing_free(struct typing *typing);
@@ -208,12 +266,30 @@ void copy_answer(struct launcher *launcher, const struct guest_record *record, i
 void copy_lost(struct launcher *launcher);
 void copy_forget(struct program *program, const void *data);
 
+/* capturing.c: the processes of a session and their image. */
+int capturing_start(struct work *work, struct rollbox_error *error);     /* state_captured tells; they stand still from then on */
+void capturing_release(struct capturing *take_capturing);      /* they go on; state_released tells when all do */
+struct capturing *capturing_free(struct capturing *capturing); /* whatever it is at; they go on. Takes and returns NULL */
+
+/* live.c: processes that go on in another box. */
+struct live *live_new(struct engine *engine);    /* empty; NULL: out of memory */
+struct live *live_get(struct live *live);
+struct live *live_put(struct live *live);
+int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error);
+void live_holder_gone(struct live *live);
+void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
+int live_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
+void live_restored(struct session *session);    /* they go on */
+
 /* state.c: works. */
 void state_start(struct work *work);
 struct disk_mark *state_mark(struct box *box);  /* to tell later whether anything was written; NULL: cannot be told */
 struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
-void state_answer(struct session *session, const struct guest_record *record);   /* FROZEN */
-void state_session_ready(struct session *session, const struct rollbox_error *error);   /* of a fork: its box is ready, or (error) never will be */
+void state_released(struct session *session);   /* who held its processes is gone */
+void state_commands_sent(struct session *session);       /* none waits any more */
+bool state_answer(struct session *session, const struct guest_record *record);   /* FROZEN, SIGNALLED: true if it was a work's; the session may be gone then */
+void state_captured(struct work *work, struct live *take_live, const struct rollbox_error *error);        /* NULL: it failed, and they go on */
+void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);
 void state_box_lost(struct session *session);
 struct work *work_free(struct work *work);

@@ -50,6 +50,10 @@ static void add_execs(const struct session *session, struct buf *to) {
 
         buf_printf(to, "%s{\"id\": ", between);
         operation_text(run->operation, run->operation_length, to);
+        auto_free char *command = exec_describe(run);
+
+        buf_add_text(to, ", \"command\": ");
+        text_json(to, command, command ? strlen(command) : 0);
         buf_printf(to, ", \"state\": \"%s\", \"terminal\": %s, \"detached\": %s, \"output_bytes\": %llu}", run->state == RUN_RUNNING ? "running" : "starting", run->has_terminal ? "true" : "false",
                    run->is_detached ? "true" : "false", (unsigned long long)(run->outputs[0].total + run->outputs[1].total));
         between = ", ";

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starting a program of ours with nothing of the engine's but the descriptors that it is meant to have. */
+/* Starting a program of ours, or going on as something else in a fork, with nothing of the engine's but the descriptors that are meant to be had. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "engine/engine.h"
@@ -74,4 +77,37 @@ int spawn_soon(const char *path, char *const *argv, const int *fds, int n_fds, p
     soon.n_fds = n_fds;
     *ret_pid = clone(child_soon, soon.stack + sizeof soon.stack, CLONE_VM | SIGCHLD, NULL);
     return *ret_pid < 0 ? -errno : 0;
+}
+
+static int close_all_but(const int *fds, size_t n_fds) {
+    for (unsigned from = STDERR_FILENO + 1, kept;; from = kept + 1) {
+        kept = ~0u;             /* the lowest from there on; there is no such number */
+        for (size_t i = 0; i < n_fds; i++)
+            if (fds[i] >= (int)from)
+                kept = MIN(kept, (unsigned)fds[i]);
+        int r = kept > from ? sys_close_range(from, kept == ~0u ? kept : kept - 1, 0) : 0;
+        if (r < 0 || kept == ~0u)
+            return r;
+    }
+}
+
+int spawn_shed(const char *name, const int *fds, size_t n_fds) {
+    sigset_t all;
+
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, NULL);
+    int r = setsid() < 0 ? -errno : close_all_but(fds, n_fds);
+    prctl(PR_SET_NAME, name, 0, 0, 0);
+    return r;
+}
+
+pid_t spawn_fork(const char *name, const int *fds, size_t n_fds) {
+    pid_t engine = getpid(), pid = fork();
+
+    if (pid)
+        return pid < 0 ? -errno : pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (getppid() != engine || spawn_shed(name, fds, n_fds) < 0)
+        _exit(1);
+    return 0;
 }

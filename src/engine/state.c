@@ -3,7 +3,8 @@
  * Works: what is asked of a session's files, in steps.
  *
  * Most begin by taking the present state as a node. If nothing was called since the last one, that is it. Else every process is frozen, and if there is none, the box is given up and its private tmpfs is the layer as it is; else
- * it is copied while they stand still. What comes then is a new box somewhere, or a job of rollbox-store on the layers (errand.c).
+ * it is copied while they stand still. Where the processes are wanted as well, they stand still because they are captured (capturing.c), which they cannot tell, and go on when both are done. What comes then is a new box
+ * somewhere, or a job of rollbox-store on the layers (errand.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +18,9 @@
 #include "base/chance.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/fd.h"
 #include "engine/session.h"
+#include "sys/proc.h"
 
 #define MAX_FORK 10000
 #define LONG_CHAIN 18           /* layers: from here on a state waits until its chain is merged */
@@ -29,6 +32,9 @@ struct work *work_free(struct work *work) {
     if (work->session)
         copy_forget(work->session->program, work);
     work->errand = errand_free(work->errand);
+    if (work->capturing)
+        capturing_release(work->capturing);
+    live_put(work->live);
     node_put(work->from);
     node_put(work->to);
     close_fd(&work->fd);
@@ -146,6 +152,22 @@ static bool is_unchanged(struct box *box) {
            !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
 }
 
+/* The state of a session in which nothing of a node's processes is: that node, or one of its files alone. A reference, or NULL. */
+static struct node *files_of(struct session *session, struct node *node) {
+    return node->live ? node_new(session->engine, session->family, node, node, NULL) : node_get(node);
+}
+
+/* The present state, of which all is known, as nothing was called since, or what was has left nothing. A reference, or NULL. */
+static struct node *unchanged_state(struct session *session) {
+    struct node *node = files_of(session, session->at);
+
+    if (node && node != session->at && session->base == session->at)
+        set(&session->base, node);
+    if (node)
+        set(&session->at, node);
+    return node;
+}
+
 static struct layer *layer_of(struct box *box, int take_fd) {
     auto_free struct disk_mark *now = state_mark(box);
     auto_close int fd = take_fd;
@@ -191,6 +213,110 @@ void state_merged(struct engine *engine, struct node *node) {
     }
 }
 
+/* Whatever was frozen for it goes on, unless the session is paused. */
+static void thaw(struct work *work) {
+    if (work->session->state != SESSION_PAUSED)
+        session_thaw_soon(work->session);
+}
+
+/* Whatever was captured goes on, unless the session was paused before, and is. */
+static void release(struct work *work) {
+    if (work->capturing)
+        capturing_release(work->capturing);
+    work->capturing = NULL;
+    if (!work->session->releasing)
+        state_released(work->session);
+}
+
+static void go_on(struct work *work) {
+    if (work->capturing)
+        release(work);
+    else
+        thaw(work);
+}
+
+/* Init is gone, of which we have not heard yet: state_box_lost goes on. */
+static bool is_dying(int r) {
+    return r == -EPIPE || r == -ECONNRESET || r == -ESRCH;
+}
+
+static void told(struct work *work, int r, bool *waits) {
+    if (is_dying(r))
+        work->waits_for_box = true;
+    else if (r < 0)
+        fail(work, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
+    else
+        *waits = true;
+}
+
+static void freeze(struct work *work) {
+    /* A signal that stops may be lost on one that is being let go. */
+    if (work->session->releasing) {
+        work->waits_to_freeze = true;
+        return;
+    }
+    work->frozen = ++work->session->engine->next_exec;
+    told(work, session_freeze(work->session, work->frozen), &work->waits_for_frozen);
+}
+
+/* Once init has done what it was told before: what a command is to begin with is there then, and a paused sandbox is none for the moment. */
+static void capture(struct work *work) {
+    struct session *session = work->session;
+    struct rollbox_error error;
+
+    if (session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK)) {
+        error_set(&error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot",
+                  "a sandbox with random_seed or time_start cannot be captured with its processes yet; processes=\"drop\" (--drop-processes) takes the files alone");
+        work_fail(work, &error);
+        return;
+    }
+    if (session->releasing) {
+        work->waits_to_capture = true;
+        return;
+    }
+    work->frozen = ++session->engine->next_exec;
+    session->was_thawed = session->state == SESSION_PAUSED;
+    int r = session->was_thawed ? session_thaw(session) : 0;
+    if (r == 0)
+        r = session_ask(session, work->frozen);
+    if (is_dying(r))
+        work->waits_for_init = true;    /* state_box_lost fails it */
+    else
+        told(work, r, &work->waits_for_init);
+}
+
+void state_released(struct session *session) {
+    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+
+    if (session->was_thawed && session->state == SESSION_PAUSED)
+        (void)session_freeze(session, 0);
+    session->was_thawed = false;
+    if (work && work->waits_to_capture) {
+        work->waits_to_capture = false;
+        capture(work);
+    } else if (work && work->waits_to_freeze) {
+        work->waits_to_freeze = false;
+        freeze(work);
+    }
+}
+
+/* Nothing in it but perhaps agents; what takes itself for one is found out by init. */
+static bool seems_empty(const struct box *box) {
+    static const char agent[] = "rollbox-files\n";
+    pid_t pids[64];
+    size_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
+
+    for (size_t i = 0; i < n; i++) {
+        auto_buf struct buf name = BUF_INIT;
+        char path[64];
+
+        snprintf(path, sizeof path, "/proc/%d/comm", (int)pids[i]);
+        if (fd_read_file(path, 64, &name) == 0 && (name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length)))
+            return false;
+    }
+    return n < ARRAY_SIZE(pids);
+}
+
 /* Guests have ways to go on when they are stopped; what moves away under the copy is then theirs to explain. */
 static void fail_copy(struct work *work, int error_number) {
     bool moved = error_number == EEXIST || error_number == ENOENT || error_number == ESTALE || error_number == ENOTDIR || error_number == EISDIR || error_number == ENOTEMPTY || error_number == ELOOP;
@@ -201,22 +327,46 @@ static void fail_copy(struct work *work, int error_number) {
         fail(work, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number, "the files of the sandbox could not be copied");
 }
 
-static void on_copied(void *data, struct layer *take_layer, int error_number) {
-    struct work *work = data;
+/* Its files, as they were while everything stood still; no layer: as those it stands on. */
+static void taken(struct work *work, struct layer *take_layer) {
     struct session *session = work->session;
-    struct node *node = take_layer ? node_new(session->engine, session->family, session->at, session->base, take_layer) : NULL;
+    struct node *node = node_new(session->engine, session->family, session->at, session->base, take_layer);
 
-    work->waits_for_copy = false;
-    if (session->state != SESSION_PAUSED)
-        session_thaw_soon(session);
+    go_on(work);
     if (!node) {
-        fail_copy(work, error_number ? error_number : ENOMEM);
+        fail_copy(work, ENOMEM);
         return;
     }
     node->is_live = true;
+    node->live = TAKE_PTR(work->live);
     set(&session->at, node);
     work->to = node;            /* its reference */
     have_state(work);
+}
+
+static void on_copied(void *data, struct layer *take_layer, int error_number) {
+    struct work *work = data;
+
+    work->waits_for_copy = false;
+    if (take_layer) {
+        taken(work, take_layer);
+        return;
+    }
+    go_on(work);
+    fail_copy(work, error_number ? error_number : ENOMEM);
+}
+
+static void copy_files(struct work *work) {
+    struct box *box = work->session->box;
+    struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
+    int r = layer ? copy_start(work->session->program, &layer, 1, on_copied, work) : -ENOMEM;
+
+    layer_put(layer);
+    work->waits_for_copy = r == 0;
+    if (r < 0) {
+        go_on(work);
+        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "the files of the sandbox cannot be copied");
+    }
 }
 
 static void frozen(struct work *work, const struct guest_record *record) {
@@ -227,19 +377,25 @@ static void frozen(struct work *work, const struct guest_record *record) {
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "a process of the sandbox would not stand still");
         return;
     }
+    if (record->value && !work->drops) {
+        thaw(work);
+        capture(work);
+        return;
+    }
     if (!record->value && is_unchanged(box)) {
-        if (session->state != SESSION_PAUSED)
-            session_thaw_soon(session);
+        thaw(work);
         session->dirty = false;
-        work->to = node_get(session->at);
-        have_state(work);
+        work->to = unchanged_state(session);
+        if (work->to)
+            have_state(work);
+        else
+            fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
         return;
     }
     if (!record->value) {
         work->to = state_seal(session, box);
         if (!work->to) {
-            if (session->state != SESSION_PAUSED)
-                session_thaw_soon(session);
+            thaw(work);
             fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
             return;
         }
@@ -247,23 +403,56 @@ static void frozen(struct work *work, const struct guest_record *record) {
         have_state(work);
         return;
     }
-    struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
-    int r = layer ? copy_start(session->program, &layer, 1, on_copied, work) : -ENOMEM;
-    layer_put(layer);
-    work->waits_for_copy = r == 0;
-    if (r < 0) {
-        if (session->state != SESSION_PAUSED)
-            session_thaw_soon(session);
-        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "the files of the sandbox cannot be copied");
-    }
+    copy_files(work);
 }
 
-void state_answer(struct session *session, const struct guest_record *record) {
+/* They go on, and nothing has changed. */
+static void not_captured(struct work *work, const struct rollbox_error *error) {
+    work->waits_for_copy = false;
+    copy_forget(work->session->program, work);
+    release(work);
+    work_fail(work, error);
+}
+
+void state_captured(struct work *work, struct live *take_live, const struct rollbox_error *error) {
+    struct session *session = work->session;
+    struct launcher *holder;
+
+    if (!take_live) {
+        not_captured(work, error);
+        return;
+    }
+    if (!take_live->processes) {
+        /* They ended meanwhile. */
+        live_put(take_live);
+        release(work);
+        freeze(work);
+        return;
+    }
+    work->live = take_live;
+    /* It takes its time to load what is captured, and the files theirs to copy. What goes wrong is told when it is needed. */
+    if (work->verb == VERB_FORK)
+        (void)live_holder(take_live, session->program, &holder, NULL);
+    if (is_unchanged(session->box))
+        taken(work, NULL);
+    else
+        copy_files(work);
+}
+
+bool state_answer(struct session *session, const struct guest_record *record) {
     struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
     struct buf nothing = BUF_INIT;
 
+    if (work && work->waits_for_init && work->frozen == record->serial) {
+        struct rollbox_error error;
+
+        work->waits_for_init = false;
+        if (capturing_start(work, &error) < 0)
+            not_captured(work, &error);
+        return true;
+    }
     if (!work || !work->waits_for_frozen || work->frozen != record->serial)
-        return;                 /* of an idle pause */
+        return false;           /* of an idle pause, or a signal */
     work->waits_for_frozen = false;
     if (work->verb != VERB_PAUSE) {
         frozen(work, record);
@@ -273,23 +462,7 @@ void state_answer(struct session *session, const struct guest_record *record) {
         session->state = SESSION_PAUSED;
         work_done(work, &nothing);
     }
-}
-
-/* Init is gone, of which we have not heard yet: state_box_lost goes on. */
-static bool is_dying(int r) {
-    return r == -EPIPE || r == -ECONNRESET || r == -ESRCH;
-}
-
-static void freeze(struct work *work) {
-    work->frozen = ++work->session->engine->next_exec;
-    int r = session_freeze(work->session, work->frozen);
-
-    if (is_dying(r))
-        work->waits_for_box = true;
-    else if (r < 0)
-        fail(work, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
-    else
-        work->waits_for_frozen = true;
+    return true;
 }
 
 /* A socket that an agent in the sandbox serves from now on. */
@@ -324,12 +497,24 @@ static void take_state(struct work *work, void (*then)(struct work *work)) {
     struct session *session = work->session;
 
     work->then = then;
-    if (session->dirty && session->box) {
-        freeze(work);
+    /* What was started before is part of it. */
+    if (!work->drops && work->follows_commands && !list_empty(&session->waiting)) {
+        work->follows_commands = false;
+        work->waits_for_commands = true;
         return;
     }
-    work->to = node_get(session->at);
-    have_state(work);
+    if (session->dirty && session->box) {
+        if (work->drops || seems_empty(session->box))
+            freeze(work);
+        else
+            capture(work);
+        return;
+    }
+    work->to = unchanged_state(session);
+    if (work->to)
+        have_state(work);
+    else
+        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
 }
 
 /* ---- what is done with it ----------------------------------------------------------------------------------------------- */
@@ -337,8 +522,9 @@ static void take_state(struct work *work, void (*then)(struct work *work)) {
 static void node_text(const struct node *node, struct buf *to) {
     buf_printf(to, "{\"id\": \"%s\", \"name\": ", node->id);
     text_json(to, node->name, node->name ? strlen(node->name) : 0);
-    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
-               node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, node->is_live ? "true" : "false");
+    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s, \"processes\": %u, \"memory_bytes\": %llu", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
+               node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, node->is_live ? "true" : "false",
+               node->live ? node->live->processes : 0, node->live ? (unsigned long long)node->live->bytes : 0ull);
 }
 
 /* A state that has a name already gets another node of nothing for another, so that both are found. */
@@ -349,6 +535,7 @@ static bool name_again(struct work *work) {
     if (!node)
         return false;
     node->is_live = work->to->is_live;
+    node->live = work->to->live ? live_get(work->to->live) : NULL;
     if (session->base == work->to)
         set(&session->base, node);
     if (session->at == work->to)
@@ -382,11 +569,37 @@ static void name_snapshot(struct work *work) {
     work_done(work, &json);
 }
 
+/* As many as the launcher's socket has room for; each that is ready has made some. Each may fail, and take all of them along. */
+static void ask_for_boxes(struct work *work) {
+    struct rollbox_error error;
+
+    while (work->n_asked < work->n_made) {
+        struct session *next = work->made[work->n_asked++];
+        bool is_last = work->n_asked == work->n_made;
+        int r = session_need_box(next, &error);
+
+        if ((r == -EAGAIN || r == -ETOOMANYREFS) && work->n_asked - 1 > work->n_ready) {
+            work->n_asked--;
+            work->waits_for_room = true;
+            return;
+        }
+        if (r < 0)
+            work_fail(work, &error);
+        if (r < 0 || is_last)
+            return;             /* it may be over */
+    }
+}
+
 static void made_one(struct work *work) {
     struct buf json = BUF_INIT;
 
-    if (++work->n_ready < work->count)
+    if (++work->n_ready < work->count) {
+        if (!work->waits_for_room)
+            return;
+        work->waits_for_room = false;
+        ask_for_boxes(work);
         return;
+    }
     buf_add_text(&json, "{\"sandboxes\": [");
     for (unsigned i = 0; i < work->n_made; i++) {
         buf_printf(&json, "%s\"%s\"", i ? ", " : "", work->made[i]->name);
@@ -401,6 +614,13 @@ static void made_one(struct work *work) {
     work_done(work, &json);
 }
 
+/* What was to go on will not. */
+static void go_without(struct session *session) {
+    session->restores = live_put(session->restores);
+    struct node *node = unchanged_state(session);
+    node_put(node);
+}
+
 void state_session_ready(struct session *session, const struct rollbox_error *error) {
     struct work *work = session->fork;
     struct work *own = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
@@ -413,6 +633,15 @@ void state_session_ready(struct session *session, const struct rollbox_error *er
         }
         buf_printf(&json, "{\"name\": \"%s\"}", session->name);
         work_done(own, &json);
+        return;
+    }
+    if (error && session->restores && !work && session->state != SESSION_CLOSING)
+        go_without(session);
+    if (own && own->waits_for_restored) {
+        if (error)
+            work_fail(own, error);
+        else
+            work_done(own, &json);
         return;
     }
     /* One that is made by a fork goes with the fork, and its own works with it. */
@@ -432,11 +661,16 @@ static void make_forks(struct work *work) {
     struct session *session = work->session;
     struct rollbox_error error;
 
-    if (!work->to->is_asked_for)
-        work->to->is_asked_for = work->to->is_of_fork = true;
-
+    struct live *live = work->drops ? NULL : work->to->live;
+    struct node *base = live ? node_get(work->to) : files_of(session, work->to);
+    if (base) {
+        node_put(work->to);
+        work->to = base;
+        if (!base->is_asked_for)
+            base->is_asked_for = base->is_of_fork = true;
+    }
     work->made = calloc(work->count, sizeof(struct session *));
-    if (!work->made) {
+    if (!work->made || !base) {
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
         return;
     }
@@ -459,24 +693,26 @@ static void make_forks(struct work *work) {
         made->idle_ms = session->idle_ms;
         made->ttl_ms = session->ttl_ms;
         made->lifetime_ms = session->lifetime_ms;
+        made->restores = live ? live_get(live) : NULL;
         session_arm(made);
         work->made[work->n_made++] = made;
         made->fork = work;
     }
-    /* From here on each may fail and take all of them along. */
-    struct session **made = work->made;
-    for (unsigned i = 0, n = work->count; i < n; i++)
-        if (session_need_box(made[i], &error) < 0) {
-            work_fail(work, &error);
-            return;
-        }
+    ask_for_boxes(work);
 }
 
 static void reset(struct work *work) {
     struct session *session = work->session;
     struct buf nothing = BUF_INIT;
+    struct rollbox_error error;
     struct node *target = work->from ? work->from : session->at;
+    struct live *live = work->drops ? NULL : target->live;
+    struct node *base = live ? node_get(target) : files_of(session, target);
 
+    if (!base) {
+        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
+        return;
+    }
     while (!list_empty(&session->runs)) {
         struct run *run = container_of(session->runs.next, struct run, of_session);
 
@@ -491,10 +727,18 @@ static void reset(struct work *work) {
     session_give_up_box(session);
     if (session->state == SESSION_PAUSED)
         session->state = SESSION_NEW;
-    set(&session->base, target);
-    set(&session->at, target);
+    set(&session->base, base);
+    set(&session->at, base);
+    node_put(base);
     session->dirty = false;
-    work_done(work, &nothing);
+    if (!live) {
+        work_done(work, &nothing);
+        return;
+    }
+    session->restores = live_get(live);
+    work->waits_for_restored = true;
+    if (session_need_box(session, &error) < 0)
+        state_session_ready(session, &error);
 }
 
 static void run_job(struct work *work) {
@@ -550,6 +794,7 @@ void state_start(struct work *work) {
             work->to = work->from;
             work->from = NULL;
         }
+        work->drops = true;     /* they are about files */
         if (work->to)
             run_job(work);
         else
@@ -567,8 +812,18 @@ void state_start(struct work *work) {
     case VERB_DROP:
     case VERB_RECORD:
     case VERB_NOTE:
+    case VERB_CLAIM:
         break;                  /* answered at once */
     }
+}
+
+void state_commands_sent(struct session *session) {
+    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+
+    if (!work || !work->waits_for_commands)
+        return;
+    work->waits_for_commands = false;
+    take_state(work, work->then);
 }
 
 /* Its box is dead, which nobody asked for. */
@@ -576,13 +831,18 @@ void state_box_lost(struct session *session) {
     struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
     struct rollbox_error error;
 
-    if (session->fork) {
+    if (session->fork || (work && work->waits_for_restored)) {
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup", "the sandbox' init was killed from outside");
         state_session_ready(session, &error);
         return;                 /* it goes with the fork */
     }
-    if (work && (work->waits_for_box || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
-        work->waits_for_box = work->waits_for_frozen = false;
+    if (work && (work->waits_to_capture || work->waits_for_init || work->capturing)) {
+        work->waits_to_capture = work->waits_for_init = false;
+        fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside; its files are kept, its processes are gone");
+        return;
+    }
+    if (work && (work->waits_for_box || work->waits_to_freeze || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
+        work->waits_for_box = work->waits_to_freeze = work->waits_for_frozen = false;
         state_start(work);      /* on what was kept of its files */
     } else if (work && (work->verb == VERB_CREATE || work->waits_for_frozen))
         fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");

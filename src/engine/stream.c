@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -265,6 +266,19 @@ void sink_add(struct engine *engine, uint64_t session, int take_fd) {
     list_add_tail(&engine->sinks, &sink->node);
     engine->n_sinks++;
     make_room(engine, session);
+}
+
+size_t sink_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most) {
+    size_t n = 0;
+    struct stat st;
+
+    list_for_each(node, &engine->sinks) {
+        const struct sink *sink = container_of(node, struct sink, node);
+
+        if (sink->session == session && n < most && fstat(sink->fd, &st) == 0)
+            inodes[n++] = st.st_ino;
+    }
+    return n;
 }
 
 void sink_forget_all(struct engine *engine) {

@@ -41,6 +41,7 @@ static const char *stage_words(uint32_t stage) {
     case GUEST_STAGE_LIMITS: return "setting limits";
     case GUEST_STAGE_RESTRICT: return "entering the Landlock domain";
     case GUEST_STAGE_EXEC: return "executing the command";
+    case GUEST_STAGE_RESTORE: return "restoring processes";
     }
     return "setting up";
 }
@@ -87,9 +88,22 @@ static void of_operation(const struct program *program, const struct guest_recor
         error_set(error, code, e, "setup", "%s failed at %s (%s): %s%s", stage_words(record->stage), path, op_names[op->kind], strerror(e), hint);
 }
 
+void words_of_restoring(const struct guest_record *record, struct rollbox_error *error) {
+    const char *why = record->error ? strerror(record->error) : "it was killed";
+
+    if (record->operation)
+        error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error, "restore", "process %u of the snapshot cannot go on in the sandbox (step %u of restoring it): %s", record->operation, record->stage, why);
+    else
+        error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error, "restore", "the processes of the snapshot cannot go on in the sandbox (step %u of restoring them): %s", record->stage, why);
+}
+
 void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error) {
     int e = record->error;
 
+    if (record->kind == GUEST_IMAGE_LOADED) {
+        error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "restore", "the processes of the snapshot cannot be held in memory: %s", strerror(e));
+        return;
+    }
     switch ((enum guest_stage)record->stage) {
     case GUEST_STAGE_TEMPLATE:
     case GUEST_STAGE_BOX:
@@ -152,6 +166,7 @@ void words_of(const struct program *program, const struct guest_record *record, 
     case GUEST_STAGE_STREAMS:
     case GUEST_STAGE_LIMITS:
     case GUEST_STAGE_RESTRICT:
+    case GUEST_STAGE_RESTORE:
         break;
     }
     error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "setup", "%s failed: %s", stage_words(record->stage), strerror(e));

@@ -4,7 +4,7 @@
  *
  * The order matters. Namespaces of the network and of time come first, while /proc is still the launcher's. Then the mounts, with the rights of U0. Only then
  * the user namespace of the sandbox' own: from here on nothing can change a mount any more, as the mount namespace belongs to U0.
- * What is left of rights (those in the new user namespace, which would be enough to reach much kernel code) goes last, then the filter.
+ * What is left of rights (those in the new user namespace, which would be enough to reach much kernel code) goes last, after the filter is there.
  * The Landlock ruleset is built here but entered by each command: init stays outside of the domain, out of reach of ptrace from within.
  */
 #include <errno.h>
@@ -69,27 +69,45 @@ static int enter_network(struct box *box, int proc_self) {
     return box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up() : 0;
 }
 
-static char *put_offset(char *at, const char *clock, time_t seconds) {
+static char *put_offset(char *at, const char *clock, int64_t ns) {
+    int64_t seconds = ns / 1000000000, rest = ns % 1000000000;
+
+    if (rest < 0) {
+        seconds--;
+        rest += 1000000000;
+    }
     for (size_t i = 0; clock[i]; i++)
         *at++ = clock[i];
     *at++ = ' ';
     if (seconds < 0)
         *at++ = '-';
     at = guest_put_number(at, (uint64_t)(seconds < 0 ? -seconds : seconds));
-    memcpy(at, " 0\n", 4);
-    return at + 3;
+    *at++ = ' ';
+    at = guest_put_number(at, (uint64_t)rest);
+    *at++ = '\n';
+    *at = '\0';
+    return at;
 }
 
-/* The sandbox' uptime counts from its birth. Children enter the new namespace; init itself stays outside. */
-static int start_clocks(int proc_self, time_t uptime_s) {
-    struct timespec monotonic, boottime;
+static int64_t now_ns(clockid_t clock) {
+    struct timespec t;
+
+    clock_gettime(clock, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The sandbox' uptime counts from its birth, to whole seconds; where processes are restored, their clocks go on from where they stood. Children enter the new namespace; init itself stays outside. */
+static int start_clocks(int proc_self, int64_t uptime_s) {
+    int64_t monotonic, boottime, now = now_ns(CLOCK_MONOTONIC), boot_now = now_ns(CLOCK_BOOTTIME);
     char text[128];
 
     if (unshare(CLONE_NEWTIME) < 0)
         return -errno;
-    clock_gettime(CLOCK_MONOTONIC, &monotonic);
-    clock_gettime(CLOCK_BOOTTIME, &boottime);
-    put_offset(put_offset(text, "monotonic", -monotonic.tv_sec), "boottime", uptime_s - boottime.tv_sec);
+    if (!restore_clocks(&monotonic, &boottime)) {
+        monotonic = now % 1000000000;
+        boottime = boot_now % 1000000000 + uptime_s * 1000000000;
+    }
+    put_offset(put_offset(text, "monotonic", monotonic - now), "boottime", boottime - boot_now);
     return guest_write(proc_self, "timens_offsets", text);
 }
 
@@ -164,6 +182,15 @@ int box_install_filter(const struct plan *plan) {
     return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
 }
 
+int box_enter_domain(struct box *box) {
+    if (box->ruleset < 0)
+        return 0;
+    int r = sys_landlock_restrict_self(box->ruleset, 0);
+    close(box->ruleset);
+    box->ruleset = -1;
+    return r;
+}
+
 static void report_ready(struct box *box) {
     struct guest_record record = { .kind = GUEST_BOX_READY };
     int fds[2], n_fds = 0, netns = -1;
@@ -230,6 +257,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
     if (box->uuid && (r = seed_setup(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
+    if (restore_is_tree() && (r = restore_keep_pids(proc_sys)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC);    /* without it that is not known */
     r = enter_user_namespace(plan, box->outer_id, proc_self, proc_sys);
     close(proc_self);
@@ -237,16 +266,17 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);
-    /* The process that is to be restored needs a right yet, which it gives up itself; the filter is one for both. */
-    bool early = restore_is_loaded();
-    if (early && plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
+    if (plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
-    restore_fork(box);
+    /* Processes that are restored are in the session's domain from their birth. */
+    if (restore_is_tree() && (r = box_enter_domain(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
+    /* They need a right yet, and give up all that they have themselves. */
+    if ((r = restore_fork(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     r = box_drop_privileges();
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
-    if (!early && plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
-        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     umask(022);
     return 0;
 }

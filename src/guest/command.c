@@ -373,6 +373,13 @@ void command_start(const struct box *box, struct wire_message *message) {
         init_leave(box, 0);
 }
 
+int command_adopt(uint64_t serial, pid_t pid) {
+    if (n_commands == COMMAND_MAX || command_main(serial))
+        return n_commands == COMMAND_MAX ? -EAGAIN : -EEXIST;
+    commands[n_commands++] = (struct command){ .serial = serial, .started_ns = init_now_ns(), .pid = pid };
+    return 0;
+}
+
 /* ---- agents --------------------------------------------------------------------------------------------------------- */
 
 _Noreturn static void become_agent(int socket) {

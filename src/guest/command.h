@@ -21,6 +21,8 @@ _Noreturn void init_leave(const struct box *box, int status);
 
 /* command.c: the commands that run. A session has any number, all in init's own Landlock domain; else there is one at a time. */
 void command_start(const struct box *box, struct wire_message *message);
+/* A process that was restored is the main one of a command, as if an EXEC with this serial had started it. 0 or -errno. */
+int command_adopt(uint64_t serial, pid_t pid);
 /* Waits for processes that have ended and reports the ends of commands. True if there may be more. */
 bool command_reap(const struct box *box);
 /* The main process of the command that an EXEC with this serial started; 0: none runs. */

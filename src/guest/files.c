@@ -11,7 +11,7 @@
  * - A FIFO, a device or a leased file could hold it up: O_NONBLOCK, O_NOCTTY, and only regular files are read or written.
  * - Signals: it blocks all but SIGKILL and SIGSTOP. Killed or stopped it is silent, which the client gives up on after a while; there is nothing to win by it.
  *
- * One request at a time; memory is one static struct transfer, whose pages are touched as they are needed.
+ * One request at a time; memory is one struct transfer, whose pages are touched as they are needed.
  */
 #include "guest/files.h"
 
@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdio.h>              /* renameat */
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -33,7 +34,7 @@
 
 #define BUSY_NS 1000000000      /* so often a long removal tells that it goes on */
 
-static struct transfer transfer;
+static struct transfer *transfer;         /* of the agent alone: init, which lies below all programs (restore_load.c), has no room for it */
 static char path_text[TRANSFER_TEXT_MAX];       /* of the request */
 static char last_text[TRANSFER_NAME_MAX];       /* its last component */
 
@@ -115,7 +116,7 @@ static int serve_read(uint64_t most) {
 
     if (fd < 0)
         return fd == -ENXIO ? -EINVAL : fd;
-    int r = transfer_send_file(&transfer, fd, NULL, most);
+    int r = transfer_send_file(transfer, fd, NULL, most);
     close(fd);
     return r;
 }
@@ -123,7 +124,7 @@ static int serve_read(uint64_t most) {
 static int serve_get(void) {
     int fd = open_path(path_text, O_RDONLY | O_NONBLOCK | O_NOCTTY);
 
-    return fd == -ENXIO ? -EINVAL : fd < 0 ? fd : transfer_send_tree(&transfer, fd);
+    return fd == -ENXIO ? -EINVAL : fd < 0 ? fd : transfer_send_tree(transfer, fd);
 }
 
 static int send_entry(int directory, const char *path, const char *name, bool follow) {
@@ -137,12 +138,12 @@ static int send_entry(int directory, const char *path, const char *name, bool fo
     record.size = (uint64_t)st.st_size;
     record.mtime_ns = (int64_t)((uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec);
     if (S_ISLNK(st.st_mode)) {
-        n = readlinkat(directory, path, transfer.out, TRANSFER_TEXT_MAX - 1);
+        n = readlinkat(directory, path, transfer->out, TRANSFER_TEXT_MAX - 1);
         if (n < 0)
             return -errno;
-        transfer.out[n++] = '\0';
+        transfer->out[n++] = '\0';
     }
-    return transfer_send(&transfer, record, name, transfer.out, (size_t)n);
+    return transfer_send(transfer, record, name, transfer->out, (size_t)n);
 }
 
 static int serve_list(void) {
@@ -176,7 +177,7 @@ static int take_content(int fd, const struct transfer_message *first) {
     while (r == 0 && have < size) {
         struct transfer_message m;
 
-        r = transfer_receive(&transfer, &m);
+        r = transfer_receive(transfer, &m);
         if (r <= 0)
             return r == 0 ? -EPIPE : r;
         if (m.record.type != TRANSFER_DATA || m.record.number != have || m.record.data_length > size - have)
@@ -221,15 +222,15 @@ static int serve_write(const struct transfer_message *first) {
         return directory;
     int r = check_place(directory, &exists, &is_mount);
     if (r == 0 && !is_mount)
-        r = fd = transfer_make_temporary(&transfer, directory, first->record.mode);
+        r = fd = transfer_make_temporary(transfer, directory, first->record.mode);
     if (is_mount || (exists && (r == -EACCES || r == -EPERM || r == -EROFS))) {
         r = r == -EISDIR ? r : write_in_place(directory, first);
     } else if (r >= 0) {
         r = take_content(fd, first);
-        if (r == 0 && renameat(directory, transfer.temporary, directory, last_text) < 0)
+        if (r == 0 && renameat(directory, transfer->temporary, directory, last_text) < 0)
             r = -errno;
         if (r < 0)
-            (void)unlinkat(directory, transfer.temporary, 0);
+            (void)unlinkat(directory, transfer->temporary, 0);
     }
     close_if(fd);
     close(directory);
@@ -239,14 +240,14 @@ static int serve_write(const struct transfer_message *first) {
 static int take_tree(const struct transfer_target *target) {
     int r = 0;
 
-    transfer_take_begin(&transfer, target);
+    transfer_take_begin(transfer, target);
     while (r == 0) {
         struct transfer_message m;
 
-        r = transfer_receive(&transfer, &m);
+        r = transfer_receive(transfer, &m);
         if (r <= 0)
             return r == 0 ? -EPIPE : r;
-        r = transfer_take(&transfer, &m);
+        r = transfer_take(transfer, &m);
     }
     return r < 0 ? r : 0;
 }
@@ -286,14 +287,14 @@ static int remove_enter(int directory, const char *name, const char *path_name) 
     if (fd < 0)
         return fd;
     (void)fchmod(fd, 0700);
-    return transfer_stack_enter(&transfer.stack, fd, path_name);
+    return transfer_stack_enter(&transfer->stack, fd, path_name);
 }
 
 /* Takes away what is in the directory at the top. 1: went down into one; 0: it is empty. */
 static int remove_entries(int64_t *busy_ns) {
     _Alignas(8) char entries[4096];
-    struct transfer_level *level = transfer_stack_level(&transfer.stack);
-    int directory = transfer_stack_top(&transfer.stack);
+    struct transfer_level *level = transfer_stack_level(&transfer->stack);
+    int directory = transfer_stack_top(&transfer->stack);
     long n;
 
     if (lseek(directory, level->offset, SEEK_SET) < 0)
@@ -310,12 +311,12 @@ static int remove_entries(int64_t *busy_ns) {
                     return 1;
             }
             if (r < 0 && r != -ENOENT) {
-                memcpy(transfer.name, name, strlen(name) + 1);
+                memcpy(transfer->name, name, strlen(name) + 1);
                 return r;
             }
         }
         if (now_ns() - *busy_ns > BUSY_NS) {
-            int r = transfer_send(&transfer, (struct transfer_record){ .type = TRANSFER_BUSY }, NULL, NULL, 0);
+            int r = transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_BUSY }, NULL, NULL, 0);
             if (r < 0)
                 return r;
             *busy_ns = now_ns();
@@ -339,17 +340,17 @@ static int remove_entries(int64_t *busy_ns) {
 
 /* The directory at the top is empty: back to the one above, to take it away there by its name, or, where that was too deep to be kept, when that one is read again. */
 static int remove_leave(void) {
-    struct transfer_stack *stack = &transfer.stack;
+    struct transfer_stack *stack = &transfer->stack;
     const struct transfer_level *level = transfer_stack_level(stack);
     bool named = level->named;
     size_t above = stack->depth > 1 ? stack->levels[stack->depth - 2].path_length : 0;
 
     if (named)
-        memcpy(transfer.name, stack->path + above + (above > 0), level->path_length - above - (above > 0) + 1);
+        memcpy(transfer->name, stack->path + above + (above > 0), level->path_length - above - (above > 0) + 1);
     int r = transfer_stack_leave(stack);
     if (r < 0 || !stack->depth)
         return r;
-    return named && unlinkat(transfer_stack_top(stack), transfer.name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
+    return named && unlinkat(transfer_stack_top(stack), transfer->name, AT_REMOVEDIR) < 0 && errno != ENOENT ? -errno : 0;
 }
 
 static int serve_remove(bool recursive) {
@@ -361,7 +362,7 @@ static int serve_remove(bool recursive) {
     int r = remove_name(directory, last_text);
     if (recursive && (r == -ENOTEMPTY || r == -EEXIST)) {
         r = remove_enter(directory, last_text, "");
-        while (r >= 0 && transfer.stack.depth) {
+        while (r >= 0 && transfer->stack.depth) {
             r = remove_entries(&busy_ns);
             if (r == 0)
                 r = remove_leave();
@@ -404,26 +405,26 @@ static bool answer(const struct transfer_message *m) {
     uint32_t type = m->record.type;     /* the message does not outlive the next one */
     bool is_tree = type == TRANSFER_GET || type == TRANSFER_PUT;
 
-    transfer.name[0] = '\0';
+    transfer->name[0] = '\0';
     int r = serve(m);
     if (r == 0)
-        return (type == TRANSFER_GET || transfer_send(&transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL, NULL, 0) == 0) && !is_tree;
+        return (type == TRANSFER_GET || transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_DONE }, NULL, NULL, 0) == 0) && !is_tree;
     /* The other end is gone, or does not speak as it should. */
     if (r == -EPIPE || r == -ECONNRESET || r == -EBADMSG)
         return false;
-    char *path = transfer.out;
+    char *path = transfer->out;
     path[0] = '\0';
     if (is_tree || type == TRANSFER_REMOVE)
-        transfer_stack_path(&transfer.stack, transfer.name, path, TRANSFER_TEXT_MAX);
+        transfer_stack_path(&transfer->stack, transfer->name, path, TRANSFER_TEXT_MAX);
     /* What was begun is gone when it is told. */
-    transfer_done(&transfer);
+    transfer_done(transfer);
     struct transfer_message rest;
-    if (transfer_send(&transfer, (struct transfer_record){ .type = TRANSFER_FAILED, .number = (uint64_t)-r }, path, NULL, 0) < 0)
+    if (transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_FAILED, .number = (uint64_t)-r }, path, NULL, 0) < 0)
         return false;
     if (type != TRANSFER_PUT && type != TRANSFER_WRITE)
         return !is_tree;
     /* What is on its way still belongs to what has failed. */
-    while (transfer_receive(&transfer, &rest) > 0)
+    while (transfer_receive(transfer, &rest) > 0)
         ;
     return false;
 }
@@ -442,10 +443,13 @@ _Noreturn void files_serve(int socket) {
 
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     umask(0);
+    transfer = mmap(NULL, sizeof *transfer, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (transfer == MAP_FAILED)
+        _exit(1);
     while (again) {
-        transfer_init(&transfer, socket, -1);
-        again = transfer_receive(&transfer, &m) > 0 && answer(&m);
-        transfer_done(&transfer);
+        transfer_init(transfer, socket, -1);
+        again = transfer_receive(transfer, &m) > 0 && answer(&m);
+        transfer_done(transfer);
     }
     _exit(0);
 }

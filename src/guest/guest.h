@@ -35,6 +35,8 @@ enum guest_request {
     GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */
     GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED */
     GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
+    GUEST_HOLD,                 /* to the launcher; fds: a socket, an image; a copy of it, with that image, serves the socket as a launcher does: IMAGE_LOADED is its first answer */
+    GUEST_RESTORE,              /* to init, first, in a sandbox with the image of a tree: {GUEST_TARGET GUEST_PROCESS}*, commands from now on; fds: the image's externals, in order; answer RESTORED */
     GUEST_TOUCHES,              /* to the launcher, after IMAGE; fd: what the process is going to touch (struct image_touch), which each has ready from then on; no answer */
 };
 
@@ -74,6 +76,7 @@ enum guest_tag {
     GUEST_ENTRIES,
     GUEST_SEED,                 /* u64: of the sandbox, in place of the plan's */
     GUEST_UUID,                 /* text: /proc/sys/kernel/random/uuid with that */
+    GUEST_PROCESS,              /* u64: the pid, inside, of the main process of the command named before */
     GUEST_PARTS,                /* bytes: a uint64_t for each layer of CREATE: bit K says that its part "pK" holds anything. Without it, or for parts past 63: all may */
 };
 
@@ -97,12 +100,14 @@ enum guest_record_kind {
     GUEST_FILES_SERVED,         /* init: `error` */
     GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
     GUEST_IMAGE_LOADED,         /* launcher: `error` */
+    GUEST_RESTORED,             /* init: all go on; or `error`, at `stage` (enum restore_step), of process `operation` (its pid inside; 0: none), and it ends */
 };
 
 enum guest_stage {
     GUEST_STAGE_PLAN = 1, GUEST_STAGE_UNSHARE, GUEST_STAGE_MAP, GUEST_STAGE_ROOT, GUEST_STAGE_TEMPLATE, GUEST_STAGE_PIVOT, GUEST_STAGE_CLONE, GUEST_STAGE_CGROUP, GUEST_STAGE_NETWORK,
     GUEST_STAGE_TIME, GUEST_STAGE_BOX, GUEST_STAGE_LANDLOCK, GUEST_STAGE_USER, GUEST_STAGE_PRIVILEGE, GUEST_STAGE_SECCOMP, GUEST_STAGE_REQUEST, GUEST_STAGE_FILE,
     GUEST_STAGE_SPAWN, GUEST_STAGE_SESSION, GUEST_STAGE_STREAMS, GUEST_STAGE_CWD, GUEST_STAGE_LIMITS, GUEST_STAGE_RESTRICT, GUEST_STAGE_EXEC,
+    GUEST_STAGE_RESTORE,
 };
 
 #define GUEST_VALUE_NETNS 1

@@ -1,32 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The image of a process: what src/snapshot captures and the guest layer restores.
+ * The image of a tree of processes: what src/snapshot captures and the guest layer restores.
  *
- * One memory file without pointers: this header, then arrays at the offsets it names, then pages. It is made and used on one machine under one running kernel, by programs of one build, and never stored. What it says of
- * memory was a guest's to choose, so whoever loads it checks every range; what it says of registers and pages is for the guest alone.
+ * One file without pointers: pages first, then tables at the offsets that the header names, and at its very end the header, so that a file that was not finished has none. It is for the kernel and the build that it names
+ * (docs/image-format.md). What it says was a guest's to choose, so whoever loads it checks every range and index; what it says of registers and pages is for the guest alone.
  */
 #ifndef ROLLBOX_GUEST_IMAGE_H
 #define ROLLBOX_GUEST_IMAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x31456d4978427852ull
+#define IMAGE_MAGIC 0x32456d4978427852ull
 #define IMAGE_PAGE 4096u
-#define IMAGE_MAX_AREAS 1024u
-#define IMAGE_MAX_RUNS 65536u
-#define IMAGE_MAX_BYTES (1ull << 30)    /* of memory that it takes to load one */
-#define IMAGE_MAX_XSTATE 16384u
+#define IMAGE_MAX_PROCESSES 512u
+#define IMAGE_MAX_THREADS 4096u
+#define IMAGE_MAX_AREAS 262144u
+#define IMAGE_MAX_RUNS 1048576u
+#define IMAGE_MAX_FILES 4096u
+#define IMAGE_MAX_FDS 65536u
+#define IMAGE_MAX_XSTATE 3072u          /* with the rest of a frame it fits into IMAGE_FRAME */
 #define IMAGE_SIGNALS 64
+#define IMAGE_RLIMITS 16
 
-/* Where a guest's memory can be: init itself is below (meson.build links it there), the kernel above. */
+/* Where a guest's memory can be: init itself is below (meson.build links it there), the kernel above. Between the two, what the last steps of restoring need, which stays: a frame for each thread, and two pages. */
 #define IMAGE_LOWEST 0x400000ull
 #define IMAGE_HIGHEST 0x7ffffffff000ull
+#define IMAGE_LAST 0x3ff000ull          /* the code */
+#define IMAGE_GATE 0x3fe000ull          /* two words that its threads meet at */
+#define IMAGE_FRAMES 0x300000ull
+#define IMAGE_FRAME 4096u
+#define IMAGE_MAX_OWN_THREADS ((IMAGE_GATE - IMAGE_FRAMES) / IMAGE_FRAME)      /* of one process */
 
-enum image_kind {
+/* A table: where it begins, how many entries it has. */
+struct image_part {
+    uint64_t at, n;
+};
+
+/* Of a table: the first entry, how many. */
+struct image_range {
+    uint32_t first, n;
+};
+
+/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+
+enum image_area_kind {
     IMAGE_ANONYMOUS = 1,        /* also what was a private mapping of a file and has pages of its own: it is copied whole */
     IMAGE_STACK,                /* grows downwards */
-    IMAGE_FILE,                 /* private and untouched, or shared and not writable: mapped again from the file */
+    IMAGE_FILE,                 /* private and untouched, or shared: mapped again from the file at `path` */
+    IMAGE_MEMORY,               /* shared memory without a name, or a memory file: `path` is the index of that among the files */
     IMAGE_VVAR,                 /* the kernel's own: moved to where the process had them, in this order */
     IMAGE_VDSO,
 };
@@ -35,25 +58,129 @@ enum image_forgets { IMAGE_WIPED = 1 /* MADV_WIPEONFORK */, IMAGE_DROPPABLE /* M
 
 struct image_area {
     uint64_t start, end;
-    uint32_t kind;              /* enum image_kind */
+    uint32_t kind;              /* enum image_area_kind */
     uint32_t protection;        /* PROT_* */
     uint64_t path;              /* FILE: offset of its NUL-terminated path; of several areas of one file they are equal */
-    uint64_t offset;            /* FILE: in the file */
-    uint64_t is_shared;
-    uint64_t forgets;           /* enum image_forgets: what is in it must never be seen twice (states of random generators), so nothing of it is saved */
+    uint64_t offset;            /* FILE, MEMORY: in the file */
+    uint32_t is_shared;
+    uint32_t is_written;        /* FILE: shared, and may be written to: opened so. It is not compared with what it was */
+    uint32_t forgets;           /* enum image_forgets: what is in it must never be seen twice (states of random generators), so nothing of it is saved */
+    uint32_t flags;             /* IMAGE_NO_DUMP... */
     uint64_t inode, size;       /* FILE: what must be found at the path */
     int64_t mtime_s, mtime_ns;
+    struct image_range runs;    /* its pages */
 };
+
+#define IMAGE_NOT_FORKED 1u     /* MADV_DONTFORK */
 
 /* Pages that follow each other in memory and in the image. All others of the area are zero. */
 struct image_run {
-    uint64_t address, length;
+    uint64_t address, length;   /* of memory; of a memory file: the offset in it */
     uint64_t at;                /* offset in the image */
 };
 
+/* What a restored process is going to touch, as one did before it: a file of these, by address. */
+struct image_touch {
+    uint64_t address, length;
+    uint64_t is_written;        /* else it is only read */
+};
+
+#define IMAGE_MAX_TOUCHES 16384u
+
+/* ---- descriptors -------------------------------------------------------------------------------------------------------- */
+
+enum image_file_kind {
+    IMAGE_FILE_PATH = 1,        /* opened by its path; what kind of file it was is `mode` */
+    IMAGE_FILE_EXTERNAL,        /* number `value` of those that whoever restores it brings along */
+    IMAGE_FILE_PIPE,            /* an end of pipe `value` */
+    IMAGE_FILE_MEMORY,          /* a memory file, a deleted file or shared memory: its pages are `runs`, its length `length` */
+    IMAGE_FILE_EVENT,           /* eventfd: its count is `value` */
+    IMAGE_FILE_EPOLL,           /* its entries are `targets` */
+    IMAGE_FILE_TIMER,           /* timerfd: clock `value`; `timer` */
+    IMAGE_FILE_SIGNAL,          /* signalfd: its mask is `value` */
+    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`; or one of the internet's, which is alone: not connected to anybody */
+    IMAGE_FILE_PIDFD,           /* of process `value`, its pid inside */
+};
+
+#define IMAGE_REUSE_ADDRESS 1u
+#define IMAGE_REUSE_PORT 2u
+#define IMAGE_KEEP_ALIVE 4u
+#define IMAGE_BROADCAST 8u
+#define IMAGE_V6_ONLY 16u
+#define IMAGE_NO_DELAY 32u
+
+/* An open file description: several descriptors, of several processes, may have it. */
+struct image_file {
+    uint32_t kind;              /* enum image_file_kind */
+    uint32_t flags;             /* O_* */
+    uint32_t mode;              /* of st_mode */
+    uint32_t is_nameless;       /* MEMORY: a deleted file, made anew without a name in directory `path` (0: a memory file) */
+    uint64_t path;              /* PATH: its path; MEMORY: its name */
+    uint64_t offset;            /* where it is read and written next */
+    uint64_t value;
+    uint64_t length;
+    uint64_t seals;             /* MEMORY */
+    struct image_range runs, targets;
+    uint64_t timer[4];          /* TIMER: seconds and nanoseconds of its interval, and until it expires; 0: it is not set */
+    uint64_t ticks;
+    /* SOCKET: */
+    uint32_t peer, type;        /* its SOCK_* */
+    uint32_t is_alone;          /* not connected */
+    uint32_t is_shut;           /* bits: 1: for reading, 2: for writing */
+    uint32_t backlog;           /* it listens; 0: it does not */
+    uint32_t passes_credentials;
+    uint32_t domain, protocol;
+    uint32_t options;           /* IMAGE_REUSE_ADDRESS... */
+    uint32_t unused;
+    uint64_t name, name_length; /* a sockaddr that it is bound to */
+    uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8; of a FIFO, also PATH: bytes */
+    uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */
+};
+
+struct image_pipe {
+    uint64_t data, length;      /* what is in it */
+    uint64_t capacity;
+};
+
+struct image_target {
+    uint32_t fd, events;
+    uint64_t data;
+};
+
+struct image_fd {
+    uint32_t number, file;
+    uint32_t is_closed_on_exec, unused;
+};
+
+/* ---- processes ---------------------------------------------------------------------------------------------------------- */
+
 /* As the kernel's rt_sigaction has it. */
 struct image_action {
+    uint64_t number;            /* of the signal; those that have the default are not here */
     uint64_t handler, flags, restorer, mask;
+};
+
+/* timer_create(2). */
+struct image_timer {
+    uint32_t id, clock;
+    uint32_t signal, notify;    /* SIGEV_* */
+    uint32_t tid, unused;       /* SIGEV_THREAD_ID: inside */
+    uint64_t value;             /* sigval */
+    uint64_t time[4];           /* struct itimerspec: the interval, and what is left */
+};
+
+enum image_lock_kind { IMAGE_LOCK_FLOCK = 1, IMAGE_LOCK_POSIX, IMAGE_LOCK_OFD };
+
+/* Of the process' descriptor `fd`. */
+struct image_lock {
+    uint32_t fd, kind;          /* enum image_lock_kind */
+    uint32_t is_write, unused;
+    uint64_t start, length;     /* length 0: to the end */
+};
+
+/* A signal that waits: the kernel's siginfo. */
+struct image_pending {
+    unsigned char info[128];
 };
 
 /* In the order of PTRACE_GETREGS (struct user_regs_struct), x86-64. */
@@ -66,40 +193,60 @@ struct image_layout {
     uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end;
 };
 
-struct image_process {
-    uint32_t pid;               /* inside */
-    uint32_t umask;
+struct image_thread {
+    uint32_t tid;               /* inside */
+    uint32_t unused;
     struct image_registers registers;
     uint64_t signal_mask;
     uint64_t alternate_stack[3];        /* stack_t */
-    struct image_action actions[IMAGE_SIGNALS];
-    struct image_layout layout;
-    uint64_t auxv, auxv_length; /* offset, bytes */
-    uint64_t executable;        /* offset of its path */
     uint64_t robust_list, robust_length;
+    uint64_t clear_tid;         /* set_tid_address */
     uint64_t rseq, rseq_length, rseq_signature;
-    char name[16];              /* comm */
     uint64_t xstate, xstate_length;     /* offset; as PTRACE_GETREGSET NT_X86_XSTATE gives it */
     uint64_t xstate_features;   /* what the processor's extended state has */
+    struct image_range pending;
+    char name[16];              /* comm */
+};
+
+enum image_process_kind {
+    IMAGE_LIVING = 1,
+    IMAGE_ZOMBIE,               /* ended with `status`, and its parent has not asked yet */
+    IMAGE_GHOST,                /* dead and forgotten, but some have it for the leader of their session or group: it lives until they are made */
+};
+
+struct image_process {
+    uint32_t kind;              /* enum image_process_kind */
+    uint32_t pid, session, group;       /* inside */
+    uint32_t parent;            /* its index + 1; parents come before their children. 0: init */
+    uint32_t umask;
+    uint32_t status;            /* ZOMBIE: as of wait(2) */
+    uint32_t is_subreaper, death_signal;
+    uint32_t unused;
+    struct image_layout layout;
+    uint64_t executable, directory;     /* offsets of paths */
+    uint64_t auxv, auxv_length; /* offset, bytes */
+    uint64_t limits[IMAGE_RLIMITS][2];  /* soft, hard */
+    uint64_t timers[3][4];      /* ITIMER_REAL, _VIRTUAL, _PROF: struct itimerval */
+    struct image_range areas;   /* by address */
+    struct image_range threads; /* the first is that of its pid */
+    struct image_range actions, pending, posix_timers, locks;
+    struct image_range fds;     /* by number */
 };
 
 struct image {
-    uint64_t magic;
+    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds;
+    uint64_t texts, texts_end;  /* NUL-terminated each */
+    int64_t clocks[2];          /* CLOCK_MONOTONIC, CLOCK_BOOTTIME of the processes: nanoseconds */
+    uint64_t n_externals;
+    uint64_t is_command;        /* there is one process, which has no descriptors: it is to be a command, and gets those of one */
+    char release[64];           /* of the kernel; uname(2) */
     uint64_t length;            /* of the whole */
-    uint64_t areas, n_areas;    /* offset, number: struct image_area, by address */
-    uint64_t runs, n_runs;      /* struct image_run, by address */
-    uint64_t texts;             /* offset of the first path; they end where the runs begin */
-    struct image_process process;
+    uint64_t magic;             /* the last thing */
 };
 
-/* What a restored process is going to touch, as one did before it: a file of these, by address. */
-struct image_touch {
-    uint64_t address, length;
-    uint64_t is_written;        /* else it is only read */
-};
+/* image.c: does it hold what it says? Every range and index in it is within it, every address where a guest's can be. `length` bytes at `base`, aligned to 8. */
+bool image_is_sound(const void *base, uint64_t length);
 
-#define IMAGE_MAX_TOUCHES 16384u
-
-#define image_at(image, offset, type) ((const type *)(const void *)((const char *)(image) + (offset)))
+#define image_table(image, base, part, type) ((const type *)(const void *)((const char *)(base) + (image)->part.at))
 
 #endif

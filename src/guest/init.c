@@ -19,6 +19,7 @@
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/files.h"
+#include "guest/restore.h"
 #include "sys/syscalls.h"
 
 #define PENDING 64
@@ -42,15 +43,43 @@ static int begin_session(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_REQUEST, 0, -EOPNOTSUPP);
     if (command_in_session || command_count())
         return guest_fault(fault, GUEST_STAGE_REQUEST, 0, -EBUSY);
-    if (box->ruleset >= 0) {
-        int r = sys_landlock_restrict_self(box->ruleset, 0);
-        if (r < 0)
-            return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
-        close(box->ruleset);
-        box->ruleset = -1;
-    }
+    int r = box_enter_domain(box);
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
     command_in_session = true;
     return 0;
+}
+
+/* The commands that a message of RESTORE names are under way from now on. */
+static int adopt(const struct wire_message *message) {
+    struct wire_field field;
+    uint64_t serial = 0, pid;
+    size_t position = 0;
+    int r;
+
+    while ((r = wire_next(message->data, message->length, &position, &field)) > 0) {
+        if (field.tag == GUEST_TARGET && wire_u64(&field, &serial) == 0)
+            continue;
+        if (field.tag != GUEST_PROCESS || !serial || wire_u64(&field, &pid) < 0 || pid < 2 || pid > INT32_MAX)
+            return -EBADMSG;
+        r = command_adopt(serial, (pid_t)pid);
+        if (r < 0)
+            return r;
+        serial = 0;
+    }
+    return r;
+}
+
+static void restore(const struct box *box, const struct wire_message *message) {
+    struct restore_failure failure = { 0 };
+    int r = restore_is_tree() ? adopt(message) : -EBADMSG;
+
+    if (r == 0)
+        r = restore_finish(message->fds, message->n_fds, &failure);
+    struct guest_record record = { .kind = GUEST_RESTORED, .serial = message->header.serial, .error = r < 0 ? -r : 0, .stage = failure.step, .operation = failure.pid };
+    record_send(box->socket, &record, NULL, 0);
+    if (r < 0)
+        init_leave(box, 1);
 }
 
 static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
@@ -112,6 +141,9 @@ static void handle_request(struct box *box, struct wire_message *message) {
             init_leave(box, 1);
         }
         break;
+    case GUEST_RESTORE:
+        restore(box, message);
+        break;
     case GUEST_SIGNAL:
         determinism_release();
         r = send_signal(message, &value);
@@ -139,6 +171,7 @@ _Noreturn void init_run(struct box *box) {
     struct rlimit limit;
     sigset_t all, ended;
 
+    command_in_session = restore_is_tree();
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     /* Whatever else a guest sends stays pending and wakes nobody. How many of these the kernel keeps is by our limit, not by the sender's; commands raise it to theirs. */

@@ -75,6 +75,9 @@ int box_install_filter(const struct plan *plan);
 /* All capabilities, for good; the process is not dumpable after it and dies with its parent. */
 int box_drop_privileges(void);
 
+/* init itself enters the Landlock domain of its commands. 0 or -errno. */
+int box_enter_domain(struct box *box);
+
 /* process.c: the same under isolation process, once the path of the directory for private files is told. */
 int process_set_home(const char *path);
 int process_setup(struct box *box, struct guest_fault *fault);

@@ -368,13 +368,43 @@ static void copy(const struct plan *plan, struct wire_message *message) {
         _exit(r < 0);
 }
 
-static void load_image(struct wire_message *message) {
-    struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial };
+/* The last descriptor of the message. */
+static void load_image(const struct wire_message *message) {
+    struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .value = (uint64_t)getpid() };
 
-    record.error = -(message->n_fds == 1 ? restore_load(message->fds[0]) : -EBADMSG);
+    record.error = -(message->n_fds ? restore_load(message->fds[message->n_fds - 1]) : -EBADMSG);
     record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);
     if (record.error)
         _exit(1);               /* what it has of the image is in nobody's way then */
+}
+
+static void serve(const struct plan *plan);
+
+/* A copy of this launcher, the engine's child as it is, with everything that it has but its socket and the network namespace that it made ahead of need. */
+static void hold(const struct plan *plan, struct wire_message *message) {
+    struct guest_record failed = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .error = EBADMSG };
+    struct clone_args args = { .flags = CLONE_PARENT };
+    pid_t pid = message->n_fds == 2 ? (pid_t)sys_clone3(&args, sizeof args) : -EBADMSG;
+
+    if (pid > 0)
+        return;
+    if (pid < 0) {
+        failed.error = -pid;
+        if (message->n_fds)
+            record_send(message->fds[0], &failed, NULL, 0);
+        return;
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    prctl(PR_SET_NAME, "rollbox-hold", 0, 0, 0);
+    if (dup2(message->fds[0], GUEST_LAUNCHER_SOCKET) < 0)
+        _exit(1);
+    if (first_netns >= 0)
+        close(first_netns);
+    first_netns = -1;
+    close(wire_take_fd(message, 0));
+    load_image(message);
+    wire_message_done(message);
+    serve(plan);
 }
 
 static void serve(const struct plan *plan) {
@@ -392,6 +422,8 @@ static void serve(const struct plan *plan) {
             copy(plan, &message);
         else if (message.header.type == GUEST_IMAGE)
             load_image(&message);
+        else if (message.header.type == GUEST_HOLD)
+            hold(plan, &message);
         else if (message.header.type == GUEST_TOUCHES && message.n_fds == 1)
             restore_expect(message.fds[0]);
         wire_message_done(&message);

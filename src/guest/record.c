@@ -9,10 +9,6 @@
 #include "base/fd.h"
 #include "guest/internal.h"
 
-#define FDS_TRIES 2000          /* ten seconds */
-#define FDS_AGAIN_MS 5
-
-/* Descriptors under way are counted by user, and others of his may have too many: nothing tells when there are fewer. */
 void record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds) {
     for (unsigned tries = 0; fd_send(socket, record, sizeof *record, fds, n_fds) == -ETOOMANYREFS && tries < FDS_TRIES; tries++)
         (void)poll(NULL, 0, FDS_AGAIN_MS);

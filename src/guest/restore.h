@@ -1,33 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Restoring a process from its image (image.h).
+ * Restoring processes from their image (image.h).
  *
- * A launcher loads an image once: its own address space then holds the process' memory, at the process' addresses. Every sandbox cloned from it has that memory, so its init only forks the process: what is left to be done is
- * done by that child itself, ahead of need, and it waits for word of the command that it is to be.
+ * A launcher, or a copy of one (GUEST_HOLD), loads an image once: the memory of all its processes is in its own address space then. Every sandbox cloned from it has that memory, so its init only forks the processes: what is left to be
+ * done each does itself, ahead of need. An image of a tree goes on as it was, with its descriptors; one of a single process may be for a command to be, which gets those of the command.
  */
 #ifndef ROLLBOX_GUEST_RESTORE_H
 #define ROLLBOX_GUEST_RESTORE_H
 
+#include "base/wire.h"
 #include "guest/internal.h"
 
-/* In the launcher, once: from a memory file that nobody writes to any more. 0 or -errno, with which the launcher is of no use any more; -EEXIST: something of the launcher's own is where the process has memory. */
+/* In the launcher, once: from a memory file that nobody writes to any more. 0 or -errno, with which the launcher is of no use any more. */
 int restore_load(int fd);
 bool restore_is_loaded(void);
+bool restore_is_tree(void);     /* and not of a command */
+bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns);       /* of the tree, as they stood; false: there is none */
 /* What it is going to touch: a memory file of struct image_touch. It costs only time if that is wrong. */
 void restore_expect(int fd);
 
-/* In a new sandbox' init, in its user namespace and before it gives up its rights: forks the process. What goes wrong is told by restore_resume. */
-void restore_fork(const struct box *box);
+/* In a new sandbox' init, as U0's root: keeps what it takes to give processes their old pids. 0 or -errno. */
+int restore_keep_pids(int proc_sys);
+/* In its user namespace, before it gives up its rights: forks the processes. 0 or -errno; of a command to be, what goes wrong is told by restore_resume. */
+int restore_fork(const struct box *box);
 
 struct restore_failure {
     int32_t error;              /* errno; 0: none is known */
-    uint32_t step;              /* of those in restore.c */
+    uint32_t step;              /* of those in restore_image.h */
+    uint32_t pid;               /* whose; 0: nobody's */
 };
 
-/* Lets it go on as a command: `fds` become its 0, 1, 2, 3. Its pid once it runs; or -ENOENT if there is none, or none any more. */
+/* A command to be goes on as one: `fds` become its 0, 1, 2, 3. Its pid once it runs; or -ENOENT if there is none, or none any more. */
 pid_t restore_resume(const struct exec_request *request, struct restore_failure *ret_failure);
-
 /* It ends: another command is started in the sandbox. */
 void restore_cancel(void);
+
+/* A tree goes on; `externals` are those of the image. 0 or -errno and the failure, with which the sandbox is of no use any more. */
+int restore_finish(const int *externals, size_t n_externals, struct restore_failure *ret_failure);
 
 #endif

@@ -25,6 +25,7 @@
 #include <sys/times.h>
 #include <unistd.h>
 
+#include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "sys/syscalls.h"
@@ -42,6 +43,7 @@
 #define COSTLY_TIMES 4          /* but every fifth part of the time */
 #define MANY_JUMPS 200000       /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes with each */
 #define PAUSE_OF_MANY_NS 1000000ll
+#define GIVE_LIMIT_US 100000
 #define BUSY_NS 5000000000ll    /* so often it is looked whether somebody runs; who is found running all the time for as long as that is busy, */
 #define BUSY_STEP_NS 50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
 
@@ -73,7 +75,7 @@ int virtual_make_page(void) {
     if (mapped == MAP_FAILED)
         return -errno;
     page = mapped;
-    return 0;
+    return bounded_begin();
 }
 
 /* ---- the clock ------------------------------------------------------------------------------------------------------ */
@@ -159,10 +161,14 @@ static int64_t query_cpu(void) {
     return query() - jumped;
 }
 
+long virtual_give(int listener, const struct seccomp_notif_addfd *give) {
+    return bounded_call(__NR_ioctl, (uint64_t)listener, SECCOMP_IOCTL_NOTIF_ADDFD, (uint64_t)(uintptr_t)give, 0, GIVE_LIMIT_US);
+}
+
 static void give_page(int listener, const struct seccomp_notif *question) {
     struct seccomp_notif_addfd give = { .id = question->id, .flags = SECCOMP_ADDFD_FLAG_SEND, .srcfd = (uint32_t)page_fd, .newfd_flags = O_CLOEXEC };
 
-    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0)
+    if (virtual_give(listener, &give) < 0)
         determinism_answer(listener, question->id, 0, -EMFILE);
 }
 

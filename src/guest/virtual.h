@@ -17,6 +17,7 @@
 #include "guest/internal.h"
 
 struct seccomp_notif;
+struct seccomp_notif_addfd;
 
 /* ---- for the rest of init ---- */
 
@@ -72,6 +73,9 @@ bool virtual_read_time(pid_t pid, uint64_t address, bool micro, int64_t *ret_ns)
 /* The reverse. 0 or -errno. */
 long virtual_write_time(pid_t pid, uint64_t address, bool micro, int64_t ns);
 
+/* Gives the asker a descriptor, as described: 0 or more, or -errno. */
+long virtual_give(int listener, const struct seccomp_notif_addfd *give);
+
 /* virtual_wait.c: false if the question is no wait. */
 bool wait_answer(int listener, const struct seccomp_notif *question);
 /* The deadline of the earliest that can be ended; VIRTUAL_NEVER: there is none. */
@@ -112,7 +116,7 @@ void timer_executed(pid_t pid);
 enum idle { IDLE_NOT, IDLE_OUTSIDE, IDLE };
 /* IDLE: there was a moment in which every thread waited; OUTSIDE: one of them for what comes from outside of the sandbox. */
 enum idle idle_look(void);
-/* The standard input of a process is from outside. */
+/* The standard input of a process is from outside, its output goes there. */
 void idle_add_outside(pid_t pid);
 
 #endif

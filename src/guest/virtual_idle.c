@@ -30,7 +30,7 @@
 #include "sys/syscalls.h"
 
 #define MAX_SEEN 2048           /* threads; with more there is no rest to be seen */
-#define MAX_OUTSIDE 64
+#define MAX_OUTSIDE 192
 #define MAX_POLLED 16
 #define VFORK_FLAG 0x4000
 #define MAX_KEPT 61             /* threads whose files are kept open */
@@ -54,7 +54,10 @@ static const char *const kept_names[KEPT_FILES] = { [STAT] = "/stat", [SCHEDSTAT
 
 static struct seen seen[MAX_SEEN];
 static struct kept kept[MAX_KEPT];
-static struct { dev_t dev; ino_t ino; } outside[MAX_OUTSIDE];
+/* What comes from outside and what goes there. */
+enum way { IN = 1, OUT = 2 };
+
+static struct { dev_t dev; ino_t ino; unsigned ways; } outside[MAX_OUTSIDE];
 static size_t n_outside;
 
 struct round {
@@ -208,7 +211,7 @@ static bool do_all_wait(struct round *round) {
     return r == 0;
 }
 
-/* ---- input from outside --------------------------------------------------------------------------------------------- */
+/* ---- the outside ---------------------------------------------------------------------------------------------------- */
 
 static bool stat_of(pid_t pid, uint64_t fd, struct stat *ret_st) {
     char path[64], *at = guest_put_number(path, (uint64_t)pid);
@@ -218,31 +221,40 @@ static bool stat_of(pid_t pid, uint64_t fd, struct stat *ret_st) {
     return fstatat(determinism_proc, path, ret_st, 0) == 0;
 }
 
-/* Of pipes, sockets and terminals nobody inside has the other end. */
-void idle_add_outside(pid_t pid) {
+static void add_outside(pid_t pid, uint64_t fd, enum way way) {
     static size_t next;
     struct stat st, null;
 
-    if (!stat_of(pid, 0, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+    if (!stat_of(pid, fd, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
         return;
     if (S_ISCHR(st.st_mode) && (fstatat(AT_FDCWD, "/dev/null", &null, 0) < 0 || null.st_rdev == st.st_rdev))
         return;
     for (size_t i = 0; i < n_outside; i++)
-        if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
+        if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino) {
+            outside[i].ways |= way;
             return;
+        }
     outside[next].dev = st.st_dev;
     outside[next].ino = st.st_ino;
+    outside[next].ways = way;
     next = (next + 1) % MAX_OUTSIDE;
     n_outside += n_outside < MAX_OUTSIDE;
 }
 
-static bool is_outside(pid_t thread, uint64_t fd) {
+/* Of pipes, sockets and terminals nobody inside has the other end. */
+void idle_add_outside(pid_t pid) {
+    add_outside(pid, 0, IN);
+    add_outside(pid, 1, OUT);
+    add_outside(pid, 2, OUT);
+}
+
+static bool is_outside(pid_t thread, uint64_t fd, unsigned ways) {
     struct stat st;
 
-    if (fd > 0x7fffffff || !stat_of(thread, fd, &st))
+    if (fd > 0x7fffffff || !ways || !stat_of(thread, fd, &st))
         return false;
     for (size_t i = 0; i < n_outside; i++)
-        if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
+        if (outside[i].ways & ways && outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
             return true;
     return false;
 }
@@ -256,9 +268,13 @@ static const char *find(const char *text, const char *heading) {
     return NULL;
 }
 
-/* What an epoll descriptor watches is listed by the kernel. */
+static unsigned ways_of(uint64_t events) {
+    return (events & POLLIN ? IN : 0) | (events & POLLOUT ? OUT : 0);
+}
+
+/* What an epoll descriptor watches is listed by the kernel: "tfd: 5 events: 19 ...". */
 static bool watches_outside(pid_t thread, uint64_t epoll) {
-    char name[48] = "/fdinfo/", text[4096];
+    char name[48] = "/fdinfo/", text[4096], *after;
 
     *guest_put_number(name + 8, epoll) = '\0';
     int fd = determinism_open(thread, name, O_RDONLY);
@@ -267,44 +283,70 @@ static bool watches_outside(pid_t thread, uint64_t epoll) {
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
     text[n > 0 ? n : 0] = '\0';
-    for (const char *at = text; (at = find(at, "tfd:"));)
-        if (is_outside(thread, strtoul(at, NULL, 10)))
+    for (const char *at = text; (at = find(at, "tfd:"));) {
+        uint64_t watched = strtoul(at, &after, 10);
+
+        after += strcspn(after, ":\n");
+        if (*after == ':' && is_outside(thread, watched, ways_of(strtoul(after + 1, NULL, 16))))
+            return true;
+    }
+    return false;
+}
+
+static bool polls_outside(const struct seen *who) {
+    struct pollfd polled[MAX_POLLED];
+    const uint64_t *a = who->arguments;
+
+    if (a[1] > MAX_POLLED || determinism_read(who->thread, a[0], polled, a[1] * sizeof polled[0]) != (long)(a[1] * sizeof polled[0]))
+        return false;
+    for (size_t i = 0; i < a[1]; i++)
+        if (is_outside(who->thread, (uint64_t)polled[i].fd, ways_of((uint64_t)polled[i].events)))
             return true;
     return false;
 }
 
-static bool waits_outside(const struct seen *who) {
-    struct pollfd polled[MAX_POLLED];
-    const uint64_t *a = who->arguments;
-    pid_t thread = who->thread;
+static bool selects_outside(const struct seen *who, uint64_t address, enum way way) {
     uint64_t set;
+
+    if (!address || determinism_read(who->thread, address, &set, sizeof set) != (long)sizeof set)
+        return false;
+    for (uint64_t fd = 0; fd < 64 && fd < who->arguments[0]; fd++)
+        if (set >> fd & 1 && is_outside(who->thread, fd, way))
+            return true;
+    return false;
+}
+
+/* For what comes from there, or until what goes there is taken. */
+static bool waits_outside(const struct seen *who) {
+    const uint64_t *a = who->arguments;
 
     switch (who->call) {
     case __NR_read:
     case __NR_readv:
     case __NR_recvfrom:
     case __NR_recvmsg:
-        return is_outside(thread, a[0]);
+        return is_outside(who->thread, a[0], IN);
+    case __NR_write:
+    case __NR_writev:
+    case __NR_sendto:
+    case __NR_sendmsg:
+    case __NR_sendfile:
+    case __NR_vmsplice:
+        return is_outside(who->thread, a[0], OUT);
+    case __NR_splice:
+        return is_outside(who->thread, a[0], IN) || is_outside(who->thread, a[2], OUT);
+    case __NR_tee:
+        return is_outside(who->thread, a[0], IN) || is_outside(who->thread, a[1], OUT);
     case __NR_epoll_wait:
     case __NR_epoll_pwait:
     case __NR_epoll_pwait2:
-        return a[0] <= INT32_MAX && watches_outside(thread, a[0]);
+        return a[0] <= INT32_MAX && watches_outside(who->thread, a[0]);
     case __NR_poll:
     case __NR_ppoll:
-        if (a[1] > MAX_POLLED || determinism_read(thread, a[0], polled, a[1] * sizeof polled[0]) != (long)(a[1] * sizeof polled[0]))
-            return false;
-        for (size_t i = 0; i < a[1]; i++)
-            if (polled[i].events & POLLIN && is_outside(thread, (uint64_t)polled[i].fd))
-                return true;
-        return false;
+        return polls_outside(who);
     case __NR_select:
     case __NR_pselect6:
-        if (!a[1] || determinism_read(thread, a[1], &set, sizeof set) != (long)sizeof set)
-            return false;
-        for (uint64_t fd = 0; fd < 64 && fd < a[0]; fd++)
-            if (set >> fd & 1 && is_outside(thread, fd))
-                return true;
-        return false;
+        return selects_outside(who, a[1], IN) || selects_outside(who, a[2], OUT);
     default:
         return false;
     }

@@ -84,10 +84,15 @@ static struct timer *add(enum kind kind, pid_t pid, int take_fd) {
     return &timers[i];
 }
 
-/* One of a process, which is known by a descriptor: its id may be another's later. NULL: there is no room. */
-static struct timer *add_of_process(enum kind kind, pid_t pid) {
+/* One of the asker's process, which is known by a descriptor: its id may be another's later, and is not if the question is still there. NULL: there is no room, or nobody to have it. */
+static struct timer *add_of_process(enum kind kind, pid_t pid, int listener, const struct seccomp_notif *question) {
+    uint64_t id = question->id;
     int fd = sys_pidfd_open(pid, 0);
 
+    if (fd >= 0 && ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) < 0) {
+        close(fd);
+        fd = -ESRCH;
+    }
     return fd < 0 ? NULL : add(kind, pid, fd);
 }
 
@@ -137,7 +142,7 @@ static void answer_alarm(int listener, const struct seccomp_notif *question) {
 
     if (t && left_of(t) && !left)
         left = 1;
-    if (!t && seconds && !(t = add_of_process(INTERVAL, pid))) {
+    if (!t && seconds && !(t = add_of_process(INTERVAL, pid, listener, question))) {
         determinism_let_pass(listener, question->id);
         return;
     }
@@ -161,7 +166,7 @@ static void answer_itimer(int listener, const struct seccomp_notif *question) {
         return;
     }
     long r = old ? write_pair(asker, old, true, t) : sets ? 0 : -EFAULT;
-    if (r >= 0 && sets && !t && value && !(t = add_of_process(INTERVAL, pid))) {
+    if (r >= 0 && sets && !t && value && !(t = add_of_process(INTERVAL, pid, listener, question))) {
         determinism_let_pass(listener, question->id);
         return;
     }
@@ -186,7 +191,7 @@ static void answer_create(int listener, const struct seccomp_notif *question) {
         determinism_let_pass(listener, question->id);
         return;
     }
-    if (!(t = add_of_process(POSIX, pid))) {
+    if (!(t = add_of_process(POSIX, pid, listener, question))) {
         determinism_answer(listener, question->id, 0, -EAGAIN);
         return;
     }
@@ -264,17 +269,29 @@ static void answer_make_descriptor(int listener, const struct seccomp_notif *que
     }
     struct seccomp_notif_addfd give = { .id = question->id, .flags = SECCOMP_ADDFD_FLAG_SEND, .srcfd = (uint32_t)fd, .newfd_flags = a[1] & TFD_CLOEXEC };
     t->clock = clock;
-    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &give) < 0) {
-        int r = -errno;
+    long r = virtual_give(listener, &give);
+    if (r < 0) {
         release(t);
-        determinism_answer(listener, question->id, 0, r);
+        determinism_answer(listener, question->id, 0, r == -EINTR ? -ENFILE : (int)r);
     }
+}
+
+/* What the kernel tells of other kinds may be long: thousands of files that an epoll watches. */
+static bool is_timer(pid_t pid, uint64_t fd) {
+    static const char kind[] = "anon_inode:[timerfd]";
+    char path[64], target[sizeof kind], *at = guest_put_number(path, (uint64_t)pid);
+
+    memcpy(at, "/fd/", 4);
+    *guest_put_number(at + 4, fd) = '\0';
+    return sys_call4(__NR_readlinkat, determinism_proc, path, target, sizeof target) == (long)sizeof kind - 1 && !memcmp(target, kind, sizeof kind - 1);
 }
 
 static bool shows_flag(pid_t pid, uint64_t fd) {
     char name[48] = "/fdinfo/", text[256];
     const char *at = "";
 
+    if (!is_timer(pid, fd))
+        return false;
     *guest_put_number(name + 8, fd) = '\0';
     int info = determinism_open(pid, name, O_RDONLY);
     if (info < 0)
@@ -292,7 +309,7 @@ static bool shows_flag(pid_t pid, uint64_t fd) {
 
 /* Which of ours a guest's descriptor is. It may have come by any way, so its number says nothing. */
 static struct timer *find_descriptor(pid_t pid, uint64_t fd) {
-    if (fd > INT32_MAX)
+    if (fd > INT32_MAX || !is_timer(pid, fd))
         return NULL;
     for (size_t i = n_used; i-- > 0;) {
         int flags = timers[i].kind == DESCRIPTOR ? fcntl(timers[i].fd, F_GETFL) : -1;

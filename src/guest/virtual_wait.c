@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/virtual.h"
@@ -34,6 +35,7 @@
 #define LOOKS_A_TICK 64
 #define LOOKS_AT_REST 128
 #define CUT_LIMIT_NS 100000000ll
+#define SEIZE_LIMIT_US 10000
 #define PURGE_TICK_NS 100000000ll
 #define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
 #define MAX_SET 8192                    /* bytes of a set of select's */
@@ -341,11 +343,11 @@ static void hand_over(size_t i) {
     determinism_let_pass(w->listener, w->id);
 }
 
-/* The thread is stopped; the rest is done when that is told (virtual_stopped). One that has a tracer of its own waits in real time; of what the kernel would never end we try that again. */
+/* The thread is stopped; the rest is done when that is told (virtual_stopped). One that has a tracer of its own, or whose process is in an execve, waits in real time; of what the kernel would never end we try that again. */
 static bool cut(size_t i) {
     pid_t thread = waits[i].event.thread;
 
-    if (sys_call4(__NR_ptrace, PTRACE_SEIZE, thread, NULL, NULL) < 0 || sys_call4(__NR_ptrace, PTRACE_INTERRUPT, thread, NULL, NULL) < 0) {
+    if (bounded_call(__NR_ptrace, PTRACE_SEIZE, (uint64_t)thread, 0, 0, SEIZE_LIMIT_US) < 0 || sys_call4(__NR_ptrace, PTRACE_INTERRUPT, thread, NULL, NULL) < 0) {
         waits[i].event.deadline = VIRTUAL_NEVER;
         waits[i].due_ns = waits[i].absolute ? init_now_ns() + VIRTUAL_GRACE_NS : INT64_MAX;
         return false;

@@ -1,27 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing a process: from a process that stands still to its image (guest/image.h).
+ * Capturing: from the processes of a sandbox to their image (guest/image.h).
  *
- * What can be captured: one process with one thread, at a system call that waits, with private memory, files mapped without write access to them, and the descriptors that the caller says. Whatever it has beyond that is refused in words.
+ * Everything in the sandbox but its init is stopped, by ptrace, so that nobody in it can tell; what cannot be captured is refused in words, and then nothing has changed. After the image is written they still stand, so that
+ * their files can be copied at the same moment.
+ *
+ * Callers are processes for this alone: it blocks, and a caller that dies lets everything go on.
  */
 #ifndef ROLLBOX_SNAPSHOT_CAPTURE_H
 #define ROLLBOX_SNAPSHOT_CAPTURE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include <rollbox/rollbox.h>
 
 struct capture_options {
-    pid_t pid;                  /* the host's */
-    pid_t parent;               /* of which it is to be the only child: nobody else may touch its memory meanwhile */
-    long call;                  /* the system call in which it waits, or is about to: it is stopped there and nowhere else */
-    unsigned highest_fd;        /* it may have descriptors up to this one: whoever restores it gives it others in their place */
+    pid_t init;                 /* of the sandbox, the host's pid: what is below it is captured, but for processes of its own program */
+    const uint64_t *externals;  /* inodes of pipes that lead outside */
+    size_t n_externals;
     uint64_t most_bytes;        /* of memory to save */
+    bool is_command;            /* there is one process, with one thread, which waits in `call`, or is about to; its descriptors are not captured: restored, it gets those of a command */
+    long call;
+    unsigned highest_fd;        /* it may have descriptors up to this one */
 };
 
-/* Stops the process, writes its image to the empty memory file `fd`, and lets it go on. Blocks for milliseconds. 0 or -errno and the error. */
-int capture_process(const struct capture_options *options, int fd, struct rollbox_error *error);
+struct capture_summary {
+    unsigned processes, threads;
+    uint64_t bytes;             /* of the image */
+};
+
+struct capture;
+
+/* Writes the image to the empty memory file `fd`. After 0 they stand still, until capture_end. 0 or -errno and the error: then they go on. */
+int capture_begin(const struct capture_options *options, int fd, struct capture **ret_capture, struct rollbox_error *error);
+struct capture_summary capture_summary(const struct capture *capture);
+/* Everything goes on. Frees it; NULL is nothing. */
+void capture_end(struct capture *capture);
 
 /* What a restored process, of that image and alive, has touched of its memory: struct image_touch, by address, written to the empty memory file `fd`. It is not stopped. 0 or -errno and the error. */
 int capture_touched(pid_t pid, int image, int fd, struct rollbox_error *error);

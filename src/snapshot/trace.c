@@ -2,8 +2,9 @@
 /*
  * ptrace.
  *
- * A process that waits in a system call is stopped with the call broken off: the kernel has put -ERESTARTSYS or a relative of it into rax, and would make the call again when the process goes on. Other calls are made in it meanwhile
- * from the very `syscall` instruction it waits at; for them orig_rax is -1, so that the kernel restarts nothing. What the process goes on with, here or where it is restored, are the registers of before that instruction.
+ * A thread that waits in a system call is stopped with the call broken off: the kernel has put -ERESTARTSYS or a relative of it into rax, and would make the call again when the thread goes on. Other calls are made in it meanwhile, at a
+ * `syscall` instruction of the kernel's own vDSO; for them orig_rax is -1, so that the kernel restarts nothing, and all signals are blocked. What the thread goes on with, here or where it is restored, are the registers of
+ * before the instruction it waits at. One difference there is: a wait for a time (-ERESTART_RESTARTBLOCK) the kernel continues here for what is left of it, and nobody else can.
  */
 #include "snapshot/trace.h"
 
@@ -16,114 +17,117 @@
 #include <sys/ptrace.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 
 #define NT_XSTATE 0x202         /* NT_X86_XSTATE */
 #define GET_RSEQ 0x420f         /* PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13 */
+#define EVENT_STOP 128          /* PTRACE_EVENT_STOP */
 #define SYSCALL_LENGTH 2        /* 0f 05 */
 #define ERESTARTSYS 512
 #define ERESTARTNOHAND 514
-#define RED_ZONE 128
+#define ERESTART_RESTARTBLOCK 516
+#define RESTART_SYSCALL 219
 #define XSAVE_LEGACY 576u      /* the legacy area and the header */
 #define XSAVE_FEATURES 464u    /* where the kernel says which components the processor has */
 #define XSAVE_IN_USE 512u      /* XSTATE_BV: which of them are not as at the start */
 #define XSAVE_ON_REQUEST (3ull << 17)      /* AMX */
-#define SCRATCH 512
-#define MAX_TRIES 2000
-#define TRY_AGAIN_NS 500000
-
-static int await_stop(pid_t pid) {
-    int status;
-
-    while (waitpid(pid, &status, __WALL) < 0)
-        if (errno != EINTR)
-            return -errno;
-    return WIFSTOPPED(status) ? 0 : -ESRCH;
-}
+#define MAX_SIGNALS_MET 1000
 
 static int get_registers(const struct trace *trace, struct image_registers *to) {
     struct iovec area = { to, sizeof *to };
 
-    return ptrace(PTRACE_GETREGSET, trace->pid, NT_PRSTATUS, &area) < 0 ? -errno : 0;
+    return ptrace(PTRACE_GETREGSET, trace->tid, NT_PRSTATUS, &area) < 0 ? -errno : 0;
 }
 
 static int set_registers(const struct trace *trace, const struct image_registers *from) {
     struct iovec area = { (void *)(uintptr_t)from, sizeof *from };
 
-    return ptrace(PTRACE_SETREGSET, trace->pid, NT_PRSTATUS, &area) < 0 ? -errno : 0;
+    return ptrace(PTRACE_SETREGSET, trace->tid, NT_PRSTATUS, &area) < 0 ? -errno : 0;
 }
 
 /* To before the instruction whose call was broken off. */
-static int rewind_call(struct trace *trace) {
+static void rewind_call(struct trace *trace) {
     struct image_registers *registers = &trace->registers;
     int64_t result = (int64_t)registers->rax;
-    unsigned char instruction[SYSCALL_LENGTH];
 
-    if ((int64_t)registers->orig_rax < 0 || result > -ERESTARTSYS || result < -ERESTARTNOHAND)
-        return -EBUSY;
-    registers->rip -= SYSCALL_LENGTH;
-    registers->rax = registers->orig_rax;
+    trace->call = -1;
+    if ((int64_t)registers->orig_rax >= 0 && ((result <= -ERESTARTSYS && result >= -ERESTARTNOHAND) || result == -ERESTART_RESTARTBLOCK)) {
+        trace->call = (long)registers->orig_rax;
+        registers->rip -= SYSCALL_LENGTH;
+        registers->rax = registers->orig_rax;
+    }
     registers->orig_rax = (uint64_t)-1;
-    trace->instruction = registers->rip;
-    if (trace_read(trace, trace->instruction, instruction, sizeof instruction) != sizeof instruction)
-        return -EFAULT;
-    return instruction[0] == 0x0f && instruction[1] == 0x05 ? 0 : -EBUSY;
+    trace->elsewhere = *registers;
+    if (result == -ERESTART_RESTARTBLOCK && trace->call >= 0)
+        registers->rax = RESTART_SYSCALL;
+    /* Continued already, and broken off again: what it was called for nobody can tell; for its caller a signal has come between. */
+    if (trace->call == RESTART_SYSCALL) {
+        trace->elsewhere.rip += SYSCALL_LENGTH;
+        trace->elsewhere.rax = (uint64_t)-EINTR;
+    }
 }
 
-static int stop_once(struct trace *trace, long call) {
-    int r = ptrace(PTRACE_SEIZE, trace->pid, 0, 0) < 0 ? -errno : 0;
+int trace_seize(struct trace *trace, pid_t tid) {
+    *trace = (struct trace){ .tid = tid };
+    if (ptrace(PTRACE_SEIZE, tid, 0, 0) < 0)
+        return -errno;
+    trace->is_seized = true;
+    return ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 ? -errno : 0;
+}
 
+/* What it was about to be sent, it is sent: then it stands still as it was asked to. */
+static int look_at_stop(struct trace *trace, int status) {
+    if (!WIFSTOPPED(status)) {
+        trace->is_seized = false;
+        return -ESRCH;
+    }
+    if (status >> 16 != EVENT_STOP) {
+        int number = status >> 16 || WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
+
+        return ptrace(PTRACE_CONT, trace->tid, 0, (void *)(uintptr_t)number) < 0 && errno != ESRCH ? -errno : -EAGAIN;
+    }
+    trace->is_stopped = WSTOPSIG(status) != SIGTRAP;
+    int r = get_registers(trace, &trace->registers);
+    if (r == 0 && ptrace(PTRACE_GETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
+        r = -errno;
     if (r < 0)
         return r;
-    if (ptrace(PTRACE_INTERRUPT, trace->pid, 0, 0) < 0)
-        r = -errno;
-    if (r == 0)
-        r = await_stop(trace->pid);
-    if (r == 0)
-        r = get_registers(trace, &trace->registers);
-    if (r == 0 && (long)trace->registers.orig_rax != call)
-        r = -EBUSY;
-    if (r == 0)
-        r = rewind_call(trace);
-    if (r < 0)
-        (void)ptrace(PTRACE_DETACH, trace->pid, 0, 0);
-    return r;
+    rewind_call(trace);
+    trace->stands = true;
+    return 0;
 }
 
-int trace_begin(struct trace *trace, pid_t pid, long call) {
-    char path[32];
-    int r = -EBUSY;
+int trace_await(struct trace *trace) {
+    int status;
+    pid_t pid = waitpid(trace->tid, &status, __WALL | WNOHANG);
 
-    *trace = (struct trace){ .pid = pid };
-    snprintf(path, sizeof path, "/proc/%d/mem", (int)pid);
-    trace->memory = open(path, O_RDWR | O_CLOEXEC);
-    if (trace->memory < 0)
-        return -errno;
-    /* It may be on its way there still, which nothing announces. */
-    for (unsigned tries = 0; r == -EBUSY && tries < MAX_TRIES; tries++) {
-        r = stop_once(trace, call);
-        if (r == -EBUSY)
-            nanosleep(&(struct timespec){ .tv_nsec = TRY_AGAIN_NS }, NULL);
+    if (pid == 0 || (pid < 0 && errno == EINTR))
+        return -EAGAIN;
+    if (pid < 0) {
+        trace->is_seized = false;
+        return -ESRCH;
     }
-    if (r < 0)
-        close(trace->memory);
-    return r;
+    return look_at_stop(trace, status);
 }
 
-void trace_end(struct trace *trace) {
-    (void)set_registers(trace, &trace->registers);
-    (void)ptrace(PTRACE_DETACH, trace->pid, 0, 0);
-    close(trace->memory);
+void trace_release(struct trace *trace) {
+    if (!trace->is_seized)
+        return;
+    if (trace->stands && trace->is_used) {
+        (void)set_registers(trace, &trace->registers);
+        (void)ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask);
+    }
+    (void)ptrace(PTRACE_DETACH, trace->tid, 0, 0);
+    trace->is_seized = trace->stands = false;
 }
 
-ssize_t trace_read(const struct trace *trace, uint64_t address, void *to, size_t length) {
+ssize_t trace_read(const struct trace_tools *tools, uint64_t address, void *to, size_t length) {
     size_t done = 0;
 
     while (done < length) {
-        ssize_t n = pread(trace->memory, (char *)to + done, length - done, (off_t)(address + done));
+        ssize_t n = pread(tools->memory, (char *)to + done, length - done, (off_t)(address + done));
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -134,47 +138,80 @@ ssize_t trace_read(const struct trace *trace, uint64_t address, void *to, size_t
     return (ssize_t)done;
 }
 
-uint64_t trace_scratch(const struct trace *trace) {
-    return (trace->registers.rsp - RED_ZONE - SCRATCH) & ~(uint64_t)63;
+int trace_find_instruction(struct trace_tools *tools, uint64_t start, uint64_t length) {
+    static unsigned char code[65536];
+    ssize_t n = trace_read(tools, start, code, MIN((size_t)length, sizeof code));
+
+    for (ssize_t i = 0; i + 1 < n; i++)
+        if (code[i] == 0x0f && code[i + 1] == 0x05) {
+            tools->instruction = start + (uint64_t)i;
+            return 0;
+        }
+    return n < 0 ? (int)n : -ENOTSUP;
 }
 
-static int write_memory(const struct trace *trace, uint64_t address, const void *data, size_t length) {
-    return pwrite(trace->memory, data, length, (off_t)address) == (ssize_t)length ? 0 : -EFAULT;
+static int write_memory(const struct trace_tools *tools, uint64_t address, const void *data, size_t length) {
+    return pwrite(tools->memory, data, length, (off_t)address) == (ssize_t)length ? 0 : -EFAULT;
 }
 
-int trace_call(struct trace *trace, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result) {
+static int begin_calls(struct trace *trace) {
+    const uint64_t all = ~0ull;
+
+    if (trace->is_used)
+        return 0;
+    if (ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof all, &all) < 0)
+        return -errno;
+    trace->is_used = true;
+    return 0;
+}
+
+static int step(const struct trace *trace) {
+    int status;
+
+    if (ptrace(PTRACE_SINGLESTEP, trace->tid, 0, 0) < 0)
+        return -errno;
+    while (waitpid(trace->tid, &status, __WALL) < 0)
+        if (errno != EINTR)
+            return -errno;
+    return WIFSTOPPED(status) ? 0 : -ESRCH;
+}
+
+int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result) {
     struct image_registers registers = trace->registers;
     uint64_t *places[] = { &registers.rdi, &registers.rsi, &registers.rdx, &registers.r10, &registers.r8, &registers.r9 };
-    unsigned char saved[SCRATCH];
-    int r = 0;
+    unsigned char saved[TRACE_SCRATCH];
+    int r = length > TRACE_SCRATCH || n > ARRAY_SIZE(places) ? -EINVAL : begin_calls(trace);
 
-    if (length > SCRATCH || n > sizeof places / sizeof places[0])
-        return -EINVAL;
+    if (r < 0)
+        return r;
     for (size_t i = 0; i < n; i++)
         *places[i] = arguments[i];
     registers.rax = (uint64_t)number;
-    registers.rip = trace->instruction;
-    if (length && trace_read(trace, trace_scratch(trace), saved, length) != (ssize_t)length)
+    registers.rip = tools->instruction;
+    if (length && trace_read(tools, tools->scratch, saved, length) != (ssize_t)length)
         return -EFAULT;
     if (length)
-        r = write_memory(trace, trace_scratch(trace), ret_data, length);
+        r = write_memory(tools, tools->scratch, ret_data, length);
     if (r == 0)
         r = set_registers(trace, &registers);
-    if (r == 0 && ptrace(PTRACE_SINGLESTEP, trace->pid, 0, 0) < 0)
-        r = -errno;
-    if (r == 0)
-        r = await_stop(trace->pid);
-    if (r == 0)
-        r = get_registers(trace, &registers);
+    for (unsigned met = 0; r == 0; met++) {
+        r = step(trace);
+        if (r == 0)
+            r = get_registers(trace, &registers);
+        if (r < 0 || registers.rip != tools->instruction)
+            break;
+        /* It was stopped first by something that cannot be blocked, and is where it was. */
+        if (met == MAX_SIGNALS_MET)
+            r = -EBUSY;
+    }
+    if (r == 0 && registers.rip != tools->instruction + SYSCALL_LENGTH)
+        r = -EINTR;
     if (r < 0)
         return r;
-    /* A signal, which stopped it first, leaves it where it was. */
-    if (registers.rip != trace->instruction + SYSCALL_LENGTH)
-        return -EINTR;
     *ret_result = (int64_t)registers.rax;
-    if (length && trace_read(trace, trace_scratch(trace), ret_data, length) != (ssize_t)length)
+    if (length && trace_read(tools, tools->scratch, ret_data, length) != (ssize_t)length)
         return -EFAULT;
-    return length ? write_memory(trace, trace_scratch(trace), saved, length) : 0;
+    return length ? write_memory(tools, tools->scratch, saved, length) : 0;
 }
 
 /* Up to the last component that a process has without asking for it: those of AMX, which are large, are another matter, and a sigreturn with room for them would be refused. */
@@ -195,7 +232,7 @@ int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *r
     struct iovec area = { to, capacity };
     uint64_t in_use;
 
-    if (ptrace(PTRACE_GETREGSET, trace->pid, NT_XSTATE, &area) < 0)
+    if (ptrace(PTRACE_GETREGSET, trace->tid, NT_XSTATE, &area) < 0)
         return -errno;
     if (area.iov_len >= capacity || area.iov_len < XSAVE_LEGACY)
         return -ENOTSUP;
@@ -207,20 +244,27 @@ int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *r
     return 0;
 }
 
-int trace_signal_mask(const struct trace *trace, uint64_t *ret_mask) {
-    return ptrace(PTRACE_GETSIGMASK, trace->pid, sizeof *ret_mask, ret_mask) < 0 ? -errno : 0;
-}
-
 int trace_rseq(const struct trace *trace, uint64_t *ret_address, uint64_t *ret_length, uint64_t *ret_signature) {
     struct {
         uint64_t pointer;
         uint32_t size, signature, flags, unused;
     } configuration = { 0 };
 
-    if (ptrace((enum __ptrace_request)GET_RSEQ, trace->pid, sizeof configuration, &configuration) < 0)
+    if (ptrace((enum __ptrace_request)GET_RSEQ, trace->tid, sizeof configuration, &configuration) < 0)
         return errno == EIO || errno == EINVAL ? 0 : -errno;    /* before 5.13, or not configured: then glibc has none either */
     *ret_address = configuration.pointer;
     *ret_length = configuration.size;
     *ret_signature = configuration.signature;
     return 0;
+}
+
+int trace_pending(const struct trace *trace, bool is_shared, void *to, unsigned most) {
+    struct {
+        uint64_t from;
+        uint32_t flags;
+        int32_t n;
+    } what = { 0, is_shared, (int32_t)most };     /* struct ptrace_peeksiginfo_args */
+    long n = ptrace((enum __ptrace_request)0x4209 /* PTRACE_PEEKSIGINFO */, trace->tid, &what, to);
+
+    return n < 0 ? -errno : (int)n;
 }

@@ -1,35 +1,55 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process held still by ptrace: its registers, its memory, and system calls made in it. Calls are of one thread: the kernel knows a tracer by its thread. */
+/* A thread held still by ptrace: its registers, the memory of its process, and system calls made in it. Calls are of one thread: the kernel knows a tracer by its thread. */
 #ifndef ROLLBOX_SNAPSHOT_TRACE_H
 #define ROLLBOX_SNAPSHOT_TRACE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "guest/image.h"
 
+#define TRACE_SCRATCH 512
+
 struct trace {
-    pid_t pid;
-    int memory;                 /* /proc/PID/mem */
-    struct image_registers registers;   /* as it was stopped; it gets them back, and with them its system call again */
-    uint64_t instruction;       /* where it has a `syscall` */
+    pid_t tid;
+    bool is_seized, stands;
+    bool is_stopped;            /* by a signal, as job control does it */
+    bool is_used;               /* calls were made in it: it goes on with `registers` */
+    struct image_registers registers;   /* with which it goes on here */
+    struct image_registers elsewhere;   /* with which it goes on where it is restored: a relative wait that was broken off begins anew there */
+    long call;                  /* in which it waits; -1: in none */
+    uint64_t signal_mask;
 };
 
-/* Seizes the single-threaded process and stops it where it waits in `call`. Once it returns 0 the process goes on only by trace_end, or when the caller dies. 0 or -errno: EBUSY if it never waits there. */
-int trace_begin(struct trace *trace, pid_t pid, long call);
-void trace_end(struct trace *trace);
+/* What the calls of a process' threads are made with. */
+struct trace_tools {
+    int memory;                 /* /proc/PID/mem */
+    uint64_t instruction;       /* where there is a `syscall`: the kernel's vDSO has one */
+    uint64_t scratch;           /* TRACE_SCRATCH bytes of its memory; they are put back after each call */
+};
+
+/* Asks a thread to stand still. 0 or -errno; ESRCH: it is gone. */
+int trace_seize(struct trace *trace, pid_t tid);
+/* Does it by now? 0; -EAGAIN; -ESRCH: it is gone. */
+int trace_await(struct trace *trace);
+/* It is as it was, and goes on. */
+void trace_release(struct trace *trace);
+
+/* Finds a `syscall` instruction among `length` bytes that a process has at `start`. 0 or -errno. */
+int trace_find_instruction(struct trace_tools *tools, uint64_t start, uint64_t length);
 
 /* How many bytes were read, less than asked for where there is no memory; or -errno. */
-ssize_t trace_read(const struct trace *trace, uint64_t address, void *to, size_t length);
+ssize_t trace_read(const struct trace_tools *tools, uint64_t address, void *to, size_t length);
 
-/* Makes the process call; `scratch`, 512 bytes of its memory, may be among the arguments: it is filled from `ret_data` and read back into it (NULL: neither). The call's result, or -errno, which ret_result tells apart. */
-int trace_call(struct trace *trace, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result);
-uint64_t trace_scratch(const struct trace *trace);
+/* Makes the thread call; tools->scratch may be among the arguments: it is filled from `ret_data` and read back into it (NULL: neither). The call's result, or -errno, which ret_result tells apart. */
+int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result);
 
 /* What only the kernel knows of it. 0 or -errno. */
 int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *ret_length, uint64_t *ret_features);
-int trace_signal_mask(const struct trace *trace, uint64_t *ret_mask);
 int trace_rseq(const struct trace *trace, uint64_t *ret_address, uint64_t *ret_length, uint64_t *ret_signature);
+/* Signals that wait for it, or for its process: how many were read, at most `most` of 128 bytes each, or -errno. */
+int trace_pending(const struct trace *trace, bool is_shared, void *to, unsigned most);
 
 #endif

@@ -109,6 +109,21 @@ size_t proc_children(pid_t pid, pid_t *pids, size_t most) {
     return n;
 }
 
+size_t proc_threads(pid_t pid, pid_t *tids, size_t most) {
+    char path[64];
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
+    DIR *threads = opendir(path);
+    if (!threads)
+        return 0;
+    for (const struct dirent *entry; n < most && (entry = readdir(threads));)
+        if (entry->d_name[0] != '.')
+            tids[n++] = (pid_t)strtol(entry->d_name, NULL, 10);
+    closedir(threads);
+    return n;
+}
+
 int64_t proc_start_time(pid_t pid) {
     char path[32], text[1024];
     struct stat_line line;
@@ -200,27 +215,32 @@ static int add_children(struct queue *queue, int dir_fd, const char *path) {
     return 0;
 }
 
+/* 0 and NULL: it cannot be looked into, or the process is gone. */
+static int open_directory(int process_fd, const char *name, DIR **ret_dir) {
+    int fd = openat(process_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    *ret_dir = fd < 0 ? NULL : fdopendir(fd);
+    if (fd < 0 || *ret_dir != NULL)
+        return 0;
+    int r = errno == ENOMEM ? -ENOMEM : 0;
+    close(fd);
+    return r;
+}
+
 static int add_children_of_threads(struct queue *queue, int process_fd) {
-    int fd = openat(process_fd, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC), r = 0;
     struct dirent *entry;
     DIR *dir;
+    int r = open_directory(process_fd, "task", &dir);
 
-    if (fd < 0)
-        return 0;
-    dir = fdopendir(fd);
-    if (dir == NULL) {
-        int gone = errno == ENOMEM ? -ENOMEM : 0;    /* or the process is gone */
-
-        close(fd);
-        return gone;
-    }
+    if (dir == NULL)
+        return r;
     while (r == 0 && (entry = readdir(dir)) != NULL) {
         char path[300];
 
         if (entry->d_name[0] == '.')
             continue;
         snprintf(path, sizeof(path), "%s/children", entry->d_name);
-        r = add_children(queue, fd, path);
+        r = add_children(queue, dirfd(dir), path);
     }
     closedir(dir);
     return r;
@@ -282,26 +302,18 @@ static int add_shared_mappings(struct scan *scan, int process_fd) {
 }
 
 static int add_memory_files(struct scan *scan, int process_fd) {
-    int fd = openat(process_fd, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct dirent *entry;
     DIR *dir;
-    int r = 0;
+    int r = open_directory(process_fd, "fd", &dir);
 
-    if (fd < 0)
-        return 0;
-    dir = fdopendir(fd);
-    if (dir == NULL) {
-        int gone = errno == ENOMEM ? -ENOMEM : 0;    /* or the process is gone */
-
-        close(fd);
-        return gone;
-    }
+    if (dir == NULL)
+        return r;
     while (r == 0 && (entry = readdir(dir)) != NULL && scan->n_files < MAX_MEMORY_FILES) {
         char link[16];
         struct stat st;
 
-        if (readlinkat(fd, entry->d_name, link, sizeof(link)) < 7 || memcmp(link, "/memfd:", 7) != 0 ||
-            fstatat(fd, entry->d_name, &st, 0) < 0)
+        if (readlinkat(dirfd(dir), entry->d_name, link, sizeof(link)) < 7 || memcmp(link, "/memfd:", 7) != 0 ||
+            fstatat(dirfd(dir), entry->d_name, &st, 0) < 0)
             continue;
         r = add_memory_file(scan, st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512);
     }

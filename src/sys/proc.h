@@ -40,6 +40,9 @@ int proc_scan_exact(pid_t init_pid, struct proc_usage *ret_usage);
 /* The children of a process, of all its threads: each has children of its own, and would be a place to hide some. How many, at most `most`; 0 also if it cannot be told. */
 size_t proc_children(pid_t pid, pid_t *pids, size_t most);
 
+/* The threads of a process, its first one among them. Their number, at most `most`. */
+size_t proc_threads(pid_t pid, pid_t *tids, size_t most);
+
 /* When a process started, in clock ticks since boot; with its pid, a name that is never used again. -ESRCH, also for one that is dead and only
  * waits to be reaped: pid 1 may be slow or not care. */
 int64_t proc_start_time(pid_t pid);

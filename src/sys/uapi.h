@@ -49,6 +49,15 @@
 #endif
 #define UAPI_FSCONFIG_CMD_CREATE_EXCL 8         /* 6.6 */
 
+/* madvise(2) and mmap(2) */
+#define UAPI_MADV_WIPEONFORK 18
+#define UAPI_MADV_DONTFORK 10
+#define UAPI_MADV_POPULATE_READ 22              /* 5.14, both */
+#define UAPI_MADV_POPULATE_WRITE 23
+#define UAPI_MAP_DROPPABLE 0x08                 /* 6.11 */
+
+#define UAPI_PR_TIMER_CREATE_RESTORE_IDS 77     /* prctl(2), 6.15 */
+
 /* Landlock (landlock(7)): ABI 2 REFER, 3 TRUNCATE, 4 network, 5 IOCTL_DEV, 6 scopes, 7 logging */
 #ifndef LANDLOCK_ACCESS_FS_REFER
 #define LANDLOCK_ACCESS_FS_REFER (1ULL << 13)

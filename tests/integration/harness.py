@@ -12,13 +12,18 @@ ROLLBOX_BUILD names the build directory (default: build/ of this tree); ROLLBOX_
 """
 
 import atexit
+import fcntl
 import functools
 import json
 import os
+import pty
+import re
 import select
 import shutil
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 from pathlib import Path
 
@@ -198,7 +203,7 @@ class Result:
 
 
 class Started:
-    """A running `rollbox run`."""
+    """A running command with pipes; ends with its block."""
 
     def __init__(self, process):
         self.process = process
@@ -276,6 +281,14 @@ def pidfds(pids):
     return found
 
 
+def until(condition):
+    """Asks until it is so: for what nobody tells of."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, "it never came to be"
+        select.select([], [], [], 0.005)
+
+
 def wait_gone(family, what="processes"):
     """Waits until every process is gone; fails the test on the deadline. Closes the pidfds."""
     end = time.monotonic() + DEADLINE
@@ -293,6 +306,32 @@ def command_line(pid):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         return ""
+
+
+def processes(*argv):
+    """Processes of the machine with just these arguments."""
+    wanted = b"".join(os.fsencode(word) + b"\0" for word in argv)
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "cmdline").read_bytes() == wanted:
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+def engine_of(root):
+    """The engine among a running command's descendants."""
+    found = [pid for pid in descendants(root) if Path(f"/proc/{pid}/comm").read_text() == "rollbox-engine\n"]
+    assert found, "the engine is not there"
+    return found[0]
+
+
+def groups_of(engine):
+    """The directories of cgroups that an engine made: their name has its pid."""
+    return [os.path.join(root, name) for root, names, _ in os.walk("/sys/fs/cgroup") for name in names if re.fullmatch(rf"rollbox-\d+-{engine}-\d+", name)]
 
 
 def marked(marker):
@@ -318,6 +357,22 @@ def wait_writers_gone(fd):
         if not data:
             return seen
         seen += data
+
+
+def shown(start, rows=24, columns=120):
+    """What a program shows on a terminal, to its end; `start` starts it with streams that it is given, as a context manager."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    with start(stdin=slave, stdout=slave, stderr=slave):
+        os.close(slave)
+        text = b""
+        try:
+            while data := os.read(master, 4096):
+                text += data
+        except OSError:  # EIO: the other side is closed
+            pass
+    os.close(master)
+    return text
 
 
 def callers():

@@ -24,6 +24,7 @@ from harness import (
     binaries,
     caller,
     descendants,
+    engine_of,
     marked,
     pidfds,
     skip,
@@ -470,18 +471,6 @@ def marker(name):
     return f"rollbox-marker-{os.getpid()}-{name}"
 
 
-def engine_of(run):
-    """The engine's pid among a running command's descendants."""
-    found = [
-        pid
-        for pid in descendants(run.process.pid)
-        if Path(f"/proc/{pid}/comm").read_text().strip() == "rollbox-engine"
-        and b"janitor" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    assert found, "the engine is not there"
-    return found[0]
-
-
 TREE_OF_PROCESSES = (
     "import os, signal, sys\nfor _ in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        while True: "
     "signal.pause()\nprint('up', flush=True)\nwhile True: signal.pause()"
@@ -494,7 +483,7 @@ def test_killed_engine(caller, isolation):
     with caller.start("--isolation", isolation, "--", *PYTHON, TREE_OF_PROCESSES, marker("engine")) as run:
         assert run.line() == "up"
         family = run.family()
-        engine = engine_of(run)
+        engine = engine_of(run.process.pid)
         assert len(family) >= 6
         os.kill(engine, signal.SIGKILL)
         status, out, err = run.finish()
@@ -512,7 +501,7 @@ def test_killed_engine_json(caller):
         with open(grant / "fifo") as fifo:
             assert fifo.read() == "up\n"
         family = run.family()
-        os.kill(engine_of(run), signal.SIGKILL)
+        os.kill(engine_of(run.process.pid), signal.SIGKILL)
         status, out, _ = run.finish()
         result = json.loads(out)
         assert result["outcome"] == "error" and result["error"]["code"] == "engine_lost" and status == 125, result
@@ -524,7 +513,7 @@ def test_stopped_engine_killed(caller):
     """An engine that was stopped and then killed takes its sandboxes along as well."""
     with caller.start("--", *PYTHON, TREE_OF_PROCESSES, marker("stopped")) as run:
         assert run.line() == "up"
-        family, engine = run.family(), engine_of(run)
+        family, engine = run.family(), engine_of(run.process.pid)
         os.kill(engine, signal.SIGSTOP)
         os.kill(engine, signal.SIGKILL)
         assert run.finish()[0] == 125

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """rollbox batch: rows, order, resuming, wrong jobs, interruptions, and an engine that dies."""
 
-import fcntl
+import functools
 import json
 import os
-import pty
 import signal
-import struct
 import subprocess
-import termios
 
 import pytest
+from harness import engine_of, shown
 
 
 def rows(path):
@@ -296,16 +294,6 @@ def test_killed_and_resumed(cli, jobs, tmp_path):
     assert {id: row["stdout"].strip() for id, row in by_id(out).items()} == {"first": "first", "second": "second", "third": "third"}
 
 
-def engine_of(pid):
-    """The engine's process among a program's children."""
-    with open(f"/proc/{pid}/task/{pid}/children") as children:
-        for child in children.read().split():
-            with open(f"/proc/{child}/comm") as comm:
-                if comm.read().startswith("rollbox-engine"):
-                    return int(child)
-    raise AssertionError("no engine")
-
-
 def test_a_killed_engine_is_no_failed_job(cli, tmp_path):
     """The engine dies under a running job: a new one takes over and every job has its result."""
     out = tmp_path / "rows.jsonl"
@@ -358,19 +346,7 @@ def test_many_jobs_in_bounded_memory(cli):
 
 def test_progress_on_a_terminal(cli, jobs, tmp_path):
     def on_terminal(*flags):
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-        out = tmp_path / f"rows{len(flags)}.jsonl"
-        with cli.start("batch", source, "-o", out, *flags, stdin=slave, stdout=slave, stderr=slave):
-            os.close(slave)
-            text = b""
-            try:
-                while data := os.read(master, 4096):
-                    text += data
-            except OSError:  # EIO: the other side is closed
-                pass
-        os.close(master)
-        return text
+        return shown(functools.partial(cli.start, "batch", source, "-o", tmp_path / f"rows{len(flags)}.jsonl", *flags))
 
     source = jobs(*(echo(i) for i in range(10)))
     text = on_terminal()

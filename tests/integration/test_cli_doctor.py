@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """rollbox doctor: the table, the JSON, the exit status, and masked features."""
 
+import functools
 import json
-import os
-import pty
+
+from harness import shown
 
 
 def test_json(cli):
@@ -34,20 +35,6 @@ def test_masked_features(cli):
     assert userns["hint"] in cli("doctor", env={"ROLLBOX_KFEAT": "-userns"}).stdout.decode()
 
 
-def on_terminal(cli, env):
-    master, slave = pty.openpty()
-    with cli.start("doctor", stdin=slave, stdout=slave, stderr=slave, env=env):
-        os.close(slave)
-        text = b""
-        try:
-            while data := os.read(master, 4096):
-                text += data
-        except OSError:  # EIO: the other side is closed
-            pass
-    os.close(master)
-    return text
-
-
 def test_colours_on_a_terminal_only(cli):
-    assert b"\033[3" in on_terminal(cli, {})
-    assert b"\033[" not in on_terminal(cli, {"NO_COLOR": "1"})
+    assert b"\033[3" in shown(functools.partial(cli.start, "doctor", env={}))
+    assert b"\033[" not in shown(functools.partial(cli.start, "doctor", env={"NO_COLOR": "1"}))

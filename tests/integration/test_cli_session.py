@@ -20,7 +20,7 @@ import time
 
 import pytest
 
-from harness import DEADLINE, binaries, callers, descendants, pidfds, wait_gone, wait_unmarked
+from harness import DEADLINE, Started, binaries, callers, descendants, pidfds, until, wait_gone, wait_unmarked
 
 
 class Shared:
@@ -49,7 +49,7 @@ class Shared:
     def start(self, *arguments, **options):
         for stream in ("stdin", "stdout", "stderr"):
             options.setdefault(stream, subprocess.PIPE)
-        return Client(self.who.popen([binaries() / "rollbox", *arguments], env=self.environment(), **options))
+        return Started(self.who.popen([binaries() / "rollbox", *arguments], env=self.environment(), **options))
 
     @property
     def pid(self):
@@ -66,43 +66,6 @@ class Shared:
     def states(self, name):
         """The commands of a sandbox, by id."""
         return {row["id"]: row for row in self.json("inspect", name)["execs"]}
-
-
-class Client:
-    """A running command with pipes; ends with its block."""
-
-    def __init__(self, process):
-        self.process = process
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.kill()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if stream:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-        self.process.wait()
-
-    def line(self):
-        end = time.monotonic() + DEADLINE
-        text = b""
-        while not text.endswith(b"\n"):
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, end - time.monotonic()))
-            byte = os.read(self.process.stdout.fileno(), 1) if ready else b""
-            assert byte, (text, self.process.poll() is not None and self.process.stderr.read())
-            text += byte
-        return text.decode().rstrip("\n")
-
-    def say(self, text):
-        self.process.stdin.write(text.encode() + b"\n")
-        self.process.stdin.flush()
-
-    def finish(self):
-        out, err = self.process.communicate(timeout=DEADLINE)
-        return self.process.returncode, out, err
 
 
 @pytest.fixture(params=callers(), ids=repr, scope="module")
@@ -127,14 +90,6 @@ def own(shared):
 def box(shared):
     with shared.box() as name:
         yield name
-
-
-def until(condition):
-    """Asks until it is so: for what nobody tells of."""
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end
-        select.select([], [], [], 0.01)
 
 
 def shell(text):

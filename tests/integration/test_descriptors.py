@@ -7,9 +7,9 @@ import socket
 
 import protocol
 import pytest
-from harness import binaries, caller, skip  # noqa: F401
+from harness import binaries, caller, skip, until  # noqa: F401
 from test_bad_input import SharedEngine
-from test_engine_review import running, wait_until
+from test_engine_review import running
 
 
 def test_output_that_cannot_be_kept(caller):
@@ -41,7 +41,7 @@ def test_an_answer_waits_for_room_for_its_descriptors(caller):
     with SharedEngine(caller, path), protocol.Client(path) as client, protocol.Client(path) as watcher, ours:
         shared = caller.directory()
         serial = client.run(client.prepare(fs_shared=[str(shared)]), "sh", "-c", f"head -c 60000 /dev/zero; touch {shared}/written; exec sleep 1000")
-        wait_until((shared / "written").exists)
+        until((shared / "written").exists)
         pid = watcher.status()["pid"]
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         with theirs:
@@ -65,7 +65,7 @@ def test_results_leave_descriptors(caller):
     argv = ["sh", "-c", 'ulimit -n 160; exec "$0" "$@"', binaries() / "rollbox-engine", "--socket", path]
     with caller.popen(argv) as process:
         try:
-            wait_until(path.exists)
+            until(path.exists)
             with protocol.Client(path) as client:
                 plan = client.prepare()
                 for _ in range(150):

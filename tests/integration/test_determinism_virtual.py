@@ -138,6 +138,13 @@ def test_order_is_by_time(outputs):
     assert outputs["bash-timeout"][0].split() == ["124", "0", "137", str(START_S + 11)]
 
 
+def test_a_timer_that_another_thread_sets(caller):
+    """It is its process'; the kernel's own would come in an hour of ours."""
+    code = "import signal, threading, time; signal.signal(signal.SIGALRM, lambda *_: print('alarm', int(time.time())))\n" \
+           "t = threading.Thread(target=signal.alarm, args=(3600,)); t.start(); t.join(); time.sleep(10000); print(signal.alarm(0), int(time.time()))"
+    assert caller.run(*VIRTUAL, "--", *PY, code).stdout == f"alarm {START_S + 3600}\n0 {START_S + 10000}\n"
+
+
 def test_without_a_seed(caller):
     texts = {caller.run(*VIRTUAL, "--", "bash", "-c", "date +%s.%N; sleep 86400; date +%s.%N").stdout for _ in range(5)}
     assert len(texts) == 1
@@ -175,6 +182,13 @@ OUTSIDE = {
 }
 
 
+def test_no_time_passes_until_output_is_taken(caller):
+    """More than a pipe holds: whoever wrote it waits for us, not for the sleeper beside him."""
+    code = "(sleep 1; echo late $(date +%s) >&2) & head -c 3000000 /dev/zero; echo written $(date +%s) >&2; wait"
+    texts = {caller.run(*VIRTUAL, "--", "sh", "-c", code).stderr for _ in range(5)}
+    assert texts == {f"written {START_S}\nlate {START_S + 1}\n"}
+
+
 @pytest.mark.parametrize("way", OUTSIDE)
 def test_a_wait_for_input_from_outside_is_real(caller, way):
     """No time passes while whoever started the command takes his time."""
@@ -189,7 +203,7 @@ def test_a_wait_for_input_from_outside_is_real(caller, way):
 
 # Hostile guests
 
-@pytest.mark.parametrize("trick", ("lying-page", "sealed-page", "bad-times", "crowd", "storm", "traced", "many-timers", "spinner"))
+@pytest.mark.parametrize("trick", ("lying-page", "sealed-page", "bad-times", "crowd", "storm", "traced", "many-timers", "spinner", "exec-race", "dear-descriptor"))
 def test_init_serves_on(caller, programs, trick):
     result = virtual(caller, programs, trick, "--processes", "500")
     assert result.outcome == "exit" and result.exit_code == 0, result.told

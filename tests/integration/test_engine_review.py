@@ -5,12 +5,11 @@ import contextlib
 import os
 import signal
 import struct
-import threading
 from pathlib import Path
 
 import protocol
 import pytest
-from harness import caller  # noqa: F401
+from harness import caller, until  # noqa: F401
 from test_bad_input import SharedEngine
 
 
@@ -21,18 +20,8 @@ def engine(caller):
         yield shared
 
 
-def wait_until(condition, tries=1500):
-    """Asks until it holds: for states that the engine has no way to announce."""
-    pause = threading.Event()
-    for _ in range(tries):
-        if condition():
-            return
-        pause.wait(0.02)
-    pytest.fail("it never came to pass")
-
-
 def running(client, n):
-    wait_until(lambda: client.status()["running"] == n)
+    until(lambda: client.status()["running"] == n)
 
 
 def test_retry_of_a_run_that_fails(engine):
@@ -110,7 +99,7 @@ def test_killed_launchers(engine):
         pid = client.status()["pid"]
         plan = None
         for _ in range(3):
-            wait_until(lambda: children(pid, "rollbox-launch"))
+            until(lambda: children(pid, "rollbox-launch"))
             started = [client.run(plan, "sleep", "1000") for _ in range(4)] if plan else []
             for victim in children(pid, "rollbox-launch"):
                 with contextlib.suppress(ProcessLookupError):
@@ -119,7 +108,7 @@ def test_killed_launchers(engine):
                 client.kill(serial)
             assert {client.wait(serial)["OUTCOME"] for serial in started} <= {protocol.ERROR}
             plan = client.prepare()
-            wait_until(lambda: client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT, 2)
+            assert any(client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT for _ in range(2))
 
 
 def test_longest_timeout(engine):

@@ -419,11 +419,11 @@ os.write(1, b"restored?")
 
 @pytest.mark.parametrize("trick, why", [
     ("threading.Thread(target=time.sleep, args=(1000,)).start()", "threads"),
-    ("m = mmap.mmap(-1, 4096)", "shares writable memory"),
+    ("m = mmap.mmap(-1, 4096)", "shares memory"),
     ("x = b'x' * (100 << 20)", "bytes of memory"),
     ("os.dup2(1, 77)", "descriptor 77"),
     ("open('/tmp/d', 'w').write('x' * 4096); f = open('/tmp/d'); ctypes.CDLL(None).mmap(0, 4096, 1, 2, f.fileno(), 0); os.unlink('/tmp/d'); f.close()", "deleted"),
-    ("os.fork() or time.sleep(1000)", "children"),
+    ("os.fork() or time.sleep(1000)", "2 of them"),
     ("os.write(1, b'ready\\n'); time.sleep(0.05); libc = ctypes.CDLL(None); os.fork() or (os.fork() and os._exit(0)) or time.sleep(1000); os.wait()", "alone"),
     ("os.write(1, b'ready\\n'); time.sleep(1000)", "does not wait"),
     ("sys.exit('not today')", "not today"),

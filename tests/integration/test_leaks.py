@@ -9,20 +9,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from harness import PYTHON, binaries, caller, descendants, pidfds, wait_gone, wait_unmarked  # noqa: F401
-from test_bad_input import SharedEngine, engine_of
-
-CGROUPS = Path("/sys/fs/cgroup")
-
-
-def groups_of(pid):
-    """The cgroup directories made by an engine: their name has its pid."""
-    found = []
-    for root, names, _ in os.walk(CGROUPS):
-        for name in list(names):
-            if re.fullmatch(rf"rollbox-\d+-{pid}-\d+", name):
-                found.append(os.path.join(root, name))
-    return found
+from harness import PYTHON, binaries, caller, descendants, engine_of, groups_of, pidfds, until, wait_gone, wait_unmarked  # noqa: F401
+from test_bad_input import SharedEngine
 
 
 def mounts():
@@ -61,7 +49,7 @@ def test_one_run_leaves_nothing(caller):
     before, mounted = files_of(caller), mounts()
     with caller.start("--", "sh", "-c", "setsid sleep 1000 & echo up; read line") as run:
         assert run.line() == "up"
-        family, engine = run.family(), engine_of(run)
+        family, engine = run.family(), engine_of(run.process.pid)
         run.say()
         assert run.finish()[0] == 0
     wait_gone(family)
@@ -168,18 +156,14 @@ def test_killed_engine_leaves_nothing(caller):
         f"rollbox-marker-{os.getpid()}-leak",
     ) as run:
         assert run.line() == "up"
-        family, engine = run.family(), engine_of(run)
+        family, engine = run.family(), engine_of(run.process.pid)
         os.kill(engine, signal.SIGKILL)
         assert run.finish()[0] == 125
         wait_gone(family, "processes of a killed engine")
         wait_unmarked(f"rollbox-marker-{os.getpid()}-leak")
     assert caller.run("--", "true").exit_code == 0
-    step = threading.Event()
-    for _ in range(300):
-        if not groups_of(engine):
-            break
-        step.wait(0.05)
-    assert groups_of(engine) == [] and files_of(caller) <= before and mounts() <= mounted
+    until(lambda: not groups_of(engine))
+    assert files_of(caller) <= before and mounts() <= mounted
 
 
 def test_killed_client_leaves_nothing(caller):
@@ -187,22 +171,18 @@ def test_killed_client_leaves_nothing(caller):
     before, mounted = files_of(caller), mounts()
     with caller.start("--memory", "64M", "--", "sh", "-c", "echo up; sleep 1000 & sleep 1000") as run:
         assert run.line() == "up"
-        family, engine = run.family(), engine_of(run)
+        family, engine = run.family(), engine_of(run.process.pid)
         run.process.kill()
         wait_gone(family)
-    step = threading.Event()
-    for _ in range(300):
-        if not groups_of(engine):
-            break
-        step.wait(0.05)
-    assert groups_of(engine) == [] and files_of(caller) <= before and mounts() <= mounted
+    until(lambda: not groups_of(engine))
+    assert files_of(caller) <= before and mounts() <= mounted
 
 
 def test_everything_killed_is_swept(caller):
     """Engine and janitor killed together leave groups at most, and the next engine's first run sweeps them."""
     with caller.start("--", "sh", "-c", "echo up; sleep 1000") as run:
         assert run.line() == "up"
-        family, engine = run.family(), engine_of(run)
+        family, engine = run.family(), engine_of(run.process.pid)
         for pid in family:
             if pid != run.process.pid:
                 try:

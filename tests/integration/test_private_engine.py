@@ -19,11 +19,6 @@ def engine_of(run):
     return int(children[0])
 
 
-def groups_of(pid):
-    """Directories of cgroups that an engine made."""
-    return [path for path in Path("/sys/fs/cgroup").glob(f"**/rollbox-*-{pid}-*") if path.is_dir()]
-
-
 def test_engine_shows_nothing_of_the_caller(caller):
     """Its name is its own; arguments and environment of the command are gone, but for what engines are told by."""
     environment = caller.environment(ROLLBOX_KFEAT="", SECRET="from-the-environment")

@@ -9,9 +9,9 @@ import pathlib
 import re
 import sys
 import threading
-import time
 
 import pytest
+from harness import processes, until
 
 import rollbox
 from rollbox import InvalidArgument, Outcome, Policy, iter_many, run_many
@@ -21,21 +21,7 @@ BLOCK = ["sleep", f"86393.{os.getpid()}"]
 
 
 def blocked():
-    count = 0
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                count += (entry / "cmdline").read_bytes() == "\0".join([*BLOCK, ""]).encode()
-            except OSError:
-                pass
-    return count
-
-
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.005)
+    return len(processes(*BLOCK))
 
 
 def test_rows_of_every_kind():

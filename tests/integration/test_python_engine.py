@@ -12,9 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
+from harness import processes, until
 
 import rollbox
 from rollbox import Engine, EngineLost, Policy, Sandbox, default_engine
@@ -24,32 +24,11 @@ BLOCK = ["sleep", MARK]
 """A program that does not end by itself, and that no other run of the tests has."""
 
 
-def processes(*words):
-    """The processes whose argv is `words`."""
-    wanted = b"".join(word.encode() + b"\0" for word in words)
-    found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if (entry / "cmdline").read_bytes() == wanted:
-                    found.append(int(entry.name))
-            except OSError:
-                pass
-    return found
-
-
 def alive(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.005)
 
 
 def lost(engine):

@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 import rollbox
 from rollbox import (AsyncSandbox, Cancelled, CommandNotFound, Engine, EngineLost, InvalidArgument, NotFound, Outcome, Policy, RunFailed, Sandbox)
-from harness import BUILD, DEADLINE, pidfds, wait_gone
+from harness import BUILD, DEADLINE, pidfds, until, wait_gone
 
 PYTHON = ["python3", "-I", "-S", "-c"]
 
@@ -29,13 +28,6 @@ def box():
 
 def names(engine=None):
     return {one["name"] for one in (engine or rollbox.default_engine()).sandboxes()}
-
-
-def until(condition):
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.005)
 
 
 def commands_of(box):
@@ -450,11 +442,16 @@ def test_snapshot_fork_reset(box):
 def test_snapshot_under_a_running_process(box):
     box.spawn("i=0; while :; do i=$((i+1)); echo $i >/tmp/m; mv /tmp/m /tmp/n; done")
     until(lambda: box.exists("/tmp/n"))
-    state = box.snapshot()
-    assert state.live
+    state = box.snapshot(processes="drop")
+    assert state.live and not state.processes
     kid, = box.fork(snapshot=state)
     with kid:
         assert commands_of(kid) == [] and kid.read_file("/tmp/n").strip().isdigit()
+    state = box.snapshot()
+    assert state.live and state.processes
+    kid, = box.fork(snapshot=state)
+    with kid:
+        until(lambda: commands_of(kid)[:1] == commands_of(box)[:1])
 
 
 def test_a_file_written_at_once_after_a_snapshot_is_in_the_next():

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import protocol
 import pytest
-from harness import caller, skip  # noqa: F401
+from harness import caller, skip, until  # noqa: F401
 from test_bad_input import SharedEngine
-from test_engine_review import children, wait_until
+from test_engine_review import children
 
 EXEC, ATTACH, SANDBOX = 12, 13, 14
 VERBS = "CREATE OPEN INSPECT PROCESSES TREE PAUSE RESUME CLOSE LIST SIGNAL RESIZE FILES SNAPSHOT FORK RESET DROP DIFF COMMIT EXPORT".split()
-MORE = "SANDBOX VERB USER INPUT TERMINAL STREAM EXTRA DETACHED IDLE TTL LIFETIME EXEC NUMBER SCOPE NAME SNAPSHOT TO TEXTUAL PATH FORCE".split()
+MORE = "SANDBOX VERB USER INPUT TERMINAL STREAM EXTRA DETACHED IDLE TTL LIFETIME EXEC NUMBER SCOPE NAME SNAPSHOT TO TEXTUAL PATH FORCE CODE STREAM_MOST FILE_MOST ENV_VALUES RULE_NAME RULE_PATTERN BYTES FILES DIGESTS DROPS".split()
 TAGS = {**protocol.TAGS, **{name: number for number, name in enumerate(MORE, len(protocol.TAGS) + 1)}}
 EXHAUSTED = 10
 MANY = 12000
@@ -101,7 +101,7 @@ def drain(client, serials):
 
 def launcher_of(pid):
     """The oldest: what it clones has its name at first."""
-    wait_until(lambda: children(pid, "rollbox-launch"))
+    until(lambda: children(pid, "rollbox-launch"))
     return children(pid, "rollbox-launch")[0]
 
 
@@ -292,7 +292,7 @@ def test_replaced_directory_is_kept_for_other_policies(engine, caller):
         assert client.output(other, "cat", f"{place}/old") == b"old\n"
         assert client.output(other, "ls", str(place)) == b"old\n"
         client.json(client.verb("CLOSE", ("SANDBOX", other)))
-        wait_until(lambda: sorted(path.name for path in place.parent.iterdir() if path.name != "engine") == ["work"])
+        until(lambda: sorted(path.name for path in place.parent.iterdir() if path.name != "engine") == ["work"])
 
 
 def test_stream_that_cannot_be_written(engine, caller):
@@ -309,7 +309,7 @@ def test_stream_that_cannot_be_written(engine, caller):
         client.json(client.verb("COMMIT", ("SANDBOX", name)))
         assert client.output(name, "echo", "well") == b"well\n"
         client.json(client.verb("CLOSE", ("SANDBOX", name)))
-        wait_until(lambda: not children(pid, "rollbox-launch"))
+        until(lambda: not children(pid, "rollbox-launch"))
 
 
 def test_terminal_without_room(caller, engine):
@@ -334,11 +334,11 @@ def test_copy_without_room(caller, engine):
         pid = client.status()["pid"]
         name = client.create(client.prepare())
         running = client.exec(name, "sh", "-c", "echo $$ >/tmp/pid; sleep 1000")
-        wait_until(lambda: client.output(name, "sh", "-c", "cat /tmp/pid 2>/dev/null; true"))
+        until(lambda: client.output(name, "sh", "-c", "cat /tmp/pid 2>/dev/null; true"))
         launcher = launcher_of(pid)
         with standing(launcher):
-            taken = client.verb("SNAPSHOT", ("SANDBOX", name))
-            wait_until(lambda: "T" in {p["state"] for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]})
+            taken = client.verb("SNAPSHOT", ("SANDBOX", name), ("DROPS", 1))
+            until(lambda: "T" in {p["state"] for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]})
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             client.json(client.verb("LIST"))
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, before[1]))
@@ -348,7 +348,13 @@ def test_copy_without_room(caller, engine):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert answer["type"] == protocol.FAILED and answer["ERROR_CODE"] == EXHAUSTED, answer
         assert launcher_of(pid) == launcher
-        assert client.json(client.verb("SNAPSHOT", ("SANDBOX", name)))["live"]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, before[1]))
+        try:
+            answer = client.wait(client.verb("SNAPSHOT", ("SANDBOX", name)))
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        assert answer["type"] == protocol.FAILED and answer["ERROR_CODE"] == EXHAUSTED, answer
+        assert client.json(client.verb("SNAPSHOT", ("SANDBOX", name)))["processes"] >= 1
         client.kill(running)
         assert client.wait(running)["OUTCOME"] == protocol.ERROR
 
@@ -359,15 +365,34 @@ def test_resume_during_a_snapshot(engine):
         pid = client.status()["pid"]
         name = client.create(client.prepare())
         running = client.exec(name, "sh", "-c", "sleep 1000")
-        wait_until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 1)
+        until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 1)
         client.output(name, "touch", "/tmp/file")
         client.json(client.verb("PAUSE", ("SANDBOX", name)))
         states = lambda: {p["state"] for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]}  # noqa: E731
         with standing(launcher_of(pid)):
-            taken = client.verb("SNAPSHOT", ("SANDBOX", name))
+            taken = client.verb("SNAPSHOT", ("SANDBOX", name), ("DROPS", 1))
             client.json(client.verb("RESUME", ("SANDBOX", name)))
             assert states() == {"T"}
         assert client.json(taken)["live"]
-        wait_until(lambda: "T" not in states())
+        until(lambda: "T" not in states())
         client.kill(running)
         assert client.wait(running)["OUTCOME"] == protocol.ERROR
+
+
+@pytest.mark.parametrize("when", ("running", "starting"))
+def test_an_init_that_does_not_answer(engine, when):
+    """Whatever keeps init from it, a time-out ends the command, with all else in the sandbox; its files stay."""
+    with Client(engine.path) as client:
+        name = client.create(client.prepare())
+        client.output(name, "touch", "/tmp/file")
+        if when == "running":
+            running = client.exec(name, "sh", "-c", "echo ready; sleep 1000", more=(("TIMEOUT", 1000),))
+            until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 2)
+            os.kill(client.init_of(name), signal.SIGSTOP)
+            answer = client.wait(running)
+            assert (answer["OUTCOME"], answer["STDOUT"]) == (protocol.TIMEOUT, b"ready\n")
+        else:
+            os.kill(client.init_of(name), signal.SIGSTOP)
+            answer = client.wait(client.exec(name, "true"))
+            assert answer["OUTCOME"] == protocol.ERROR and b"has not answered" in answer["ERROR_MESSAGE"], answer
+        assert client.output(name, "ls", "/tmp") == b"file\n"

@@ -2,22 +2,11 @@
 """Hostile guests in sandboxes that live: against init, out of a command's tree, against commands beside them, against what is kept of their files."""
 
 import os
-import time
 
 import pytest
-from harness import guest
+from harness import guest, until
 
 from rollbox import Outcome, Policy, ResourceExhausted, Sandbox
-
-DEADLINE_S = 60
-
-
-def until(condition):
-    """Asks until it is so: for what nobody tells of."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "it never came to be"
-        time.sleep(0.01)
 
 
 @pytest.fixture

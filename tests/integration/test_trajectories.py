@@ -715,7 +715,7 @@ def test_verify_is_equal_for_a_seeded_session(caller):
         call("exec", box, "--", "nothing-of-that-name", status=127)
         call("reset", box)
         call("exec", "-d", box, "--", "sleep", "1000")
-        call("fork", box)
+        call("fork", "--drop-processes", box)
         call("rm", box)
     assert caller.rollbox("verify", home / "a.jsonl").returncode == 125, "the value of A was not recorded"
     seen = verdict(caller, "--env", "A=b", home / "a.jsonl", status=0)
@@ -831,6 +831,21 @@ def test_what_cannot_be_replayed_is_refused_by_name(tmp_path, what, words):
         what(box)
     done = subprocess.run([binaries() / "rollbox", "replay", "-o", tmp_path / "b.jsonl", tmp_path / "a.jsonl"], capture_output=True)
     assert done.returncode == 125 and words in done.stderr and b"step 2 cannot be replayed" in done.stderr, done
+
+
+def test_an_upload_is_replayed_by_its_name_and_mode(caller):
+    """Into a directory a file goes by its own name, which the replay has to give it again."""
+    home = caller.directory()
+    caller.write(home / "up", "uploaded")
+    with shared_engine(caller) as call:
+        box = call("create", "--record", home / "a.jsonl")
+        call("exec", box, "--", "mkdir", "/tmp/d")
+        call("cp", home / "up", f"{box}:/tmp/d")
+        call("cp", home / "up", f"{box}:/tmp/other")
+        listed = call("exec", box, "--", "sh", "-c", "cd /tmp; stat -c '%n %a %s' d/* other; cat d/up other")
+        assert "d/up " in listed and listed.endswith("uploadeduploaded")
+        call("rm", box)
+    assert verdict(caller, home / "a.jsonl", status=0)["verdict"] == "equal"
 
 
 def test_commits_are_not_replayed(tmp_path):

@@ -148,7 +148,7 @@ static void connect_pair(struct pair *pair) {
     int sockets[2];
 
     socket_pair(sockets);
-    ASSERT_OK(connection_new(sockets[0], 77, -EBADF, "test", &pair->engine, &error));
+    ASSERT_OK(handle_new(sockets[0], 77, -EBADF, "test", &pair->engine, &error));
     pair->server = sockets[1];
 }
 

@@ -29,6 +29,8 @@ struct fake {
     int socket;
     pthread_t thread;
     const char *answer;                 /* the text of TEXT; NULL: FAILED with the next three */
+    int fds[2];                         /* that come with it */
+    size_t n_fds;
     enum rollbox_error_code code;
     int error_number;
     bool silent;                        /* commands get no result */
@@ -44,7 +46,7 @@ static void describe(struct buf *to, const struct wire_message *message) {
         { TAG_STDIN, "stdin", true }, { TAG_INPUT, "input", true }, { TAG_TERMINAL, "terminal", true }, { TAG_STREAM, "stream", true }, { TAG_EXTRA, "extra", true },
         { TAG_DETACHED, "detached", true }, { TAG_IDLE, "idle", true }, { TAG_TTL, "ttl", true }, { TAG_LIFETIME, "lifetime", true }, { TAG_EXEC, "exec", false },
         { TAG_NUMBER, "number", true }, { TAG_SCOPE, "scope", true }, { TAG_NAME, "name", false }, { TAG_SNAPSHOT, "snapshot", false }, { TAG_TO, "to", false },
-        { TAG_TEXTUAL, "textual", true }, { TAG_PATH, "path", false }, { TAG_FORCE, "force", true }, { TAG_TARGET, "target", true }, { TAG_OUTCOME, "outcome", true },
+        { TAG_TEXTUAL, "textual", true }, { TAG_PATH, "path", false }, { TAG_FORCE, "force", true }, { TAG_DROPS, "drops", true }, { TAG_TARGET, "target", true }, { TAG_OUTCOME, "outcome", true },
         { TAG_FILE_PATH, "file", false }, { TAG_FILE_MODE, "mode", true }, { TAG_FILE_DATA, "data", false },
     };
     struct wire_field field;
@@ -71,6 +73,8 @@ static void describe(struct buf *to, const struct wire_message *message) {
 static void reply(struct fake *fake, const struct wire_message *message) {
     auto_buf struct buf to = BUF_INIT;
     uint64_t serial = message->header.serial;
+    const int *fds = NULL;
+    size_t n_fds = 0;
 
     switch ((enum protocol_type)message->header.type) {
     case PROTOCOL_HELLO:
@@ -89,6 +93,8 @@ static void reply(struct fake *fake, const struct wire_message *message) {
         if (fake->answer) {
             wire_begin(&to, PROTOCOL_TEXT, serial);
             wire_add_text(&to, TAG_TEXT_DATA, fake->answer);
+            fds = fake->fds;
+            n_fds = fake->n_fds;
         } else {
             wire_begin(&to, PROTOCOL_FAILED, serial);
             wire_add_u64(&to, TAG_ERROR_CODE, fake->code);
@@ -109,7 +115,7 @@ static void reply(struct fake *fake, const struct wire_message *message) {
     case PROTOCOL_FAILED:
         return;
     }
-    int r = wire_send(fake->socket, &to, NULL, 0);
+    int r = wire_send(fake->socket, &to, fds, n_fds);
     if (r != -EPIPE)
         ASSERT_OK(r);
 }
@@ -141,7 +147,7 @@ static void fake_open(struct fake *fake) {
     *fake = (struct fake){ .answer = "{}", .lock = PTHREAD_MUTEX_INITIALIZER, .log = BUF_INIT };
     ASSERT_CALL(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets));
     ASSERT_CALL(fcntl(sockets[0], F_SETFL, O_NONBLOCK));
-    ASSERT_OK(connection_new(sockets[0], 77, -EBADF, "test", &fake->engine, &error));
+    ASSERT_OK(handle_new(sockets[0], 77, -EBADF, "test", &fake->engine, &error));
     fake->plan = (struct rollbox_plan){ .engine = fake->engine, .id = 5, .isolation = isolation };
     fake->socket = sockets[1];
     ASSERT_EQ(pthread_create(&fake->thread, NULL, serve, fake), 0);
@@ -487,7 +493,7 @@ TEST(a_forked_child_cannot_use_a_sandbox) {
 
         ASSERT_EQ(rollbox_exec(box, &options, &run, &error), -ECHILD);
         ASSERT_EQ(rollbox_pause(box, &error), -ECHILD);
-        ASSERT_EQ(rollbox_snapshot(box, NULL, &json, &error), -ECHILD);
+        ASSERT_EQ(rollbox_snapshot(box, NULL, NULL, &json, &error), -ECHILD);
         ASSERT_EQ(rollbox_sandbox_list(fake.engine, &json, &error), -ECHILD);
         ASSERT_EQ(rollbox_sandbox_close(box, &error), -ECHILD);
         _exit(0);
@@ -503,27 +509,28 @@ TEST(a_forked_child_cannot_use_a_sandbox) {
 
 TEST(states_say_what_they_are_about) {
     auto_free char *snapshot = NULL, *diff = NULL, *commit = NULL;
+    const struct rollbox_state_options drop = { .size = sizeof drop, .processes = ROLLBOX_PROCESSES_DROP };
     struct rollbox_sandbox *forks[2] = { NULL, NULL };
     struct fake fake;
 
     fake_open(&fake);
     struct rollbox_sandbox *box = open_box(&fake);
-    ASSERT_OK(rollbox_snapshot(box, "base", &snapshot, NULL));
+    ASSERT_OK(rollbox_snapshot(box, "base", NULL, &snapshot, NULL));
     fake.answer = "{\"sandboxes\": [\"one\", \"two\"]}";
-    ASSERT_OK(rollbox_fork(box, "s1", 2, forks, NULL));
+    ASSERT_OK(rollbox_fork(box, "s1", 2, NULL, forks, NULL));
     ASSERT_STR_EQ(rollbox_sandbox_name(forks[0]), "one");
     ASSERT_STR_EQ(rollbox_sandbox_name(forks[1]), "two");
     ASSERT_STR_EQ(forks[1]->isolation, "{\"told\":true}");
     fake.answer = "{}";
-    ASSERT_OK(rollbox_reset(box, NULL, NULL));
-    ASSERT_OK(rollbox_reset(box, "s1", NULL));
+    ASSERT_OK(rollbox_reset(box, NULL, NULL, NULL));
+    ASSERT_OK(rollbox_reset(box, "s1", &drop, NULL));
     ASSERT_OK(rollbox_snapshot_drop(box, "s1", NULL));
     ASSERT_OK(rollbox_diff(box, "s1", "s2", true, &diff, NULL));
     ASSERT_OK(rollbox_commit(box, "/srv/data", true, &commit, NULL));
     rollbox_sandbox_free(forks[0]);
     rollbox_sandbox_free(forks[1]);
     rollbox_sandbox_free(box);
-    expect_said(&fake, OPENED "14 verb=13 sandbox=box name=base\n14 verb=14 sandbox=box snapshot=s1 number=2\n14 verb=15 sandbox=box\n14 verb=15 sandbox=box snapshot=s1\n"
+    expect_said(&fake, OPENED "14 verb=13 sandbox=box name=base\n14 verb=14 sandbox=box snapshot=s1 number=2\n14 verb=15 sandbox=box\n14 verb=15 sandbox=box snapshot=s1 drops=1\n"
                               "14 verb=16 sandbox=box snapshot=s1\n14 verb=17 sandbox=box snapshot=s1 to=s2 textual=1\n14 verb=18 sandbox=box path=/srv/data force=1\n");
 }
 
@@ -535,16 +542,58 @@ TEST(states_that_cannot_be_are_refused) {
 
     fake_open(&fake);
     struct rollbox_sandbox *box = open_box(&fake);
-    ASSERT_EQ(rollbox_snapshot(box, "a b", &json, &error), -EINVAL);
-    ASSERT_EQ(rollbox_fork(box, NULL, 0, &fork_of, &error), -EINVAL);
-    ASSERT_EQ(rollbox_fork(box, NULL, 1000000, &fork_of, &error), -EINVAL);
-    ASSERT_EQ(rollbox_reset(box, "", &error), -EINVAL);
+    ASSERT_EQ(rollbox_snapshot(box, "a b", NULL, &json, &error), -EINVAL);
+    ASSERT_EQ(rollbox_fork(box, NULL, 0, NULL, &fork_of, &error), -EINVAL);
+    ASSERT_EQ(rollbox_fork(box, NULL, 1000000, NULL, &fork_of, &error), -EINVAL);
+    ASSERT_EQ(rollbox_reset(box, "", NULL, &error), -EINVAL);
     ASSERT_EQ(rollbox_snapshot_drop(box, NULL, &error), -EINVAL);
     ASSERT_EQ(rollbox_diff(box, "s1", "..//", false, &json, &error), -EINVAL);
     ASSERT_EQ(rollbox_commit(box, "relative", false, &json, &error), -EINVAL);
     ASSERT_EQ(rollbox_export(box, NULL, "", &error), -EINVAL);
     rollbox_sandbox_free(box);
     expect_said(&fake, OPENED);
+}
+
+TEST(what_is_claimed_comes_by_its_place) {
+    int ends[2], claimed[ROLLBOX_CLAIM_FDS];
+    char byte = 0;
+    struct fake fake;
+
+    ASSERT_CALL(pipe(ends));
+    fake_open(&fake);
+    struct rollbox_sandbox *box = open_box(&fake);
+    fake.answer = "{\"fds\": [{\"slot\": 0, \"mode\": \"w\"}, {\"slot\": 10, \"mode\": \"r\"}]}";
+    fake.fds[0] = ends[1];
+    fake.fds[1] = ends[0];
+    fake.n_fds = 2;
+    ASSERT_OK(rollbox_claim(box, "a", 0x401, claimed, NULL));
+    for (size_t i = 0; i < ARRAY_SIZE(claimed); i++)
+        ASSERT_EQ(claimed[i] >= 0, i == 0 || i == 10);
+    ASSERT_EQ(write(claimed[0], "x", 1), 1);
+    ASSERT_EQ(read(claimed[10], &byte, 1), 1);
+    ASSERT_EQ(byte, 'x');
+    rollbox_sandbox_free(box);
+    expect_said(&fake, OPENED "14 verb=22 sandbox=box exec=a number=1025\n");
+}
+
+TEST(what_is_claimed_must_be_what_came) {
+    static const char *const answers[] = { "{}", "{\"fds\": [{\"slot\": 11}]}", "{\"fds\": [{\"slot\": -1}]}", "{\"fds\": []}", "{\"fds\": [{\"slot\": 1}, {\"slot\": 1}]}", "[" };
+    int claimed[ROLLBOX_CLAIM_FDS];
+    struct rollbox_error error;
+    struct fake fake;
+
+    fake_open(&fake);
+    struct rollbox_sandbox *box = open_box(&fake);
+    fake.fds[0] = fake.fds[1] = STDIN_FILENO;
+    for (size_t i = 0; i < ARRAY_SIZE(answers); i++) {
+        fake.answer = answers[i];
+        fake.n_fds = i == 4 ? 2 : 1;
+        ASSERT_EQ(rollbox_claim(box, "a", 1, claimed, &error), -EPROTO);
+    }
+    ASSERT_EQ(rollbox_claim(box, "", 1, claimed, &error), -EINVAL);
+    rollbox_sandbox_free(box);
+    fake_close(&fake);
+    buf_done(&fake.log);
 }
 
 TEST(forks_are_all_or_none) {
@@ -557,7 +606,7 @@ TEST(forks_are_all_or_none) {
     struct rollbox_sandbox *box = open_box(&fake);
     for (size_t i = 0; i < ARRAY_SIZE(answers); i++) {
         fake.answer = answers[i];
-        ASSERT_EQ(rollbox_fork(box, NULL, 2, forks, &error), -EPROTO);
+        ASSERT_EQ(rollbox_fork(box, NULL, 2, NULL, forks, &error), -EPROTO);
         ASSERT_EQ(error.code, ROLLBOX_ERR_PROTOCOL);
     }
     rollbox_sandbox_free(box);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Capturing: what is read of /proc, and what is refused, each on a process of this test's own. */
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,29 +38,8 @@ TEST(map_lines) {
     ASSERT_EQ(map_line_parse(cut, &map), -EBADMSG);
 }
 
-/* What instruments a program gives it terabytes of mappings, which nobody captures. */
-#if !defined(__SANITIZE_ADDRESS__)
-
-/* The harness shares memory with its cases, which could not be captured. */
-static void leave_harness(void) {
-    FILE *maps = fopen("/proc/self/maps", "r");
-    char lines[64][512];
-    size_t n = 0;
-
-    while (maps && n < 64 && fgets(lines[n], sizeof lines[n], maps)) {
-        struct map_line map;
-
-        lines[n][strcspn(lines[n], "\n")] = '\0';
-        n += map_line_parse(lines[n], &map) == 0 && map.is_shared;
-    }
-    if (maps)
-        fclose(maps);
-    for (size_t i = 0; i < n; i++)
-        munmap((void *)(uintptr_t)strtoull(lines[i], NULL, 16), strtoull(strchr(lines[i], '-') + 1, NULL, 16) - strtoull(lines[i], NULL, 16));
-}
-
-/* A child that has done what the case is about and waits in read(2), as what is captured does. */
-static pid_t waiting(void (*prepare)(void), int *ret_end) {
+/* An "init" of this test's own with a shell and what that starts, which is of another program than this and so is captured. */
+static pid_t sandbox(const char *script, int *ret_end) {
     int ready[2], input[2];
     char byte;
 
@@ -71,13 +49,17 @@ static pid_t waiting(void (*prepare)(void), int *ret_end) {
     ASSERT_TRUE(pid >= 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        leave_harness();
-        if (prepare)
-            prepare();
-        if (dup2(input[0], 3) < 0 || dup2(ready[1], 4) < 0 || syscall(SYS_close_range, 5, ~0u, 0) < 0 || write(4, "", 1) != 1)
+        if (fork() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (dup2(input[0], 0) < 0 || dup2(ready[1], 1) < 0 || dup2(ready[1], 2) < 0 || syscall(SYS_close_range, 3, ~0u, 0) < 0 || setsid() < 0)
+                _exit(1);
+            execl("/bin/sh", "sh", "-c", script, (char *)NULL);
             _exit(1);
-        syscall(SYS_read, 3, &byte, 1);
-        _exit(7);
+        }
+        close(input[1]);
+        int status = 0;
+        (void)wait(&status);
+        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
     }
     close(input[0]);
     close(ready[1]);
@@ -85,12 +67,6 @@ static pid_t waiting(void (*prepare)(void), int *ret_end) {
     close(ready[0]);
     *ret_end = input[1];
     return pid;
-}
-
-static int capture(pid_t pid, uint64_t most, int fd, struct rollbox_error *error) {
-    struct capture_options options = { .pid = pid, .call = SYS_read, .highest_fd = 4, .most_bytes = most };
-
-    return capture_process(&options, fd, error);
 }
 
 static int ended(pid_t pid, int end) {
@@ -101,32 +77,42 @@ static int ended(pid_t pid, int end) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* It goes on as if nothing had been, and the image says what it was. */
+/* The processes go on as if nothing had been, and the image says what they were. */
 TEST(captured_and_goes_on) {
     struct rollbox_error error = { 0 };
+    struct capture *done = NULL;
     struct stat st;
     int end, fd = memfd_create("image", 0);
     static _Alignas(64) char whole[64 << 20];
+    pid_t pid = sandbox("(sleep 1000 & echo $!; exec >&- 2>&-; wait) & echo ready; read x; kill $!; exit 7", &end);
+    struct stat outside;
 
-    pid_t pid = waiting(NULL, &end);
-    int r = capture(pid, 32 << 20, fd, &error);
+    ASSERT_OK(fstat(end, &outside));
+    uint64_t externals[] = { outside.st_ino };
+    struct capture_options options = { .init = pid, .externals = externals, .n_externals = 1, .most_bytes = 32 << 20 };
+    int r = capture_begin(&options, fd, &done, &error);
     if (r == -EPERM || r == -EACCES)
         SKIP("ptrace", "this process may not trace its children here");
     if (r < 0)
         FAIL("%s", error.message);
+    struct capture_summary summary = capture_summary(done);
+    ASSERT_TRUE(summary.processes >= 2 && summary.threads == summary.processes);
+    capture_end(done);
     ASSERT_OK(fstat(fd, &st));
     ASSERT_TRUE(st.st_size > (off_t)sizeof(struct image) && st.st_size < (off_t)sizeof whole);
     ASSERT_EQ(pread(fd, whole, (size_t)st.st_size, 0), st.st_size);
     const struct image *image = (const void *)(whole + st.st_size - sizeof *image);
     ASSERT_EQ(image->magic, IMAGE_MAGIC);
     ASSERT_EQ(image->length, st.st_size);
-    ASSERT_EQ(image->process.pid, pid);
-    ASSERT_EQ(image->process.registers.rax, SYS_read);
-    ASSERT_EQ(image->process.registers.rdi, 3);
-    ASSERT_TRUE(image->n_areas > 5 && image->n_runs > 0);
-    const struct image_area *areas = image_at(whole, image->areas, struct image_area);
+    ASSERT_EQ(image->processes.n, summary.processes);
+    ASSERT_EQ(image->n_externals, 1);
+    const struct image_process *first = image_table(image, whole, processes, struct image_process);
+    ASSERT_EQ(first->session, first->pid);
+    ASSERT_EQ(first->parent, 0);
+    ASSERT_EQ(first[1].parent, 1);
+    const struct image_area *areas = image_table(image, whole, areas, struct image_area) + first->areas.first;
     unsigned stacks = 0, vdsos = 0;
-    for (uint64_t i = 0; i < image->n_areas; i++) {
+    for (uint32_t i = 0; i < first->areas.n; i++) {
         ASSERT_TRUE(areas[i].start < areas[i].end && (!i || areas[i].start >= areas[i - 1].end));
         stacks += areas[i].kind == IMAGE_STACK;
         vdsos += areas[i].kind == IMAGE_VDSO;
@@ -137,82 +123,22 @@ TEST(captured_and_goes_on) {
     close(fd);
 }
 
-static void refused(void (*prepare)(void), uint64_t most, const char *why) {
+TEST(refused_by_name) {
     struct rollbox_error error = { 0 };
+    struct capture *done = NULL;
     int end, fd = memfd_create("image", 0);
-    pid_t pid = waiting(prepare, &end);
+    pid_t pid = sandbox("echo ready; read x; exit 7", &end);
+    struct capture_options options = { .init = pid, .most_bytes = 4096 };
+    int r = capture_begin(&options, fd, &done, &error);
 
-    int r = capture(pid, most, fd, &error);
     if (r == -EPERM || r == -EACCES)
         SKIP("ptrace", "this process may not trace its children here");
-    ASSERT_TRUE(r < 0);
-    if (!strstr(error.message, why))
+    ASSERT_TRUE(r < 0 && !done);
+    if (!strstr(error.message, "more than 4096 bytes"))
         FAIL("%s", error.message);
-    (void)kill(pid, SIGKILL);
-    ASSERT_EQ(ended(pid, end), -1);
+    options.most_bytes = 32 << 20;
+    options.is_command = true;
+    options.call = SYS_write;
+    ASSERT_EQ(ended(pid, end), 7);
     close(fd);
 }
-
-static void *sleeping(void *unused) {
-    pause();
-    return unused;
-}
-
-static void with_thread(void) {
-    pthread_t thread;
-
-    pthread_create(&thread, NULL, sleeping, NULL);
-}
-
-static void with_shared_memory(void) {
-    (void)!mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-}
-
-static void with_child(void) {
-    if (fork() == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        for (;;)
-            pause();
-    }
-}
-
-static void with_signal(void) {
-    sigset_t set;
-
-    sigemptyset(&set);
-    sigaddset(&set, SIGUSR1);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    raise(SIGUSR1);
-}
-
-static void with_timer(void) {
-    struct sigevent none = { .sigev_notify = SIGEV_NONE };
-    timer_t timer;
-
-    timer_create(CLOCK_MONOTONIC, &none, &timer);
-}
-
-static void with_low_memory(void) {
-    (void)!mmap((void *)0x200000, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-}
-
-static void with_reservation(void) {
-    (void)!mmap(NULL, 2ull << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-}
-
-static void with_much(void) {
-    memset(mmap(NULL, 8 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 8 << 20);
-}
-
-TEST(refused_by_name) {
-    refused(with_thread, 32 << 20, "2 threads");
-    refused(with_shared_memory, 32 << 20, "shares writable memory");
-    refused(with_child, 32 << 20, "children");
-    refused(with_signal, 32 << 20, "signals are pending");
-    refused(with_timer, 32 << 20, "timers");
-    refused(with_low_memory, 32 << 20, "memory at 0x200000");
-    refused(with_reservation, 32 << 20, "mapping of 2147483648 bytes");
-    refused(with_much, 4 << 20, "more than 4194304 bytes");
-}
-
-#endif

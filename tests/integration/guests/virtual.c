@@ -9,6 +9,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -549,11 +550,114 @@ static int spinner(void) {
     return is_served();
 }
 
+/* A process executes while init cuts waits of its threads short, and one of these, dead, has a tracer that does not look: until it does, the execve holds what a tracer that comes, as init then, has to wait for. */
+static struct { volatile pid_t thread; volatile bool has_tracer; } *shared;
+static int never_ready[2];
+
+static void *be_traced(void *unused) {
+    shared->thread = (pid_t)syscall(SYS_gettid);
+    for (;;)
+        pause();
+    return unused;
+}
+
+static void *wait_briefly(void *unused) {
+    struct pollfd polled = { never_ready[0], POLLIN, 0 };
+
+    for (;;)
+        poll(&polled, 1, 1);
+    return unused;
+}
+
+static void ask_often(int n) {
+    for (int i = 0; i < n; i++)
+        (void)ms_of(CLOCK_MONOTONIC, false);
+}
+
+static void *ask_for_ever(void *unused) {
+    for (;;)
+        ask_often(1);
+    return unused;
+}
+
+static void execute_among_threads(int round, const char *script) {
+    pthread_t thread;
+
+    pthread_create(&thread, NULL, be_traced, NULL);
+    while (!shared->has_tracer)
+        sched_yield();
+    for (int i = 0; i < 8; i++)
+        pthread_create(&thread, NULL, wait_briefly, NULL);
+    pthread_create(&thread, NULL, ask_for_ever, NULL);
+    ask_often(20000 + round % 10 * 1000);
+    execl(script, script, NULL);
+    _exit(1);
+}
+
+static int exec_race(void) {
+    char name[2][32], last[] = "/bin/true";
+    int status;
+
+    shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    /* Scripts of scripts: an execve that takes its time. */
+    strcpy(name[0], last);
+    for (int i = 0; i < 4; i++) {
+        snprintf(name[(i + 1) % 2], sizeof name[0], "/tmp/script-%d", i);
+        int fd = open(name[(i + 1) % 2], O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
+        dprintf(fd, "#!%s\n", name[i % 2]);
+        close(fd);
+    }
+    if (pipe(never_ready) < 0)
+        return 2;
+    for (int round = 0; round < 150; round++) {
+        siginfo_t ended = { 0 };
+
+        shared->thread = shared->has_tracer = 0;
+        pid_t pid = fork();
+        if (pid == 0)
+            execute_among_threads(round, name[0]);
+        while (!shared->thread)
+            sched_yield();
+        if (ptrace(PTRACE_SEIZE, shared->thread, NULL, NULL) < 0)
+            return 3;
+        shared->has_tracer = true;
+        for (int i = 0; i < 100000 && !ended.si_pid; i++) {
+            waitid(P_PID, (id_t)shared->thread, &ended, WEXITED | WNOHANG | WNOWAIT | __WALL);
+            ask_often(10);
+        }
+        syscall(SYS_clock_gettime, CLOCK_REALTIME, &(struct timespec){ 0 });    /* of init, if it is there */
+        kill(pid, SIGKILL);
+        waitpid(shared->thread, &status, __WALL);
+        waitpid(pid, &status, 0);
+    }
+    return is_served();
+}
+
+/* What the kernel tells of an epoll that watches a thousand files is long, and told for each timer in the table, twice. */
+static int dear_descriptor(void) {
+    struct itimerspec each = { { 0, 0 }, { 1, 0 } };
+    struct epoll_event event = { .events = EPOLLIN };
+    int epoll = epoll_create1(EPOLL_CLOEXEC), ends[2];
+
+    if (pipe(ends) < 0)
+        return 2;
+    for (int i = 0; i < 250; i++)
+        if (timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC) < 0)
+            return 3;
+    for (int i = 0; i < 3000; i++)
+        epoll_ctl(epoll, EPOLL_CTL_ADD, dup(ends[0]), &event);
+    for (int i = 0; i < 50; i++)
+        if (syscall(SYS_timerfd_settime, epoll, 0, &each, NULL) != -1 || errno != EINVAL)
+            return 4;
+    return is_served();
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     static const struct { const char *name; int (*run)(void); } all[] = {
         { "waits", waits_main }, { "timers", timers_main }, { "early", early_main }, { "clocks", clocks_main }, { "order", order_main }, { "same-time", same_time_main }, { "served", is_served },
-        { "lying-page", lying_page }, { "sealed-page", sealed_page }, { "bad-times", bad_times }, { "crowd", crowd }, { "storm", storm }, { "traced", traced }, { "many-timers", many_timers }, { "spinner", spinner },
+        { "lying-page", lying_page }, { "sealed-page", sealed_page }, { "bad-times", bad_times }, { "crowd", crowd }, { "storm", storm }, { "traced", traced }, { "many-timers", many_timers }, { "spinner", spinner }, { "exec-race", exec_race },
+        { "dear-descriptor", dear_descriptor },
     };
 
     start_ms = ms_of(CLOCK_MONOTONIC, false);

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Capturing the processes of a session.
+ *
+ * ptrace blocks, and what it looks at is hostile; so a child of the engine does it (src/snapshot), the capturer. It stops every process, writes the image, tells how that went, and holds them until our end of its socket
+ * closes: meanwhile the files are copied (state.c), and both are of one moment. Should it be killed, or we, the kernel lets all of them go on.
+ *
+ * Commands and pipes are noted before, for the image has them by what we call them; which of the commands were still there when everything stood, the image tells.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/capturer.h"
+#include "engine/session.h"
+#include "sys/proc.h"
+#include "sys/syscalls.h"
+
+#define CAPTURE_SECONDS 20      /* they stand still meanwhile */
+#define MAX_PIPES (FD_MESSAGE_MAX_FDS - 1)      /* one message brings them all */
+#define HINT "; processes=\"drop\" (--drop-processes) takes the files alone"
+
+struct capturing {
+    struct engine *engine;
+    struct work *work;          /* NULL: it is over, and they are being let go: */
+    struct session *session;
+    struct live *live;
+    int socket, pidfd;
+    struct loop_source source;
+    struct loop_timer deadline;
+    bool captured;
+};
+
+/* ---- what is noted ------------------------------------------------------------------------------------------------------ */
+
+static void add_pipe(struct live *live, uint64_t inode, int command, unsigned slot, bool is_written) {
+    live->pipes[live->n_pipes++] = (struct live_pipe){ .inode = inode, .command = command, .slot = slot, .is_written = is_written };
+}
+
+static int note_command(struct live *live, struct run *run) {
+    struct live_command *command = &live->commands[live->n_commands];
+    size_t prefix = sizeof run->session->number;
+    int index = (int)live->n_commands;
+    struct stat st;
+
+    command->description = exec_describe(run);
+    if (!command->description)
+        return -ENOMEM;
+    live->n_commands++;
+    if (run->operation_length > prefix) {
+        command->operation_length = run->operation_length - prefix;
+        memcpy(command->operation, run->operation + prefix, command->operation_length);
+    }
+    command->pid = run->main_pid;
+    command->output_limit = run->output_limit;
+    if (run->timeout_ms > 0)
+        command->timeout_ms = MAX(run->timeout_ms - (clock_now_ns() - run->started_ns) / 1000000, (int64_t)1);
+    for (unsigned i = 0; i < ARRAY_SIZE(run->outputs); i++)
+        if (run->outputs[i].fd >= 0 && fstat(run->outputs[i].fd, &st) == 0)
+            add_pipe(live, st.st_ino, index, i + 1, true);
+    for (unsigned i = 0; i < ARRAY_SIZE(run->pipes); i++)
+        if (run->pipes[i].inode)
+            add_pipe(live, run->pipes[i].inode, index, i, run->pipes[i].is_written);
+    return 0;
+}
+
+static int note(struct session *session, struct live *live) {
+    uint64_t sinks[MAX_PIPES];
+    size_t n_sinks = sink_inodes(session->engine, session->number, sinks, ARRAY_SIZE(sinks)), n_runs = 0;
+
+    list_for_each(node, &session->runs)
+        n_runs++;
+    live->commands = calloc(n_runs + 1, sizeof *live->commands);
+    live->pipes = calloc(n_runs * (ARRAY_SIZE(((struct run *)0)->pipes) + 2) + n_sinks + session->n_strays + 1, sizeof *live->pipes);
+    if (!live->commands || !live->pipes)
+        return -ENOMEM;
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->state == RUN_RUNNING && run->exec && note_command(live, run) < 0)
+            return -ENOMEM;
+    }
+    for (size_t i = 0; i < n_sinks; i++)
+        add_pipe(live, sinks[i], -1, 1, true);
+    for (size_t i = 0; i < session->n_strays; i++)
+        add_pipe(live, session->strays[i].inode, -1, session->strays[i].is_written, session->strays[i].is_written);
+    return 0;
+}
+
+/* Those that ended before everything stood are none of the image's; what they left has their pipes. */
+static void keep_mains(struct live *live, const struct verdict *verdict) {
+    size_t n = 0;
+
+    for (size_t i = 0; i < live->n_commands; i++) {
+        bool is_there = false;
+
+        for (size_t k = 0; k < verdict->n_mains && k < ARRAY_SIZE(verdict->mains); k++)
+            is_there |= (pid_t)verdict->mains[k] == live->commands[i].pid;
+        for (size_t k = 0; k < live->n_pipes; k++)
+            if (live->pipes[k].command == (int)i)
+                live->pipes[k].command = is_there ? (int)n : -1;
+        if (is_there)
+            live->commands[n++] = live->commands[i];
+        else
+            free(live->commands[i].description);
+    }
+    live->n_commands = n;
+}
+
+/* ---- the engine's side -------------------------------------------------------------------------------------------------- */
+
+/* It is reaped as all children are (serve.c). */
+static void dismiss(struct capturing *capturing) {
+    loop_remove(capturing->engine->loop, &capturing->source);
+    loop_timer_clear(capturing->engine->loop, &capturing->deadline);
+    close_fd(&capturing->socket);
+    /* One that is not done yet would find that out late. */
+    if (!capturing->captured && capturing->pidfd >= 0)
+        sys_pidfd_send_signal(capturing->pidfd, SIGKILL, NULL, 0);
+    capturing->live = live_put(capturing->live);
+}
+
+struct capturing *capturing_free(struct capturing *capturing) {
+    if (!capturing)
+        return NULL;
+    dismiss(capturing);
+    close_fd(&capturing->pidfd);
+    free(capturing);
+    return NULL;
+}
+
+static void on_gone(struct loop_source *source, uint32_t events) {
+    struct capturing *capturing = container_of(source, struct capturing, source);
+    struct session *session = capturing->session;
+
+    (void)events;
+    session->releasing = capturing_free(capturing);
+    state_released(session);
+}
+
+void capturing_release(struct capturing *take_capturing) {
+    struct session *session = take_capturing->work->session;
+
+    dismiss(take_capturing);
+    take_capturing->work = NULL;
+    take_capturing->session = session;
+    if (loop_add(session->engine->loop, &take_capturing->source, take_capturing->pidfd, EPOLLIN, on_gone) < 0)
+        capturing_free(take_capturing);
+    else
+        session->releasing = take_capturing;
+}
+
+static void fail(struct capturing *capturing, const struct rollbox_error *error) {
+    struct rollbox_error hinted = *error;
+    size_t length = strnlen(hinted.message, sizeof hinted.message - 1);
+
+    if (length + sizeof HINT <= sizeof hinted.message)
+        memcpy(hinted.message + length, HINT, sizeof HINT);
+    state_captured(capturing->work, NULL, &hinted);
+}
+
+static void on_verdict(struct loop_source *source, uint32_t events) {
+    struct capturing *capturing = container_of(source, struct capturing, source);
+    static struct verdict verdict;
+    struct rollbox_error error;
+    ssize_t n = recv(capturing->socket, &verdict, sizeof verdict, MSG_DONTWAIT);
+
+    (void)events;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n != sizeof verdict || capturing->captured) {
+        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that captured the sandbox was killed from outside; nothing was changed");
+        fail(capturing, &error);
+        return;
+    }
+    verdict.error.message[sizeof verdict.error.message - 1] = verdict.error.stage[sizeof verdict.error.stage - 1] = '\0';
+    if (verdict.error.code) {
+        fail(capturing, &verdict.error);
+        return;
+    }
+    if (fcntl(capturing->live->image, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0) {
+        error_set(&error, ROLLBOX_ERR_INTERNAL, errno, "snapshot", "the image cannot be sealed: %s", strerror(errno));
+        fail(capturing, &error);
+        return;
+    }
+    struct live *live = TAKE_PTR(capturing->live);
+    live->processes = verdict.processes;
+    live->bytes = verdict.bytes;
+    keep_mains(live, &verdict);
+    capturing->captured = true;
+    state_captured(capturing->work, live, NULL);
+}
+
+static void on_deadline(struct loop_timer *timer) {
+    struct capturing *capturing = container_of(timer, struct capturing, deadline);
+    struct rollbox_error error;
+
+    if (capturing->captured)
+        return;                 /* copies have a time of their own */
+    error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ETIMEDOUT, "snapshot", "the processes of the sandbox were not captured within %d seconds", CAPTURE_SECONDS);
+    fail(capturing, &error);
+}
+
+/* Of what the sandbox may have, what the host has room for. */
+static uint64_t most_bytes(const struct session *session) {
+    uint64_t limit = session->program->policy->max_memory_bytes, available;
+
+    if (!limit)
+        limit = UINT64_MAX;
+    return proc_memory_available(&available, NULL) == 0 ? MIN(limit, available) : limit;
+}
+
+int capturing_start(struct work *work, struct rollbox_error *error) {
+    struct session *session = work->session;
+    struct engine *engine = session->engine;
+    struct capturing *capturing = calloc(1, sizeof *capturing);
+    auto_free uint64_t *externals = NULL;
+    int pair[2] = { -EBADF, -EBADF }, r = !capturing ? -ENOMEM : session->box->pid > 0 ? 0 : -EAGAIN;
+
+    if (capturing)
+        *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = live_new(engine) };
+    struct live *live = capturing ? capturing->live : NULL;
+    if (r == 0)
+        r = live ? note(session, live) : -ENOMEM;
+    if (r == 0 && live->n_pipes > MAX_PIPES) {
+        capturing_free(capturing);
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot", "the sandbox' commands have more than %d pipes in all" HINT, MAX_PIPES);
+    }
+    if (r == 0 && !(externals = calloc(live->n_pipes + 1, sizeof *externals)))
+        r = -ENOMEM;
+    for (size_t i = 0; r == 0 && i < live->n_pipes; i++)
+        externals[i] = live->pipes[i].inode;
+    if (r == 0 && ((live->image = memfd_create("rollbox-image", MFD_CLOEXEC | MFD_ALLOW_SEALING)) < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0))
+        r = -errno;
+    if (r == 0) {
+        int fds[] = { live->image, pair[1] };
+
+        capturing->socket = pair[0];
+        r = spawn_fork("rollbox-capture", fds, ARRAY_SIZE(fds));
+        if (r == 0)
+            capturer_run(session->box->pid, externals, live->n_pipes, most_bytes(session), live->image, pair[1]);
+    }
+    close_fd(&pair[1]);
+    if (r > 0)
+        r = capturing->pidfd = sys_pidfd_open(r, 0);
+    if (r >= 0)
+        r = loop_add(engine->loop, &capturing->source, capturing->socket, EPOLLIN, on_verdict);
+    if (r == 0)
+        r = loop_timer_set(engine->loop, &capturing->deadline, clock_now_ns() + CAPTURE_SECONDS * 1000000000ll, on_deadline);
+    if (r < 0) {
+        capturing_free(capturing);
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot", "the processes of the sandbox cannot be captured: %s" HINT, strerror(-r));
+    }
+    work->capturing = capturing;
+    return 0;
+}

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Processes that go on in another sandbox.
+ *
+ * What was captured (capturing.c) is held by a *holder*, a clone of the program's launcher that has the image in its memory: it is started when a state with processes is forked or reset to for the first time, serves as many boxes
+ * as are wanted, and goes with the state, or when others are wanted more. In each box init is told, once, which of its processes are commands, and gets a new pipe for each one that led out of the captured sandbox. From then on those
+ * commands are runs like any other, only that nobody waits for them: what is to be written to them and read from them, beside their output, lies ready until a client claims it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "engine/session.h"
+
+#define MAX_HOLDERS 32          /* each has a copy of its image */
+
+struct live *live_new(struct engine *engine) {
+    struct live *live = calloc(1, sizeof *live);
+
+    if (!live)
+        return NULL;
+    live->engine = engine;
+    live->references = 1;
+    live->image = -EBADF;
+    list_init(&live->node);
+    return live;
+}
+
+struct live *live_get(struct live *live) {
+    live->references++;
+    return live;
+}
+
+struct live *live_put(struct live *live) {
+    if (!live || --live->references)
+        return NULL;
+    if (live->holder)
+        launcher_stop(live->holder);
+    close_fd(&live->image);
+    for (size_t i = 0; i < live->n_commands; i++)
+        free(live->commands[i].description);
+    free(live->commands);
+    free(live->pipes);
+    free(live);
+    return NULL;
+}
+
+/* ---- holders ------------------------------------------------------------------------------------------------------------ */
+
+void live_holder_gone(struct live *live) {
+    live->holder = NULL;
+    list_remove(&live->node);
+    live->engine->n_holders--;
+}
+
+/* The longest unused, but for those that are at work. */
+static void drop_holders(struct engine *engine, unsigned keep) {
+    list_for_each(node, &engine->holders) {
+        struct live *live = container_of(node, struct live, node);
+
+        if (engine->n_holders <= keep)
+            return;
+        if (list_empty(&live->holder->creating))
+            launcher_stop(live->holder);
+    }
+}
+
+void live_drop_holders(struct engine *engine) {
+    drop_holders(engine, 0);
+}
+
+int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error) {
+    struct engine *engine = live->engine;
+
+    if (!live->holder) {
+        drop_holders(engine, MAX_HOLDERS - 1);
+        int r = launcher_hold(program, live, error);
+        if (r < 0)
+            return r;
+        engine->n_holders++;
+    }
+    list_remove(&live->node);
+    list_add_tail(&engine->holders, &live->node);
+    *ret_holder = live->holder;
+    return 0;
+}
+
+/* ---- going on ----------------------------------------------------------------------------------------------------------- */
+
+/* The sandbox' end of a new pipe in the place of one that was captured; the other is ours. */
+static int make_pipe(struct session *session, struct run *run, const struct live_pipe *pipe, int *ret_end) {
+    int ends[2];
+    struct stat st;
+
+    if (run && (pipe->slot == 1 || pipe->slot == 2))
+        return output_open(&run->outputs[pipe->slot - 1], run, ret_end);
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    *ret_end = ends[pipe->is_written];
+    int ours = ends[!pipe->is_written];
+    if (run) {
+        run->pipes[pipe->slot] = (struct run_pipe){ .inode = fstat(ours, &st) == 0 ? st.st_ino : 0, .is_written = pipe->is_written, .kept = ours };
+    } else if (pipe->is_written) {
+        (void)fcntl(ours, F_SETFL, O_NONBLOCK);
+        sink_add(session->engine, session->number, ours);
+    } else
+        close(ours);
+    return 0;
+}
+
+int live_restore(struct session *session, struct rollbox_error *error) {
+    const struct live *live = session->restores;
+    auto_free struct run **runs = calloc(live->n_commands + 1, sizeof *runs);
+    auto_buf struct buf message = BUF_INIT;
+    int ends[FD_MESSAGE_MAX_FDS], r = runs ? 0 : -ENOMEM;
+    size_t n = 0;
+
+    wire_begin(&message, GUEST_RESTORE, 0);
+    for (size_t i = 0; i < live->n_commands && r == 0; i++) {
+        runs[i] = run_adopt(session, &live->commands[i]);
+        if (!runs[i]) {
+            r = -ENOMEM;
+            break;
+        }
+        wire_add_u64(&message, GUEST_TARGET, runs[i]->exec);
+        wire_add_u64(&message, GUEST_PROCESS, (uint64_t)live->commands[i].pid);
+    }
+    for (size_t i = 0; i < live->n_pipes && r == 0; i++) {
+        const struct live_pipe *pipe = &live->pipes[i];
+
+        r = make_pipe(session, pipe->command < 0 ? NULL : runs[pipe->command], pipe, &ends[n]);
+        n += r == 0;
+    }
+    if (r == 0)
+        r = wire_send(session->box->socket, &message, ends, n);
+    while (n)
+        close(ends[--n]);
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore", "the processes of the snapshot cannot be handed to the sandbox: %s", strerror(-r));
+    box_expect_start(session->box);
+    return 0;
+}
+
+void live_restored(struct session *session) {
+    struct guest_record started = { .kind = GUEST_STARTED };
+
+    loop_timer_clear(session->engine->loop, &session->box->deadline);
+    session->restores = live_put(session->restores);
+    session->dirty = true;
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->state == RUN_STARTING)
+            run_answer(run, &started);
+    }
+    session_watch(session);
+}

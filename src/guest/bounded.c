@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * System calls that wait for a guest, for a bounded time.
+ *
+ * PTRACE_SEIZE takes a lock that a process holds throughout an execve, and that lasts for as long as a dead thread of it has a tracer that does not look. To give a process a descriptor is to wait until it has run, which one of the idle class among busy
+ * ones does not for minutes. Both waits end for a signal, so init has itself sent one: an alarm, again and again until the call is over. The kernel would begin the first of the two anew afterwards, whatever the handler asked for:
+ * so the handler, finding that the call's own instruction is what comes next, steps over it.
+ *
+ * The alarm is unblocked here alone. As process 1 has a handler for it, guests may send it, too: that makes a call fail early, no more.
+ */
+#include "guest/bounded.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <ucontext.h>
+
+#include "sys/syscalls.h"
+
+#if defined(__x86_64__)
+
+#define AGAIN_US 1000           /* for one that came before the call began */
+#define INSTRUCTION_BYTES 2
+
+long bounded_enter(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
+extern const char bounded_instruction[];
+
+__asm__(".pushsection .text\n"
+        ".type bounded_enter, @function\n"
+        "bounded_enter:\n"
+        "   mov %rdi, %rax\n"
+        "   mov %rsi, %rdi\n"
+        "   mov %rdx, %rsi\n"
+        "   mov %rcx, %rdx\n"
+        "   mov %r8, %r10\n"
+        "bounded_instruction:\n"
+        "   syscall\n"
+        "   ret\n"
+        ".size bounded_enter, . - bounded_enter\n"
+        ".popsection\n");
+
+static void on_alarm(int number, siginfo_t *info, void *data) {
+    greg_t *registers = ((ucontext_t *)data)->uc_mcontext.gregs;
+
+    (void)number, (void)info;
+    if ((uint64_t)registers[REG_RIP] != (uint64_t)(uintptr_t)bounded_instruction)
+        return;
+    registers[REG_RIP] += INSTRUCTION_BYTES;
+    registers[REG_RAX] = -EINTR;
+}
+
+int bounded_begin(void) {
+    struct sigaction action = { .sa_sigaction = on_alarm, .sa_flags = SA_SIGINFO };
+
+    sigemptyset(&action.sa_mask);
+    return sigaction(SIGALRM, &action, NULL) < 0 ? -errno : 0;
+}
+
+long bounded_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint32_t limit_us) {
+    struct itimerval alarm = { .it_interval.tv_usec = AGAIN_US, .it_value.tv_usec = limit_us }, never = { 0 };
+    sigset_t only;
+
+    sigemptyset(&only);
+    sigaddset(&only, SIGALRM);
+    (void)sys_call3(__NR_setitimer, ITIMER_REAL, &alarm, NULL);
+    sigprocmask(SIG_UNBLOCK, &only, NULL);
+    long r = bounded_enter(number, a, b, c, d);
+    sigprocmask(SIG_BLOCK, &only, NULL);
+    (void)sys_call3(__NR_setitimer, ITIMER_REAL, &never, NULL);
+    return r;
+}
+
+#else
+
+int bounded_begin(void) {
+    return -EOPNOTSUPP;
+}
+
+long bounded_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint32_t limit_us) {
+    (void)number, (void)a, (void)b, (void)c, (void)d, (void)limit_us;
+    return -EOPNOTSUPP;
+}
+
+#endif

@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Is an image sound? Whoever loads one, or looks into it, asks this first, and reads nothing past its end after. */
+#include "guest/image.h"
+
+#define XSTATE_LEAST 576u       /* the legacy area and the header */
+
+static bool is_memory(const struct image_area *area) {
+    return area->kind == IMAGE_ANONYMOUS || area->kind == IMAGE_STACK;
+}
+
+static bool is_within(uint64_t at, uint64_t length, uint64_t whole) {
+    return at <= whole && length <= whole - at;
+}
+
+static bool is_range(struct image_range range, struct image_part table) {
+    return is_within(range.first, range.n, table.n);
+}
+
+static bool is_table(struct image_part part, uint64_t size, uint64_t most, uint64_t whole) {
+    return part.n <= most && part.at % 8 == 0 && is_within(part.at, part.n * size, whole);
+}
+
+static bool are_tables(const struct image *it) {
+    const struct {
+        struct image_part part;
+        uint64_t size, most;
+    } tables[] = {
+        { it->processes, sizeof(struct image_process), IMAGE_MAX_PROCESSES }, { it->threads, sizeof(struct image_thread), IMAGE_MAX_THREADS }, { it->areas, sizeof(struct image_area), IMAGE_MAX_AREAS },
+        { it->runs, sizeof(struct image_run), IMAGE_MAX_RUNS },               { it->actions, sizeof(struct image_action), 1 << 16 },          { it->pending, sizeof(struct image_pending), 1 << 20 },
+        { it->timers, sizeof(struct image_timer), 1 << 16 },                  { it->locks, sizeof(struct image_lock), 1 << 16 },
+        { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), 1 << 20 },
+        { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },
+    };
+
+    for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
+        if (!is_table(tables[i].part, tables[i].size, tables[i].most, it->length))
+            return false;
+    return it->texts < it->texts_end && it->texts_end <= it->length;
+}
+
+/* Every text ends before the texts do, as the last byte of them is a NUL. */
+static bool is_text(const struct image *it, uint64_t at) {
+    return at >= it->texts && at < it->texts_end;
+}
+
+static bool is_area(const struct image *it, const char *base, const struct image_area *area) {
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+
+    if (area->start < IMAGE_LOWEST || area->end <= area->start || area->end > IMAGE_HIGHEST || (area->start | area->end | area->offset) % IMAGE_PAGE || area->kind < IMAGE_ANONYMOUS || area->kind > IMAGE_VDSO)
+        return false;
+    if ((area->kind == IMAGE_FILE && !is_text(it, area->path)) || (area->kind == IMAGE_MEMORY && area->path >= it->files.n) || !is_range(area->runs, it->runs))
+        return false;
+    for (uint32_t i = 0; is_memory(area) && i < area->runs.n; i++) {
+        const struct image_run *run = &runs[area->runs.first + i];
+
+        if (run->address < area->start || run->address > area->end || run->length > area->end - run->address || !is_within(run->at, run->length, it->length))
+            return false;
+    }
+    return true;
+}
+
+static bool are_threads(const struct image *it, const char *base, const struct image_process *p) {
+    const struct image_thread *threads = image_table(it, base, threads, struct image_thread);
+
+    if (!is_range(p->threads, it->threads) || p->threads.n < 1 || p->threads.n > IMAGE_MAX_OWN_THREADS || threads[p->threads.first].tid != p->pid)
+        return false;
+    for (uint32_t i = p->threads.first; i < p->threads.first + p->threads.n; i++)
+        if (threads[i].xstate_length < XSTATE_LEAST || threads[i].xstate_length > IMAGE_MAX_XSTATE || !is_within(threads[i].xstate, threads[i].xstate_length, it->length) || !is_range(threads[i].pending, it->pending) ||
+            (threads[i].rseq && (threads[i].rseq_length < 24 || threads[i].rseq % 8 || threads[i].rseq < IMAGE_LOWEST || threads[i].rseq >= IMAGE_HIGHEST)))
+            return false;
+    return true;
+}
+
+static bool is_process(const struct image *it, const char *base, uint32_t index) {
+    const struct image_process *p = image_table(it, base, processes, struct image_process) + index;
+    uint64_t above = IMAGE_LOWEST;
+
+    if (p->parent > index || p->pid < 2)
+        return false;
+    if (p->kind == IMAGE_GHOST || p->kind == IMAGE_ZOMBIE)
+        return true;
+    if (p->kind != IMAGE_LIVING || !is_range(p->areas, it->areas) || !are_threads(it, base, p) || !is_range(p->actions, it->actions) || !is_range(p->posix_timers, it->timers) || !is_range(p->locks, it->locks) || !is_range(p->pending, it->pending) || !is_range(p->fds, it->fds) ||
+        !is_within(p->auxv, p->auxv_length, it->length) || p->auxv_length > 4096 || !is_text(it, p->executable) || !is_text(it, p->directory))
+        return false;
+    for (uint32_t i = p->areas.first; i < p->areas.first + p->areas.n; i++) {
+        const struct image_area *area = image_table(it, base, areas, struct image_area) + i;
+
+        if (area->start < above)
+            return false;
+        above = area->end;
+    }
+    return true;
+}
+
+static bool are_files(const struct image *it, const char *base) {
+    const struct image_file *files = image_table(it, base, files, struct image_file);
+    const struct image_pipe *pipes = image_table(it, base, pipes, struct image_pipe);
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+    const struct image_fd *fds = image_table(it, base, fds, struct image_fd);
+
+    for (uint64_t i = 0; i < it->files.n; i++) {
+        const struct image_file *f = &files[i];
+
+        if (!is_text(it, f->path) || !is_range(f->runs, it->runs) || !is_range(f->targets, it->targets) || !is_within(f->data, f->data_length, it->length) || !is_within(f->name, f->name_length, it->length) || f->name_length > 128 || f->peer > it->files.n ||
+            (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) || (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals))
+            return false;
+        for (uint32_t k = 0; k < f->runs.n; k++)
+            if (!is_within(runs[f->runs.first + k].at, runs[f->runs.first + k].length, it->length))
+                return false;
+    }
+    for (uint64_t i = 0; i < it->pipes.n; i++)
+        if (!is_within(pipes[i].data, pipes[i].length, it->length))
+            return false;
+    for (uint64_t i = 0; i < it->fds.n; i++)
+        if (fds[i].file >= it->files.n)
+            return false;
+    return true;
+}
+
+bool image_is_sound(const void *base, uint64_t length) {
+    const struct image *it = (const void *)((const char *)base + length - sizeof *it);
+    const char *bytes = base;
+
+    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_files(it, base) || !it->processes.n ||
+        (it->is_command && it->processes.n != 1))
+        return false;
+    for (uint64_t i = 0; i < it->areas.n; i++)
+        if (!is_area(it, base, image_table(it, base, areas, struct image_area) + i))
+            return false;
+    for (uint64_t i = 0; i < it->processes.n; i++)
+        if (!is_process(it, base, (uint32_t)i))
+            return false;
+    return true;
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The open files of an image, each made once, in init: it has the guest's ids, root, Landlock domain and filter, so what it opens by a guest's paths the guest could open. */
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "guest/restore_image.h"
+#include "sys/syscalls.h"
+
+#if defined(__x86_64__) && !defined(__GLIBC__)
+
+#define CREATING (O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC)
+#define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+#define SET_TICKS 0x40085400u   /* TFD_IOC_SET_TICKS */
+#define SET_PIPE_SIZE 1031      /* F_SETPIPE_SZ */
+#define ADD_SEALS 1033          /* F_ADD_SEALS */
+
+static int set_flags(int fd, uint32_t flags) {
+    return flags & SETTABLE && fcntl(fd, F_SETFL, flags) < 0 ? -errno : 0;
+}
+
+static int fail(int fd, int r) {
+    close(fd);
+    return r;
+}
+
+static int open_path(const struct image_file *file) {
+    struct stat st;
+    /* A FIFO has another end, if only for a moment. */
+    int other = S_ISFIFO(file->mode) ? open(restored_text(file->path), O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1;
+    int fd = open(restored_text(file->path), (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), r = fd < 0 ? -errno : 0;
+
+    if (r == 0 && other >= 0 && file->data_length && write(other, restored.base + file->data, file->data_length) != (ssize_t)file->data_length)
+        r = -EIO;
+    if (other >= 0)
+        close(other);
+    if (r < 0)
+        return fd < 0 ? r : fail(fd, r);
+    if (fstat(fd, &st) < 0)
+        return fail(fd, -errno);
+    if ((st.st_mode & S_IFMT) != (file->mode & S_IFMT))
+        return fail(fd, -ESTALE);
+    if ((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
+        return fail(fd, -errno);
+    /* Opened without waiting, whatever it was. */
+    return fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail(fd, -errno) : fd;
+}
+
+static int fill(int fd, const struct image_file *file) {
+    const struct image_run *runs = restored_table(runs, struct image_run) + file->runs.first;
+
+    if (ftruncate(fd, (off_t)file->length) < 0)
+        return -errno;
+    for (uint32_t i = 0; i < file->runs.n; i++) {
+        uint64_t length = runs[i].address < file->length ? file->length - runs[i].address : 0;
+
+        length = length < runs[i].length ? length : runs[i].length;
+        for (uint64_t done = 0; done < length;) {
+            long n = sys_call4(__NR_pwrite64, fd, restored.base + runs[i].at + done, length - done, runs[i].address + done);
+            if (n <= 0)
+                return n < 0 ? (int)n : -EIO;
+            done += (uint64_t)n;
+        }
+    }
+    return 0;
+}
+
+static int open_nameless(void) {
+    int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    return fd < 0 ? -errno : fd;
+}
+
+/* Where the memory of a sandbox is not counted by a cgroup, its filter knows no memory files: such are files of the private ones, which are counted. */
+static int make_memory(const struct image_file *file) {
+    int fd = file->is_nameless ? open_nameless() : (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3 /* MFD_CLOEXEC, MFD_ALLOW_SEALING */);
+
+    if (fd < 0)
+        fd = file->is_nameless ? (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3) : open_nameless();
+    if (fd < 0)
+        return fd;
+    int r = fill(fd, file);
+    if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
+        r = -errno;
+    if (r == 0 && file->seals)
+        r = fcntl(fd, ADD_SEALS, (int)file->seals) < 0 && errno != EINVAL ? -errno : 0;
+    if (r == 0)
+        r = set_flags(fd, file->flags);
+    return r < 0 ? fail(fd, r) : fd;
+}
+
+/* Both ends of a pipe at once: for the files that are its ends. */
+static int make_pipe(uint64_t number, int *fds) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    const struct image_pipe *pipe = restored_table(pipes, struct image_pipe) + number;
+    int ends[2], r = (int)sys_call2(__NR_pipe2, ends, O_CLOEXEC);
+
+    if (r < 0)
+        return r;
+    /* Past what one user may have it is as large as it can be. */
+    if (pipe->capacity)
+        (void)fcntl(ends[1], SET_PIPE_SIZE, (int)pipe->capacity);
+    for (uint64_t done = 0; done < pipe->length && r == 0;) {
+        ssize_t n = fcntl(ends[1], F_SETFL, O_NONBLOCK) < 0 ? -1 : write(ends[1], restored.base + pipe->data + done, pipe->length - done);
+
+        if (n <= 0)
+            r = n < 0 ? -errno : -EIO;
+        else
+            done += (uint64_t)n;
+    }
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        bool writes = (files[i].flags & O_ACCMODE) == O_WRONLY;
+
+        if (files[i].kind != IMAGE_FILE_PIPE || files[i].value != number)
+            continue;
+        fds[i] = fcntl(ends[writes], F_DUPFD_CLOEXEC, 3);
+        r = fds[i] < 0 ? -errno : fcntl(fds[i], F_SETFL, files[i].flags & SETTABLE) < 0 ? -errno : 0;
+    }
+    close(ends[0]);
+    close(ends[1]);
+    return r;
+}
+
+/* One that has expired, and that nobody has read, goes on when somebody does: it expires again, at once, and has the ticks that it had. */
+static int make_timer(const struct image_file *file) {
+    uint64_t time[4] = { file->timer[0], file->timer[1], file->timer[2], file->timer[3] };
+    int fd = (int)sys_call2(__NR_timerfd_create, file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC);
+    long r = fd;
+
+    if ((time[0] || time[1]) && !time[2] && !time[3])
+        time[3] = 1;
+    if (fd >= 0 && (time[2] || time[3]))
+        r = sys_call4(__NR_timerfd_settime, fd, 0, time, NULL);
+    if (r >= 0 && file->ticks)
+        r = ioctl(fd, (int)SET_TICKS, &file->ticks) < 0 ? -errno : 0;
+    return r < 0 ? fd < 0 ? fd : fail(fd, (int)r) : fd;
+}
+
+/* ---- sockets ------------------------------------------------------------------------------------------------------------ */
+
+static int set_option_of(int fd, int level, int name, uint64_t value) {
+    int number = (int)value;
+
+    return (int)sys_call5(__NR_setsockopt, fd, level, name, &number, sizeof number);
+}
+
+static int set_option(int fd, int name, uint64_t value) {
+    return set_option_of(fd, SOL_SOCKET, name, value);
+}
+
+/* The kernel doubles what it is told. */
+static int set_options(int fd, const struct image_file *file) {
+    int r = set_option(fd, SO_SNDBUF, file->buffers[0] / 2);
+
+    if (r == 0)
+        r = set_option(fd, SO_RCVBUF, file->buffers[1] / 2);
+    if (r == 0 && file->passes_credentials)
+        r = set_option(fd, SO_PASSCRED, 1);
+    if (r == 0 && file->options & IMAGE_REUSE_ADDRESS)
+        r = set_option(fd, SO_REUSEADDR, 1);
+    if (r == 0 && file->options & IMAGE_REUSE_PORT)
+        r = set_option(fd, SO_REUSEPORT, 1);
+    if (r == 0 && file->options & IMAGE_KEEP_ALIVE)
+        r = set_option(fd, SO_KEEPALIVE, 1);
+    if (r == 0 && file->options & IMAGE_BROADCAST)
+        r = set_option(fd, SO_BROADCAST, 1);
+    if (r == 0 && file->options & IMAGE_V6_ONLY)
+        r = set_option_of(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (r == 0 && file->options & IMAGE_NO_DELAY)
+        r = set_option_of(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    return r;
+}
+
+/* A path is there as it was, for the files are; but what lies there belongs to nobody any more. */
+static int bind_to(int fd, const struct image_file *file) {
+    const struct sockaddr_un *name = (const void *)(restored.base + file->name);
+    const struct sockaddr_in *internet = (const void *)name;   /* IPv6's begins the same way */
+    char path[sizeof name->sun_path + 1] = "";
+    struct stat st;
+    long r;
+
+    if (file->name_length <= sizeof name->sun_family || file->name_length > sizeof *name || (file->domain != AF_UNIX && !internet->sin_port))
+        return 0;
+    if (file->domain == AF_UNIX && name->sun_path[0])
+        memcpy(path, name->sun_path, file->name_length - sizeof name->sun_family);
+    bool is_file = *path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode);
+    if (is_file && unlinkat(AT_FDCWD, path, 0) < 0)
+        return -errno;
+    r = sys_call3(__NR_bind, fd, name, file->name_length);
+    if (r == 0 && is_file)
+        r = sys_call3(__NR_fchmodat, AT_FDCWD, path, st.st_mode & 07777);
+    return (int)r;
+}
+
+/* What waits for one end has come from the other. */
+static int send_data(int from, const struct image_file *to) {
+    const char *at = restored.base + to->data, *end = at + to->data_length;
+
+    while (at < end) {
+        uint64_t length;
+
+        memcpy(&length, at, sizeof length);
+        at += sizeof length;
+        if (length > (uint64_t)(end - at))
+            return -EBADMSG;
+        for (uint64_t done = 0; done < length || !length;) {
+            long n = sys_call6(__NR_sendto, from, SYS_ARG(at + done), (long)(length - done), MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+
+            if (n < 0)
+                return (int)n;
+            done += (uint64_t)n;
+            if (!length)
+                break;
+        }
+        at += (length + 7) & ~7ull;
+    }
+    return 0;
+}
+
+static int shut(int fd, const struct image_file *file) {
+    return file->is_shut ? (int)sys_call2(__NR_shutdown, fd, file->is_shut - 1) : 0;
+}
+
+static int make_alone(const struct image_file *file) {
+    int fd = (int)sys_call3(__NR_socket, file->domain, file->type | SOCK_CLOEXEC, file->protocol);
+    int r = fd < 0 ? fd : set_options(fd, file);
+
+    if (r == 0)
+        r = bind_to(fd, file);
+    if (r == 0 && file->backlog)
+        r = (int)sys_call2(__NR_listen, fd, file->backlog);
+    if (r == 0)
+        r = set_flags(fd, file->flags);
+    return r < 0 && fd >= 0 ? fail(fd, r) : r < 0 ? r : fd;
+}
+
+/* Both ends at once, unless the other one was closed. */
+static int make_socket(const struct image_file *file, int *fds) {
+    const struct image_file *files = restored_table(files, struct image_file), *other = file->peer ? &files[file->peer - 1] : NULL;
+    int ends[2], r;
+
+    if (file->is_alone || file->domain != AF_UNIX)
+        return make_alone(file);
+    if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone || other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
+        return -EBADMSG;
+    r = (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends);
+    if (r < 0)
+        return r;
+    r = set_options(ends[0], file);
+    if (r == 0 && other)
+        r = set_options(ends[1], other);
+    if (r == 0)
+        r = send_data(ends[1], file);
+    if (r == 0 && other)
+        r = send_data(ends[0], other);
+    if (r == 0)
+        r = shut(ends[0], file);
+    if (r == 0 && other)
+        r = shut(ends[1], other);
+    if (r == 0)
+        r = set_flags(ends[0], file->flags);
+    if (r == 0 && other)
+        r = set_flags(ends[1], other->flags);
+    if (r == 0 && other)
+        fds[other - files] = ends[1];
+    else
+        close(ends[1]);
+    return r < 0 ? fail(ends[0], r) : ends[0];
+}
+
+static int make_one(const struct image_file *file, const int *externals, int *fds) {
+    int fd;
+
+    switch ((enum image_file_kind)file->kind) {
+    case IMAGE_FILE_PATH:
+        return open_path(file);
+    case IMAGE_FILE_EXTERNAL:
+        fd = fcntl(externals[file->value], F_DUPFD_CLOEXEC, 3);
+        return fd < 0 ? -errno : fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail(fd, -errno) : fd;
+    case IMAGE_FILE_PIPE:
+        return make_pipe(file->value, fds);
+    case IMAGE_FILE_MEMORY:
+        return make_memory(file);
+    case IMAGE_FILE_EVENT:
+        return (int)sys_call2(__NR_eventfd2, (uint32_t)file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC | (file->ticks ? 1u : 0u));
+    case IMAGE_FILE_EPOLL:
+        return (int)sys_call1(__NR_epoll_create1, O_CLOEXEC);
+    case IMAGE_FILE_TIMER:
+        return make_timer(file);
+    case IMAGE_FILE_SIGNAL:
+        return (int)sys_call4(__NR_signalfd4, -1, &file->value, 8, (file->flags & O_NONBLOCK) | O_CLOEXEC);
+    case IMAGE_FILE_PIDFD:
+        return (int)sys_call2(__NR_pidfd_open, file->value, file->flags & O_NONBLOCK);
+    case IMAGE_FILE_SOCKET:
+        return make_socket(file, fds);
+    }
+    return -EBADMSG;
+}
+
+int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+
+    (void)n_externals;          /* as many as the image has, whose files were checked against that */
+    for (uint64_t i = 0; i < restored.header->files.n; i++) {
+        if (fds[i] >= 0)
+            continue;
+        int r = make_one(&files[i], externals, fds);
+        *ret_file = (uint32_t)i;
+        if (r < 0)
+            return r;
+        if (files[i].kind != IMAGE_FILE_PIPE)
+            fds[i] = r;
+    }
+    return 0;
+}
+
+int restore_fill_epoll(const struct image_process *process) {
+    const struct image_fd *own = restored_table(fds, struct image_fd) + process->fds.first;
+    const struct image_file *files = restored_table(files, struct image_file);
+
+    for (uint32_t i = 0; i < process->fds.n; i++) {
+        const struct image_file *file = &files[own[i].file];
+        const struct image_target *targets = restored_table(targets, struct image_target) + file->targets.first;
+
+        for (uint32_t k = 0; file->kind == IMAGE_FILE_EPOLL && k < file->targets.n; k++) {
+            struct epoll_event event = { .events = targets[k].events, .data.u64 = targets[k].data };
+            long r = sys_call4(__NR_epoll_ctl, own[i].number, EPOLL_CTL_ADD, targets[k].fd, &event);
+
+            /* Another descriptor of the same, or of another process', has been here. */
+            if (r < 0 && r != -EEXIST)
+                return (int)r;
+        }
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of restoring share: the loaded image, and what init and the processes to be say to each other. */
+#ifndef ROLLBOX_GUEST_RESTORE_IMAGE_H
+#define ROLLBOX_GUEST_RESTORE_IMAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "guest/image.h"
+#include "guest/restore.h"
+
+/*
+ * The loaded image. It lies, with all else that a process needs until its memory is in place, in one *region* of the address space in which no process of the image has anything: the file, a place for the vDSO, the stacks that new threads
+ * begin on, and the memory of all processes, parked. A process moves its own from there to where it belongs (mremap(2), which moves tables and no bytes), and gives the rest up.
+ */
+struct restore_image {
+    const struct image *header;
+    const char *base;           /* of the file */
+    uint64_t region, region_end;
+    uint64_t vdso_at;           /* where the kernel's is put meanwhile */
+    uint64_t stacks;
+    uint64_t *parked;           /* of each area: where it is; 0: it has no pages */
+    const struct image_touch *touches;
+    size_t n_touches;
+};
+
+extern struct restore_image restored;
+
+#define RESTORE_STACK 16384u    /* of a thread, until it goes on */
+
+#define restored_table(part, type) image_table(restored.header, restored.base, part, type)
+
+static inline const char *restored_text(uint64_t at) {
+    return restored.base + at;
+}
+
+static inline const struct image_process *restored_process(uint32_t index) {
+    return restored_table(processes, struct image_process) + index;
+}
+
+static inline bool restored_is_memory(const struct image_area *area) {
+    return area->kind == IMAGE_ANONYMOUS || area->kind == IMAGE_STACK;
+}
+
+enum restore_step {
+    RESTORE_FORK = 1, RESTORE_GROUP, RESTORE_PROGRAM, RESTORE_PRIVILEGE, RESTORE_RESTRICT, RESTORE_LIMITS, RESTORE_MEMORY, RESTORE_FILES, RESTORE_VDSO, RESTORE_SIGNALS, RESTORE_THREADS, RESTORE_UNMAP,
+    RESTORE_CWD, RESTORE_STREAMS, RESTORE_DESCRIPTORS,
+};
+
+/* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. */
+enum restore_order_kind {
+    RESTORE_MAKE_CHILD = 1, RESTORE_JOIN_GROUP, RESTORE_END, RESTORE_REAP, RESTORE_AWAIT_END, RESTORE_PREPARE, RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY, RESTORE_COMPLETE, RESTORE_MAKE_THREADS, RESTORE_GO,
+};
+
+struct restore_order {
+    uint32_t kind, index, n;
+};
+
+/* And back, after each: 0 or -errno, and the step. */
+struct restore_word {
+    int32_t error;
+    uint32_t step;
+};
+
+/* restore_process.c. What the fork of a process to be does from its birth on. */
+_Noreturn void restore_become(const struct box *box, uint32_t index);
+/* Sockets of the processes, and of who keeps the pids: descriptors of init's, which each process has, too, until it has forked. */
+extern int restore_sockets[IMAGE_MAX_PROCESSES];        /* the processes' ends */
+extern int restore_pids;        /* -1: nobody does */
+/* The next task of the sandbox will have this pid. 0 or -errno. */
+int restore_next_pid(uint32_t pid);
+
+/* restore_files.c, in init: makes the open files, each once. 0 or -errno, and which. */
+int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file);
+
+/* Things that only who has the descriptors can do. 0 or -errno. */
+int restore_fill_epoll(const struct image_process *process);
+
+/* restore_last.c: what is done without a program. */
+int restore_put_last(void);     /* in the launcher */
+struct restore_last {
+    uint64_t frame, fs_base, gs_base, rseq, rseq_length, rseq_signature;
+};
+_Noreturn void restore_leave(const struct restore_last *last, uint32_t n_others);     /* the first thread: the others leave after it is there */
+_Noreturn void restore_leave_thread(const struct restore_last *last);
+
+#endif

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Loading an image into a launcher (restore_image.h has the picture).
+ *
+ * Everything that the image says of itself is checked first, once (image.c): what comes after reads no table past its end and maps nothing where it must not. The launcher's own text is copied into memory without a file, for the kernel lets a
+ * process change what /proc/PID/exe names only when nothing of the old program is mapped.
+ */
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "guest/restore_image.h"
+#include "sys/syscalls.h"
+
+#if defined(__x86_64__) && !defined(__GLIBC__)
+
+#define FIRST_REGION 0x200000000000ull  /* 32 TiB: far from where the kernel, and Go and Java, put things; moved up as needed */
+#define REGION_ALIGNMENT 0x40000000ull
+#define VDSO_ROOM 0x20000ull
+#define TOUCHES_ROOM ((IMAGE_MAX_TOUCHES * sizeof(struct image_touch) + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1))
+#define HUGE 0x200000ull
+#define GUARD 0x200000ull       /* below what grows downwards */
+
+struct restore_image restored;
+
+extern const char __ehdr_start[];
+
+bool restore_is_loaded(void) {
+    return restored.header;
+}
+
+bool restore_is_tree(void) {
+    return restored.header && !restored.header->is_command;
+}
+
+bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns) {
+    if (!restore_is_tree())
+        return false;
+    *ret_monotonic_ns = restored.header->clocks[0];
+    *ret_boottime_ns = restored.header->clocks[1];
+    return true;
+}
+
+static uint64_t pages_of(uint64_t bytes) {
+    return (bytes + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
+}
+
+/* ---- the region --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t park_room(const struct image_area *area) {
+    return area->end - area->start + (area->kind == IMAGE_STACK ? GUARD : 0) + HUGE;
+}
+
+static bool is_parked(const struct image_area *area) {
+    return restored_is_memory(area) && area->runs.n && !area->forgets;
+}
+
+/* The lowest place above FIRST_REGION in which none of them has anything. */
+static uint64_t find_region(const struct image *it, const char *base, uint64_t length) {
+    const struct image_area *areas = image_table(it, base, areas, struct image_area);
+    uint64_t at = FIRST_REGION;
+
+    for (uint64_t i = 0; i < it->areas.n;) {
+        if (areas[i].start < at + length && areas[i].end > at) {
+            at = (areas[i].end + REGION_ALIGNMENT - 1) & ~(REGION_ALIGNMENT - 1);
+            i = 0;
+        } else {
+            i++;
+        }
+    }
+    return at < IMAGE_HIGHEST - length ? at : 0;
+}
+
+static bool map_at(uint64_t at, uint64_t length, int protection, int flags, int fd) {
+    return mmap((void *)at, length, protection, MAP_PRIVATE | MAP_FIXED_NOREPLACE | flags, fd, 0) != MAP_FAILED;
+}
+
+/* Everything but the parked memory. */
+static int make_region(const char *found, uint64_t length, int fd) {
+    const struct image *it = (const void *)(found + length - sizeof *it);
+    const struct image_area *areas = image_table(it, found, areas, struct image_area);
+    uint64_t n_threads = 0, room = pages_of(length) + VDSO_ROOM + TOUCHES_ROOM + pages_of(it->areas.n * sizeof(uint64_t));
+
+    for (uint64_t i = 0; i < it->processes.n; i++) {
+        uint64_t n = image_table(it, found, processes, struct image_process)[i].threads.n;
+        n_threads = n > n_threads ? n : n_threads;
+    }
+    room += n_threads * RESTORE_STACK;
+    for (uint64_t i = 0; i < it->areas.n && room < IMAGE_HIGHEST; i++)
+        room += is_parked(&areas[i]) ? park_room(&areas[i]) : 0;
+    if (room >= IMAGE_HIGHEST)
+        return -ENOMEM;
+    uint64_t at = find_region(it, found, room);
+    if (!at)
+        return -ENOMEM;
+    restored.region = at;
+    restored.region_end = at + room;
+    restored.base = (const char *)at;
+    restored.header = (const void *)(at + length - sizeof *it);
+    if (!map_at(at, pages_of(length), PROT_READ, 0, fd))
+        return -errno;
+    at += pages_of(length);
+    restored.vdso_at = at;
+    at += VDSO_ROOM + TOUCHES_ROOM;
+    restored.parked = (void *)at;
+    if (!map_at(at, pages_of(it->areas.n * sizeof(uint64_t)), PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1))
+        return -errno;
+    at += pages_of(it->areas.n * sizeof(uint64_t));
+    restored.stacks = at;
+    if (!map_at(at, n_threads * RESTORE_STACK, PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1))
+        return -errno;
+    return 0;
+}
+
+/* At an address that is the area's modulo the size of a huge page, so that whole tables are moved. */
+static int park(const struct image_area *area, uint64_t *at) {
+    const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
+    uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0);
+
+    to += (area->start - to) & (HUGE - 1);
+    *at = to + (area->end - area->start);
+    if (!map_at(to, area->end - area->start, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0), -1))
+        return -errno;
+    restored.parked[area - restored_table(areas, struct image_area)] = to;
+    for (uint32_t i = 0; i < area->runs.n; i++) {
+        uint64_t place = to + (runs[i].address - area->start);
+
+        (void)sys_call3(__NR_madvise, place, runs[i].length, UAPI_MADV_POPULATE_WRITE);        /* all at once costs less than one by one */
+        memcpy((void *)place, restored.base + runs[i].at, runs[i].length);
+    }
+    if (area->protection != (PROT_READ | PROT_WRITE) && sys_call3(__NR_mprotect, to, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
+        return -ENOMEM;
+    return 0;
+}
+
+static int park_all(void) {
+    const struct image_area *areas = restored_table(areas, struct image_area);
+    uint64_t at = restored.stacks;
+
+    for (uint64_t i = 0, n = 0; i < restored.header->processes.n; i++) {
+        n = n > restored_process((uint32_t)i)->threads.n ? n : restored_process((uint32_t)i)->threads.n;
+        at = restored.stacks + n * RESTORE_STACK;
+    }
+    for (uint64_t i = 0; i < restored.header->areas.n; i++) {
+        int r = is_parked(&areas[i]) ? park(&areas[i], &at) : 0;
+
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* ---- the program -------------------------------------------------------------------------------------------------------- */
+
+/* A copy of what is mapped of our program's file takes the file's place, segment by segment, while it runs. Nothing is written to these variables meanwhile. */
+static int leave_file(void) {
+    const Elf64_Ehdr *header = (const void *)__ehdr_start;
+    const Elf64_Phdr *segments = (const void *)(__ehdr_start + header->e_phoff);
+
+    for (unsigned i = 0; i < header->e_phnum; i++) {
+        uint64_t start = segments[i].p_vaddr & ~(uint64_t)(IMAGE_PAGE - 1), length = pages_of(segments[i].p_vaddr + segments[i].p_filesz) - start;
+        int protection = (segments[i].p_flags & PF_R ? PROT_READ : 0) | (segments[i].p_flags & PF_W ? PROT_WRITE : 0) | (segments[i].p_flags & PF_X ? PROT_EXEC : 0);
+
+        if (segments[i].p_type != PT_LOAD || !segments[i].p_filesz)
+            continue;
+        char *copy = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (copy == MAP_FAILED)
+            return -errno;
+        memcpy(copy, (const void *)start, length);
+        if (sys_call3(__NR_mprotect, copy, length, protection) < 0 || sys_call5(__NR_mremap, copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, start) < 0)
+            return -EPERM;
+    }
+    return 0;
+}
+
+int restore_load(int fd) {
+    struct stat st;
+
+    if (restored.header)
+        return -EBUSY;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (!st.st_size)
+        return -EBADMSG;
+    const char *found = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (found == MAP_FAILED)
+        return -errno;
+    const struct image *it = (const void *)(found + st.st_size - sizeof *it);
+    int r = image_is_sound(found, (uint64_t)st.st_size) ? make_region(found, (uint64_t)st.st_size, fd) : -EBADMSG;
+    (void)munmap((void *)(uintptr_t)found, (size_t)st.st_size);
+    if (r == 0)
+        r = park_all();
+    if (r == 0)
+        r = restore_put_last();
+    return r < 0 ? r : leave_file();
+}
+
+void restore_expect(int fd) {
+    struct stat st;
+
+    if (!restored.header || fstat(fd, &st) < 0 || st.st_size < (off_t)sizeof(struct image_touch) || st.st_size > (off_t)TOUCHES_ROOM || !map_at(restored.vdso_at + VDSO_ROOM, (uint64_t)st.st_size, PROT_READ, 0, fd))
+        return;
+    restored.touches = (const void *)(restored.vdso_at + VDSO_ROOM);
+    restored.n_touches = (size_t)st.st_size / sizeof(struct image_touch);
+}
+
+#else
+
+bool restore_is_loaded(void) {
+    return false;
+}
+
+bool restore_is_tree(void) {
+    return false;
+}
+
+bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns) {
+    (void)ret_monotonic_ns, (void)ret_boottime_ns;
+    return false;
+}
+
+void restore_expect(int fd) {
+    (void)fd;
+}
+
+int restore_load(int fd) {
+    (void)fd;
+    return -EOPNOTSUPP;
+}
+
+#endif

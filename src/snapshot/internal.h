@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of a capture share. */
+#ifndef ROLLBOX_SNAPSHOT_INTERNAL_H
+#define ROLLBOX_SNAPSHOT_INTERNAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include "base/buf.h"
+#include "snapshot/capture.h"
+#include "snapshot/trace.h"
+
+/* A process that is being captured. */
+struct subject {
+    pid_t pid, parent;          /* the host's */
+    uint32_t inner_pid, session, group;
+    uint32_t index;             /* in the image */
+    unsigned round;             /* of looking, in which it was seen last */
+    bool is_zombie, is_apart;   /* apart: of init's own program; it stands still, and that is all */
+    uint32_t status;            /* of a zombie */
+    int proc, root, pagemap;    /* /proc/PID, its root directory */
+    struct trace_tools tools;
+    struct buf maps;
+    char name[16];
+};
+
+struct task {
+    struct trace trace;
+    struct subject *subject;
+    bool is_gone;
+};
+
+/* A file description that is known: whose, by which number, and what tells it from others at a glance. */
+struct known_file {
+    pid_t pid;
+    int number;
+    dev_t device;
+    ino_t inode;
+    uint32_t kind;
+};
+
+struct capture {
+    const struct capture_options *options;
+    struct rollbox_error *error;
+    int fd;
+    struct subject **subjects;  /* by address: they stay where they are */
+    size_t n_subjects, subjects_room;
+    struct task *tasks;
+    size_t n_tasks, tasks_room;
+    unsigned round;
+    struct image image;
+    /* Tables, filled as it goes. */
+    struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, texts;
+    struct buf blobs;           /* what tables name by offset; they follow the pages */
+    struct buf known;           /* struct known_file, parallel to `files` */
+    struct buf pipe_inodes;     /* uint64_t, parallel to `pipes` */
+    struct buf sockets;         /* sockets.c */
+    struct buf scratch, smaps;
+    uint64_t saved;             /* bytes of pages */
+    uint64_t program_device, program_inode;     /* init's */
+    const struct subject *current;      /* whom errors are about */
+    unsigned n_threads;
+};
+
+#define capture_entry(buf, index, type) ((type *)(void *)((buf)->data + (size_t)(index) * sizeof(type)))
+#define capture_count(buf, type) ((buf)->length / sizeof(type))
+
+/* Says why the present process cannot be captured, with ENOTSUP or another errno; -errno. */
+__attribute__((format(printf, 3, 4))) int capture_refuse(struct capture *c, int error_number, const char *format, ...);
+int capture_fail(struct capture *c, const char *what, int negative_errno);
+/* A file below /proc/PID, with a NUL that is not counted. */
+int capture_read(struct capture *c, const struct subject *s, const char *name, struct buf *to);
+/* The line of a text of /proc that begins so, past that; "" if there is none. */
+const char *capture_field(const char *text, const char *name);
+uint64_t capture_text(struct capture *c, const char *text);
+uint64_t capture_blob(struct capture *c, const void *data, size_t length);
+struct image_range capture_range(const struct buf *table, size_t before, size_t entry_size);
+
+/* tree.c: stopping them all, and how they are related. */
+int tree_stop(struct capture *c);
+void tree_release(struct capture *c);
+int tree_describe(struct capture *c);
+struct task *tree_main(struct capture *c, const struct subject *s);
+
+/* process.c */
+int process_capture(struct capture *c, struct subject *s);
+
+/* memory.c */
+int memory_find_tools(struct capture *c, struct subject *s);
+int memory_capture(struct capture *c, struct subject *s, struct image_process *process);
+/* The content of a file of `length` bytes, without its holes. */
+int memory_save_file(struct capture *c, int fd, uint64_t length, struct image_range *ret_runs);
+/* The content of shared memory as far as it is mapped here. */
+int memory_save_shared(struct capture *c, const struct subject *s, const struct map_line *map, struct image_range *ret_runs);
+/* Does the process (still) have at this path what is in `st`? Its own root is where paths begin. 0; -ESTALE; -errno. */
+int memory_find_path(const struct subject *s, const char *path, struct stat *ret_st);
+
+/* files.c */
+int files_capture(struct capture *c, struct subject *s, struct image_process *process);
+/* sockets.c: Unix sockets. `fd` is a copy of the process' own. -errno; ENOTSUP and why (ret_why) if it is refused. */
+int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why);
+/* When all are known: which are each other's ends. */
+int sockets_connect(struct capture *c);
+
+/* The memory that a mapping is of: its index among the files. */
+int files_memory(struct capture *c, struct subject *s, const struct map_line *map, uint32_t *ret_file);
+
+#endif

@@ -1,0 +1,423 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Capturing memory.
+ *
+ * It is told by /proc/PID/maps and, page by page, by /proc/PID/pagemap: only pages of the process' own are saved, those that it has written to or that never came from a file. What it has of files is named, with what tells them from
+ * others (inode, size, time of change), and mapped again where it is restored, from the files that are at these paths there. A private mapping of a file of which it has changed pages is saved whole and
+ * becomes memory without a file: such are the data of programs and libraries, and so restored processes have them without reading or copying anything.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "snapshot/internal.h"
+#include "sys/syscalls.h"
+
+#define PAGEMAP_PRESENT (1ull << 63)
+#define PAGEMAP_SWAPPED (1ull << 62)
+#define PAGEMAP_FILE (1ull << 61)
+#define PAGEMAP_EXCLUSIVE (1ull << 56)  /* mapped by this process alone: no longer shared with those that have it by fork */
+#define CHUNK_PAGES 256u
+#define ENTRIES 65536u          /* of pagemap at a time */
+#define MAX_SHARED (256ull << 20)
+
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+int memory_find_path(const struct subject *s, const char *path, struct stat *ret_st) {
+    /* Its root is its own: what is looked at is a name and nothing behind it. */
+    struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
+    auto_close int fd = sys_openat2(s->root, path, &how);
+
+    return fd < 0 ? fd : fstat(fd, ret_st) < 0 ? -errno : 0;
+}
+
+/* ---- pages -------------------------------------------------------------------------------------------------------------- */
+
+static bool is_own(uint64_t entry) {
+    return entry & PAGEMAP_SWAPPED || (entry & PAGEMAP_PRESENT && !(entry & PAGEMAP_FILE));
+}
+
+static bool is_zero(const char *page) {
+    return !page[0] && !memcmp(page, page + 1, IMAGE_PAGE - 1);
+}
+
+/* Pages that are not zero go to the image, as runs of at most what is given at once. */
+static int save(struct capture *c, size_t first_run, uint64_t address, const char *pages, size_t n) {
+    for (size_t i = 0, k; i < n; i = k + 1) {
+        while (i < n && is_zero(pages + i * IMAGE_PAGE))
+            i++;
+        for (k = i; k < n && !is_zero(pages + k * IMAGE_PAGE); k++)
+            ;
+        if (k == i)
+            break;
+        size_t length = (k - i) * IMAGE_PAGE, n_runs = capture_count(&c->runs, struct image_run);
+        struct image_run *last = n_runs > first_run ? capture_entry(&c->runs, n_runs - 1, struct image_run) : NULL;
+        struct image_run run = { .address = address + i * IMAGE_PAGE, .length = length, .at = c->saved };
+
+        if (c->saved + length > c->options->most_bytes)
+            return -E2BIG;
+        if (last && last->address + last->length == run.address && last->at + last->length == run.at)
+            last->length += length;
+        else if (n_runs == IMAGE_MAX_RUNS)
+            return -E2BIG;
+        else
+            buf_add(&c->runs, &run, sizeof run);
+        int r = fd_write_all(c->fd, pages + i * IMAGE_PAGE, length);
+        if (r < 0)
+            return r;
+        c->saved += length;
+    }
+    return 0;
+}
+
+/* As the process reads them, or, where it may not, past its protections. How many bytes there are, or -errno. */
+static ssize_t read_pages(const struct subject *s, uint64_t address, char *to, size_t length, bool may_read) {
+    struct iovec here = { to, length }, there = { (void *)(uintptr_t)address, length };
+    ssize_t n = may_read ? process_vm_readv(s->pid, &here, 1, &there, 1, 0) : -1;
+
+    return n == (ssize_t)length ? n : trace_read(&s->tools, address, to, length);
+}
+
+static char *chunk_memory(void) {
+    static _Alignas(4096) char chunk[CHUNK_PAGES * IMAGE_PAGE];
+
+    return chunk;
+}
+
+/* `n` pages from an address on; past the end of a mapped file there is nothing. */
+static int save_stretch(struct capture *c, const struct subject *s, size_t first_run, uint64_t address, uint64_t n, bool may_read, bool is_file) {
+    char *chunk = chunk_memory();
+
+    while (n) {
+        size_t m = (size_t)MIN(n, (uint64_t)CHUNK_PAGES);
+        ssize_t got = read_pages(s, address, chunk, m * IMAGE_PAGE, may_read);
+
+        if (got < 0 && !is_file)
+            return (int)got;
+        if (got > 0) {
+            int r = save(c, first_run, address, chunk, (size_t)got / IMAGE_PAGE);
+            if (r < 0)
+                return r;
+        }
+        if (got < (ssize_t)(m * IMAGE_PAGE))
+            return is_file ? 0 : -EFAULT;
+        address += m * IMAGE_PAGE;
+        n -= m;
+    }
+    return 0;
+}
+
+/* Calls back for each stretch of the process' own pages from one address to another: -errno of its own, or what `call` returns that is not 0. */
+typedef int stretch_call(struct capture *c, const struct subject *s, void *data, uint64_t address, uint64_t n);
+
+static int each_own_stretch(struct capture *c, const struct subject *s, uint64_t start, uint64_t end, stretch_call *call, void *data) {
+    uint64_t *entries = buf_reserve(&c->scratch, ENTRIES * sizeof *entries), run_at = 0, run_n = 0;
+    int r = entries ? 0 : -ENOMEM;
+
+    while (start < end && r == 0) {
+        size_t n = (size_t)MIN((end - start) / IMAGE_PAGE, (uint64_t)ENTRIES);
+        ssize_t got = pread(s->pagemap, entries, n * sizeof *entries, (off_t)(start / IMAGE_PAGE * sizeof *entries));
+
+        if (got <= 0)
+            return got < 0 ? -errno : -EIO;
+        n = (size_t)got / sizeof *entries;
+        for (size_t i = 0; i < n && r == 0; i++) {
+            bool own = is_own(entries[i]);
+
+            if (own && !run_n)
+                run_at = start + i * IMAGE_PAGE;
+            run_n += own;
+            if (!own && run_n) {
+                r = call(c, s, data, run_at, run_n);
+                run_n = 0;
+            }
+        }
+        start += n * IMAGE_PAGE;
+    }
+    return r == 0 && run_n ? call(c, s, data, run_at, run_n) : r;
+}
+
+struct saving {
+    size_t first_run;
+    bool may_read;
+};
+
+static int save_own(struct capture *c, const struct subject *s, void *data, uint64_t address, uint64_t n) {
+    const struct saving *saving = data;
+
+    return save_stretch(c, s, saving->first_run, address, n, saving->may_read, false);
+}
+
+static int is_there(struct capture *c, const struct subject *s, void *data, uint64_t address, uint64_t n) {
+    (void)c, (void)s, (void)data, (void)address, (void)n;
+    return 1;
+}
+
+int memory_save_file(struct capture *c, int fd, uint64_t length, struct image_range *ret_runs) {
+    size_t before = capture_count(&c->runs, struct image_run);
+    char *chunk = chunk_memory();
+    uint64_t at = 0;
+
+    while (at < length) {
+        off_t data = lseek(fd, (off_t)at, SEEK_DATA);
+
+        if (data < 0 && errno == ENXIO)
+            break;
+        at = data < 0 ? at : (uint64_t)data & ~(uint64_t)(IMAGE_PAGE - 1);
+        ssize_t n = pread(fd, chunk, CHUNK_PAGES * IMAGE_PAGE, (off_t)at);
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            break;
+        size_t whole = ((size_t)n + IMAGE_PAGE - 1) & ~(size_t)(IMAGE_PAGE - 1);
+        memset(chunk + n, 0, whole - (size_t)n);
+        int r = save(c, before, at, chunk, whole / IMAGE_PAGE);
+        if (r < 0)
+            return r;
+        at += whole;
+    }
+    *ret_runs = capture_range(&c->runs, before, sizeof(struct image_run));
+    return 0;
+}
+
+int memory_save_shared(struct capture *c, const struct subject *s, const struct map_line *map, struct image_range *ret_runs) {
+    size_t before = capture_count(&c->runs, struct image_run);
+    char *chunk = chunk_memory();
+
+    if (map->end - map->start > MAX_SHARED)
+        return -EFBIG;          /* looking at all of it would make it all be there */
+    for (uint64_t at = map->start; at < map->end; at += CHUNK_PAGES * IMAGE_PAGE) {
+        ssize_t n = read_pages(s, at, chunk, (size_t)MIN(map->end - at, (uint64_t)CHUNK_PAGES * IMAGE_PAGE), map->protection & PROT_READ);
+        int r = n < 0 ? (int)n : save(c, before, map->offset + (at - map->start), chunk, (size_t)n / IMAGE_PAGE);
+
+        if (r < 0)
+            return r;
+    }
+    *ret_runs = capture_range(&c->runs, before, sizeof(struct image_run));
+    return 0;
+}
+
+/* ---- areas -------------------------------------------------------------------------------------------------------------- */
+
+static int identify(struct capture *c, struct subject *s, const struct map_line *map, struct image_area *area) {
+    struct stat st;
+
+    if (ends_with(map->path, " (deleted)"))
+        return capture_refuse(c, ENOTSUP, "it maps a file that is deleted, %.200s", map->path);
+    int r = memory_find_path(s, map->path, &st);
+    if (r < 0)
+        return capture_refuse(c, r == -ENOENT ? ENOTSUP : -r, "it maps %.200s, which cannot be found: %s", map->path, strerror(-r));
+    if (!S_ISREG(st.st_mode))
+        return capture_refuse(c, ENOTSUP, "it maps %.200s, which is no file", map->path);
+    area->kind = IMAGE_FILE;
+    area->path = capture_text(c, map->path);
+    area->offset = map->offset;
+    area->is_shared = map->is_shared;
+    area->is_written = map->is_shared && map->protection & PROT_WRITE;
+    area->inode = st.st_ino;
+    area->size = (uint64_t)st.st_size;
+    area->mtime_s = st.st_mtim.tv_sec;
+    area->mtime_ns = st.st_mtim.tv_nsec;
+    return 0;
+}
+
+/* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line that it has in maps. */
+static void add_flags(const struct capture *c, const char **at, struct image_area *area) {
+    char address[32];
+
+    (void)c;
+    snprintf(address, sizeof address, "\n%08llx-", (unsigned long long)area->start);
+    const char *found = strstr(*at, address), *flags = found ? strstr(found, "\nVmFlags:") : NULL;
+    if (!flags)
+        return;
+    const char *end = strchrnul(flags + 1, '\n'), *wiped = strstr(flags, " wf"), *dropped = strstr(flags, " dp"), *kept = strstr(flags, " dc");
+    area->forgets = dropped && dropped < end ? IMAGE_DROPPABLE : wiped && wiped < end ? IMAGE_WIPED : 0;
+    area->flags = kept && kept < end ? IMAGE_NOT_FORKED : 0;
+    *at = flags;
+}
+
+/* Shared memory without a name, and memory files, whose pages are saved once for all who map them. */
+static bool is_nameless(const struct map_line *map) {
+    return map->is_shared && (!map->path[0] || !strncmp(map->path, "/memfd:", 7) || !strncmp(map->path, "/dev/zero (deleted)", 19) || !strncmp(map->path, "[anon_shmem:", 12) || ends_with(map->path, " (deleted)"));
+}
+
+static int save_area(struct capture *c, struct subject *s, const struct map_line *map, const char **flags_at) {
+    struct image_area area = { .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS };
+    bool is_file = map->path[0] == '/';
+    struct saving saving = { capture_count(&c->runs, struct image_run), map->protection & PROT_READ };
+    int r = 0;
+
+    if (map->start >= IMAGE_HIGHEST || (map->start >= IMAGE_FRAMES && map->end <= IMAGE_LOWEST))
+        return 0;               /* [vsyscall], the same in all processes; what an earlier restoring has left */
+    if (map->start < IMAGE_LOWEST)
+        return capture_refuse(c, ENOTSUP, "it has memory at 0x%llx", (unsigned long long)map->start);
+    add_flags(c, flags_at, &area);
+    if (!strncmp(map->path, "[vvar", 5) || !strcmp(map->path, "[vdso]")) {
+        area.kind = map->path[2] == 'v' ? IMAGE_VVAR : IMAGE_VDSO;
+    } else if (is_nameless(map)) {
+        uint32_t file = 0;
+
+        r = c->options->is_command ? capture_refuse(c, ENOTSUP, "it shares memory") : files_memory(c, s, map, &file);
+        area.kind = IMAGE_MEMORY;
+        area.path = file;
+        area.offset = map->offset;
+        area.is_shared = 1;
+    } else if (map->is_shared && c->options->is_command && map->protection & PROT_WRITE) {
+        r = capture_refuse(c, ENOTSUP, "it shares writable memory, %.200s", map->path);
+    } else if (area.forgets && is_file) {
+        r = capture_refuse(c, ENOTSUP, "it maps %.200s so that it is forgotten", map->path);
+    } else if (map->is_shared) {
+        r = is_file ? identify(c, s, map, &area) : capture_refuse(c, ENOTSUP, "it shares memory, %.200s", map->path);
+    } else if (!area.forgets) {
+        int own = is_file ? each_own_stretch(c, s, map->start, map->end, is_there, NULL) : 0;
+
+        if (own < 0)
+            r = own;
+        else if (is_file && !own && map->protection)
+            r = identify(c, s, map, &area);
+        else if (is_file)
+            r = own ? save_stretch(c, s, saving.first_run, map->start, (map->end - map->start) / IMAGE_PAGE, saving.may_read, true) : 0;
+        else
+            r = each_own_stretch(c, s, map->start, map->end, save_own, &saving);
+        if (!strcmp(map->path, "[stack]"))
+            area.kind = IMAGE_STACK;
+    }
+    if (r < 0 && !c->error->code)
+        return r == -E2BIG ? capture_refuse(c, E2BIG, "there are more than %llu bytes of memory", (unsigned long long)c->options->most_bytes) : capture_fail(c, "its memory", r);
+    if (r < 0)
+        return r;
+    if (area.kind <= IMAGE_STACK)
+        area.runs = capture_range(&c->runs, saving.first_run, sizeof(struct image_run));
+    buf_add(&c->areas, &area, sizeof area);
+    return capture_count(&c->areas, struct image_area) <= IMAGE_MAX_AREAS ? 0 : capture_refuse(c, E2BIG, "there are more than %u mappings", IMAGE_MAX_AREAS);
+}
+
+/* Each line of its maps in turn, which are text of lines; puts the text back as it was. */
+typedef int line_call(struct capture *c, struct subject *s, const struct map_line *map, void *data);
+
+static int each_line(struct capture *c, struct subject *s, line_call *call, void *data) {
+    char line[4352];
+    int r = 0;
+
+    for (const char *at = s->maps.data, *end; *at && r == 0; at = end + (*end == '\n')) {
+        struct map_line map;
+
+        end = strchrnul(at, '\n');
+        if ((size_t)(end - at) >= sizeof line)
+            return capture_refuse(c, ENAMETOOLONG, "a line of its mappings is too long");
+        memcpy(line, at, (size_t)(end - at));
+        line[end - at] = '\0';
+        r = map_line_parse(line, &map) < 0 ? capture_refuse(c, EBADMSG, "a line of its mappings makes no sense") : call(c, s, &map, data);
+    }
+    return r;
+}
+
+static int save_line(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
+    return save_area(c, s, map, data);
+}
+
+/* The vDSO has a `syscall`; the uppermost words of the stack, or else of other memory that may be written to, do for a while. */
+static int find_tool(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
+    bool writable = !map->is_shared && (map->protection & (PROT_READ | PROT_WRITE)) == (PROT_READ | PROT_WRITE) && map->start >= IMAGE_LOWEST;
+
+    (void)c, (void)data;
+    if (!strcmp(map->path, "[vdso]"))
+        (void)trace_find_instruction(&s->tools, map->start, map->end - map->start);
+    if (writable && (!strcmp(map->path, "[stack]") || !s->tools.scratch))
+        s->tools.scratch = map->end - TRACE_SCRATCH;
+    return 0;
+}
+
+int memory_find_tools(struct capture *c, struct subject *s) {
+    int r = capture_read(c, s, "maps", &s->maps);
+
+    if (r < 0)
+        return capture_fail(c, "its mappings", r);
+    r = each_line(c, s, find_tool, NULL);
+    return r < 0 ? r : s->tools.instruction && s->tools.scratch ? 0 : capture_refuse(c, ENOTSUP, "it has no vDSO, or no memory that can be written to");
+}
+
+int memory_capture(struct capture *c, struct subject *s, struct image_process *process) {
+    size_t before = capture_count(&c->areas, struct image_area);
+
+    c->smaps.length = 0;
+    buf_add(&c->smaps, "\n", 1);
+    int r = capture_read(c, s, "smaps", &c->smaps);
+    if (r < 0)
+        return capture_fail(c, "its mappings", r);
+    const char *flags_at = c->smaps.data;
+    r = each_line(c, s, save_line, (void *)&flags_at);
+    process->areas = capture_range(&c->areas, before, sizeof(struct image_area));
+    return r < 0 ? r : buf_failed(&c->areas) || buf_failed(&c->runs) || buf_failed(&c->texts) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
+}
+
+/* ---- what it touches ---------------------------------------------------------------------------------------------------- */
+
+/* Runs of pages, of one area, that it has its own copies of, or, of a file, looked at. */
+static int add_touches(const struct image_area *area, int pagemap, struct buf *to) {
+    bool is_file = area->kind == IMAGE_FILE;
+    struct image_touch touch = { .is_written = !is_file };
+    size_t n = (size_t)((area->end - area->start) / IMAGE_PAGE);
+    auto_free uint64_t *entries = calloc(n, sizeof *entries);
+    ssize_t got = entries ? pread(pagemap, entries, n * sizeof *entries, (off_t)(area->start / IMAGE_PAGE * sizeof *entries)) : -1;
+
+    if (got < 0)
+        return entries ? -errno : -ENOMEM;
+    n = (size_t)got / sizeof *entries;
+    for (size_t i = 0; i <= n; i++) {
+        bool touched = i < n && entries[i] & PAGEMAP_PRESENT && (is_file || entries[i] & PAGEMAP_EXCLUSIVE);
+
+        if (touched && !touch.length)
+            touch.address = area->start + i * IMAGE_PAGE;
+        if (touched)
+            touch.length += IMAGE_PAGE;
+        else if (touch.length)
+            buf_add(to, &touch, sizeof touch);
+        if (!touched)
+            touch.length = 0;
+    }
+    return buf_failed(to) ? -ENOMEM : 0;
+}
+
+static int find_touches(pid_t pid, const char *whole, size_t length, struct buf *to) {
+    const struct image *image = (const void *)(whole + length - sizeof *image);
+    const struct image_area *areas = image_table(image, whole, areas, struct image_area);
+    char path[32];
+    int r = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/pagemap", (int)pid);
+    auto_close int pagemap = open(path, O_RDONLY | O_CLOEXEC);
+    if (pagemap < 0)
+        return -errno;
+    for (uint64_t i = 0; i < image->areas.n && r == 0; i++)
+        if (areas[i].protection && areas[i].kind <= IMAGE_FILE && (areas[i].kind == IMAGE_FILE || areas[i].protection & PROT_WRITE))
+            r = add_touches(&areas[i], pagemap, to);
+    return r;
+}
+
+int capture_touched(pid_t pid, int image, int fd, struct rollbox_error *error) {
+    auto_buf struct buf touches = BUF_INIT;
+    struct stat st;
+    const char *whole = fstat(image, &st) == 0 ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, image, 0) : MAP_FAILED;
+    int r = whole == MAP_FAILED ? -errno : find_touches(pid, whole, (size_t)st.st_size, &touches);
+
+    if (whole != MAP_FAILED)
+        munmap((void *)(uintptr_t)whole, (size_t)st.st_size);
+    if (r == 0)
+        r = fd_write_all(fd, touches.data, touches.length);
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "snapshot", "what process %d has touched of its memory cannot be told: %s", (int)pid, strerror(-r)) : 0;
+}

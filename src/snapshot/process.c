@@ -1,0 +1,329 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Capturing one process: what the kernel knows of it and of its threads, but for memory and descriptors. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "snapshot/internal.h"
+
+#define SIGNAL_SET 8            /* bytes of the kernel's */
+#define MAX_PENDING 1024
+
+/* A call of its first thread. 0 or -errno, the call's own included. */
+static int ask(struct capture *c, struct subject *s, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length) {
+    int64_t result;
+    int r = trace_call(&tree_main(c, s)->trace, &s->tools, number, arguments, n, ret_data, length, &result);
+
+    return r < 0 ? r : result < 0 ? (int)result : 0;
+}
+
+/* Field `n` of /proc/PID/stat, counted from 1 as in proc(5), past the name. */
+static uint64_t stat_field(const char *stat, unsigned n) {
+    const char *at = strrchr(stat, ')');
+
+    for (unsigned field = 2; at && field < n; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+static int read_link(const struct subject *s, const char *name, char *to, size_t size) {
+    ssize_t n = readlinkat(s->proc, name, to, size - 1);
+
+    if (n < 0)
+        return -errno;
+    to[n] = '\0';
+    return 0;
+}
+
+static int look_at_layout(struct capture *c, struct subject *s, struct image_process *process) {
+    struct image_layout *layout = &process->layout;
+    auto_buf struct buf stat = BUF_INIT;
+    auto_buf struct buf auxv = BUF_INIT;
+    const uint64_t zero = 0;
+    int64_t brk = 0;
+    int r = capture_read(c, s, "stat", &stat);
+
+    if (r == 0)
+        r = capture_read(c, s, "auxv", &auxv);
+    if (r == 0)
+        r = trace_call(&tree_main(c, s)->trace, &s->tools, SYS_brk, &zero, 1, NULL, 0, &brk);
+    if (r < 0)
+        return capture_fail(c, "its layout", r);
+    *layout = (struct image_layout){
+        .start_code = stat_field(stat.data, 26), .end_code = stat_field(stat.data, 27), .start_data = stat_field(stat.data, 45), .end_data = stat_field(stat.data, 46),
+        .start_brk = stat_field(stat.data, 47), .brk = (uint64_t)brk, .start_stack = stat_field(stat.data, 28), .arg_start = stat_field(stat.data, 48),
+        .arg_end = stat_field(stat.data, 49), .env_start = stat_field(stat.data, 50), .env_end = stat_field(stat.data, 51),
+    };
+    process->auxv = capture_blob(c, auxv.data, auxv.length);
+    process->auxv_length = auxv.length;
+    return 0;
+}
+
+static int look_at_places(struct capture *c, struct subject *s, struct image_process *process) {
+    char target[4096];          /* of a link in /proc: the kernel tells no more than a page */
+    struct stat st;
+    int r = read_link(s, "exe", target, sizeof target);
+
+    if (r < 0)
+        return capture_fail(c, "its program", r);
+    process->executable = capture_text(c, target);
+    r = read_link(s, "cwd", target, sizeof target);
+    if (r == 0)
+        r = memory_find_path(s, target, &st);
+    if (r < 0)
+        return capture_refuse(c, ENOTSUP, "its working directory, %.200s, is not there any more", target);
+    process->directory = capture_text(c, target);
+    r = read_link(s, "root", target, sizeof target);
+    return r < 0 ? capture_fail(c, "its root", r) : strcmp(target, "/") ? capture_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
+}
+
+static int look_at_status(struct capture *c, struct subject *s, struct image_process *process, uint64_t *ret_handled) {
+    auto_buf struct buf status = BUF_INIT;
+    int r = capture_read(c, s, "status", &status);
+
+    if (r < 0)
+        return capture_fail(c, "its status", r);
+    process->umask = (uint32_t)strtoul(capture_field(status.data, "\nUmask:\t"), NULL, 8);
+    *ret_handled = strtoull(capture_field(status.data, "\nSigIgn:\t"), NULL, 16) | strtoull(capture_field(status.data, "\nSigCgt:\t"), NULL, 16);
+    return 0;
+}
+
+/* A paragraph for each: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID: 0\n"; pids are those of whoever reads. */
+static int look_at_timers(struct capture *c, struct subject *s, struct image_process *process) {
+    size_t before = capture_count(&c->timers, struct image_timer);
+    auto_buf struct buf text = BUF_INIT;
+
+    if (capture_read(c, s, "timers", &text) < 0)
+        return 0;               /* a kernel without them in /proc, and then (CONFIG_CHECKPOINT_RESTORE) without much else that is needed */
+    for (const char *at = text.data; at && *at;) {
+        struct image_timer timer = { 0 };
+        unsigned long long value;
+        char how[16], whom[8];
+        int pid, n = 0;
+
+        if (sscanf(at, "ID: %u signal: %u/%llx notify: %15[^/]/%7[^.].%d ClockID: %u %n", &timer.id, &timer.signal, &value, how, whom, &pid, &timer.clock, &n) != 7 || !n)
+            return capture_refuse(c, ENOTSUP, "its timers cannot be told");
+        timer.value = value;
+        timer.notify = !strcmp(how, "none") ? SIGEV_NONE : !strcmp(whom, "tid") ? 4 /* SIGEV_THREAD_ID */ : SIGEV_SIGNAL;
+        for (size_t i = 0; timer.notify == 4 && i < c->n_tasks; i++)
+            if (c->tasks[i].trace.tid == pid)
+                timer.tid = (uint32_t)i + 1;    /* its number inside is known when its thread is looked at */
+        uint64_t arguments[] = { timer.id, s->tools.scratch };
+        int r = ask(c, s, SYS_timer_gettime, arguments, ARRAY_SIZE(arguments), timer.time, sizeof timer.time);
+        if (r < 0)
+            return capture_fail(c, "its timers", r);
+        buf_add(&c->timers, &timer, sizeof timer);
+        at += n;
+    }
+    process->posix_timers = capture_range(&c->timers, before, sizeof(struct image_timer));
+    return 0;
+}
+
+static int look_at_limits(struct capture *c, struct subject *s, struct image_process *process) {
+    for (int i = 0; i < IMAGE_RLIMITS; i++)
+        if (syscall(SYS_prlimit64, s->pid, i, NULL, process->limits[i]) < 0)
+            return capture_fail(c, "its limits", -errno);
+    return 0;
+}
+
+static int look_at_signals(struct capture *c, struct subject *s, struct image_process *process, uint64_t handled) {
+    size_t before = capture_count(&c->actions, struct image_action);
+
+    for (uint64_t number = 1; number <= IMAGE_SIGNALS; number++) {
+        struct image_action action = { .number = number };
+        uint64_t arguments[] = { number, 0, s->tools.scratch, SIGNAL_SET };
+
+        if (!(handled >> (number - 1) & 1))
+            continue;
+        int r = ask(c, s, SYS_rt_sigaction, arguments, ARRAY_SIZE(arguments), &action.handler, sizeof action - sizeof action.number);
+        if (r < 0)
+            return capture_fail(c, "its signal handlers", r);
+        buf_add(&c->actions, &action, sizeof action);
+    }
+    process->actions = capture_range(&c->actions, before, sizeof(struct image_action));
+    return 0;
+}
+
+static int look_at_habits(struct capture *c, struct subject *s, struct image_process *process) {
+    const struct {
+        uint64_t option;
+        uint32_t *to;
+    } asked[] = { { PR_GET_CHILD_SUBREAPER, &process->is_subreaper }, { PR_GET_PDEATHSIG, &process->death_signal } };
+
+    for (size_t i = 0; i < ARRAY_SIZE(asked); i++) {
+        uint64_t arguments[] = { asked[i].option, s->tools.scratch };
+        int32_t value = 0;
+        int r = ask(c, s, SYS_prctl, arguments, ARRAY_SIZE(arguments), &value, sizeof value);
+
+        if (r < 0)
+            return capture_fail(c, "its habits", r);
+        *asked[i].to = (uint32_t)value;
+    }
+    for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF; which++) {
+        uint64_t arguments[] = { which, s->tools.scratch };
+        int r = ask(c, s, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
+
+        uint64_t *timer = process->timers[which];
+        if (r < 0)
+            return capture_fail(c, "its timers", r);
+        /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would know. */
+        if ((timer[0] || timer[1]) && !timer[2] && !timer[3]) {
+            timer[2] = timer[0];
+            timer[3] = timer[1];
+        }
+    }
+    return 0;
+}
+
+static int look_at_pending(struct capture *c, const struct trace *trace, bool is_shared, struct image_range *ret_range) {
+    size_t before = capture_count(&c->pending, struct image_pending);
+    struct image_pending *to = buf_reserve(&c->pending, MAX_PENDING * sizeof *to);
+    int n = to ? trace_pending(trace, is_shared, to, MAX_PENDING) : -ENOMEM;
+
+    if (n < 0)
+        return capture_fail(c, "signals that wait for it", n);
+    if (n == MAX_PENDING)
+        return capture_refuse(c, E2BIG, "%d signals wait for it", n);
+    c->pending.length += (size_t)n * sizeof *to;
+    *ret_range = capture_range(&c->pending, before, sizeof *to);
+    return 0;
+}
+
+/* ---- threads ------------------------------------------------------------------------------------------------------------ */
+
+static int look_at_registers(struct capture *c, struct subject *s, const struct trace *trace, struct image_thread *thread) {
+    static unsigned char xstate[16384];
+    uint64_t section = 0;
+    size_t length;
+    long list, list_length;
+
+    thread->registers = trace->elsewhere;
+    thread->signal_mask = trace->signal_mask;
+    int r = trace_xstate(trace, xstate, sizeof xstate, &length, &thread->xstate_features);
+    if (r == 0 && length > IMAGE_MAX_XSTATE)
+        r = -ENOTSUP;
+    if (r < 0)
+        return capture_fail(c, "its vector registers", r);
+    thread->xstate = capture_blob(c, xstate, length);
+    thread->xstate_length = length;
+    if (syscall(SYS_get_robust_list, trace->tid, &list, &list_length) < 0)
+        return capture_fail(c, "its robust futexes", -errno);
+    thread->robust_list = (uint64_t)list;
+    thread->robust_length = (uint64_t)list_length;
+    r = trace_rseq(trace, &thread->rseq, &thread->rseq_length, &thread->rseq_signature);
+    if (r < 0)
+        return capture_fail(c, "its restartable sequences", r);
+    /* Where a sequence is under way, struct rseq (linux/rseq.h) says so. */
+    if (thread->rseq && trace_read(&s->tools, thread->rseq + 8, &section, sizeof section) != sizeof section)
+        return capture_fail(c, "its restartable sequences", -EFAULT);
+    return section ? capture_refuse(c, EAGAIN, "it is in a restartable sequence") : 0;
+}
+
+static int look_at_thread(struct capture *c, struct subject *s, struct task *task) {
+    struct image_thread thread = { 0 };
+    auto_buf struct buf status = BUF_INIT;
+    char path[48];
+    int64_t result;
+
+    snprintf(path, sizeof path, "task/%d/status", (int)task->trace.tid);
+    int r = capture_read(c, s, path, &status);
+    if (r < 0)
+        return capture_fail(c, "its threads", r);
+    const char *pids = capture_field(status.data, "\nNSpid:"), *end = pids + strcspn(pids, "\n"), *name = capture_field(status.data, "Name:\t");
+    while (end > pids && end[-1] != '\t')
+        end--;
+    thread.tid = (uint32_t)strtoul(end, NULL, 10);
+    snprintf(path, sizeof path, "task/%d/comm", (int)task->trace.tid);
+    snprintf(thread.name, sizeof thread.name, "%.*s", (int)strcspn(name, "\n"), name);
+    r = look_at_registers(c, s, &task->trace, &thread);
+    if (r < 0)
+        return r;
+    uint64_t stack[] = { 0, s->tools.scratch }, clear[] = { 40 /* PR_GET_TID_ADDRESS */, s->tools.scratch };
+    r = trace_call(&task->trace, &s->tools, SYS_sigaltstack, stack, ARRAY_SIZE(stack), thread.alternate_stack, sizeof thread.alternate_stack, &result);
+    if (r == 0)
+        r = (int)result;
+    if (r == 0)
+        r = trace_call(&task->trace, &s->tools, SYS_prctl, clear, ARRAY_SIZE(clear), &thread.clear_tid, sizeof thread.clear_tid, &result);
+    if (r == 0)
+        r = (int)result;
+    if (r < 0)
+        return capture_fail(c, "its threads", r);
+    for (size_t i = 0; i < capture_count(&c->timers, struct image_timer); i++) {
+        struct image_timer *timer = capture_entry(&c->timers, i, struct image_timer);
+
+        if (timer->notify == 4 && timer->tid == (uint32_t)(task - c->tasks) + 1 && !timer->unused) {
+            timer->tid = thread.tid;
+            timer->unused = 1;
+        }
+    }
+    r = look_at_pending(c, &task->trace, false, &thread.pending);
+    buf_add(&c->threads, &thread, sizeof thread);
+    c->n_threads++;
+    return r;
+}
+
+/* The first one is that of the process' own pid. */
+static int look_at_threads(struct capture *c, struct subject *s, struct image_process *process) {
+    size_t before = capture_count(&c->threads, struct image_thread);
+    struct task *first = tree_main(c, s);
+    int r = look_at_thread(c, s, first);
+
+    for (size_t i = 0; i < c->n_tasks && r == 0; i++)
+        if (c->tasks[i].subject == s && !c->tasks[i].is_gone && &c->tasks[i] != first)
+            r = look_at_thread(c, s, &c->tasks[i]);
+    process->threads = capture_range(&c->threads, before, sizeof(struct image_thread));
+    if (r == 0 && process->threads.n > IMAGE_MAX_OWN_THREADS)
+        return capture_refuse(c, E2BIG, "it has more than %u threads", (unsigned)IMAGE_MAX_OWN_THREADS);
+    return r;
+}
+
+int process_capture(struct capture *c, struct subject *s) {
+    struct image_process process = *capture_entry(&c->processes, s->index, struct image_process);
+    uint64_t handled = 0;
+    struct task *first = tree_main(c, s);
+
+    c->current = s;
+    if (!first)
+        return capture_refuse(c, ENOTSUP, "its first thread has ended");
+    if (first->trace.is_stopped)
+        return capture_refuse(c, ENOTSUP, "it is stopped by a signal");
+    s->root = openat(s->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    s->pagemap = openat(s->proc, "pagemap", O_RDONLY | O_CLOEXEC);
+    s->tools.memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC);
+    if (s->root < 0 || s->pagemap < 0 || s->tools.memory < 0)
+        return capture_fail(c, "/proc", -errno);
+    int r = memory_find_tools(c, s);
+    if (r == 0)
+        r = look_at_status(c, s, &process, &handled);
+    if (r == 0)
+        r = look_at_places(c, s, &process);
+    if (r == 0)
+        r = look_at_limits(c, s, &process);
+    if (r == 0)
+        r = look_at_signals(c, s, &process, handled);
+    if (r == 0)
+        r = look_at_layout(c, s, &process);
+    if (r == 0)
+        r = look_at_habits(c, s, &process);
+    if (r == 0)
+        r = look_at_timers(c, s, &process);
+    if (r == 0)
+        r = look_at_threads(c, s, &process);
+    if (r == 0)
+        r = look_at_pending(c, &first->trace, true, &process.pending);
+    if (r == 0 && !c->options->is_command)
+        r = files_capture(c, s, &process);
+    if (r == 0)
+        r = memory_capture(c, s, &process);
+    *capture_entry(&c->processes, s->index, struct image_process) = process;
+    return r;
+}

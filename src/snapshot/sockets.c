@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Capturing sockets: those of Unix, and those of the internet that are connected to nobody.
+ *
+ * Which Unix socket is connected to which only the kernel's list of sockets tells (sock_diag(7)), which is that of a network namespace: a child enters the sandbox' and asks. What waits to be read is peeked at, and stays.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "snapshot/internal.h"
+
+#define GET_USERNS _IO(0xb7, 1) /* NS_GET_USERNS */
+#define MAX_LIST (64u << 20)
+#define MAX_MESSAGES 4096u
+
+struct entry {
+    uint32_t inode, peer;       /* peer 0: none */
+    uint32_t queued, backlog;   /* of one that listens: connections that wait, how many may */
+    uint8_t state, shut;
+    uint16_t unused;
+};
+
+/* ---- the list ----------------------------------------------------------------------------------------------------------- */
+
+static void add_entry(const struct nlmsghdr *header, struct buf *to) {
+    const struct unix_diag_msg *m = NLMSG_DATA(header);
+    struct entry entry = { .inode = m->udiag_ino, .state = m->udiag_state };
+    const struct nlattr *attribute = (const void *)(m + 1), *end = (const void *)((const char *)header + header->nlmsg_len);
+
+    while ((const char *)end - (const char *)attribute >= (ptrdiff_t)sizeof *attribute && attribute->nla_len >= sizeof *attribute && attribute->nla_len <= (const char *)end - (const char *)attribute) {
+        const void *data = attribute + 1;
+
+        if (attribute->nla_type == UNIX_DIAG_PEER)
+            memcpy(&entry.peer, data, sizeof entry.peer);
+        if (attribute->nla_type == UNIX_DIAG_SHUTDOWN)
+            memcpy(&entry.shut, data, sizeof entry.shut);
+        if (attribute->nla_type == UNIX_DIAG_RQLEN) {
+            const struct unix_diag_rqlen *length = data;
+            entry.queued = length->udiag_rqueue;
+            entry.backlog = length->udiag_wqueue;
+        }
+        attribute = (const void *)((const char *)attribute + NLA_ALIGN(attribute->nla_len));
+    }
+    buf_add(to, &entry, sizeof entry);
+}
+
+static int list_here(struct buf *to) {
+    struct {
+        struct nlmsghdr header;
+        struct unix_diag_req request;
+    } ask = {
+        .header = { .nlmsg_len = sizeof ask, .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
+        .request = { .sdiag_family = AF_UNIX, .udiag_states = ~0u, .udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN },
+    };
+    static _Alignas(struct nlmsghdr) char answer[65536];
+    auto_close int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+
+    if (fd < 0 || send(fd, &ask, sizeof ask, 0) < 0)
+        return -errno;
+    for (;;) {
+        ssize_t n = recv(fd, answer, sizeof answer, 0);
+        const struct nlmsghdr *header = (const void *)answer;
+
+        if (n < 0)
+            return -errno;
+        for (size_t left = (size_t)n; left >= sizeof *header && header->nlmsg_len >= sizeof *header && header->nlmsg_len <= left;) {
+            size_t step = MIN((size_t)NLMSG_ALIGN(header->nlmsg_len), left);
+
+            if (header->nlmsg_type == NLMSG_DONE)
+                return buf_failed(to) ? -ENOMEM : 0;
+            if (header->nlmsg_type == NLMSG_ERROR)
+                return ((const struct nlmsgerr *)NLMSG_DATA(header))->error;
+            if (header->nlmsg_type == SOCK_DIAG_BY_FAMILY)
+                add_entry(header, to);
+            left -= step;
+            header = (const void *)((const char *)header + step);
+        }
+    }
+}
+
+/* A process that enters the namespace does not come back: a child of ours. With what it takes an ordinary user to do that, the rights over the user namespace that it belongs to. */
+_Noreturn static void list_there(int namespace, int to) {
+    struct buf list = BUF_INIT;
+    int owner = ioctl(namespace, GET_USERNS), r = 0;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (setns(namespace, CLONE_NEWNET) < 0 && (owner < 0 || setns(owner, CLONE_NEWUSER) < 0 || setns(namespace, CLONE_NEWNET) < 0))
+        r = -errno;
+    if (r == 0)
+        r = list_here(&list);
+    if (r == 0)
+        r = fd_write_all(to, list.data, list.length);
+    _exit(r < 0 ? -r : 0);
+}
+
+static int list(struct capture *c) {
+    char path[48];
+    int status, r = 0;
+    auto_close int to = memfd_create("rollbox-sockets", MFD_CLOEXEC);
+
+    if (c->sockets.length)
+        return 0;
+    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)c->options->init);
+    auto_close int namespace = open(path, O_RDONLY | O_CLOEXEC);
+    if (to < 0 || namespace < 0)
+        return -errno;
+    pid_t pid = fork();
+    if (pid == 0)
+        list_there(namespace, to);
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return -errno;
+    if (!WIFEXITED(status) || WEXITSTATUS(status))
+        return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
+    if (lseek(to, 0, SEEK_SET) < 0)
+        return -errno;
+    r = fd_read_all(to, MAX_LIST, &c->sockets);
+    return r < 0 ? r : 0;
+}
+
+static const struct entry *find(const struct capture *c, uint64_t inode) {
+    for (size_t i = 0; i < capture_count(&c->sockets, struct entry); i++)
+        if (capture_entry(&c->sockets, i, struct entry)->inode == inode)
+            return capture_entry(&c->sockets, i, struct entry);
+    return NULL;
+}
+
+/* ---- one socket --------------------------------------------------------------------------------------------------------- */
+
+static int option(int fd, int name) {
+    int value = 0;
+    socklen_t length = sizeof value;
+
+    return getsockopt(fd, SOL_SOCKET, name, &value, &length) < 0 ? -errno : value;
+}
+
+/* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. */
+static int peek_one(int fd, struct buf *to, bool is_stream, const char **ret_why) {
+    int waiting = 0;
+    char control[256];
+    static const char nothing[8];
+
+    if (ioctl(fd, FIONREAD, &waiting) < 0)
+        return -errno;
+    size_t room = MAX((size_t)waiting, (size_t)262144);
+    uint64_t *length = buf_reserve(to, sizeof *length + room + 8);
+    if (!length)
+        return -ENOMEM;
+    struct iovec part = { length + 1, room };
+    struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
+    ssize_t n = recvmsg(fd, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    for (struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&message) : NULL; c; c = CMSG_NXTHDR(&message, c)) {
+        int fds[32];
+
+        if (c->cmsg_type != SCM_RIGHTS)
+            continue;
+        *ret_why = "a socket on which descriptors are under way";
+        memcpy(fds, CMSG_DATA(c), MIN(c->cmsg_len - CMSG_LEN(0), sizeof fds));
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof fds[0] && i < ARRAY_SIZE(fds); i++)
+            close(fds[i]);
+    }
+    if (n < 0)
+        return errno == EAGAIN || errno == EINVAL || errno == ENOTCONN ? 0 : -errno;
+    if (*ret_why || message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) {
+        *ret_why = "a socket on which descriptors are under way";
+        return -ENOTSUP;
+    }
+    if (is_stream && !n)
+        return 0;
+    memcpy(length, &(uint64_t){ (uint64_t)n }, sizeof *length);
+    to->length += sizeof *length + (size_t)n;
+    buf_add(to, nothing, (8 - (size_t)n % 8) % 8);
+    return 1;
+}
+
+static int peek(struct capture *c, int fd, struct image_file *to, const char **ret_why) {
+    auto_buf struct buf data = BUF_INIT;
+    int before = option(fd, SO_PEEK_OFF), zero = 0, r = 0;
+    bool is_stream = to->type == SOCK_STREAM;
+
+    if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof zero) < 0)
+        return -errno;
+    for (unsigned i = 0; i < MAX_MESSAGES; i++) {
+        r = peek_one(fd, &data, is_stream, ret_why);
+        if (r <= 0)
+            break;
+    }
+    (void)setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &before, sizeof before);
+    if (r < 0)
+        return r;
+    to->data_length = data.length;
+    to->data = capture_blob(c, data.data ? data.data : "", data.length);
+    return buf_failed(&data) ? -ENOMEM : 0;
+}
+
+static int refuse(const char **ret_why, const char *why) {
+    *ret_why = why;
+    return -ENOTSUP;
+}
+
+static int capture_name(struct capture *c, int fd, struct image_file *to) {
+    struct sockaddr_storage name;
+    socklen_t length = sizeof name;
+
+    if (getsockname(fd, (void *)&name, &length) < 0)
+        return -errno;
+    to->name = capture_blob(c, &name, MIN(length, (socklen_t)sizeof name));
+    to->name_length = length;
+    return 0;
+}
+
+/* Its port is one of the sandbox' own, so that a copy of the sandbox may have it, too? */
+static bool has_network(const struct capture *c) {
+    struct stat own, its;
+    char path[48];
+
+    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)c->options->init);
+    return stat("/proc/self/ns/net", &own) == 0 && stat(path, &its) == 0 && own.st_ino != its.st_ino;
+}
+
+static int capture_inet(struct capture *c, int fd, struct image_file *to, const char **ret_why) {
+    static const struct {
+        int level, name;
+        uint32_t bit;
+    } options[] = {
+        { SOL_SOCKET, SO_REUSEADDR, IMAGE_REUSE_ADDRESS }, { SOL_SOCKET, SO_REUSEPORT, IMAGE_REUSE_PORT }, { SOL_SOCKET, SO_KEEPALIVE, IMAGE_KEEP_ALIVE }, { SOL_SOCKET, SO_BROADCAST, IMAGE_BROADCAST },
+        { IPPROTO_IPV6, IPV6_V6ONLY, IMAGE_V6_ONLY },      { IPPROTO_TCP, TCP_NODELAY, IMAGE_NO_DELAY },
+    };
+    struct sockaddr_storage peer;
+    struct tcp_info info = { 0 };
+    socklen_t length = sizeof peer;
+    int waiting = 0;
+
+    to->protocol = (uint32_t)option(fd, SO_PROTOCOL);
+    if (to->protocol != IPPROTO_TCP && to->protocol != IPPROTO_UDP)
+        return refuse(ret_why, "a socket that is neither of TCP nor of UDP");
+    if (getpeername(fd, (void *)&peer, &length) == 0)
+        return refuse(ret_why, "a connection of TCP or UDP");
+    if (!has_network(c))
+        return refuse(ret_why, "a socket of the host's network");
+    if (to->protocol == IPPROTO_TCP) {
+        length = sizeof info;
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+            return -errno;
+        if (info.tcpi_state != TCP_LISTEN && info.tcpi_state != TCP_CLOSE)
+            return refuse(ret_why, "a connection of TCP");
+        if (info.tcpi_state == TCP_LISTEN && info.tcpi_unacked)
+            return refuse(ret_why, "a socket with connections that nobody has accepted yet");
+        to->backlog = info.tcpi_state == TCP_LISTEN ? MAX(info.tcpi_sacked, 1u) : 0;
+    } else if (ioctl(fd, FIONREAD, &waiting) == 0 && waiting) {
+        return refuse(ret_why, "a datagram socket with something in it that came from anywhere");
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+        int value = 0;
+
+        length = sizeof value;
+        if (getsockopt(fd, options[i].level, options[i].name, &value, &length) == 0 && value)
+            to->options |= options[i].bit;
+    }
+    to->is_alone = 1;
+    return capture_name(c, fd, to);
+}
+
+static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
+    int r = list(c), waiting = 0;
+    const struct entry *entry = r < 0 ? NULL : find(c, inode);
+
+    if (r < 0)
+        return r;
+    if (!entry)
+        return refuse(ret_why, "a socket from outside");
+    to->passes_credentials = option(fd, SO_PASSCRED) > 0;
+    to->is_alone = entry->state != TCP_ESTABLISHED || (to->type == SOCK_DGRAM && !entry->peer);
+    to->peer = entry->peer;     /* its inode, until sockets_connect */
+    to->is_shut = entry->shut;
+    if (!to->is_alone)
+        return peek(c, fd, to, ret_why);
+    if (entry->state == TCP_LISTEN && entry->queued)
+        return refuse(ret_why, "a socket with connections that nobody has accepted yet");
+    if (entry->state == TCP_LISTEN)
+        to->backlog = MAX(entry->backlog, 1u);
+    if (to->type == SOCK_DGRAM && ioctl(fd, FIONREAD, &waiting) == 0 && waiting)
+        return refuse(ret_why, "a datagram socket with something in it that came from anywhere");
+    return capture_name(c, fd, to);
+}
+
+int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
+    to->kind = IMAGE_FILE_SOCKET;
+    to->domain = (uint32_t)option(fd, SO_DOMAIN);
+    to->type = (uint32_t)option(fd, SO_TYPE);
+    to->buffers[0] = (uint64_t)option(fd, SO_SNDBUF);
+    to->buffers[1] = (uint64_t)option(fd, SO_RCVBUF);
+    if (to->domain == AF_UNIX)
+        return capture_unix(c, fd, inode, to, ret_why);
+    if (to->domain == AF_INET || to->domain == AF_INET6)
+        return capture_inet(c, fd, to, ret_why);
+    return refuse(ret_why, "a socket of another kind than Unix sockets, TCP and UDP");
+}
+
+int sockets_connect(struct capture *c) {
+    size_t n = capture_count(&c->files, struct image_file);
+
+    for (size_t i = 0; i < n; i++) {
+        struct image_file *file = capture_entry(&c->files, i, struct image_file);
+        const struct known_file *known = capture_entry(&c->known, i, struct known_file);
+        size_t other = 0;
+
+        if (file->kind != IMAGE_FILE_SOCKET || file->is_alone || !file->peer)
+            continue;
+        while (other < n && (capture_entry(&c->known, other, struct known_file)->kind != IMAGE_FILE_SOCKET || capture_entry(&c->known, other, struct known_file)->inode != file->peer))
+            other++;
+        if (other == n) {
+            c->current = NULL;
+            return capture_refuse(c, ENOTSUP, "descriptor %d of one of them is a socket whose other end is outside, or not accepted yet", known->number);
+        }
+        file->peer = (uint32_t)other + 1;
+    }
+    return 0;
+}

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Stopping all processes of a sandbox, and how they are related.
+ *
+ * /proc shows no one moment: while it is read, processes are born and die. But one that stands makes no others, so rounds of looking and stopping come to an end: when a round finds nobody new and all stand. What forks faster than it is found is refused.
+ *
+ * A process is restored as the child of its parent, in its parent's session and group unless it leads one itself. Where the leader is dead, as of what a shell has left in the background, a *ghost* stands in for it: a process of that number
+ * which makes its children and is gone before anybody runs.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "snapshot/internal.h"
+#include "sys/proc.h"
+
+#define MAX_ROUNDS 200
+#define MAX_WAITS 4000
+#define WAIT_NS 50000
+#define VFORK_TRIES 20
+#define VFORK_NS 1000000
+#define KCMP_VM 1
+
+/* ---- stopping ----------------------------------------------------------------------------------------------------------- */
+
+static bool is_known(const struct capture *c, pid_t tid) {
+    for (size_t i = 0; i < c->n_tasks; i++)
+        if (c->tasks[i].trace.tid == tid)
+            return true;
+    return false;
+}
+
+static struct subject *find(const struct capture *c, pid_t pid) {
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (c->subjects[i]->pid == pid)
+            return c->subjects[i];
+    return NULL;
+}
+
+static void subject_free(struct subject *s) {
+    close_fd(&s->proc);
+    close_fd(&s->root);
+    close_fd(&s->pagemap);
+    close_fd(&s->tools.memory);
+    buf_done(&s->maps);
+    free(s);
+}
+
+/* An ordinary user cannot see what program an agent is, as it cannot be dumped and was never executed in the sandbox' user namespace. A guest that calls itself so and cannot be seen either is none of its own snapshots'. */
+static bool is_called_agent(const struct subject *s) {
+    static const char agent[] = "rollbox-files\n";
+    char name[sizeof agent + 1];
+    auto_close int fd = openat(s->proc, "comm", O_RDONLY | O_CLOEXEC);
+
+    return fd >= 0 && read(fd, name, sizeof name) == sizeof agent - 1 && !memcmp(name, agent, sizeof agent - 1);
+}
+
+static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
+    char path[32];
+    struct stat st;
+
+    if (c->n_subjects == c->subjects_room) {
+        size_t room = c->subjects_room ? 2 * c->subjects_room : 16;
+        void *more = realloc(c->subjects, room * sizeof *c->subjects);
+
+        if (!more)
+            return NULL;
+        c->subjects = more;
+        c->subjects_room = room;
+    }
+    struct subject *s = calloc(1, sizeof *s);
+    if (!s)
+        return NULL;
+    *s = (struct subject){ .pid = pid, .parent = parent, .proc = -EBADF, .root = -EBADF, .pagemap = -EBADF, .tools.memory = -EBADF };
+    snprintf(path, sizeof path, "/proc/%d", (int)pid);
+    s->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    s->is_apart = fstatat(s->proc, "exe", &st, 0) < 0 ? errno == EACCES && is_called_agent(s) : st.st_dev == c->program_device && st.st_ino == c->program_inode;
+    c->subjects[c->n_subjects++] = s;
+    return s;
+}
+
+static char state_at(const struct subject *s, const char *path) {
+    char text[512];
+    auto_close int fd = openat(s->proc, path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+    if (n <= 0)
+        return 0;
+    text[n] = '\0';
+    const char *at = strrchr(text, ')');
+    return at && at[1] ? at[2] : 0;
+}
+
+static bool is_dead(const struct subject *s, pid_t tid) {
+    char path[32];
+
+    snprintf(path, sizeof path, "task/%d/stat", (int)tid);
+    char state = state_at(s, path);
+    return !state || state == 'Z' || state == 'X';
+}
+
+static bool has_tracer(const struct subject *s, pid_t tid) {
+    char path[32], text[1024];
+
+    snprintf(path, sizeof path, "task/%d/status", (int)tid);
+    auto_close int fd = openat(s->proc, path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+    text[MAX(n, (ssize_t)0)] = '\0';
+    return strtoul(capture_field(text, "\nTracerPid:\t"), NULL, 10) != 0;
+}
+
+static int add_task(struct capture *c, struct subject *s, pid_t tid) {
+    if (c->n_tasks == c->tasks_room) {
+        size_t room = c->tasks_room ? 2 * c->tasks_room : 64;
+        void *more = realloc(c->tasks, room * sizeof *c->tasks);
+
+        if (!more)
+            return -ENOMEM;
+        c->tasks = more;
+        c->tasks_room = room;
+    }
+    struct task *task = &c->tasks[c->n_tasks];
+    int r = trace_seize(&task->trace, tid);
+    task->subject = s;
+    task->is_gone = r == -ESRCH;
+    if (r == -ESRCH || (r == -EPERM && is_dead(s, tid)))
+        return 0;               /* found as a zombie, or not at all, in the next round */
+    if (r == -EPERM)
+        return has_tracer(s, tid) ? capture_refuse(c, ENOTSUP, "it is traced by another") : 1;      /* on its way out: another round will tell */
+    if (r < 0)
+        return capture_fail(c, "stopping it", r);
+    c->n_tasks++;
+    return 1;
+}
+
+/* The threads of a process that are not known yet: how many, or -errno. */
+static int seize_threads(struct capture *c, struct subject *s) {
+    pid_t tids[256];
+    int n_new = 0;
+    size_t n = proc_threads(s->pid, tids, ARRAY_SIZE(tids));
+
+    c->current = s;
+    for (size_t i = 0; i < n; i++) {
+        int r = is_known(c, tids[i]) ? 0 : add_task(c, s, tids[i]);
+
+        if (r < 0)
+            return r;
+        n_new += r;
+    }
+    return n == ARRAY_SIZE(tids) ? capture_refuse(c, E2BIG, "it has more than %zu threads", ARRAY_SIZE(tids) - 1) : n_new;
+}
+
+/* What is below a process and new, and its threads: how many threads were stopped, or -errno. */
+static int look_below(struct capture *c, pid_t pid) {
+    pid_t children[IMAGE_MAX_PROCESSES + 1];
+    size_t n = proc_children(pid, children, ARRAY_SIZE(children));
+    int n_new = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct subject *s = find(c, children[i]);
+        bool is_new = !s;
+
+        if (!s && c->n_subjects >= IMAGE_MAX_PROCESSES)
+            return capture_refuse(c, E2BIG, "there are more than %u processes", IMAGE_MAX_PROCESSES);
+        if (!s && !(s = subject_new(c, children[i], pid)))
+            return capture_fail(c, "its processes", -ENOMEM);
+        s->parent = pid;
+        s->round = c->round;
+        s->is_zombie = is_dead(s, s->pid);
+        int r = s->is_zombie ? 0 : seize_threads(c, s);
+        if (r < 0)
+            return r;
+        n_new += r + is_new;
+        r = look_below(c, s->pid);
+        if (r < 0)
+            return r;
+        n_new += r;
+    }
+    return n_new;
+}
+
+static void wait_a_little(long ns) {
+    nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
+}
+
+/* Until all that were asked to stand do. -EBUSY: some do not. */
+static int await_all(struct capture *c) {
+    for (unsigned waits = 0; waits < MAX_WAITS; waits++) {
+        bool all = true;
+
+        for (size_t i = 0; i < c->n_tasks; i++) {
+            struct task *task = &c->tasks[i];
+
+            if (task->is_gone || task->trace.stands)
+                continue;
+            int r = trace_await(&task->trace);
+            task->is_gone = r == -ESRCH;
+            if (r < 0 && r != -ESRCH && r != -EAGAIN)
+                return r;
+            all &= r != -EAGAIN;
+            c->current = task->subject;
+        }
+        if (all)
+            return 0;
+        if (waits > 20)
+            wait_a_little(WAIT_NS);
+    }
+    return -EBUSY;
+}
+
+void tree_release(struct capture *c) {
+    for (size_t i = 0; i < c->n_tasks; i++)
+        trace_release(&c->tasks[i].trace);
+    for (size_t i = 0; i < c->n_subjects; i++)
+        subject_free(c->subjects[i]);
+    free(c->tasks);
+    free(c->subjects);
+    c->tasks = NULL;
+    c->subjects = NULL;
+    c->n_tasks = c->tasks_room = c->n_subjects = c->subjects_room = 0;
+}
+
+static int stop_once(struct capture *c) {
+    for (unsigned round = 0; round < MAX_ROUNDS; round++) {
+        c->round++;
+        int n = look_below(c, c->options->init);
+        int r = n < 0 ? n : await_all(c);
+
+        if (r == -EBUSY || (r < 0 && n < 0))
+            return r;
+        if (r < 0)
+            return capture_fail(c, "stopping it", r);
+        if (!n)
+            return 0;
+    }
+    return capture_refuse(c, EBUSY, "its processes multiply faster than they can be stopped");
+}
+
+/* One that waits for a child that has its memory (vfork) stands only after that has executed something, which it does not while it stands. */
+int tree_stop(struct capture *c) {
+    for (unsigned tries = 0;; tries++) {
+        int r = stop_once(c);
+
+        if (r != -EBUSY || c->error->code)
+            return r;
+        if (tries == VFORK_TRIES)
+            return capture_refuse(c, EBUSY, "it does not stand still: it waits for a child that shares its memory, or for a device");
+        tree_release(c);
+        wait_a_little(VFORK_NS);
+    }
+}
+
+struct task *tree_main(struct capture *c, const struct subject *s) {
+    for (size_t i = 0; i < c->n_tasks; i++)
+        if (c->tasks[i].trace.tid == s->pid && !c->tasks[i].is_gone)
+            return &c->tasks[i];
+    return NULL;
+}
+
+/* ---- relations ---------------------------------------------------------------------------------------------------------- */
+
+/* The last of a line's numbers: lines like "NSpid:" have one for each namespace, the innermost last. */
+static uint32_t innermost(const char *status, const char *name) {
+    const char *line = capture_field(status, name), *end = line + strcspn(line, "\n");
+
+    while (end > line && end[-1] != '\t')
+        end--;
+    return (uint32_t)strtoul(end, NULL, 10);
+}
+
+static int look_at_ids(struct capture *c, struct subject *s) {
+    auto_buf struct buf status = BUF_INIT;
+    auto_buf struct buf stat = BUF_INIT;
+    int r = capture_read(c, s, "status", &status);
+
+    c->current = s;
+    if (r < 0)
+        return capture_fail(c, "its status", r);
+    s->inner_pid = innermost(status.data, "\nNSpid:");
+    s->group = innermost(status.data, "\nNSpgid:");
+    s->session = innermost(status.data, "\nNSsid:");
+    const char *name = capture_field(status.data, "Name:\t");
+    snprintf(s->name, sizeof s->name, "%.*s", (int)strcspn(name, "\n"), name);
+    if (!s->inner_pid)
+        return capture_refuse(c, ENOTSUP, "its pid cannot be told");
+    if (s->is_zombie) {
+        r = capture_read(c, s, "stat", &stat);
+        const char *last = r < 0 ? NULL : strrchr(stat.data, ' ');
+        s->status = last ? (uint32_t)strtoul(last + 1, NULL, 10) : 0;
+        return r < 0 ? capture_fail(c, "its end", r) : 0;
+    }
+    const struct subject *parent = find(c, s->parent);
+    if (parent && !parent->is_zombie && syscall(SYS_kcmp, s->pid, parent->pid, KCMP_VM, 0, 0) == 0)
+        return capture_refuse(c, ENOTSUP, "it shares its memory with its parent");
+    return 0;
+}
+
+static struct subject *by_inner(const struct capture *c, uint32_t pid) {
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (!c->subjects[i]->is_apart && c->subjects[i]->inner_pid == pid)
+            return c->subjects[i];
+    return NULL;
+}
+
+/* The index of the ghost of that pid, made if there is none yet: a child of process `parent` (index + 1). */
+static uint32_t ghost_of(struct capture *c, uint32_t pid, uint32_t session, uint32_t parent) {
+    size_t n = capture_count(&c->processes, struct image_process);
+
+    for (size_t i = 0; i < n; i++) {
+        const struct image_process *p = capture_entry(&c->processes, i, struct image_process);
+        if (p->kind == IMAGE_GHOST && p->pid == pid)
+            return (uint32_t)i;
+    }
+    struct image_process ghost = { .kind = IMAGE_GHOST, .pid = pid, .session = session, .group = pid, .parent = parent };
+    buf_add(&c->processes, &ghost, sizeof ghost);
+    return (uint32_t)n;
+}
+
+static uint32_t session_of(const struct capture *c, uint32_t parent) {
+    return parent ? capture_entry(&c->processes, parent - 1, struct image_process)->session : 0;
+}
+
+/* Whose child it is made as: its parent's, or that of the ghost of its session's leader, from whom it then comes to its parent. */
+static int add_process(struct capture *c, struct subject *s, uint32_t parent) {
+    struct image_process process = { .kind = s->is_zombie ? IMAGE_ZOMBIE : IMAGE_LIVING, .pid = s->inner_pid, .session = s->session, .group = s->group, .parent = parent, .status = s->status };
+
+    c->current = s;
+    if (s->session != s->inner_pid && s->session != session_of(c, parent)) {
+        if (by_inner(c, s->session))
+            return capture_refuse(c, ENOTSUP, "it is in the session of process %u, which is not its parent", s->session);
+        process.parent = ghost_of(c, s->session, s->session, parent) + 1;
+        if (capture_entry(&c->processes, process.parent - 1, struct image_process)->parent != parent)
+            return capture_refuse(c, ENOTSUP, "it and others of its session, whose leader has ended, have different parents");
+    }
+    if (s->group != s->inner_pid && s->group != s->session && !by_inner(c, s->group))
+        (void)ghost_of(c, s->group, s->session, process.parent);
+    s->index = (uint32_t)capture_count(&c->processes, struct image_process);
+    buf_add(&c->processes, &process, sizeof process);
+    return buf_failed(&c->processes) ? capture_fail(c, "its image", -ENOMEM) : 0;
+}
+
+static int add_below(struct capture *c, pid_t pid, uint32_t parent) {
+    for (size_t i = 0; i < c->n_subjects; i++) {
+        struct subject *s = c->subjects[i];
+
+        if (s->parent != pid || s->is_apart)
+            continue;
+        int r = add_process(c, s, parent);
+        if (r == 0 && !s->is_zombie)
+            r = add_below(c, s->pid, s->index + 1);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Those that were not there any more in the last round, and those that init reaps at any time. */
+static void forget_dead(struct capture *c) {
+    size_t kept = 0;
+
+    for (size_t i = 0; i < c->n_subjects; i++) {
+        struct subject *s = c->subjects[i];
+
+        if (s->round == c->round && !(s->is_zombie && s->parent == c->options->init)) {
+            c->subjects[kept++] = s;
+            continue;
+        }
+        for (size_t k = 0; k < c->n_tasks; k++)
+            if (c->tasks[k].subject == s) {
+                c->tasks[k].is_gone = true;
+                c->tasks[k].subject = NULL;
+            }
+        subject_free(s);
+    }
+    c->n_subjects = kept;
+    c->current = NULL;
+}
+
+int tree_describe(struct capture *c) {
+    forget_dead(c);
+    for (size_t i = 0; i < c->n_subjects; i++) {
+        int r = c->subjects[i]->is_apart ? 0 : look_at_ids(c, c->subjects[i]);
+
+        if (r < 0)
+            return r;
+    }
+    return add_below(c, c->options->init, 0);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Images of processes: whatever is changed in a sound one, what is taken for sound can be walked through without leaving it.
+ *
+ * The input is changes: two bytes that say where (in words of 8), eight that say what. The image is made here, with one entry at least in each table.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "guest/image.h"
+
+struct made {
+    char pages[IMAGE_PAGE];
+    struct image_process processes[2];
+    struct image_thread thread;
+    struct image_area areas[3];
+    struct image_run runs[2];
+    struct image_action action;
+    struct image_pending pending;
+    struct image_timer timer;
+    struct image_lock lock;
+    struct image_file files[3];
+    struct image_pipe pipe;
+    struct image_target target;
+    struct image_fd fds[2];
+    char texts[64];
+    struct image header;
+};
+
+#define PART(member) ((struct image_part){ offsetof(struct made, member), sizeof(((struct made *)0)->member) / sizeof(one_of(((struct made *)0)->member)) })
+#define one_of(member) _Generic(&(member), struct image_process(*)[2]: ((struct made *)0)->processes[0], struct image_area(*)[3]: ((struct made *)0)->areas[0], struct image_run(*)[2]: ((struct made *)0)->runs[0], \
+                                struct image_file(*)[3]: ((struct made *)0)->files[0], struct image_fd(*)[2]: ((struct made *)0)->fds[0], default: (member))
+
+static void make(struct made *m) {
+    const uint64_t text = offsetof(struct made, texts);
+
+    memset(m, 0, sizeof *m);
+    m->header = (struct image){
+        .processes = PART(processes), .threads = PART(thread), .areas = PART(areas), .runs = PART(runs), .actions = PART(action), .pending = PART(pending), .timers = PART(timer), .locks = PART(lock),
+        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
+    };
+    m->processes[0] = (struct image_process){
+        .kind = IMAGE_LIVING, .pid = 5, .session = 5, .group = 5, .executable = text, .directory = text, .areas = { 0, 3 }, .threads = { 0, 1 }, .actions = { 0, 1 }, .pending = { 0, 1 },
+        .posix_timers = { 0, 1 }, .locks = { 0, 1 }, .fds = { 0, 2 },
+    };
+    m->processes[1] = (struct image_process){ .kind = IMAGE_ZOMBIE, .pid = 6, .session = 5, .group = 5, .parent = 1 };
+    m->thread = (struct image_thread){ .tid = 5, .xstate = 0, .xstate_length = 2696, .pending = { 0, 1 } };
+    m->areas[0] = (struct image_area){ .start = IMAGE_LOWEST, .end = IMAGE_LOWEST + IMAGE_PAGE, .kind = IMAGE_ANONYMOUS, .runs = { 0, 1 } };
+    m->areas[1] = (struct image_area){ .start = IMAGE_LOWEST + IMAGE_PAGE, .end = IMAGE_LOWEST + 2 * IMAGE_PAGE, .kind = IMAGE_FILE, .path = text };
+    m->areas[2] = (struct image_area){ .start = IMAGE_LOWEST + 4 * IMAGE_PAGE, .end = IMAGE_LOWEST + 5 * IMAGE_PAGE, .kind = IMAGE_MEMORY, .path = 1 };
+    m->runs[0] = (struct image_run){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
+    m->runs[1] = (struct image_run){ .length = IMAGE_PAGE };
+    m->files[0] = (struct image_file){ .kind = IMAGE_FILE_PIPE, .path = text };
+    m->files[1] = (struct image_file){ .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 1, 1 } };
+    m->files[2] = (struct image_file){ .kind = IMAGE_FILE_EPOLL, .path = text, .targets = { 0, 1 } };
+    m->pipe = (struct image_pipe){ .length = 10 };
+    m->fds[1].file = 2;
+}
+
+static uint64_t sum;
+
+static void look(const char *at, uint64_t length) {
+    for (uint64_t i = 0; i < length; i++)
+        sum += (unsigned char)at[i];
+}
+
+/* Reads everything that a loader would. `base` has no byte more than the image. */
+static void walk(const struct image *it, const char *base) {
+    const struct image_area *areas = image_table(it, base, areas, struct image_area);
+    const struct image_thread *threads = image_table(it, base, threads, struct image_thread);
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+    const struct image_file *files = image_table(it, base, files, struct image_file);
+    const struct image_fd *fds = image_table(it, base, fds, struct image_fd);
+
+    for (uint64_t i = 0; i < it->processes.n; i++) {
+        const struct image_process *p = image_table(it, base, processes, struct image_process) + i;
+
+        if (p->parent > i)
+            abort();
+        if (p->kind != IMAGE_LIVING)
+            continue;
+        look(base + p->executable, strlen(base + p->executable) + 1);
+        look(base + p->directory, strlen(base + p->directory) + 1);
+        look(base + p->auxv, p->auxv_length);
+        for (uint32_t k = p->threads.first; k < p->threads.first + p->threads.n; k++)
+            look(base + threads[k].xstate, threads[k].xstate_length);
+        for (uint32_t k = p->fds.first; k < p->fds.first + p->fds.n; k++)
+            sum += files[fds[k].file].kind;
+        for (uint32_t k = p->areas.first; k < p->areas.first + p->areas.n; k++) {
+            if (areas[k].start < IMAGE_LOWEST || areas[k].end > IMAGE_HIGHEST || areas[k].start >= areas[k].end || (k > p->areas.first && areas[k].start < areas[k - 1].end))
+                abort();
+            if (areas[k].kind == IMAGE_FILE)
+                look(base + areas[k].path, strlen(base + areas[k].path) + 1);
+            if (areas[k].kind == IMAGE_MEMORY)
+                sum += files[areas[k].path].kind;
+            for (uint32_t r = areas[k].runs.first; areas[k].kind <= IMAGE_STACK && r < areas[k].runs.first + areas[k].runs.n; r++) {
+                if (runs[r].address < areas[k].start || runs[r].length > areas[k].end - runs[r].address)
+                    abort();
+                look(base + runs[r].at, runs[r].length);
+            }
+        }
+    }
+    for (uint64_t i = 0; i < it->files.n; i++) {
+        look(base + files[i].path, strlen(base + files[i].path) + 1);
+        look(base + files[i].data, files[i].data_length);
+        look(base + files[i].name, files[i].name_length);
+        for (uint32_t r = files[i].runs.first; r < files[i].runs.first + files[i].runs.n; r++)
+            look(base + runs[r].at, runs[r].length);
+        if (files[i].kind == IMAGE_FILE_PIPE) {
+            const struct image_pipe *pipe = image_table(it, base, pipes, struct image_pipe) + files[i].value;
+            look(base + pipe->data, pipe->length);
+        }
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct made *m = aligned_alloc(64, (sizeof *m + 63) & ~(size_t)63), *exact = malloc(sizeof *m);
+
+    if (!m || !exact)
+        abort();
+    make(m);
+    if (!image_is_sound(m, sizeof *m))
+        abort();
+    for (; size >= 10; data += 10, size -= 10) {
+        size_t at = ((size_t)data[0] | (size_t)data[1] << 8) % (sizeof *m / 8);
+
+        memcpy((char *)m + at * 8, data + 2, 8);
+    }
+    memcpy(exact, m, sizeof *m);
+    if (image_is_sound(exact, sizeof *m))
+        walk(&exact->header, (const char *)exact);
+    free(exact);
+    free(m);
+    return 0;
+}

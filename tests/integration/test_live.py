@@ -1,0 +1,598 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live states: processes and files together, in snapshots, forks and resets.
+
+The model: a guest that keeps its state in memory alone answers questions line by line (`Asked`); what it answers in a fork, or after a reset, says
+whether it is the one that was captured. make check runs this file as root and as an ordinary user.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, Sandbox
+from harness import DEADLINE, pidfds, wait_gone
+
+ANSWERER = """
+import sys
+known = {}
+for line in sys.stdin:
+    try:
+        print(repr(eval(line, known)), flush=True)
+    except SyntaxError:
+        exec(line, known)
+        print("done", flush=True)
+"""
+PYTHON = ["python3", "-I", "-S", "-u", "-c"]
+
+
+class Asked:
+    """A Python of a sandbox that does what it is told, a line at a time."""
+
+    def __init__(self, process):
+        self.process, self.id = process, process.id
+
+    @classmethod
+    def begin(cls, box, *setup):
+        made = cls(box.spawn([*PYTHON, ANSWERER]))
+        for line in setup:
+            made(line)
+        return made
+
+    def __call__(self, line):
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().decode().rstrip("\n")
+
+    def of(self, box):
+        return Asked(box.process(self.id))
+
+
+def until(condition):
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to be"
+        time.sleep(0.005)
+
+
+def sh(box, script, **options):
+    return box.exec(["sh", "-c", script], text=True, **options)
+
+
+@contextlib.contextmanager
+def closing(boxes):
+    try:
+        yield boxes
+    finally:
+        for box in boxes:
+            box.close()
+
+
+def children(pid, name):
+    """The children of a process that have this name."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if Path(f"/proc/{child}/comm").read_text() == name + "\n":
+                    found.append(int(child))
+    return found
+
+
+# Forks
+
+def test_a_fork_goes_on_where_its_origin_was():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = [1, 2, 3]")
+        with closing(box.fork(2)) as kids:
+            first, second = (origin.of(kid) for kid in kids)
+            assert first("x.append(4)") == "None" and second("x.clear()") == "None" and origin("x.pop()") == "3"
+            assert (first("x"), second("x"), origin("x")) == ("[1, 2, 3, 4]", "[]", "[1, 2]")
+
+
+def test_forks_have_memory_and_files_of_one_moment():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "f = open('/tmp/log', 'w+')", "f.write('common ')", "f.flush()", "n = 0")
+        with closing(box.fork(8)) as kids:
+            asked = [origin.of(kid) for kid in kids]
+            for i, one in enumerate(asked):
+                one(f"n = {i}")
+                one(f"f.write('of {i}')")
+                one("f.flush()")
+            for i, (kid, one) in enumerate(zip(kids, asked)):
+                assert one("n") == str(i)
+                assert sh(kid, "cat /tmp/log").stdout == f"common of {i}"
+            assert origin("n") == "0" and sh(box, "cat /tmp/log").stdout == "common "
+
+
+def test_forks_are_forked_again_to_any_depth():
+    with Sandbox() as box, contextlib.ExitStack() as stack:
+        asked = Asked.begin(box, "path = []")
+        at = box
+        for depth in range(12):
+            asked(f"path.append({depth})")
+            sh(at, f"echo {depth} >> /tmp/path")
+            at = stack.enter_context(at.fork(1)[0])
+            asked = asked.of(at)
+        assert asked("path") == str(list(range(12)))
+        assert sh(at, "cat /tmp/path").stdout.split() == [str(depth) for depth in range(12)]
+
+
+def test_fifty_forks_at_once():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import os", "x = 20")
+        with closing(box.fork(50)) as kids:
+            asked = [origin.of(kid) for kid in kids]
+            assert [one(f"x + {i}") for i, one in enumerate(asked)] == [str(20 + i) for i in range(50)]
+            assert {one("os.getpid()") for one in asked} == {origin("os.getpid()")}, "pids inside are those of the origin"
+
+
+def test_forks_share_nothing():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import mmap", "m = mmap.mmap(-1, 4096)", "m[0] = 1")
+        with closing(box.fork(2)) as kids:
+            first, second = (origin.of(kid) for kid in kids)
+            first("m[0] = 2")
+            assert (origin("m[0]"), first("m[0]"), second("m[0]")) == ("1", "2", "1")
+            host = {row["host_pid"] for kid in kids for row in kid.processes()} | {row["host_pid"] for row in box.processes()}
+            assert len(host) == 3
+
+
+def test_a_fork_of_a_snapshot_is_of_that_moment():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = 'then'")
+        then = box.snapshot("then")
+        assert then.processes == 1 and then.memory_bytes > 0 and then.live
+        origin("x = 'now'")
+        for _ in range(2):
+            with closing(box.fork(2, snapshot=then)) as kids:
+                assert [origin.of(kid)("x") for kid in kids] == ["'then'", "'then'"]
+        assert origin("x") == "'now'"
+
+
+def test_what_runs_in_a_fork_ends_as_any_command():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import sys")
+        with closing(box.fork(3)) as kids:
+            one, two, three = (origin.of(kid) for kid in kids)
+            one.process.stdin.write(b"sys.exit(7)\n")
+            one.process.stdin.flush()
+            result = one.process.wait()
+            assert (result.outcome, result.exit_code, result.stdout) == (Outcome.EXIT, 7, b"")
+            two.process.kill(signal.SIGTERM)
+            assert two.process.wait().signal == signal.SIGTERM
+            assert three("1 + 1") == "2"
+            three.process.stdin.close()
+            result = three.process.wait()
+            assert (result.exit_code, result.stdout) == (0, b"2\n"), "its output is what the copy wrote"
+        origin.process.stdin.close()
+        assert origin.process.wait().stdout == b"done\n"
+
+
+def test_a_time_out_goes_on_in_a_fork():
+    with Sandbox() as box:
+        process = box.spawn([*PYTHON, "import time; print('up', flush=True); time.sleep(1000)"], timeout=3)
+        assert process.stdout.readline() == b"up\n"
+        with closing(box.fork(1)) as kids:
+            copy = kids[0].process(process.id)
+            assert copy.wait().outcome is Outcome.TIMEOUT
+        assert process.wait().outcome is Outcome.TIMEOUT
+
+
+# Shells
+
+def test_a_shell_goes_on_in_a_fork():
+    with Sandbox() as box:
+        shell = box.shell()
+        shell.run("x=5; f() { echo \"f $x $PWD\"; }; mkdir -p /tmp/d && cd /tmp/d; exec 9> /tmp/d/open")
+        with closing(box.fork(2)) as kids:
+            for i, kid in enumerate(kids):
+                with kid.shell(shell.id) as copy:
+                    assert copy.id == shell.id
+                    copy.run(f"x={i}")
+                    result = copy.run("f; echo $x >&9; cat open", text=True)
+                    assert (result.stdout, result.restarted, result.exit_code) == (f"f {i} /tmp/d\n{i}\n", False, 0)
+                    assert copy.run("exit 3").ended
+                    assert copy.run("echo $x", text=True).restarted
+            assert shell.run("f", text=True).stdout == "f 5 /tmp/d\n"
+            with pytest.raises(NotFound):
+                box.shell(shell.id)
+        with pytest.raises(NotFound):
+            box.shell("none")
+        with pytest.raises(InvalidArgument):
+            box.shell(shell.id, cwd="/")
+
+
+def test_a_shell_goes_on_after_a_reset():
+    with Sandbox() as box:
+        shell = box.shell()
+        shell.run("n=1; echo one > /tmp/f")
+        name, at = shell.id, box.snapshot()
+        for i in range(3):
+            with box.shell(name) if i else shell as same:
+                same.run(f"n={i}; echo changed > /tmp/f; touch /tmp/more")
+                box.reset(at)
+        with box.shell(name) as same:
+            assert same.run("echo $n; cat /tmp/f; ls /tmp/more", text=True).stdout == "1\none\n"
+
+
+# Resets
+
+def test_a_reset_brings_memory_and_files_back():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "f = open('/tmp/f', 'w+')", "f.write('one')", "f.flush()", "x = {'a': 1}")
+        at, asked = box.snapshot(), origin
+        for i in range(5):
+            asked("x.clear()")
+            asked("f.write(' and more')")
+            asked("f.flush()")
+            sh(box, "rm -f /tmp/f; echo other > /tmp/g; sleep 1000 & :")
+            box.reset(at)
+            if not i:
+                with pytest.raises(Cancelled):
+                    origin.process.wait()
+            assert len(box.processes()) == 1
+            asked = origin.of(box)
+            assert asked("x") == "{'a': 1}" and asked("f.tell()") == "3" and asked("f.seek(0) or f.read()") == "'one'"
+            assert sh(box, "cat /tmp/f; ls /tmp").stdout == "onef\n"
+
+
+def test_a_reset_without_a_snapshot_is_to_the_last_one():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = 1")
+        box.snapshot()
+        origin("x = 2")
+        box.discard()
+        origin = origin.of(box)
+        assert origin("x") == "1"
+        with closing(box.fork(1)) as kids:
+            asked = origin.of(kids[0])
+            asked("x = 3")
+            kids[0].reset()
+            assert origin.of(kids[0])("x") == "1"
+
+
+def test_a_reset_between_states_with_and_without_processes():
+    with Sandbox() as box:
+        empty = box.snapshot()
+        origin = Asked.begin(box, "x = 1")
+        full = box.snapshot()
+        for _ in range(3):
+            box.reset(empty)
+            assert not box.processes() and box.snapshot().processes == 0
+            box.reset(full)
+            assert origin.of(box)("x") == "1"
+
+
+# Without processes
+
+def test_files_alone():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "open('/tmp/f', 'w').write('x')")
+        full, files = box.snapshot(), box.snapshot(processes="drop")
+        assert (full.processes, files.processes) == (1, 0)
+        with closing([*box.fork(1, processes="drop"), *box.fork(1, snapshot=full, processes="drop"), *box.fork(1, snapshot=files)]) as kids:
+            for kid in kids:
+                assert not kid.processes() and sh(kid, "cat /tmp/f").stdout == "x"
+                with closing(kid.fork(1)) as grandkids:
+                    assert not grandkids[0].processes()
+                assert kid.snapshot().processes == 0
+        assert origin("1") == "1"
+        box.reset(full, processes="drop")
+        assert not box.processes() and sh(box, "cat /tmp/f").stdout == "x"
+        assert box.snapshot().processes == 0
+        with closing(box.fork(1)) as kids:
+            assert not kids[0].processes()
+        with pytest.raises(InvalidArgument):
+            box.snapshot(processes="none")
+
+
+def test_a_session_in_which_nothing_runs_has_no_processes_in_its_states():
+    with Sandbox() as box:
+        sh(box, "echo x > /tmp/f")
+        box.write_file("/tmp/g", b"y")
+        one = box.snapshot()
+        assert one.processes == 0 and not one.live and box.snapshot().id == one.id
+        origin = Asked.begin(box)
+        assert box.snapshot().processes == 1
+        origin.process.kill()
+        origin.process.wait()
+        two = box.snapshot()
+        assert two.processes == 0 and not two.live
+
+
+def test_what_is_about_files_stops_nothing():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = 1", "open('/tmp/f', 'w').write('x')")
+        assert [change.path for change in box.diff()] == ["/tmp/f"]
+        result = box.grade({"/tmp/check": b"exit 0"}, ["sh", "/tmp/check"])
+        assert result.exit_code == 0 and origin("x") == "1"
+
+
+# What runs
+
+def test_a_tree_with_pipes():
+    with Sandbox() as box:
+        line = box.spawn(["sh", "-c", "cat | sed -u 's/^/one: /' | (n=0; while read -r line; do n=$((n + 1)); echo \"$n $line\"; done)"])
+        line.stdin.write(b"a\n")
+        line.stdin.flush()
+        assert line.stdout.readline() == b"1 one: a\n"
+        n = len(box.processes())
+        with closing(box.fork(3)) as kids:
+            for kid in kids:
+                copy = kid.process(line.id)
+                copy.stdin.write(b"b\nc\n")
+                copy.stdin.close()
+                assert len(kid.processes()) <= n
+                assert copy.wait().stdout == b"2 one: b\n3 one: c\n"
+        line.stdin.close()
+        assert line.wait().stdout == b"1 one: a\n"
+
+
+def test_what_a_command_left_running_goes_on():
+    server = "import os, time\nfor i in range(1 << 30):\n    print(i, flush=True)\n    open('/tmp/at.new', 'w').write(str(i)); os.rename('/tmp/at.new', '/tmp/at')\n    time.sleep(0.01)\n"
+    with Sandbox() as box:
+        box.write_file("/tmp/server.py", server.encode())
+        assert sh(box, "python3 -I -S /tmp/server.py & :").exit_code == 0
+        until(lambda: sh(box, "cat /tmp/at 2>/dev/null").stdout not in ("", "0"))
+        with closing(box.fork(2)) as kids:
+            for one in (*kids, box):
+                at = int(sh(one, "cat /tmp/at").stdout)
+                until(lambda: int(sh(one, "cat /tmp/at").stdout) > at)
+
+
+def test_threads():
+    with Sandbox() as box:
+        origin = Asked.begin(
+            box, "import threading, queue", "asked, told = queue.Queue(), queue.Queue()",
+            "work = lambda i: [told.put((i, asked.get())) for _ in range(1000)]",
+            "threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(6)]",
+            "[thread.start() for thread in threads] and None", "lock = threading.Lock()", "lock.acquire()")
+        with closing(box.fork(2)) as kids:
+            for one in (*(origin.of(kid) for kid in kids), origin):
+                one("[asked.put(i) for i in range(20)] and None")
+                assert one("sorted(told.get()[1] for _ in range(20))") == str(list(range(20)))
+                assert one("lock.locked() and lock.acquire(timeout=0)") == "False"
+                assert one("threading.active_count()") == "7"
+
+
+def test_a_program_that_never_waits():
+    with Sandbox() as box:
+        process = box.spawn([*PYTHON, "n = 0\nwhile True:\n    n += 1\n    if n % 100000 == 0: print(n, flush=True)"])
+        process.stdout.readline()
+        with closing(box.fork(2)) as kids:
+            for kid in kids:
+                copy = kid.process(process.id)
+                first = int(copy.stdout.readline())
+                assert first > 0 and first % 100000 == 0
+
+
+def test_bash_with_children():
+    with Sandbox() as box:
+        shell = box.shell()
+        shell.run("sleep 1000 & sleep 1000 & jobs=$(jobs -p | wc -l); coproc cat")
+        with closing(box.fork(1)) as kids, kids[0].shell(shell.id) as copy:
+            assert copy.run("echo $jobs; echo hello >&${COPROC[1]}; read -r said <&${COPROC[0]}; echo $said", text=True).stdout == "2\nhello\n"
+            assert copy.run("kill %1; wait %1; echo $?", text=True).stdout == "143\n"
+            assert len(box.processes()) > len(kids[0].processes())
+
+
+def test_files_in_use_by_an_agent_do_not_matter():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = 1")
+        box.write_file("/tmp/f", b"1")
+        with closing(box.fork(1)) as kids:
+            kids[0].write_file("/tmp/f", b"2")
+            assert origin.of(kids[0])("open('/tmp/f').read()") == "'2'" and origin("open('/tmp/f').read()") == "'1'"
+
+
+# What is refused
+
+def test_what_cannot_be_captured_is_named_and_nothing_has_changed():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = 1")
+        with box.spawn(["cat"], pty=True) as terminal:
+            until(lambda: any(row["command"] == "cat" for row in box.processes()))
+            before = len(box.tree())
+            for call in (box.snapshot, box.fork):
+                with pytest.raises(FeatureMissing) as caught:
+                    call()
+                assert "cat" in str(caught.value) and 'processes="drop"' in str(caught.value)
+            assert len(box.tree()) == before and origin("x") == "1"
+            terminal.stdin.write(b"echo\n")
+            terminal.stdin.flush()
+            assert terminal.stdout.readline() == b"echo\r\n"
+            assert box.snapshot(processes="drop").processes == 0
+            box.fork(1, processes="drop")[0].close()
+        assert box.snapshot().processes == 1
+
+
+def test_a_seed_is_refused_by_name():
+    for policy in (Policy(random_seed=1), Policy(time_start="2025-01-01T00:00:00")):
+        with Sandbox(policy) as box:
+            box.snapshot()
+            origin = Asked.begin(box, "x = 1")
+            with pytest.raises(FeatureMissing, match="random_seed or time_start"):
+                box.snapshot()
+            assert box.snapshot(processes="drop").processes == 0 and origin("x") == "1"
+
+
+# Killed
+
+def test_a_killed_capturer_is_told_of_and_nothing_stands_still():
+    """A process that it was just making a call in may go with it; nobody else, and nothing waits for it."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        setup = ("x = bytearray(64 << 20)", "x[::4096] = b'1' * (len(x) // 4096)")
+        origin, over, failed = Asked.begin(box, *setup), threading.Event(), 0
+
+        def hunt():
+            while not over.is_set():
+                for pid in children(engine.pid, "rollbox-capture"):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+        hunter = threading.Thread(target=hunt)
+        hunter.start()
+        try:
+            while failed < 5:
+                try:
+                    box.snapshot()
+                except RollboxError as problem:
+                    assert problem.code == "setup_failed" and "killed" in str(problem)
+                    failed += 1
+                assert sh(box, "echo on").stdout == "on\n"
+                said = ""
+                with contextlib.suppress(BrokenPipeError):
+                    said = origin("len(x)")
+                if said != str(64 << 20):
+                    assert said == ""
+                    assert origin.process.wait().outcome is Outcome.SIGNAL
+                    origin = Asked.begin(box, *setup)
+        finally:
+            over.set()
+            hunter.join()
+        assert box.snapshot().processes == 1 and origin("len(x)") == str(64 << 20)
+        until(lambda: not children(engine.pid, "rollbox-capture"))
+
+
+def test_a_killed_holder_is_started_anew():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = 1")
+        at = box.snapshot()
+        for _ in range(5):
+            with closing(box.fork(1, snapshot=at)) as kids:
+                assert origin.of(kids[0])("x") == "1"
+            until(lambda: len(children(engine.pid, "rollbox-hold")) == 1)       # the fork is gone
+            holder, = children(engine.pid, "rollbox-hold")
+            family = pidfds([holder])
+            os.kill(holder, signal.SIGKILL)
+            wait_gone(family)
+
+
+def test_a_killed_init_of_a_fork_is_its_end_alone():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = 1")
+        with closing(box.fork(2)) as kids:
+            asked = [origin.of(kid) for kid in kids]
+            os.kill(kids[0].inspect()["pid"], signal.SIGKILL)
+            with pytest.raises(RollboxError):
+                asked[0].process.wait()
+            assert asked[1]("x") == "1" and origin("x") == "1"
+            assert sh(kids[0], "echo on").stdout == "on\n" and not kids[0].processes()
+
+
+def test_an_init_killed_while_it_is_captured():
+    with Sandbox() as box:
+        for _ in range(10):
+            Asked.begin(box, "x = bytearray(32 << 20)", "x[::4096] = b'1' * (len(x) // 4096)")
+            pid = box.inspect()["pid"]
+            killer = threading.Thread(target=os.kill, args=(pid, signal.SIGKILL))
+            killer.start()
+            with contextlib.suppress(RollboxError):
+                box.snapshot()
+            killer.join()
+            until(lambda: box.inspect()["pid"] != pid)
+            assert sh(box, "echo on").stdout == "on\n"
+
+
+def test_with_the_engine_everything_goes():
+    engine = Engine()
+    box = Sandbox(engine=engine)
+    origin = Asked.begin(box, "x = 1")
+    kids = box.fork(4)
+    assert [origin.of(kid)("x") for kid in kids] == ["1"] * 4
+    family = pidfds([row["host_pid"] for one in (box, *kids) for row in one.processes()] + [one.inspect()["pid"] for one in (box, *kids)] + children(engine.pid, "rollbox-launch") + children(engine.pid, "rollbox-hold"))
+    os.kill(engine.pid, signal.SIGKILL)
+    wait_gone(family)
+
+
+# What is told
+
+def test_states_say_what_they_have():
+    with Sandbox() as box:
+        Asked.begin(box, "x = 1")
+        at = box.snapshot("with")
+        node = next(node for node in box.tree() if node.id == at.id)
+        assert (node.processes, node.memory_bytes) == (1, at.memory_bytes) and "1 process, " in str(box.tree())
+        row = next(row for row in box.inspect()["execs"])
+        assert row["state"] == "running" and row["command"].startswith("python3")
+
+
+def test_a_paused_sandbox_is_captured_and_stays_paused():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = 1")
+        box.pause()
+        at = box.snapshot()
+        assert at.processes == 1 and box.inspect()["state"] == "paused"
+        until(lambda: box.processes()[0]["state"] == "T")
+        box.resume()
+        assert origin("x") == "1"
+        with closing(box.fork(1, snapshot=at)) as kids:
+            assert origin.of(kids[0])("x") == "1"
+
+
+def test_a_dropped_state_cannot_be_gone_to():
+    with Sandbox() as box:
+        Asked.begin(box)
+        at = box.snapshot()
+        box.snapshot(processes="drop")
+        box.drop(at)
+        with pytest.raises(NotFound):
+            box.fork(1, snapshot=at)
+
+
+def test_live_states_for_asyncio():
+    async def go():
+        async with AsyncSandbox() as box:
+            process = await box.spawn([*PYTHON, ANSWERER])
+            await process.stdin.write(b"x = 5\n")
+            assert await process.stdout.read(100) == b"done\n"
+            at = await box.snapshot()
+            kids = await box.fork(2)
+            for kid in kids:
+                copy = await kid.process(process.id)
+                await copy.stdin.write(b"x + 1\n")
+                assert await copy.stdout.read(100) == b"6\n"
+                await kid.reset(at)
+                assert len(await kid.processes()) == 1
+                await kid.reset(at, processes="drop")
+                assert not await kid.processes()
+                await kid.close()
+            shell = await box.shell()
+            await shell.run("x=3")
+            kid, = await box.fork()
+            async with await kid.shell(shell.id) as copy:
+                assert (await copy.run("echo $x", text=True)).stdout == "3\n"
+            await kid.close()
+
+    asyncio.run(go())
+
+
+# Nothing is left
+
+def counts(engine):
+    fds = [os.readlink(entry) for entry in Path(f"/proc/{engine.pid}/fd").iterdir() if entry.is_symlink()]
+    return len(fds), sum("memfd" in fd for fd in fds), len(Path(f"/proc/{engine.pid}/task/{engine.pid}/children").read_text().split())
+
+
+def test_two_hundred_rounds_leave_nothing():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = 0")
+        before = []
+        for i in range(200):
+            if i % 3 == 0:
+                at = box.snapshot()
+                box.drop(at)
+            with closing(box.fork(2)) as kids:
+                assert origin.of(kids[i % 2])("x") == "0"
+            if i >= 20:
+                # What is done in the background ends some time.
+                if not before:
+                    before = counts(engine)
+        until(lambda: all(now <= then for now, then in zip(counts(engine), before)))
+        assert origin("x") == "0"
