@@ -79,13 +79,14 @@ static void redact(const uint8_t *data, size_t size) {
 }
 
 static void match(const uint8_t *data, size_t size) {
-    auto_free char *pattern = strndup((const char *)data, size);
+    auto_buf struct buf pattern = BUF_INIT;
     auto_buf struct buf clean = BUF_INIT;
     struct rules *rules;
 
-    if (!pattern || rules_new(&rules) < 0)
+    buf_add(&pattern, data, size);
+    if (buf_failed(&pattern) || rules_new(&rules) < 0)
         abort();
-    if (strlen(pattern) <= RECORD_RULE_MOST && rules_add_pattern(rules, pattern, NULL) == 0 && rules_apply(rules, "sk-abc: {1} [2] (3)\n", 20, false, &clean) < 0)
+    if (pattern.data && strlen(pattern.data) <= RECORD_RULE_MOST && rules_add_pattern(rules, pattern.data, NULL) == 0 && rules_apply(rules, "sk-abc: {1} [2] (3)\n", 20, false, &clean) < 0)
         abort();
     rules_free(rules);
 }
