@@ -180,11 +180,19 @@ _rollbox() {
         _arguments -s -S \
             '*-o[where the result rows go; - is standard output (default); an existing file is resumed]:FILE:_files' \
             '*--output=[where the result rows go; - is standard output (default); an existing file is resumed]:FILE:_files' \
+            '*--record=[keep a trajectory of each job; {id} in FILE, which must be there, is the job'\''s]:FILE:_files' \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
             '*-j[how many jobs run at once (default\: the CPUs)]:N:' \
             '*--jobs=[how many jobs run at once (default\: the CPUs)]:N:' \
             '*--ordered[write the rows in the order of the jobs, not as they end]' \
             '*--retries=[how often a job is tried again after an infrastructure error (default 2)]:N:' \
             '*--no-progress[no progress bar on a terminal]' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \

@@ -14,7 +14,7 @@
 
 #define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
-#define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | KEPT_COMMANDS)
+#define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | COMMAND_BATCH | KEPT_COMMANDS)
 /* What makes sandboxes that live, which can be recorded. */
 #define KEPT_COMMANDS (COMMAND_CREATE | COMMAND_FORK | COMMAND_RESTORE)
 #define EVERY_COMMAND UINT64_MAX
@@ -35,6 +35,7 @@ const struct option option_table[] = {
     { OPTION_RECORD_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_RECORD | COMMAND_REPLAY, NULL, "where the trajectory goes (required): a file that is new or empty, or a pipe" },
     { OPTION_RECORD_INPUT, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RECORD, NULL, "read standard input to its end first, and give it to the command (default: it has none)" },
     { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, KEPT_COMMANDS, NULL, "record what is done with the sandbox, by whomever, as a trajectory; {name} is its name" },
+    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, COMMAND_BATCH, NULL, "keep a trajectory of each job; {id} in FILE, which must be there, is the job's" },
     { OPTION_KEEP, 0, "keep", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)" },
     { OPTION_MAX_RECORD, 0, "max-record", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "end the trajectory when it would become larger (default 1G)" },
     { OPTION_REDACT, 0, "redact", "REGEX", OPTION_TEXT, RULE_COMMANDS, NULL, "record [redacted] for what this extended regular expression matches in a line" },
@@ -68,7 +69,7 @@ const struct option option_table[] = {
     { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL, "a snapshot (default: the state of now)" },
     { OPTION_DROP_PROCESSES, 0, "drop-processes", NULL, OPTION_FLAG, COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_DISCARD, NULL, "files alone: what runs is no part of it" },
     { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL, "unified diffs of text files" },
-    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | KEPT_COMMANDS, NULL, "even if the file of the trajectory has something in it, which is lost" },
+    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | COMMAND_BATCH | KEPT_COMMANDS, NULL, "even if the file of the trajectory has something in it, which is lost" },
     { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL, "even if the host's files were changed meanwhile" },
     { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL, "what it will be called in the store (required): A-Z a-z 0-9 . _ : @ / + -" },
     { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL, "which image, if the archive has several" },
@@ -129,7 +130,7 @@ const struct command command_table[] = {
       COMMAND_VERIFY, 1, -1, cmd_verify, 2 },
     { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",
       "A job is one JSON object a line: id, argv (or code + language), stdin, files {path: text}, cwd, env, timeout_s, policy.\n"
-      "Exit status: 0 every job has a result; 1 some row is an error; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
+      "Exit status: 0 every job has a result; 1 some row is an error, or a trajectory is not whole; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
       COMMAND_BATCH, 1, 1, cmd_batch, 0 },
     { "doctor", "", "tell what this kernel and user can isolate, and how to mend what is missing",
       "Exit status: 0 if namespace isolation works, else 1.\n", COMMAND_DOCTOR, 0, 0, cmd_doctor, 0 },

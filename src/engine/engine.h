@@ -265,6 +265,8 @@ struct run {
     enum rollbox_outcome outcome;
     int status;                 /* wait status */
     uint64_t wall_ns, cpu_ns, peak_memory;
+    uint64_t read_bytes, written_bytes;     /* UINT64_MAX: not known */
+    uint64_t stream;            /* likewise: of chance, as GUEST_STARTED tells it */
     uint32_t processes_peak;
     struct rollbox_error error;
 };

@@ -54,6 +54,7 @@ enum guest_create_flag {
 
 enum guest_exec_flag {
     GUEST_EXEC_FINAL = 1 << 8,  /* the sandbox ends with this command */
+    GUEST_EXEC_COUNTED = 1 << 10,       /* EXITED is to say what it has read and written */
     GUEST_EXEC_RESTORED = 1 << 9,       /* the restored process is to be it, if there is one: with a fourth descriptor, its 3. Else the request is carried out without that */
 };
 
@@ -92,7 +93,7 @@ enum guest_record_kind {
     GUEST_CREATE_FAILED,        /* launcher */
     GUEST_BOX_READY,            /* init; fds as flagged in `value`: a new network namespace (1), the private tmpfs (2) */
     GUEST_FAILED,               /* launcher or init: set-up failed; it ends */
-    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process. With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage` and `error` say at which step of restore.c that failed, if it did */
+    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process; `wall_ns`: with random_seed, which of init's streams of chance is its, from 0. With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage` and `error` say at which step of restore.c that failed, if it did */
     GUEST_EXEC_FAILED,          /* init: it never ran */
     GUEST_EXITED,               /* init: wait status in `value`, usage in the rest */
     GUEST_SIGNALLED,            /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how many processes */
@@ -124,6 +125,7 @@ struct guest_record {
     uint64_t wall_ns;
     uint64_t cpu_ns;            /* of the command and all that it and init have waited for */
     uint64_t max_rss_bytes;     /* of the largest of those */
+    uint64_t read_bytes, written_bytes;     /* EXEC_COUNTED: by read, write and their like, the command's and those that it has waited for; UINT64_MAX: not known */
 };
 
 #endif
