@@ -52,6 +52,13 @@ def _invalid(message: str) -> InvalidArgument:
     return InvalidArgument(message, stage="arguments")
 
 
+def retry_delay(error: Optional[RollboxError], attempts: int, retries: int) -> Optional[float]:
+    """The delay in seconds before another attempt after so many, or None if that was the last. An exhausted host is given time; a new engine needs none."""
+    if not isinstance(error, _RETRIED) or attempts > retries:
+        return None
+    return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (attempts - 1), 2.0)
+
+
 class _Task:
     """A job under way in a batch."""
 
@@ -108,12 +115,8 @@ class _Task:
                                env=job.get("env"), cwd=job.get("cwd"), files=files, is_code=language == "python")
 
     def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
-        """The delay in seconds before another attempt, or None if this was the last. An exhausted host is given time; a new engine
-        needs none."""
         self.attempts += 1
-        if not isinstance(error, _RETRIED) or self.attempts > retries:
-            return None
-        return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (self.attempts - 1), 2.0)
+        return retry_delay(error, self.attempts, retries)
 
     def row(self, error: RollboxError, text: bool) -> Result[Any]:
         return error_result(error, text, self.id)
