@@ -18,6 +18,7 @@ import ctypes
 from typing import Any, Dict
 
 from . import _ffi
+from ._async_clones import AsyncWorkSandbox
 from ._async_sandbox import AsyncProcess, AsyncSandbox, AsyncShell, AsyncStream
 from ._batch import iter_many, iter_many_async, run_many, run_many_async
 from ._clones import Clone, WorkFailed, WorkSandbox
@@ -53,7 +54,7 @@ def doctor() -> Dict[str, Any]:
 
 
 __all__ = [
-    "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "Change", "Child", "Clone", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
+    "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "AsyncWorkSandbox", "Change", "Child", "Clone", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
     "Observation", "Outcome", "Parent", "Policy", "Process", "Record", "RecordWarning", "Resources", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Step",
     "Stream", "Trajectory", "Tree", "WorkFailed", "WorkSandbox",
     "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,

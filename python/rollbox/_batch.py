@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Sized, Tuple, Union
+from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Sized, Tuple, TypeVar, Union
 
 from . import _async
 from ._engine import Engine, PendingRun, _Connection, default_engine
@@ -27,6 +27,7 @@ from ._request import Argv, Request, error_result
 from ._result import Result
 from ._sandbox import PolicyLike, as_policy
 
+_Row = TypeVar("_Row")
 Job = Union[Mapping[str, Any], Argv]
 
 _KEYS = frozenset(("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"))
@@ -183,13 +184,13 @@ class _Order:
     def __init__(self, ordered: bool) -> None:
         self.ordered = ordered
         self.next = 0
-        self.held: Dict[int, Result[Any]] = {}
+        self.held: Dict[int, Any] = {}
 
-    def put(self, task: _Task, result: Result[Any]) -> Iterator[Result[Any]]:
+    def put(self, index: int, result: _Row) -> Iterator[_Row]:
         if not self.ordered:
             yield result
             return
-        self.held[task.index] = result
+        self.held[index] = result
         while self.next in self.held:
             self.next += 1
             yield self.held.pop(self.next - 1)
@@ -312,7 +313,7 @@ def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order,
                     waiting.append(task)
                     continue
                 bar.step(result)
-                yield from order.put(task, result)
+                yield from order.put(task.index, result)
     finally:
         batch.close()
         bar.close()
@@ -386,7 +387,7 @@ async def iter_many_async(
                 raise item
             else:
                 bar.step(item[1])
-                for result in order.put(*item):
+                for result in order.put(item[0].index, item[1]):
                     yield result
     finally:
         for one in workers:

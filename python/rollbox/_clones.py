@@ -48,7 +48,7 @@ _READY_MOST = 1 << 20
 _TEXT_MOST = 1 << 16
 _WIDTH_PER_CPU = 16
 _AT_ONCE = 32
-_VALUE_MOST = 16 << 20
+VALUE_MOST = 16 << 20
 _SLICE_MS = 100
 _BY_PLACES = 2      # what work_fn can be called with: the clone's number and what init_fn returned
 
@@ -235,8 +235,8 @@ def _raised(message: Dict[str, Any], id: Optional[int]) -> Optional[WorkFailed]:
     told = message.get("raised")
     if not isinstance(told, dict):
         return None
-    texts = [str(told.get(key, ""))[:_TEXT_MOST] for key in ("type", "message", "traceback")]
-    return WorkFailed(*texts, id=id)
+    name, said, traceback = (str(told.get(key, ""))[:_TEXT_MOST] for key in ("type", "message", "traceback"))
+    return WorkFailed(name, said, traceback, id)
 
 
 # One clone
@@ -398,7 +398,7 @@ class _Loop:
         """Blocks until something has ended, or until then."""
         if not self.ended:
             first = self.first_due()
-            due = min((one for one in (until, first and first.deadline) if one is not None), default=None)
+            due = min((one for one in (until, first.deadline if first is not None else None) if one is not None), default=None)
             ready = self.poll.poll(-1 if due is None else max(0.0, due - time.monotonic()))
             self.dispatcher = threading.get_ident()
             try:
@@ -471,7 +471,7 @@ def _iterate(loop: _Loop, n: int, width: int, order: _Order, bar: _Progress, ret
                     waiting.append(task)
                     continue
                 bar.step(clone)
-                yield from order.put(task, clone)
+                yield from order.put(task.index, clone)
     finally:
         loop.close()
         bar.close()
@@ -543,7 +543,7 @@ class WorkSandbox(Sandbox, Generic[_R]):
         ordered: bool = False,
         progress: Optional[bool] = None,
         retries: int = 2,
-        max_value: int = _VALUE_MOST,
+        max_value: int = VALUE_MOST,
     ) -> Iterator[Clone[bytes, _R]]:
         """As fork, yielding each Clone when it is there, by default in the order of their ends. Closing the iterator kills what is under way."""
         return self._forking(n, timeout, concurrency, seed, ordered, progress, retries, max_value)[1]
@@ -579,7 +579,7 @@ class WorkSandbox(Sandbox, Generic[_R]):
         ordered: bool = True,
         progress: Optional[bool] = None,
         retries: int = 2,
-        max_value: int = _VALUE_MOST,
+        max_value: int = VALUE_MOST,
         reduce: Optional[Callable[[Iterator[Clone[bytes, _R]]], Any]] = None,
     ) -> Any:
         """Runs work_fn in n clones of the interpreter in which init_fn has run, each in a sandbox of its own, and returns a Clone of each, by their numbers (or as they end: ordered=False).

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Sequence, TypeVar, Union, overload
 
-from ._base import PolicyLike, RecordLike, as_policy, one_input
+from ._base import PolicyLike, RecordLike, as_policy, has_work, one_input
 from ._engine import Engine
 from ._request import Argv, Data, Environment, Files, Request, as_argv, code_argv
 from ._result import Result
@@ -46,7 +46,7 @@ class Sandbox(Session):
                 detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "WorkSandbox[_Value]": ...
 
     def __new__(cls, policy: PolicyLike = None, **options: Any) -> Any:
-        if cls is Sandbox and any(options.get(name) is not None for name in ("work_fn", "init_fn")):
+        if cls is Sandbox and has_work(options):
             from ._clones import WorkSandbox
 
             return super().__new__(WorkSandbox)
