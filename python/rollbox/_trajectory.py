@@ -57,6 +57,7 @@ class Action:
     content: Optional[Content] = None
     snapshot: Optional[str] = None
     count: Optional[int] = None
+    processes: Optional[str] = None
     data: Any = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -235,7 +236,7 @@ def _action(row: Mapping[str, Any]) -> Action:
         env=tuple(_text(name) for name in env), env_values={name: _text(value) for name, value in env.items()} if isinstance(env, dict) else None,
         stdin=_content(row.get("stdin")), files=files, timeout=timeout / 1000 if timeout is not None else None,
         path=_text(row["path"]) if row.get("path") is not None else None, content=_content(row.get("content")), snapshot=row.get("snapshot"),
-        count=row.get("count"), data=row.get("data"), fields=row)
+        count=row.get("count"), processes=row.get("processes"), data=row.get("data"), fields=row)
 
 
 def _observation(row: Mapping[str, Any]) -> Observation:

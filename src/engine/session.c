@@ -21,6 +21,7 @@
 #include "engine/session.h"
 
 #define WATCH_NS 50000000ll
+#define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
@@ -239,7 +240,7 @@ void session_thaw_soon(struct session *session) {
 static bool stands_for_work(const struct session *session) {
     const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
 
-    return work && (work->waits_for_frozen || work->waits_for_release || work->waits_for_init || work->waits_for_copy || work->capturing);
+    return work && (work->waits_for_frozen || work->waits_to_capture || work->waits_for_init || work->waits_for_copy || work->capturing);
 }
 
 int session_resume(struct session *session) {
@@ -264,8 +265,8 @@ static void on_idle(struct loop_timer *timer) {
     struct session *session = container_of(timer, struct session, idle_timer);
     int64_t left = left_of(session, session->idle_ms);
 
-    if (left > 0)
-        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + left, on_idle);
+    if (left > 0 || session->releasing)
+        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + MAX(left, RELEASE_NS), on_idle);
     else if (session->state == SESSION_LIVE && session_freeze(session, 0) == 0)
         session->state = SESSION_PAUSED;
 }
@@ -659,6 +660,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->digests = ask->digests;
     work->same_seed = ask->same_seed;
     work->drops = ask->drops;
+    work->follows_commands = !list_empty(&session->waiting);
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;
     work->path = ask->path ? strdup(ask->path) : NULL;

@@ -164,8 +164,9 @@ struct work {
     uint64_t serial;
     enum protocol_verb verb;
     uint64_t frozen;            /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init has done all before it */
-    bool started, waits_for_frozen, waits_for_release, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands;
+    bool started, waits_for_frozen, waits_to_freeze, waits_to_capture, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
     bool drops;                 /* processes="drop" */
+    bool follows_commands;      /* that were on their way to init when it was asked for */
     struct capturing *capturing;        /* while the processes stand still for it */
     struct live *live;          /* what came of that; a reference */
     struct node *from, *to;     /* references */
@@ -175,7 +176,7 @@ struct work {
     bool textual, force, digests;
     int fd;                     /* of EXPORT */
     struct session **made;      /* FORK */
-    unsigned n_made, n_ready;
+    unsigned n_made, n_asked, n_ready;
     struct errand *errand;
     uint64_t step, begun_at;    /* record.c */
     char asked[32], recorded_name[SESSION_NAME_MAX + 1];

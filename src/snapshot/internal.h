@@ -18,6 +18,7 @@ struct subject {
     pid_t pid, parent;          /* the host's */
     uint32_t inner_pid, session, group;
     uint32_t index;             /* in the image */
+    unsigned round;             /* of looking, in which it was seen last */
     bool is_zombie, is_apart;   /* apart: of init's own program; it stands still, and that is all */
     uint32_t status;            /* of a zombie */
     int proc, root, pagemap;    /* /proc/PID, its root directory */
@@ -49,6 +50,7 @@ struct capture {
     size_t n_subjects, subjects_room;
     struct task *tasks;
     size_t n_tasks, tasks_room;
+    unsigned round;
     struct image image;
     /* Tables, filled as it goes. */
     struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, texts;
