@@ -21,7 +21,11 @@ import sys
 import threading
 import time
 from collections import deque
+<<<<<<< HEAD
 from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Sized, Tuple, Union
+=======
+from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Sized, Tuple, TypeVar, Union
+>>>>>>> 8803f881a09ee64fa1a7cf046d201f3f06bfa7e8
 
 from . import _async
 from ._engine import Engine, PendingRun, _Connection, default_engine
@@ -32,6 +36,7 @@ from ._request import Argv, Request, as_argv, error_result
 from ._result import Result
 from ._sandbox import PolicyLike, Sandbox, as_policy
 
+_Row = TypeVar("_Row")
 Job = Union[Mapping[str, Any], Argv]
 
 _KEYS = frozenset(("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"))
@@ -55,6 +60,13 @@ _RETRIED = (EngineLost, EngineStartFailed, HostOutOfMemory, ResourceExhausted, S
 
 def _invalid(message: str) -> InvalidArgument:
     return InvalidArgument(message, stage="arguments")
+
+
+def retry_delay(error: Optional[RollboxError], attempts: int, retries: int) -> Optional[float]:
+    """The delay in seconds before another attempt after so many, or None if that was the last. An exhausted host is given time; a new engine needs none."""
+    if not isinstance(error, _RETRIED) or attempts > retries:
+        return None
+    return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (attempts - 1), 2.0)
 
 
 class _Task:
@@ -115,12 +127,8 @@ class _Task:
         self.request = Request(**self.arguments, is_code=language == "python")
 
     def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
-        """The delay in seconds before another attempt, or None if this was the last. An exhausted host is given time; a new engine
-        needs none."""
         self.attempts += 1
-        if not isinstance(error, _RETRIED) or self.attempts > retries:
-            return None
-        return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (self.attempts - 1), 2.0)
+        return retry_delay(error, self.attempts, retries)
 
     def row(self, error: RollboxError, text: bool) -> Result[Any]:
         return error_result(error, text, self.id)
@@ -187,13 +195,13 @@ class _Order:
     def __init__(self, ordered: bool) -> None:
         self.ordered = ordered
         self.next = 0
-        self.held: Dict[int, Result[Any]] = {}
+        self.held: Dict[int, Any] = {}
 
-    def put(self, task: _Task, result: Result[Any]) -> Iterator[Result[Any]]:
+    def put(self, index: int, result: _Row) -> Iterator[_Row]:
         if not self.ordered:
             yield result
             return
-        self.held[task.index] = result
+        self.held[index] = result
         while self.next in self.held:
             self.next += 1
             yield self.held.pop(self.next - 1)
@@ -394,7 +402,7 @@ def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order,
                     waiting.append(task)
                     continue
                 bar.step(result)
-                yield from order.put(task, result)
+                yield from order.put(task.index, result)
     finally:
         batch.close()
         bar.close()
@@ -476,7 +484,7 @@ async def iter_many_async(
                 raise item
             else:
                 bar.step(item[1])
-                for result in order.put(*item):
+                for result in order.put(item[0].index, item[1]):
                     yield result
     finally:
         for one in workers:
