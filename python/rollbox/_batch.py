@@ -21,11 +21,7 @@ import sys
 import threading
 import time
 from collections import deque
-<<<<<<< HEAD
-from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Sized, Tuple, Union
-=======
-from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Sized, Tuple, TypeVar, Union
->>>>>>> 8803f881a09ee64fa1a7cf046d201f3f06bfa7e8
+from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Sized, Tuple, TypeVar, Union
 
 from . import _async
 from ._engine import Engine, PendingRun, _Connection, default_engine
