@@ -9,7 +9,7 @@
 
 #include "base/buf.h"
 
-#define FD_MESSAGE_MAX_FDS 253          /* the kernel takes no more (SCM_MAX_FD) */
+#define FD_MESSAGE_MAX_FDS 200          /* the pipes of a sandbox that is restored; the kernel takes 253 (SCM_MAX_FD) */
 
 /* Writes everything, retrying EINTR and short writes. 0 or -errno. */
 int fd_write_all(int fd, const void *data, size_t length);
