@@ -464,7 +464,7 @@ void session_answer(struct session *session, const struct guest_record *record, 
     case GUEST_FROZEN:
     case GUEST_SIGNALLED:
         state_answer(session, record);
-        return;
+        break;
     case GUEST_FILES_SERVED:
         break;                  /* the agent's own socket says the rest */
     default:
