@@ -464,12 +464,10 @@ void session_answer(struct session *session, const struct guest_record *record, 
         return;                 /* it may be gone */
     case GUEST_SIGNALLED:
         exec_signalled(session, record->serial);
-        if (state_answer(session, record))
-            return;
+        state_answer(session, record);
         break;
     case GUEST_FROZEN:
-        if (state_answer(session, record))
-            return;
+        state_answer(session, record);
         break;
     case GUEST_FILES_SERVED:
         break;                  /* the agent's own socket says the rest */

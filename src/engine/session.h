@@ -291,7 +291,7 @@ struct disk_mark *state_mark(struct box *box);  /* to tell later whether anythin
 struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
 void state_released(struct session *session);   /* who held its processes is gone */
 void state_commands_sent(struct session *session);       /* none waits any more */
-bool state_answer(struct session *session, const struct guest_record *record);   /* FROZEN, SIGNALLED: true if it was a work's; the session may be gone then */
+void state_answer(struct session *session, const struct guest_record *record);   /* FROZEN, SIGNALLED */
 void state_captured(struct work *work, struct live *take_live, const struct rollbox_error *error);        /* NULL: it failed, and they go on */
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);

@@ -439,7 +439,7 @@ void state_captured(struct work *work, struct live *take_live, const struct roll
         copy_files(work);
 }
 
-bool state_answer(struct session *session, const struct guest_record *record) {
+void state_answer(struct session *session, const struct guest_record *record) {
     struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
     struct buf nothing = BUF_INIT;
 
@@ -449,10 +449,10 @@ bool state_answer(struct session *session, const struct guest_record *record) {
         work->waits_for_init = false;
         if (capturing_start(work, &error) < 0)
             not_captured(work, &error);
-        return true;
+        return;
     }
     if (!work || !work->waits_for_frozen || work->frozen != record->serial)
-        return false;           /* of an idle pause, or a signal */
+        return;                 /* of an idle pause, or a signal */
     work->waits_for_frozen = false;
     if (work->verb != VERB_PAUSE) {
         frozen(work, record);
@@ -462,7 +462,6 @@ bool state_answer(struct session *session, const struct guest_record *record) {
         session->state = SESSION_PAUSED;
         work_done(work, &nothing);
     }
-    return true;
 }
 
 /* A socket that an agent in the sandbox serves from now on. */
