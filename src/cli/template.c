@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <guest_source.h>
 #include <jansson.h>
 #include <poll.h>
 #include <signal.h>
@@ -28,7 +29,6 @@
 #include "cli/session.h"
 #include "cli/shown.h"
 #include "cli/signals.h"
-#include "guest_source.h"
 
 #define PREFIX "template."
 #define SNAPSHOT "template"
@@ -36,7 +36,7 @@
 #define FOR_EVER_MS INT64_C(1000000000000)
 #define ANSWER_MOST (1 << 20)
 
-enum { CONTROL = 3, RESULTS = 4, N_ENDS };
+enum { CONTROL = 3, RESULTS = 4 };        /* the interpreter's descriptors */
 
 static int sandbox_name(const struct options *options, const char *name, char **ret_name) {
     return asprintf(ret_name, PREFIX "%s", name) < 0 ? cli_fail(options, "out of memory") : 0;
@@ -366,8 +366,7 @@ static int go_on(const struct options *options, struct rollbox_engine *engine, s
 
     if (rollbox_claim(sandbox, COMMAND, 1u << STREAM_IN | 1u << CONTROL | 1u << RESULTS, fds, &error) < 0)
         return outcome_fail(options, &error);
-    auto_close int control = fds[CONTROL], results = fds[RESULTS];
-    (void)results;
+    auto_close int control = fds[CONTROL], results __attribute__((unused)) = fds[RESULTS];
     pump_init(&pump, engine);
     if (fds[STREAM_IN] >= 0)
         relay_init_input(&pump.relays[STREAM_IN], STDIN_FILENO, fds[STREAM_IN]);
