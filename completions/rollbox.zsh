@@ -7,7 +7,7 @@ _rollbox_sandboxes() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help
+        compadd -- run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
         return
     fi
     case $command in
@@ -32,6 +32,13 @@ _rollbox() {
         fi
         command="$command $words[3]" first=3
         ;;
+    template)
+        if ((CURRENT == 3)); then
+            compadd -- create ls rm
+            return
+        fi
+        command="$command $words[3]" first=3
+        ;;
     engine)
         if ((CURRENT == 3)); then
             compadd -- start status stop
@@ -45,6 +52,7 @@ _rollbox() {
     case $command in
     'run')
         _arguments -s -S \
+            '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
@@ -574,6 +582,52 @@ _rollbox() {
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
+    'template create')
+        _arguments -s -S \
+            '*--python=[what its interpreter does first; runs find what that leaves (default\: nothing)]:CODE:' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
+            '*--shared=[write through to PATH of the host]:PATH:_files' \
+            '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
+            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
+            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--open-files=[open files a process (default 4096)]:N:' \
+            '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
+            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
+            '*--no-clean-env[keep the caller'\''s environment too]' \
+            '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
+            '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
+            '*--seed=[make randomness repeat]:N:' \
+            '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
+            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'template ls')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'template rm')
+        _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
     'engine start')
         _arguments -s -S \
             '*-b[start it in the background and return when it answers]' \
@@ -609,7 +663,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help)'
+            ':command:(run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
         ;;
     esac
 }

@@ -34,6 +34,7 @@ from ._result import Outcome, Result, RunFailed
 from ._sandbox import Sandbox
 from ._session import Change, Node, Snapshot, Tree
 from ._shell import Shell, ShellResult
+from ._template import TemplateSandbox
 from ._trajectory import Action, Child, Content, End, Header, Observation, Parent, Resources, Step, Trajectory
 
 __version__ = _ffi.VERSION
@@ -56,6 +57,6 @@ def doctor() -> Dict[str, Any]:
 __all__ = [
     "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "AsyncWorkSandbox", "Change", "Child", "Clone", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
     "Observation", "Outcome", "Parent", "Policy", "Process", "Record", "RecordWarning", "Resources", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Step",
-    "Stream", "Trajectory", "Tree", "WorkFailed", "WorkSandbox",
+    "Stream", "TemplateSandbox", "Trajectory", "Tree", "WorkFailed", "WorkSandbox",
     "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
 ]

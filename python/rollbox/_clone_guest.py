@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interpreter of a sandbox that has a work_fn; its text is what `python3 -c` runs there.
+"""The interpreter of a sandbox that has a work_fn, and of a template; its text is what `python3 -c` runs there.
 
 On descriptor 3 comes a message with the functions; init_fn runs; then the interpreter says so on descriptor 4 and waits for another message. It is while it waits that it is captured. Each clone gets a message of its own, which says which one
 it is, runs work_fn, says on descriptor 4 what came of it, and ends at once: with its sandbox everything goes anyway. A message is its length in 8 bytes, and JSON.
+
+A template (`rollbox template`) is the same with two programs in the place of the functions.
 
 Nothing here is secret or trusted: what the functions do to it, they do to their own sandbox' word.
 """
 
 import base64
+import builtins
 import gc
 import hashlib
 import importlib.abc
@@ -17,6 +20,7 @@ import os
 import pickle
 import sys
 import traceback
+import types
 from typing import Any, Dict, NoReturn, Optional
 
 CONTROL, RESULTS = 3, 4
@@ -108,10 +112,18 @@ def end(message: Dict[str, Any], status: int) -> NoReturn:
     os._exit(status)
 
 
-def main() -> NoReturn:
-    for fd in (CONTROL, RESULTS):
-        os.set_inheritable(fd, False)
-    setup = take()
+def ready() -> Dict[str, Any]:
+    """Is captured, and then told what it is for."""
+    flush()
+    # A collection would write to every object that there is, and so make a copy of its page in each clone.
+    gc.collect()
+    gc.freeze()
+    give({"ready": True})
+    return take()
+
+
+def work_on(setup: Dict[str, Any]) -> NoReturn:
+    """Functions: init_fn here, work_fn in each clone."""
     there = list(sys.version_info[:2])
     if setup["version"] != there:
         end({"version": there}, 1)
@@ -124,12 +136,7 @@ def main() -> NoReturn:
         end({"raised": told(problem)}, 1)
     from rollbox_plain import encode  # type: ignore[import-not-found]
 
-    flush()
-    # A collection would write to every object that there is, and so make a copy of its page in each clone.
-    gc.collect()
-    gc.freeze()
-    give({"ready": True})
-    start = take()
+    start = ready()
     number = start["id"]
     os.environ["CLONE_ID"] = str(number)
     try:
@@ -144,6 +151,53 @@ def main() -> NoReturn:
         if isinstance(problem, SystemExit):
             status = problem.code if isinstance(problem.code, int) else 0 if problem.code is None else 1
         end({"raised": told(problem)}, status & 0xff)
+
+
+def go_on(code: str) -> None:
+    """Programs: one that is run here, and one in each clone, in the same `__main__`, which then ends as any."""
+    space = types.ModuleType("__main__")
+    sys.modules["__main__"] = space
+    vars(space)["__builtins__"] = builtins
+    try:
+        exec(compile(code, "<template>", "exec", dont_inherit=True), vars(space))
+    except BaseException as problem:
+        end({"raised": told(problem)}, 1)
+    words = ready()["argv"]
+    os.close(CONTROL)
+    os.close(RESULTS)
+    reseed(None, 0)
+    try:
+        name = "<string>"
+        if words[0] == "-c":
+            sys.argv[:] = ["-c", *words[2:]]
+            text = words[1].encode("utf-8", "surrogateescape")
+        else:
+            sys.argv[:], name = words, words[0]
+            sys.path[0] = os.path.dirname(os.path.abspath(name))
+            vars(space)["__file__"] = name
+            try:
+                with open(name, "rb") as file:
+                    text = file.read()
+            except OSError as problem:
+                print(f"python3: can't open file {os.path.abspath(name)!r}: [Errno {problem.errno}] {problem.strerror}", file=sys.stderr)
+                sys.exit(2)
+        exec(compile(text, name, "exec", dont_inherit=True), vars(space))
+    except SystemExit:
+        raise
+    except BaseException as problem:
+        trace = problem.__traceback__.tb_next if problem.__traceback__ else None
+        sys.excepthook(type(problem), problem.with_traceback(trace), trace)
+        sys.exit(1)
+
+
+def main() -> None:
+    for fd in (CONTROL, RESULTS):
+        os.set_inheritable(fd, False)
+    setup = take()
+    if "code" in setup:
+        go_on(setup["code"])
+    else:
+        work_on(setup)
 
 
 main()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that run in clones of one interpreter.
+"""Functions that run in clones of one interpreter, and templates by name.
 
 The model: init_fn makes a state, each clone says what it finds of it, and what it did to it is seen by nobody else. What guests answer by hand is
 answered through descriptor 4, as the interpreter does it. make check runs this file as root and as an ordinary user.
@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -19,8 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Engine, FeatureMissing, InvalidArgument, Outcome, Policy, RollboxError, RunFailed, Sandbox, WorkFailed,
-                     WorkSandbox, _plain)
+from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, RunFailed, Sandbox, WorkFailed,
+                     TemplateSandbox, WorkSandbox, _plain)
+from harness import DEADLINE, binaries, caller  # noqa: F401
+from test_trajectories import shared_engine
 
 state = None
 SECRET = "trainer-" + os.urandom(16).hex()
@@ -450,3 +453,106 @@ def test_nothing_is_left():
             now = len(os.listdir("/proc/self/fd")), len(engine.sandboxes())
             before = before or now
             assert now == before
+
+
+# Templates by name
+
+SETUP = "import json, random, sys\nrows = list(range(1000))\nrandom.seed(5)\nopen('/tmp/left', 'w').write('x')"
+
+
+@pytest.fixture
+def shared(caller):
+    with shared_engine(caller) as call:
+        yield call
+
+
+def python(call, *words, status=0, **options):
+    return call("run", "--template", "base", *options.pop("more", ()), "--", "python3", *words, status=status, **options)
+
+
+def test_a_template_is_made_used_listed_and_removed(shared):
+    shared("template", "create", "--memory", "128M", "--python", SETUP, "base")
+    assert [row["name"] for row in json.loads(shared("template", "ls", "--json"))] == ["base"] and "base" in shared("template", "ls")
+    assert python(shared, "-c", "print(sum(rows), sys.argv, __name__, open('/tmp/left').read(), sys.stdin.read())", "a", "b", input=b"in") == "499500 ['-c', 'a', 'b'] __main__ x in"
+    assert python(shared, "-c", "rows.clear(); print(rows)") == "[]" and python(shared, "-c", "print(len(rows))") == "1000"
+    assert len({python(shared, "-c", "print(random.random())") for _ in range(4)}) == 4
+    shared("template", "create", "again")
+    shared("template", "rm", "base", "again")
+    assert json.loads(shared("template", "ls", "--json")) == [] and shared("ps", "-q") == ""
+    python(shared, "-c", "1", status=125)
+
+
+def test_how_a_program_in_a_template_ends(shared):
+    shared("template", "create", "--python", SETUP, "base")
+    python(shared, "-c", "sys.exit(7)", status=7)
+    python(shared, "-c", "import os; os.kill(os.getpid(), 9)", status=137)
+    python(shared, "-c", "import atexit; atexit.register(print, 'bye'); 1 / 0", status=1)
+    python(shared, "-c", "while True: pass", status=124, more=("--timeout", "0.5"))
+    python(shared, "/no/file", status=2)
+    row = json.loads(python(shared, "-c", "import atexit; atexit.register(print, 'bye'); 1 / 0", more=("--json",)))
+    assert (row["outcome"], row["exit_code"], row["stdout"]) == ("exit", 1, "bye\n")
+    assert row["stderr"] == 'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nZeroDivisionError: division by zero\n'
+    assert json.loads(python(shared, "-c", "while True: pass", more=("--timeout", "0.5", "--json")))["outcome"] == "timeout"
+    assert json.loads(python(shared, "-c", "1 +", more=("--json",)))["stderr"].endswith("SyntaxError: invalid syntax\n")
+    assert len(python(shared, "-c", "print('x' * 3000000)")) == 3000000
+    assert python(shared, "-c", "print(len(sys.stdin.buffer.read()))", input=b"x" * 3000000) == "3000000"
+    assert shared("ps", "-q") == "template.base", "no fork is left"
+
+
+def test_a_file_in_a_template(shared, caller):
+    script = caller.directory() / "script.py"
+    script.write_text("import sys, os\nprint(__name__, __file__ == sys.argv[0], sys.argv[1:], sys.path[0] == os.path.dirname(__file__), len(rows))\n")
+    script.parent.chmod(0o755)
+    script.chmod(0o644)
+    shared("template", "create", "--readable", str(script.parent), "--python", SETUP, "base")
+    assert python(shared, str(script), "a") == "__main__ True ['a'] True 1000"
+
+
+def test_a_policys_timeout_is_each_runs(shared, caller):
+    shared("template", "create", "--timeout", "1.5", "--python", "import time; time.sleep(1)", "base")
+    for _ in range(2):
+        assert python(shared, "-c", "time.sleep(0.8); print('there')") == "there"
+    python(shared, "-c", "time.sleep(1000)", status=124)
+
+
+def test_what_a_template_cannot_do_is_refused(shared):
+    shared("template", "create", "base")
+    for words in (["ls"], ["python3"], ["python3", "-m", "json"], ["python3", "-c"], ["python3", "-"], ["/usr/bin/python3", "-c", "1"]):
+        shared("run", "--template", "base", "--", *words, status=125)
+    for option in (["--memory", "5M"], ["--env", "A=b"], ["--net", "host"]):
+        shared("run", "--template", "base", *option, "--", "python3", "-c", "1", status=125)
+    for code in ("1 / 0", "import os; os._exit(0)", "import sys; sys.exit(0)"):
+        shared("template", "create", "--python", code, "bad", status=125)
+    shared("template", "create", "base", status=125)
+    shared("template", "create", "bad/name", status=125)
+    shared("template", "rm", "bad", status=125)
+    assert shared("ps", "-q") == "template.base"
+
+
+def test_a_template_from_python(shared):
+    shared("template", "create", "--memory", "128M", "--python", SETUP, "base")
+    with Engine(shared.env["ROLLBOX_SOCKET"]) as engine:
+        box = Sandbox(template="base", engine=engine)
+        assert type(box) is TemplateSandbox and box.policy.max_memory in ("128M", 128 << 20)
+        assert box.run_code("print(sum(rows), sys.argv)", ["a"], text=True).stdout == "499500 ['-c', 'a']\n"
+        assert box.run_code("print(len(sys.stdin.read()))", input="x" * 200000, text=True).stdout == "200000\n"
+        assert box.run_code("while True: pass", timeout=0.5).outcome == "timeout" and box.run_code("sys.exit(4)").exit_code == 4
+        with pytest.raises(RunFailed):
+            box.run_code("1 / 0", check=True)
+        with box:
+            assert box.exec(["cat", "/tmp/left"], text=True).stdout == "x"
+            assert type(box.fork(1)[0]) is Sandbox
+        for call in (lambda: box.run(["ls"]), lambda: Sandbox(template="base"), lambda: Sandbox({}, template="base", engine=engine), lambda: Sandbox(template="base", engine=engine, name="x")):
+            with pytest.raises(InvalidArgument):
+                call()
+        with pytest.raises(NotFound, match="no template other"):
+            Sandbox(template="other", engine=engine)
+
+
+def test_a_template_that_is_interrupted_is_gone(shared, caller):
+    making = caller.popen([binaries() / "rollbox", "template", "create", "--python", "import time; print('x'); time.sleep(1000)", "slow"], env=shared.env)
+    while shared("ps", "-q") == "" or not json.loads(shared("inspect", "template.slow"))["execs"]:
+        pass
+    making.terminate()
+    assert making.wait(DEADLINE) == -signal.SIGTERM
+    assert shared("ps", "-q") == ""
