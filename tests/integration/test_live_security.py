@@ -65,3 +65,33 @@ def test_no_handler_runs_while_processes_are_restored(box):
     captive = Captive.begin(box, "pending")
     assert forked(box, captive) == ["before 0, after 57, early 0"]
     assert captive() == "before 0, after 57, early 0"
+
+
+@pytest.mark.parametrize("verdict", ["kill", "trap", "errno"])
+def test_a_filter_of_a_guests_own_neither_lies_nor_kills(box, verdict):
+    captive = Captive(box.spawn([PROGRAM, f"filter-{verdict}"]))
+    assert [captive.process.stdout.readline() for _ in range(2)] == [b"before\n", b"ready\n"]
+    assert "a seccomp filter of its own" in refused(box, captive)
+
+
+def test_a_dispatcher_of_a_guests_own_tells_no_lies(box):
+    captive = Captive(box.spawn([PROGRAM, "dispatch"]))
+    assert [captive.process.stdout.readline() for _ in range(2)] == [b"before\n", b"ready\n"]
+    assert "answers system calls itself" in refused(box, captive)
+
+
+@pytest.mark.parametrize("what", ["narrow", "no-vdso", "closed-vdso", "read-vdso", "own-vdso", "stop", "traces"])
+def test_what_cannot_be_captured_is_as_it_was(box, what):
+    assert refused(box, Captive.begin(box, what))
+
+
+@pytest.mark.parametrize("flags", ["100", "400", "4000", "40000"])
+def test_flags_of_the_processor(box, flags):
+    """Single steps, backward strings, nested tasks, alignment."""
+    assert forked(box, Captive.begin(box, "flags", flags)) == ["as it was"]
+
+
+@pytest.mark.parametrize("words", [("reserve", 65536), ("sparse", 4096), ("sparse", 2 << 20), ("descriptors", 10000), ("mappings", 2000), ("threads", 50)])
+def test_large_and_many(box, words):
+    captive = Captive.begin(box, *words)
+    assert forked(box, captive) == ["as it was"] and captive() == "as it was"
