@@ -260,16 +260,17 @@ static int identify(struct capture *c, struct subject *s, const struct map_line 
 
 /* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line that it has in maps. */
 static void add_flags(const struct capture *c, const char **at, struct image_area *area) {
-    char address[32];
+    char address[32], line[256];
 
     (void)c;
     snprintf(address, sizeof address, "\n%08llx-", (unsigned long long)area->start);
     const char *found = strstr(*at, address), *flags = found ? strstr(found, "\nVmFlags:") : NULL;
     if (!flags)
         return;
-    const char *end = strchrnul(flags + 1, '\n'), *wiped = strstr(flags, " wf"), *dropped = strstr(flags, " dp"), *kept = strstr(flags, " dc");
-    area->forgets = dropped && dropped < end ? IMAGE_DROPPABLE : wiped && wiped < end ? IMAGE_WIPED : 0;
-    area->flags = kept && kept < end ? IMAGE_NOT_FORKED : 0;
+    /* The line alone: the rest of the text is long, and is looked through once. */
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(flags + 1, "\n"), flags + 1);
+    area->forgets = strstr(line, " dp") ? IMAGE_DROPPABLE : strstr(line, " wf") ? IMAGE_WIPED : 0;
+    area->flags = strstr(line, " dc") ? IMAGE_NOT_FORKED : 0;
     *at = flags;
 }
 
