@@ -184,6 +184,18 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
     return 0;
 }
 
+/* One that cannot be blocked would stop or kill the copy before it is one. */
+static bool holds_up(const struct image_pending *pending, int n) {
+    for (int i = 0; i < n; i++) {
+        int32_t number;
+
+        memcpy(&number, pending[i].info, sizeof number);
+        if (number == SIGSTOP || number == SIGKILL)
+            return true;
+    }
+    return false;
+}
+
 static int look_at_pending(struct capture *c, const struct trace *trace, bool is_shared, struct image_range *ret_range) {
     size_t before = capture_count(&c->pending, struct image_pending);
     struct image_pending *to = buf_reserve(&c->pending, MAX_PENDING * sizeof *to);
@@ -193,6 +205,8 @@ static int look_at_pending(struct capture *c, const struct trace *trace, bool is
         return capture_fail(c, "signals that wait for it", n);
     if (n == MAX_PENDING)
         return capture_refuse(c, E2BIG, "%d signals wait for it", n);
+    if (holds_up(to, n))
+        return capture_refuse(c, EAGAIN, "it is about to be stopped by a signal");
     c->pending.length += (size_t)n * sizeof *to;
     *ret_range = capture_range(&c->pending, before, sizeof *to);
     return 0;
@@ -286,6 +300,36 @@ static int look_at_threads(struct capture *c, struct subject *s, struct image_pr
     return r;
 }
 
+/* Calls are made in it, and those that a filter of its own answers tell lies, or kill it; nor could its copy have that filter, or a dispatcher. */
+static int check_threads(struct capture *c, const struct subject *s) {
+    for (size_t i = 0; i < c->n_tasks; i++) {
+        auto_buf struct buf status = BUF_INIT;
+        char path[48];
+
+        if (c->tasks[i].subject != s || c->tasks[i].is_gone)
+            continue;
+        const char *why = trace_oddity(&c->tasks[i].trace);
+        if (why)
+            return capture_refuse(c, ENOTSUP, "%s", why);
+        snprintf(path, sizeof path, "task/%d/status", (int)c->tasks[i].trace.tid);
+        int r = capture_read(c, s, path, &status);
+        if (r < 0)
+            return capture_fail(c, "its threads", r);
+        if (!c->options->is_command && strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10) > c->n_filters)
+            return capture_refuse(c, ENOTSUP, "it has a seccomp filter of its own");
+    }
+    return 0;
+}
+
+static int put_threads_back(struct capture *c, const struct subject *s) {
+    int r = 0;
+
+    for (size_t i = 0; i < c->n_tasks && r == 0; i++)
+        if (c->tasks[i].subject == s && !c->tasks[i].is_gone)
+            r = trace_put_back(&c->tasks[i].trace);
+    return r < 0 ? capture_fail(c, "its registers", r) : 0;
+}
+
 int process_capture(struct capture *c, struct subject *s) {
     struct image_process process = *capture_entry(&c->processes, s->index, struct image_process);
     uint64_t handled = 0;
@@ -301,7 +345,9 @@ int process_capture(struct capture *c, struct subject *s) {
     s->tools.memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC);
     if (s->root < 0 || s->pagemap < 0 || s->tools.memory < 0)
         return capture_fail(c, "/proc", -errno);
-    int r = memory_find_tools(c, s);
+    int r = check_threads(c, s);
+    if (r == 0)
+        r = memory_find_tools(c, s);
     if (r == 0)
         r = look_at_status(c, s, &process, &handled);
     if (r == 0)
@@ -320,6 +366,8 @@ int process_capture(struct capture *c, struct subject *s) {
         r = look_at_threads(c, s, &process);
     if (r == 0)
         r = look_at_pending(c, &first->trace, true, &process.pending);
+    if (r == 0)
+        r = put_threads_back(c, s);
     if (r == 0 && !c->options->is_command)
         r = files_capture(c, s, &process);
     if (r == 0)
