@@ -18,6 +18,7 @@ struct subject {
     pid_t pid, parent;          /* the host's */
     uint32_t inner_pid, session, group;
     uint32_t index;             /* in the image */
+    unsigned round;             /* of looking for processes, in which it was last there */
     bool is_zombie, is_apart;   /* apart: of init's own program; it stands still, and that is all */
     uint32_t status;            /* of a zombie */
     int proc, root, pagemap;    /* /proc/PID, its root directory */
@@ -45,6 +46,7 @@ struct capture {
     const struct capture_options *options;
     struct rollbox_error *error;
     int fd;
+    unsigned round;             /* tree.c */
     struct subject **subjects;  /* by address: they stay where they are */
     size_t n_subjects, subjects_room;
     struct task *tasks;

@@ -21,7 +21,7 @@
 #include "sys/proc.h"
 
 #define MAX_ROUNDS 200
-#define MAX_WAITS 4000
+#define MAX_WAITS 1000
 #define WAIT_NS 50000
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
@@ -152,6 +152,7 @@ static int look_below(struct capture *c, pid_t pid) {
         if (!s && !(s = subject_new(c, children[i], pid)))
             return capture_fail(c, "its processes", -ENOMEM);
         s->parent = pid;
+        s->round = c->round;
         s->is_zombie = is_dead(s, s->pid);
         int r = s->is_zombie ? 0 : seize_threads(c, s);
         if (r < 0)
@@ -206,8 +207,15 @@ void tree_release(struct capture *c) {
     c->n_tasks = c->tasks_room = c->n_subjects = c->subjects_room = 0;
 }
 
+/* Those that were there in some round and are not in the last, in which all stand. */
+static void forget_ended(struct capture *c) {
+    for (size_t i = 0; i < c->n_subjects; i++)
+        c->subjects[i]->is_apart |= c->subjects[i]->round != c->round;
+}
+
 static int stop_once(struct capture *c) {
     for (unsigned round = 0; round < MAX_ROUNDS; round++) {
+        c->round++;
         int n = look_below(c, c->options->init);
         int r = n < 0 ? n : await_all(c);
 
@@ -215,8 +223,10 @@ static int stop_once(struct capture *c) {
             return r;
         if (r < 0)
             return capture_fail(c, "stopping it", r);
-        if (!n)
+        if (!n) {
+            forget_ended(c);
             return 0;
+        }
     }
     return capture_refuse(c, EBUSY, "its processes multiply faster than they can be stopped");
 }
