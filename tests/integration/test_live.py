@@ -511,12 +511,12 @@ def test_with_the_engine_everything_goes():
 
 def test_states_say_what_they_have():
     with Sandbox() as box:
-        Asked.begin(box, "x = 1")
+        kept = Asked.begin(box, "x = 1")       # else its input would be closed
         at = box.snapshot("with")
         node = next(node for node in box.tree() if node.id == at.id)
         assert (node.processes, node.memory_bytes) == (1, at.memory_bytes) and "1 process, " in str(box.tree())
         row = next(row for row in box.inspect()["execs"])
-        assert row["state"] == "running" and row["command"].startswith("python3")
+        assert row["state"] == "running" and row["command"].startswith("python3") and kept("x") == "1"
 
 
 def test_a_paused_sandbox_is_captured_and_stays_paused():
