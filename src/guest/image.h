@@ -66,7 +66,7 @@ struct image_area {
     uint32_t is_written;        /* FILE: shared, and may be written to: opened so. It is not compared with what it was */
     uint32_t forgets;           /* enum image_forgets: what is in it must never be seen twice (states of random generators), so nothing of it is saved */
     uint32_t flags;             /* IMAGE_NO_DUMP... */
-    uint64_t inode, size;       /* FILE: what must be found at the path */
+    uint64_t inode, size;       /* FILE: all but the inode must be found at the path */
     int64_t mtime_s, mtime_ns;
     struct image_range runs;    /* its pages */
 };
@@ -95,7 +95,7 @@ enum image_file_kind {
     IMAGE_FILE_PIPE,            /* an end of pipe `value` */
     IMAGE_FILE_MEMORY,          /* a memory file, a deleted file or shared memory: its pages are `runs`, its length `length` */
     IMAGE_FILE_EVENT,           /* eventfd: its count is `value` */
-    IMAGE_FILE_EPOLL,           /* its entries are `targets` */
+    IMAGE_FILE_EPOLL,           /* its entries are `targets`, by the numbers of the process with pid `value` */
     IMAGE_FILE_TIMER,           /* timerfd: clock `value`; `timer` */
     IMAGE_FILE_SIGNAL,          /* signalfd: its mask is `value` */
     IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`; or one of the internet's, which is alone: not connected to anybody */

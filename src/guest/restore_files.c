@@ -36,7 +36,7 @@ static int fail(int fd, int r) {
 static int open_path(const struct image_file *file) {
     struct stat st;
     /* A FIFO has another end, if only for a moment. */
-    int other = S_ISFIFO(file->mode) ? open(restored_text(file->path), O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1;
+    int other = S_ISFIFO(file->mode) ? open(restored_text(file->path), O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC) : -1;
     int fd = open(restored_text(file->path), (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), r = fd < 0 ? -errno : 0;
 
     if (r == 0 && other >= 0 && file->data_length && write(other, restored.base + file->data, file->data_length) != (ssize_t)file->data_length)
@@ -331,11 +331,11 @@ int restore_fill_epoll(const struct image_process *process) {
         const struct image_file *file = &files[own[i].file];
         const struct image_target *targets = restored_table(targets, struct image_target) + file->targets.first;
 
-        for (uint32_t k = 0; file->kind == IMAGE_FILE_EPOLL && k < file->targets.n; k++) {
+        for (uint32_t k = 0; file->kind == IMAGE_FILE_EPOLL && file->value == process->pid && k < file->targets.n; k++) {
             struct epoll_event event = { .events = targets[k].events, .data.u64 = targets[k].data };
             long r = sys_call4(__NR_epoll_ctl, own[i].number, EPOLL_CTL_ADD, targets[k].fd, &event);
 
-            /* Another descriptor of the same, or of another process', has been here. */
+            /* Another descriptor of the same has been here. */
             if (r < 0 && r != -EEXIST)
                 return (int)r;
         }

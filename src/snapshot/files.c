@@ -181,21 +181,33 @@ static int capture_pipe(struct capture *c, struct subject *s, const struct open_
     return 0;
 }
 
-static int capture_epoll(struct capture *c, const struct open_file *file, struct image_file *to) {
+/* What it watches is told by the number that it had when it was added, of a process that need not be this one, and may be another file's by now, or nobody's. */
+static bool is_watched(const struct subject *s, int fd, unsigned long long inode) {
+    char path[32];
+    struct stat st;
+
+    snprintf(path, sizeof path, "fd/%d", fd);
+    return fstatat(s->proc, path, &st, 0) == 0 && st.st_ino == inode;
+}
+
+static int capture_epoll(struct capture *c, const struct subject *s, const struct open_file *file, struct image_file *to) {
     size_t before = capture_count(&c->targets, struct image_target);
 
     for (const char *at = file->info.data; (at = strstr(at, "\ntfd:")); at++) {
         struct image_target target = { 0 };
-        unsigned long long data;
+        unsigned long long data, inode;
         int fd;
 
-        if (sscanf(at, "\ntfd: %d events: %x data: %llx", &fd, &target.events, &data) != 3)
+        if (sscanf(at, "\ntfd: %d events: %x data: %llx pos:%*d ino:%llx", &fd, &target.events, &data, &inode) != 4)
             return fail(c, file, -EBADMSG);
+        if (!is_watched(s, fd, inode))
+            return refuse(c, file, "and watches what was closed here, or never was open");
         target.fd = (uint32_t)fd;
         target.data = data;
         buf_add(&c->targets, &target, sizeof target);
     }
     to->kind = IMAGE_FILE_EPOLL;
+    to->value = s->inner_pid;
     to->targets = capture_range(&c->targets, before, sizeof(struct image_target));
     return 0;
 }
@@ -246,7 +258,7 @@ static int capture_other(struct capture *c, struct subject *s, const struct open
         return 0;
     }
     if (!strcmp(file->name, "anon_inode:[eventpoll]"))
-        return capture_epoll(c, file, to);
+        return capture_epoll(c, s, file, to);
     if (!strcmp(file->name, "anon_inode:[timerfd]"))
         return capture_timer(c, file, to);
     if (!strcmp(file->name, "anon_inode:[signalfd]")) {

@@ -46,11 +46,11 @@ struct capture {
     const struct capture_options *options;
     struct rollbox_error *error;
     int fd;
+    unsigned round;             /* tree.c */
     struct subject **subjects;  /* by address: they stay where they are */
     size_t n_subjects, subjects_room;
     struct task *tasks;
     size_t n_tasks, tasks_room;
-    unsigned round;
     struct image image;
     /* Tables, filled as it goes. */
     struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, texts;

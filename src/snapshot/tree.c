@@ -21,7 +21,7 @@
 #include "sys/proc.h"
 
 #define MAX_ROUNDS 200
-#define MAX_WAITS 4000
+#define MAX_WAITS 1000
 #define WAIT_NS 50000
 #define DEEP_WAITS 60           /* the child of a vfork takes less to execute something, unless it was stopped before that */
 #define VFORK_TRIES 20

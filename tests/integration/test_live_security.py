@@ -80,7 +80,7 @@ def test_a_dispatcher_of_a_guests_own_tells_no_lies(box):
     assert "answers system calls itself" in refused(box, captive)
 
 
-@pytest.mark.parametrize("what", ["narrow", "no-vdso", "closed-vdso", "read-vdso", "own-vdso", "stop", "traces"])
+@pytest.mark.parametrize("what", ["narrow", "no-vdso", "closed-vdso", "read-vdso", "own-vdso", "stop", "traces", "vfork"])
 def test_what_cannot_be_captured_is_as_it_was(box, what):
     assert refused(box, Captive.begin(box, what))
 
@@ -95,3 +95,44 @@ def test_flags_of_the_processor(box, flags):
 def test_large_and_many(box, words):
     captive = Captive.begin(box, *words)
     assert forked(box, captive) == ["as it was"] and captive() == "as it was"
+
+
+@pytest.mark.parametrize("what", ["forks", "chain", "executes", "stops-and-goes", "names"])
+def test_processes_that_come_and_go(box, what):
+    """Either they stand still, or they are refused; those that ended while the others were looked for are no reason."""
+    captive = Captive.begin(box, what)
+    for _ in range(3):
+        try:
+            assert forked(box, captive) == ["as it was"]
+        except RollboxError as error:
+            assert any(word in str(error) for word in ("stopped by a signal", "does not stand still", "multiply", "is traced"))
+        assert captive() == "as it was"
+
+
+def test_programs_in_files_that_the_sandbox_wrote(box):
+    """Copies of files for a snapshot have other numbers."""
+    box.exec("for i in 1 2 3 4 5; do echo $i > /tmp/$i; done; rm /tmp/2; mkdir /tmp/d; cp /tmp/captive /tmp/d/captive")
+    process = box.spawn(["/tmp/d/captive", "plain"])
+    assert process.stdout.readline() == b"ready\n"
+    assert forked(box, Captive(process)) == ["as it was"]
+
+
+@pytest.mark.parametrize("what", ["stale-epoll", "reused-epoll"])
+def test_an_epoll_that_watches_what_is_closed_is_refused(box, what):
+    assert "watches what was closed" in refused(box, Captive.begin(box, what))
+
+
+def test_an_epoll_that_a_child_has(box):
+    """The numbers of what it watches are its parent's."""
+    assert forked(box, Captive.begin(box, "child-epoll")) == ["as it was"]
+
+
+def test_a_copy_that_kills_all_others_at_once_is_no_failure_of_ours(box):
+    """They may be told to go on after it."""
+    captive = Captive.begin(box, "kill-others")
+    for _ in range(5):
+        kid, = box.fork(1)
+        with kid:
+            assert captive.of(kid).process.wait().signal == 9
+            assert kid.exec("echo on", text=True).exit_code in (0, None)
+    assert captive() == "as it was"

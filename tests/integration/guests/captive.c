@@ -356,15 +356,19 @@ static void traces(void) {
 }
 
 static void waits_in_vfork(void) {
-    pthread_t thread;
+    int ends[2];
+    char c;
 
+    must(pipe(ends) == 0, "pipe");
     if (fork() == 0) {
-        if (vfork() == 0)
+        if (vfork() == 0) {
+            (void)!write(ends[1], "x", 1);
             for (;;)
                 pause();
+        }
         _exit(0);
     }
-    (void)thread;
+    must(read(ends[0], &c, 1) == 1, "pipe");
     serve(NULL);
 }
 
