@@ -72,11 +72,20 @@ static int fill(int fd, const struct image_file *file) {
     return 0;
 }
 
+static int make_nameless(void) {
+    int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    return fd < 0 ? -errno : fd;
+}
+
+/* Where nobody counts memory files the filter refuses them: what is memory that processes share is a file without a name then, which is counted. */
 static int make_memory(const struct image_file *file) {
-    int fd = file->is_nameless ? open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+    int fd = file->is_nameless ? make_nameless() : -ENOENT;
 
     if (fd < 0)
         fd = (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3 /* MFD_CLOEXEC, MFD_ALLOW_SEALING */);
+    if (fd == -ENOSYS && !file->seals)
+        fd = make_nameless();
     if (fd < 0)
         return fd;
     int r = fill(fd, file);
