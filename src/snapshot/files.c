@@ -27,7 +27,7 @@
 
 struct open_file {
     int number;
-    char path[4096];
+    char path[LINK_MOST];
     struct stat st;
     struct buf info;            /* of fdinfo */
     uint64_t flags, offset;

@@ -13,6 +13,8 @@
 #include "snapshot/capture.h"
 #include "snapshot/trace.h"
 
+#define LINK_MOST 4096          /* /proc tells no more of where a link leads than a page */
+
 /* A process that is being captured. */
 struct subject {
     pid_t pid, parent;          /* the host's */

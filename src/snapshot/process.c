@@ -69,7 +69,7 @@ static int look_at_layout(struct capture *c, struct subject *s, struct image_pro
 }
 
 static int look_at_places(struct capture *c, struct subject *s, struct image_process *process) {
-    char path[4096];
+    char path[LINK_MOST];
     struct stat st;
     int r = read_link(s, "exe", path, sizeof path);
 
