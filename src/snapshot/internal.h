@@ -13,6 +13,7 @@
 #include "snapshot/capture.h"
 #include "snapshot/trace.h"
 
+
 /* A process that is being captured. */
 struct subject {
     pid_t pid, parent;          /* the host's */
