@@ -349,7 +349,30 @@ static int add_below(struct capture *c, pid_t pid, uint32_t parent) {
     return 0;
 }
 
+/* They were found by number, and numbers are used again: of what was stopped, nothing may be looked at that is not the sandbox'. All are held fast by now: who is there has its number still. */
+static int check_places(struct capture *c) {
+    char path[32];
+    struct stat own, st;
+
+    snprintf(path, sizeof path, "/proc/%d/ns/pid", (int)c->options->init);
+    if (stat(path, &own) < 0)
+        return capture_fail(c, "the sandbox' init", -errno);
+    for (size_t i = 0; i < c->n_tasks; i++) {
+        const struct subject *s = c->tasks[i].subject;
+
+        c->current = s;
+        snprintf(path, sizeof path, "task/%d/ns/pid", (int)c->tasks[i].trace.tid);
+        if (!s->is_apart && !c->tasks[i].is_gone && (fstatat(s->proc, path, &st, 0) < 0 || st.st_ino != own.st_ino || st.st_dev != own.st_dev))
+            return capture_refuse(c, EAGAIN, "its number is another's by now");
+    }
+    return 0;
+}
+
 int tree_describe(struct capture *c) {
+    int found = check_places(c);
+
+    if (found < 0)
+        return found;
     for (size_t i = 0; i < c->n_subjects; i++) {
         int r = c->subjects[i]->is_apart ? 0 : look_at_ids(c, c->subjects[i]);
 
