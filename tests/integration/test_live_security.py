@@ -5,8 +5,10 @@ The model: a captive brings itself into an awkward state; beside it runs a bysta
 whatever comes of it in a fork. make check runs this file as root and as an ordinary user.
 """
 
+import os
+
 import pytest
-from harness import guest
+from harness import guest, skip
 
 from rollbox import Policy, RollboxError, Sandbox
 
@@ -136,3 +138,28 @@ def test_a_copy_that_kills_all_others_at_once_is_no_failure_of_ours(box):
             assert captive.of(kid).process.wait().signal == 9
             assert kid.exec("echo on", text=True).exit_code in (0, None)
     assert captive() == "as it was"
+
+
+def test_a_copy_does_not_read_what_its_origin_could_only_write(tmp_path):
+    """A file of another's in a shared directory, removed while it is open: what is captured of it would be the copy's own."""
+    if os.geteuid():
+        skip("does not apply to an ordinary user, whose engine reads no more files than the sandbox")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    for parent in shared.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o111)
+    secret = shared / "secret"
+    secret.write_text("secret")
+    os.chown(secret, 12345, 12345)
+    secret.chmod(0o622)
+    with Sandbox(Policy(fs_shared=[str(shared)])) as box:
+        box.upload(guest("captive"), PROGRAM)
+        assert box.exec(["cat", str(secret)]).exit_code == 1
+        captive = Captive.begin(box, "written-only", secret)
+        assert "open for writing alone" in refused(box, captive)
+
+
+def test_something_everywhere(box):
+    """Where the region for restoring could be."""
+    assert forked(box, Captive.begin(box, "everywhere", 3000)) == ["as it was"]
