@@ -20,6 +20,7 @@
 
 #define FIRST_REGION 0x200000000000ull  /* 32 TiB: far from where the kernel, and Go and Java, put things; moved up as needed */
 #define REGION_ALIGNMENT 0x40000000ull
+#define N_PARTS 0x20000u        /* up to IMAGE_HIGHEST */
 #define VDSO_ROOM 0x20000ull
 #define TOUCHES_ROOM ((IMAGE_MAX_TOUCHES * sizeof(struct image_touch) + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1))
 #define HUGE 0x200000ull
@@ -59,20 +60,21 @@ static bool is_parked(const struct image_area *area) {
     return restored_is_memory(area) && area->runs.n && !area->forgets;
 }
 
-/* The lowest place above FIRST_REGION in which none of them has anything. */
+/* The lowest place above FIRST_REGION in which none of them has anything; 0: there is none. A guest chooses where it has what, so each is looked at once: one bit for each part of the address space, of REGION_ALIGNMENT bytes. */
 static uint64_t find_region(const struct image *it, const char *base, uint64_t length) {
+    static uint64_t taken[N_PARTS / 64];
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
-    uint64_t at = FIRST_REGION;
+    const uint64_t needed = (length + REGION_ALIGNMENT - 1) / REGION_ALIGNMENT;
 
-    for (uint64_t i = 0; i < it->areas.n;) {
-        if (areas[i].start < at + length && areas[i].end > at) {
-            at = (areas[i].end + REGION_ALIGNMENT - 1) & ~(REGION_ALIGNMENT - 1);
-            i = 0;
-        } else {
-            i++;
-        }
+    for (uint64_t i = 0; i < it->areas.n; i++)
+        for (uint64_t part = areas[i].start / REGION_ALIGNMENT; part <= (areas[i].end - 1) / REGION_ALIGNMENT; part++)
+            taken[part / 64] |= 1ull << part % 64;
+    for (uint64_t part = FIRST_REGION / REGION_ALIGNMENT, n = 0; part < IMAGE_HIGHEST / REGION_ALIGNMENT; part++) {
+        n = taken[part / 64] >> part % 64 & 1 ? 0 : n + 1;
+        if (n == needed)
+            return (part + 1 - n) * REGION_ALIGNMENT;
     }
-    return at < IMAGE_HIGHEST - length ? at : 0;
+    return 0;
 }
 
 static bool map_at(uint64_t at, uint64_t length, int protection, int flags, int fd) {

@@ -125,6 +125,13 @@ static int capture_path(struct capture *c, struct subject *s, const struct open_
     return 0;
 }
 
+/* We may read more than it may: what it has opened for writing alone, and is not its own, its copy would get to read. */
+static bool may_be_read(const struct subject *s, const struct open_file *file) {
+    struct stat st;
+
+    return (file->flags & O_ACCMODE) != O_WRONLY || (fstat(s->proc, &st) == 0 && st.st_uid == file->st.st_uid);
+}
+
 /* A memory file, or what has no name any more. */
 static int capture_memory(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     bool is_memory_file = !strncmp(file->name, "/memfd:", 7);
@@ -132,6 +139,8 @@ static int capture_memory(struct capture *c, struct subject *s, const struct ope
 
     if (!S_ISREG(file->st.st_mode))
         return refuse(c, file, "deleted");
+    if (!may_be_read(s, file))
+        return refuse(c, file, "deleted, another's, and open for writing alone");
     if (fd < 0)
         return fail(c, file, fd);
     to->kind = IMAGE_FILE_MEMORY;

@@ -315,6 +315,9 @@ static int look_at_ids(struct capture *c, struct subject *s) {
     c->current = s;
     if (r < 0)
         return capture_fail(c, "its status", r);
+    /* Found by number, and numbers are used again: all are held fast by now, so who is somebody else's child is somebody else. */
+    if ((pid_t)strtoul(capture_field(status.data, "\nPPid:\t"), NULL, 10) != s->parent)
+        return capture_refuse(c, EAGAIN, "its number is another's by now");
     s->inner_pid = innermost(status.data, "\nNSpid:");
     s->group = innermost(status.data, "\nNSpgid:");
     s->session = innermost(status.data, "\nNSsid:");

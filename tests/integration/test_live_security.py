@@ -5,8 +5,11 @@ The model: a captive brings itself into an awkward state; beside it runs a bysta
 whatever comes of it in a fork. make check runs this file as root and as an ordinary user.
 """
 
+import json
+import os
+
 import pytest
-from harness import guest
+from harness import guest, skip
 
 from rollbox import Policy, RollboxError, Sandbox
 
@@ -136,3 +139,114 @@ def test_a_copy_that_kills_all_others_at_once_is_no_failure_of_ours(box):
             assert captive.of(kid).process.wait().signal == 9
             assert kid.exec("echo on", text=True).exit_code in (0, None)
     assert captive() == "as it was"
+
+
+def test_a_copy_does_not_read_what_its_origin_could_only_write(tmp_path):
+    """A file of another's in a shared directory, removed while it is open: what is captured of it would be the copy's own."""
+    if os.geteuid():
+        skip("does not apply to an ordinary user, whose engine reads no more files than the sandbox")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    for parent in shared.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o111)
+    secret = shared / "secret"
+    secret.write_text("secret")
+    os.chown(secret, 12345, 12345)
+    secret.chmod(0o622)
+    with Sandbox(Policy(fs_shared=[str(shared)])) as box:
+        box.upload(guest("captive"), PROGRAM)
+        assert box.exec(["cat", str(secret)]).exit_code == 1
+        captive = Captive.begin(box, "written-only", secret)
+        assert "open for writing alone" in refused(box, captive)
+
+
+def test_something_everywhere(box):
+    """Where the region for restoring could be."""
+    assert forked(box, Captive.begin(box, "everywhere", 3000)) == ["as it was"]
+
+
+def test_init_of_a_copy_is_out_of_reach(box):
+    """For what was restored, what that starts, and what is started after."""
+    box.upload(guest("neighbour"), "/tmp/neighbour")
+    shell = box.shell()
+    shell.run("true")
+    kid, = box.fork(1)
+    with kid, kid.shell(shell.id) as copy:
+        for result in (copy.run("/tmp/neighbour init", text=True), kid.exec(["/tmp/neighbour", "init"], text=True)):
+            assert (result.exit_code, result.stdout) == (0, "")
+        # And they are one guest, as in any session.
+        assert kid.exec(["sh", "-c", f"kill -0 {copy.run('echo $$', text=True).stdout}"]).exit_code == 0
+
+
+LOOK = """
+import json, os, sys
+def look(keys):
+    status = dict(line.rstrip().split(":", 1) for line in open("/proc/thread-self/status"))
+    seen = {key: status[key].strip() for key in keys}
+    seen["namespaces"] = {name: os.readlink(f"/proc/thread-self/ns/{name}") for name in os.listdir("/proc/thread-self/ns")}
+    for name in ("limits", "cgroup", "oom_score_adj", "coredump_filter", "personality", "uid_map", "setgroups", "timens_offsets", "mountinfo"):
+        seen[name] = open(f"/proc/self/{name}").read()
+    seen["owner"], seen["fds"] = os.stat("/proc/self").st_uid, [fd for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+    seen["tty"] = open("/proc/self/stat").read().rsplit(")", 1)[1].split()[4:6]
+    return seen
+def size():
+    size, low = 0, []
+    for line in open("/proc/self/maps"):
+        start, end = (int(number, 16) for number in line.split()[0].split("-"))
+        if start < 0x400000:
+            low.append(line.split()[1])
+        elif end < 1 << 47:
+            size += end - start
+    return size, low
+import threading
+here, there, told = threading.Event(), threading.Event(), []
+def in_thread(keys):
+    thread = threading.Thread(target=lambda: told.append(look(keys)))
+    thread.start()
+    thread.join()
+    return told.pop()
+def wait():
+    while here.wait():
+        here.clear()
+        told.append(look(asked))
+        there.set()
+threading.Thread(target=wait, daemon=True).start()
+def in_old_thread(keys):
+    global asked
+    asked = keys
+    there.clear()
+    here.set()
+    there.wait()
+    return told.pop()
+print("ready", flush=True)
+for line in sys.stdin:
+    print(json.dumps(eval(line)), flush=True)
+"""
+STATUS = ["Umask", "Uid", "Gid", "Groups", "SigBlk", "SigIgn", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp", "Seccomp_filters", "TracerPid", "CoreDumping"]
+
+
+def test_a_restored_process_has_what_a_new_one_has(box):
+    """Rights, filter, namespaces, limits, groups, descriptors, of its threads as well; and of the program that restored it nothing is mapped but what is documented."""
+    def start(where):
+        process = where.spawn(["python3", "-I", "-S", "-u", "-c", LOOK])
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    def ask(process, what):
+        process.stdin.write(what.encode() + b"\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    origin = start(box)
+    for _ in range(2):
+        kid, = box.fork(1)
+        with kid:
+            restored, new = kid.process(origin.id), start(kid)
+            size, low = ask(restored, "size()")
+            assert size <= ask(origin, "size()")[0] + (4 << 20) and low == ["rw-p", "rw-p", "r-xp"]
+            expected = ask(new, f"look({STATUS})")
+            for how in ("look", "in_thread", "in_old_thread"):
+                assert ask(restored, f"{how}({STATUS})") == expected
+            own = ask(origin, f"look({STATUS})")["namespaces"]
+            assert not set(own.values()) & set(expected["namespaces"].values())
