@@ -48,7 +48,7 @@ _READY_MOST = 1 << 20
 _TEXT_MOST = 1 << 16
 _WIDTH_PER_CPU = 16
 _AT_ONCE = 32
-VALUE_MOST = 16 << 20
+VALUE_MOST = 4 << 20
 _SLICE_MS = 100
 _BY_PLACES = 2      # what work_fn can be called with: the clone's number and what init_fn returned
 
@@ -271,7 +271,8 @@ class _Task:
                 raise NotFound(f"the interpreter of clone {self.index} has ended", stage="run")
             os.set_blocking(self.results, False)
             self.pending = handle.begin(AttachRequest(command), on_end)
-            os.write(control, _message({"id": self.index, **start}))
+            with contextlib.suppress(BrokenPipeError):      # it has ended, which is about to be told
+                os.write(control, _message({"id": self.index, **start}))
         finally:
             if control >= 0:
                 os.close(control)
@@ -558,7 +559,7 @@ class WorkSandbox(Sandbox, Generic[_R]):
         width = len(os.sched_getaffinity(0)) * _WIDTH_PER_CPU if concurrency is None else _concurrency(concurrency)
         allowed = self._policy.timeout if timeout is None else milliseconds(timeout) / 1000
         command, state = self._warmed()
-        loop = _Loop(lambda count: Session.fork(self, count, snapshot=state), command, {"seed": seed, "most": max_value}, allowed)
+        loop = _Loop(lambda count: self._forks(count, state, _state("keep", attached=True)), command, {"seed": seed, "most": max_value}, allowed)
         return loop, _iterate(loop, n, width, _Order(ordered), _Progress(progress, range(n)), retries)
 
     @overload  # type: ignore[override]

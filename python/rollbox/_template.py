@@ -55,7 +55,7 @@ class TemplateSandbox(Sandbox):
         return self
 
     def _fork(self) -> Handle:
-        return self._origin.fork(_SNAPSHOT, 1, _state("keep"))[0]
+        return self._origin.fork(_SNAPSHOT, 1, _state("keep", attached=True))[0]
 
     def _create(self) -> Handle:
         handle = self._fork()

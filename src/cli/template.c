@@ -142,6 +142,18 @@ static int wait_ready(struct making *making, struct buf *answer) {
     return CLI_EXIT_ERROR;
 }
 
+static void show_lines(const char *text, size_t length) {
+    while (length) {
+        const char *end = memchr(text, '\n', length);
+        size_t n = end ? (size_t)(end - text) : length;
+
+        shown_error(text, n);
+        fputc('\n', stderr);
+        text += n + (end != NULL);
+        length -= n + (end != NULL);
+    }
+}
+
 /* What the code raised, or how the interpreter ended. */
 static int tell_failure(struct making *making, const json_t *answer) {
     const json_t *raised = json_object_get(answer, "raised");
@@ -150,18 +162,14 @@ static int tell_failure(struct making *making, const json_t *answer) {
 
     (void)rollbox_signal(making->sandbox, COMMAND, SIGKILL, ROLLBOX_SCOPE_TREE, NULL);
     if (text) {
-        for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
-            shown_error(line, strcspn(line, "\n"));
-            fputc('\n', stderr);
-        }
+        show_lines(text, strlen(text));
         return cli_fail(making->options, "the code of --python failed; there is no template");
     }
     if (rollbox_wait(making->run, -1, &result) < 0)
         return cli_fail(making->options, "the interpreter is lost");
     if (result->outcome == ROLLBOX_OUTCOME_ERROR)
         return cli_fail_error(making->options, &result->error);
-    if (result->stderr_length)
-        shown_error(result->stderr_data, result->stderr_length);
+    show_lines(result->stderr_data, result->stderr_length);
     return cli_fail(making->options, "the interpreter ended before the code of --python was done; there is no template");
 }
 
@@ -409,6 +417,7 @@ static int go_on(const struct options *options, struct rollbox_engine *engine, s
 }
 
 int template_run(const struct options *options) {
+    const struct rollbox_state_options attached = { .size = sizeof attached, .attached = true };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_sandbox *template, *fork;
     struct rollbox_engine *engine;
@@ -421,7 +430,7 @@ int template_run(const struct options *options) {
         return status;
     status = open_template(options, engine, options_text(options, OPTION_TEMPLATE), &template);
     if (!status) {
-        if (rollbox_fork(template, SNAPSHOT, 1, NULL, &fork, &error) < 0) {
+        if (rollbox_fork(template, SNAPSHOT, 1, &attached, &fork, &error) < 0) {
             status = outcome_fail(options, &error);
         } else {
             status = make_timer(options, fork, &timer);

@@ -560,7 +560,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 
 struct ask {
     uint64_t verb, plan, idle, ttl, lifetime, number, scope, terminal;
-    bool detached, textual, force, digests, same_seed, drops;
+    bool detached, textual, force, digests, same_seed, drops, attached;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
 };
@@ -596,6 +596,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_FORCE: ask->force = number; break;
         case TAG_DIGESTS: ask->digests = number; break;
         case TAG_DROPS: ask->drops = number; break;
+        case TAG_ATTACHED: ask->attached = number; break;
         case TAG_TEXT_DATA:
         case TAG_STREAM_MOST:
         case TAG_FILE_MOST:
@@ -671,6 +672,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->digests = ask->digests;
     work->same_seed = ask->same_seed;
     work->drops = ask->drops;
+    work->attached = ask->attached;
     work->follows_commands = !list_empty(&session->waiting);
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;

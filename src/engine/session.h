@@ -174,6 +174,7 @@ struct work {
     char *name, *path;
     unsigned count;
     bool same_seed;             /* FORK: not one for each */
+    bool attached;              /* FORK: they are the asker's */
     bool textual, force, digests;
     int fd;                     /* of EXPORT */
     struct session **made;      /* FORK */

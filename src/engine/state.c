@@ -673,10 +673,15 @@ static void make_forks(struct work *work) {
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
         return;
     }
+    /* Without an owner they would be detached. */
+    if (work->attached && !work->client) {
+        fail(work, ROLLBOX_ERR_CANCELLED, ECANCELED, "who asked for the forks is gone");
+        return;
+    }
     const uint64_t before = session->n_forked;
     session->n_forked += work->count;
     for (unsigned i = 0; i < work->count; i++) {
-        struct session *made = session_new(session->engine, session->program, session->client ? work->client : NULL, NULL, session->family, work->to, &error);
+        struct session *made = session_new(session->engine, session->program, session->client || work->attached ? work->client : NULL, NULL, session->family, work->to, &error);
 
         if (!made) {
             work_fail(work, &error);

@@ -13,12 +13,15 @@ import json
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+
+import rollbox
 
 from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, RunFailed, Sandbox, WorkFailed,
                      TemplateSandbox, WorkSandbox, _plain)
@@ -556,3 +559,37 @@ def test_a_template_that_is_interrupted_is_gone(shared, caller):
     making.terminate()
     assert making.wait(DEADLINE) == -signal.SIGTERM
     assert shared("ps", "-q") == ""
+
+
+def gone(shared, name):
+    deadline = time.monotonic() + DEADLINE
+    while name in shared("ps", "-q").split():
+        assert time.monotonic() < deadline, "it is still there"
+
+
+def test_runs_of_a_killed_command_are_gone_and_the_template_is_not(shared, caller):
+    shared("template", "create", "base")
+    running = caller.popen([binaries() / "rollbox", "run", "--template", "base", "--", "python3", "-c", "print('x', flush=True); import time; time.sleep(1000)"], env=shared.env, stdout=subprocess.PIPE)
+    assert running.stdout.read(2) == b"x\n"
+    fork, = set(shared("ps", "-q").split()) - {"template.base"}
+    running.kill()
+    running.wait()
+    gone(shared, fork)
+    assert python(shared, "-c", "print(5)") == "5"
+
+
+def test_clones_of_a_detached_sandbox_go_with_who_asked_for_them(shared):
+    program = (f"import sys; sys.path.insert(0, {str(Path(rollbox.__file__).parents[1])!r})\n"
+               "import time\nfrom rollbox import Engine, Sandbox\n"
+               f"box = Sandbox(work_fn=lambda: time.sleep(1000), engine=Engine({shared.env['ROLLBOX_SOCKET']!r}), name='origin', detached=True)\n"
+               "box.warm(); print('warm', flush=True); box.fork(3)\n")
+    trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert trainer.stdout.readline() == b"warm\n"
+    while len(shared("ps", "-q").split()) < 4:
+        assert trainer.poll() is None
+    clones = set(shared("ps", "-q").split()) - {"origin"}
+    trainer.kill()
+    trainer.wait()
+    for name in clones:
+        gone(shared, name)
+    assert shared("ps", "-q") == "origin"
