@@ -77,7 +77,7 @@ _rollbox() {
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -120,7 +120,7 @@ _rollbox() {
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -178,7 +178,7 @@ _rollbox() {
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -225,7 +225,7 @@ _rollbox() {
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -268,7 +268,7 @@ _rollbox() {
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -314,7 +314,7 @@ _rollbox() {
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
@@ -608,7 +608,7 @@ _rollbox() {
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
             '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \

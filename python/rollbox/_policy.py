@@ -86,7 +86,8 @@ class Policy:
         net: "none", "loopback" or "host". net_allow_hosts: the hosts that may be reached.
     Determinism
         random_seed: 0 to 2**64-1. time_start: ISO text or a datetime (a naive one is UTC). time_mode: "offset" (the
-        real rate) or "virtual" (waits are over at once, by a clock that jumps). serial: one thread at a time.
+        real rate) or "virtual" (waits are over at once, by a clock that jumps). serial: one thread goes on at
+        a time, in an order that repeats; needs time_mode "virtual".
     isolation
         "namespace" or "process".
 

@@ -104,7 +104,7 @@ const struct option option_table[] = {
     { OPTION_SEED, 0, "seed", "N", OPTION_COUNT, POLICY_COMMANDS, "random_seed", "make randomness repeat" },
     { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, POLICY_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
     { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, POLICY_COMMANDS, "time_mode", "how the clock goes on from there (default offset)" },
-    { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, POLICY_COMMANDS, "serial", "one thread of the sandbox runs at a time, in a repeating order" },
+    { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, POLICY_COMMANDS, "serial", "one thread of the sandbox goes on at a time, in a repeating order" },
     { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, (POLICY_COMMANDS & ~COMMAND_CREATE & ~COMMAND_TEMPLATE_CREATE) | COMMAND_REPLAY, NULL, "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS, NULL, "the shared engine's socket (default: see rollbox engine start --help)" },
     { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },

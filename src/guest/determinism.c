@@ -33,6 +33,7 @@
 #include "base/chacha.h"
 #include "base/fd.h"
 #include "guest/command.h"
+#include "guest/serial.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
@@ -41,6 +42,7 @@
 #define NEW_LISTENER 8u
 #define WAIT_KILLABLE 32u               /* 5.19: once we have received a question only death takes it back: else a signal would ask twice, and draw twice */
 #define SYNC_WAKE_UP_FLAG 1
+#define CLONE_THREAD_FLAG 0x00010000
 #define SET_FLAGS_REQUEST _IOW('!', 4, uint64_t)    /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, 6.6 */
 #define STATE_BIT (1ull << 62)          /* so that whoever takes the limit seriously finds it enormous */
 #define MAX_DRAW 262144                 /* bytes in one answer: getrandom may give less than was asked for */
@@ -257,12 +259,14 @@ static void put_in_order(const struct plan *plan, pid_t pid) {
 void determinism_answer(int listener, uint64_t id, long value, int error) {
     struct seccomp_notif_resp response = { .id = id, .val = value, .error = error };
 
+    serial_moves();
     (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
 void determinism_let_pass(int listener, uint64_t id) {
     struct seccomp_notif_resp response = { .id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
 
+    serial_moves();
     (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
 }
 
@@ -396,7 +400,8 @@ static bool is_over(struct held *h, int64_t now) {
     return ioctl(h->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &h->id) < 0;
 }
 
-void determinism_release(void) {
+void determinism_release(const struct plan *plan) {
+    serial_release(plan);
     virtual_release();
     for (; n_held; n_held--)
         determinism_answer(held[n_held - 1].listener, held[n_held - 1].id, 0, held[n_held - 1].futex ? -EAGAIN : -EINTR);
@@ -412,6 +417,43 @@ static void look_at_held(void) {
 
 /* ---- the loop ------------------------------------------------------------------------------------------------------- */
 
+void determinism_serve_question(const struct plan *plan, int listener, const struct seccomp_notif *question) {
+    bool seeded = plan->flags & PLAN_SEED;
+
+    if (plan->flags & PLAN_VIRTUAL && virtual_answer(listener, question))
+        return;
+    switch (question->data.nr) {
+    case __NR_getrandom:
+        if (seeded) {
+            answer_random(plan, listener, question);
+            return;
+        }
+        break;
+    case __NR_clock_gettime:
+    case __NR_gettimeofday:
+    case __NR_time:
+        answer_clock(listener, question);
+        return;
+    case __NR_clock_nanosleep:
+    case __NR_futex:
+        hold(listener, question);
+        return;
+    case __NR_fork:
+    case __NR_vfork:
+    case __NR_clone:
+        if (seeded && !(question->data.nr == __NR_clone && question->data.args[0] & CLONE_THREAD_FLAG))
+            advance(plan->seed, (pid_t)question->pid);
+        break;
+    case __NR_brk:
+    case __NR_arch_prctl:
+        put_in_order(plan, (pid_t)question->pid);
+        break;
+    default:
+        break;
+    }
+    determinism_let_pass(listener, question->id);
+}
+
 static void answer_one(const struct plan *plan, int listener) {
     struct seccomp_notif question = { 0 };
 
@@ -420,34 +462,18 @@ static void answer_one(const struct plan *plan, int listener) {
     /* Its thread may have been killed just now, and its id be another's. */
     if (ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &question.id) < 0)
         return;
-    if (plan->flags & PLAN_VIRTUAL && virtual_answer(listener, &question))
-        return;
-    switch (question.data.nr) {
-    case __NR_getrandom:
-        answer_random(plan, listener, &question);
-        return;
-    case __NR_clock_gettime:
-    case __NR_gettimeofday:
-    case __NR_time:
-        answer_clock(listener, &question);
-        return;
-    case __NR_clock_nanosleep:
-    case __NR_futex:
-        hold(listener, &question);
-        return;
-    case __NR_fork:
-    case __NR_vfork:
-    case __NR_clone:
-        advance(plan->seed, (pid_t)question.pid);
-        break;
-    default:
-        put_in_order(plan, (pid_t)question.pid);
-    }
-    determinism_let_pass(listener, question.id);
+    if (plan->flags & PLAN_SERIAL)
+        serial_ask(listener, &question);
+    else
+        determinism_serve_question(plan, listener, &question);
 }
 
 size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns) {
+    int64_t serial = serial_next_ns();
+
     *ret_until_ns = virtual_next_ns();
+    if (serial < *ret_until_ns)
+        *ret_until_ns = serial;
     for (size_t i = 0; i < n_listeners; i++)
         events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
     for (size_t i = 0; i < n_held; i++) {
@@ -473,6 +499,7 @@ static void forget(size_t i) {
         if (held[j].listener == listeners[i])
             held[j] = held[--n_held];
     virtual_forget(listeners[i]);
+    serial_forget(listeners[i]);
     close(listeners[i]);
     listeners[i] = listeners[--n_listeners];
 }
@@ -485,6 +512,8 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
         else if (events[i].revents)
             forget(i);          /* nobody is left who could ask */
     }
+    if (plan->flags & PLAN_SERIAL)
+        serial_step(plan);
     if (plan->flags & PLAN_VIRTUAL)
         virtual_step(quiet);
 }
@@ -504,6 +533,8 @@ int determinism_begin(const struct plan *plan, struct determinism_start *start) 
             offset_ns = plan->clock_seconds * NS + plan->clock_nanoseconds - now_of(CLOCK_REALTIME_COARSE);     /* the clock that is behind by up to a tick: none is to tell a time before the start */
         if (plan->flags & PLAN_VIRTUAL)
             virtual_begin(plan);
+        if (plan->flags & PLAN_SERIAL)
+            serial_begin();
         int r = vdso_prepare(plan, offset_ns);
         if (r < 0)
             return r;

@@ -43,7 +43,7 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
 /* Does a question wait for its answer, but for those that are held? */
 bool determinism_is_asked(void);
 /* Ends all waits that are held: before processes are to be stopped, which no signal but SIGKILL does meanwhile. */
-void determinism_release(void);
+void determinism_release(const struct plan *plan);
 
 /* determinism_vdso.c. Does the kernel let one process patch another's, as far as an init with all its rights can tell? 0 or -errno (EOPNOTSUPP). */
 int vdso_probe(void);
@@ -78,8 +78,10 @@ bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals);
 /* Its /proc/PID/mem, or -errno. */
 int determinism_open_memory(pid_t pid);
 
-/* Answers to a question: a result; that the kernel is to do it; and what writing to the asker came to, where the kernel has the word if we may not write. */
+/* What is asked, when its turn has come. */
 struct seccomp_notif;
+void determinism_serve_question(const struct plan *plan, int listener, const struct seccomp_notif *question);
+/* Answers to a question: a result; that the kernel is to do it; and what writing to the asker came to, where the kernel has the word if we may not write. */
 void determinism_answer(int listener, uint64_t id, long value, int error);
 void determinism_let_pass(int listener, uint64_t id);
 void determinism_answer_written(int listener, uint64_t id, long r, long value);

@@ -67,6 +67,8 @@ __asm__(".pushsection .rodata\n"
         "   mov %rcx, 8(%rsi)\n"
         "2: ret\n"
         "vdso_blob_virtual_clock:\n"
+        "   cmpb $2, vdso_blob_virtual(%rip)\n"        /* each query is a call */
+        "   je 6f\n"
         "   cmp $11, %edi\n"
         "   ja 6f\n"
         "   mov $0xbf3, %ecx\n"                /* all but those that count a CPU's time */
@@ -270,7 +272,7 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     memcpy(patched + blob, vdso_blob, size);
     memcpy(patched + blob + (vdso_blob_seconds - vdso_blob), &seconds, sizeof seconds);
     memcpy(patched + blob + (vdso_blob_nanoseconds - vdso_blob), &nanoseconds, sizeof nanoseconds);
-    patched[blob + (size_t)(vdso_blob_virtual - vdso_blob)] = is_virtual;
+    patched[blob + (size_t)(vdso_blob_virtual - vdso_blob)] = plan->flags & PLAN_SERIAL ? 2 : is_virtual;
     page_slot = blob + (size_t)(vdso_blob_page - vdso_blob);
     if (plan->flags & PLAN_CLOCK) {
         size_t to = blob + (size_t)(vdso_blob_clock_gettime - vdso_blob), operand = blob + (size_t)(vdso_blob_original - vdso_blob), place = redirect(&image, "clock_gettime", to);

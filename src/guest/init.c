@@ -145,12 +145,12 @@ static void handle_request(struct box *box, struct wire_message *message) {
         restore(box, message);
         break;
     case GUEST_SIGNAL:
-        determinism_release();
+        determinism_release(box->plan);
         r = send_signal(message, &value);
         answer(box, message, GUEST_SIGNALLED, r, value);
         break;
     case GUEST_FREEZE:
-        determinism_release();
+        determinism_release(box->plan);
         r = command_in_session ? tree_freeze() : -EBADMSG;
         answer(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
         break;

@@ -6,7 +6,7 @@
  * when everybody in the sandbox waits (virtual_idle.c): to the earliest of what lies ahead, time-outs (virtual_wait.c) and timers (virtual_timer.c). It ends that one alone, and looks again when all is at rest once more; so what was
  * to happen at one time happens in an order that does not depend on CPUs.
  *
- * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds VIRTUAL_GRACE_NS later. And so that who
+ * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds GRACE_NS later. And so that who
  * computes until time has passed comes to an end, the clock goes at the real rate while a sandbox has not rested for BUSY_NS.
  * Nor does it jump while no command runs, or while somebody waits for input from outside: between what an agent does no time passes.
  *
@@ -28,6 +28,7 @@
 #include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
+#include "guest/serial.h"
 #include "sys/syscalls.h"
 
 #define PAGE 4096
@@ -44,6 +45,7 @@
 #define MANY_JUMPS 200000       /* of a sandbox that nobody has asked anything of meanwhile; from there on a pause goes with each */
 #define PAUSE_OF_MANY_NS 1000000ll
 #define GIVE_LIMIT_US 100000
+#define GRACE_NS 1000000000ll
 #define BUSY_NS 5000000000ll    /* so often it is looked whether somebody runs; who is found running all the time for as long as that is busy, */
 #define BUSY_STEP_NS 50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
 
@@ -238,7 +240,10 @@ static void answer_sysinfo(int listener, const struct seccomp_notif *question) {
 
 void virtual_disturb(void) {
     pause_ns = FIRST_PAUSE_NS;
-    look_ns = cost_ns > COSTLY_NS ? looked_ns + cost_ns * COSTLY_TIMES : 0;
+    if (serial_is_moving())
+        look_ns = init_now_ns() + FIRST_PAUSE_NS;
+    else
+        look_ns = cost_ns > COSTLY_NS ? looked_ns + cost_ns * COSTLY_TIMES : 0;
 }
 
 static enum idle look(void) {
@@ -300,6 +305,17 @@ static void end_one(void) {
             return;
 }
 
+bool virtual_end_overdue(void) {
+    if ((!wait_count() && !timer_any()) || earliest() >= virtual_now() - SLOT_NS)
+        return false;
+    end_one();
+    return true;
+}
+
+int64_t virtual_grace_ns(void) {
+    return serial_is_on() ? SERIAL_PATIENCE_NS : GRACE_NS;
+}
+
 int64_t virtual_next_ns(void) {
     if (!page || tree_is_frozen())
         return INT64_MAX;
@@ -310,12 +326,16 @@ int64_t virtual_next_ns(void) {
         return wait_cutting_until();
     if (due_ns < next)
         next = due_ns;
-    return command_count() && look_ns < next ? look_ns : next;
+    return command_count() && !serial_count() && look_ns < next ? look_ns : next;
+}
+
+static int64_t busy_ns(void) {
+    return serial_is_on() ? SERIAL_PATIENCE_NS : BUSY_NS;
 }
 
 static void has_rested(int64_t now) {
     busy_from_ns = 0;
-    busy_look_ns = now + BUSY_NS;
+    busy_look_ns = now + busy_ns();
 }
 
 /* Whether they have anything to wait for or not. */
@@ -328,7 +348,7 @@ static void look_for_rest(int64_t now) {
     }
     if (!busy_from_ns)
         busy_from_ns = now;
-    else if (now - busy_from_ns >= BUSY_NS)
+    else if (now - busy_from_ns >= busy_ns())
         virtual_reach(virtual_after(now - busy_found_ns));
     busy_found_ns = now;
     busy_look_ns = now + BUSY_STEP_NS;
@@ -358,11 +378,11 @@ void virtual_step(bool quiet) {
         return;
     }
     /* Who asks for the time often enough need not rest for it to pass. */
-    if (first + SLOT_NS < virtual_now()) {
+    if (first + SLOT_NS < virtual_now() && !serial_is_on()) {
         end_one();
         return;
     }
-    if (!quiet)
+    if (!quiet || serial_count())
         return;
     enum idle idle = look();
     if (idle != IDLE) {
@@ -372,7 +392,9 @@ void virtual_step(bool quiet) {
         return;
     }
     has_rested(now);
-    if (wait_end_changed()) {
+    if (serial_is_on())
+        wait_pass_ready();
+    if (serial_count() || wait_end_changed()) {
         virtual_disturb();
         return;
     }

@@ -46,7 +46,6 @@ bool virtual_stopped(pid_t thread, int status);
 
 #define VIRTUAL_NS 1000000000ll
 #define VIRTUAL_NEVER (1ll << 61)               /* nanoseconds: 73 years, the end of the clock */
-#define VIRTUAL_GRACE_NS 1000000000ll           /* how much later than by the real clock what init holds ends, if the sandbox never comes to rest */
 
 /* What lies ahead. What is nearly at the same time comes by whose it is, as questions of threads that race come in any order. */
 struct virtual_event {
@@ -90,6 +89,10 @@ size_t wait_end_changed(void);
 int64_t wait_look(int64_t now_ns);
 /* Until when the stop of a thread is waited for; 0: none is. */
 int64_t wait_cutting_until(void);
+/* serial: ends waits for a futex, as a call of `waker` asks for; at most so many. How many. */
+size_t wait_wake(pid_t waker, uint64_t address, bool shared, uint32_t most);
+/* Lets those of the held waits for descriptors pass that have not to wait any more. */
+void wait_pass_ready(void);
 /* Is it in a call that init holds? */
 bool wait_is_held(pid_t thread);
 /* And the only one of its process, which cannot change meanwhile: as wait_set_alone has said. */
@@ -97,6 +100,10 @@ bool wait_is_held_alone(pid_t process);
 void wait_set_alone(pid_t process);
 size_t wait_count(void);
 
+/* Ends what the clock has passed. True if it did anything. */
+bool virtual_end_overdue(void);
+/* How much later than by the real clock what init holds ends, if the sandbox never comes to rest. */
+int64_t virtual_grace_ns(void);
 /* Something happens in the sandbox: it may come to rest soon. */
 void virtual_disturb(void);
 /* Of a thread's file "syscall": the arguments and the number of the call that it is in, or -errno. */
@@ -116,6 +123,18 @@ void timer_executed(pid_t pid);
 enum idle { IDLE_NOT, IDLE_OUTSIDE, IDLE };
 /* IDLE: there was a moment in which every thread waited; OUTSIDE: one of them for what comes from outside of the sandbox. */
 enum idle idle_look(void);
+/* Whether a thread runs, or is about to: one look at it alone. */
+bool idle_runs(pid_t thread);
+/* Whether a process is dead, waited for or not. */
+bool idle_has_ended(pid_t process);
+/* What those seen by the last idle_look wait for. */
+enum idle_waits { IDLE_WAITS_CALL = 1, IDLE_WAITS_LOCK = 2 };    /* for what calls of others can do, but for the ends of processes; for a lock of a file */
+unsigned idle_waits(void);
+/* Of a descriptor of a thread's. */
+struct stat;
+bool idle_stat(pid_t thread, uint64_t fd, struct stat *ret_st);
+/* Whether such a call waits for what comes from outside of the sandbox, or is taken there. */
+bool idle_is_outside(pid_t thread, int call, const uint64_t *arguments);
 /* The standard input of a process is from outside, its output goes there. */
 void idle_add_outside(pid_t pid);
 

@@ -26,6 +26,7 @@
 
 #include "guest/command.h"
 #include "guest/determinism.h"
+#include "guest/serial.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
@@ -58,7 +59,7 @@ static struct kept kept[MAX_KEPT];
 enum way { IN = 1, OUT = 2 };
 
 static struct { dev_t dev; ino_t ino; unsigned ways; } outside[MAX_OUTSIDE];
-static size_t n_outside;
+static size_t n_outside, n_seen;
 
 struct round {
     size_t n;
@@ -158,13 +159,18 @@ static bool look_again(struct round *round, pid_t thread, char state) {
     return true;
 }
 
+/* What stands still in a question. */
+static bool is_known(pid_t thread) {
+    return wait_is_held(thread) || serial_has_asked(thread);
+}
+
 static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
     char state;
     ssize_t r = state_of(thread, &state, ret_threads);
 
     if (r < 0)
         return is_missing(r);
-    if (wait_is_held(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
+    if (is_known(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
         return true;
     if ((state != 'S' && state != 'D') || round->n == MAX_SEEN)
         return false;
@@ -174,7 +180,7 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
 static bool look_at_thread(void *data, pid_t thread) {
     uint64_t threads;
 
-    return wait_is_held(thread) || look(data, thread, &threads);
+    return is_known(thread) || look(data, thread, &threads);
 }
 
 /* The first thread of a process has its id. */
@@ -212,7 +218,7 @@ static bool do_all_wait(struct round *round) {
 
 /* ---- the outside ---------------------------------------------------------------------------------------------------- */
 
-static bool stat_of(pid_t pid, uint64_t fd, struct stat *ret_st) {
+bool idle_stat(pid_t pid, uint64_t fd, struct stat *ret_st) {
     char path[64], *at = guest_put_number(path, (uint64_t)pid);
 
     memcpy(at, "/fd/", 4);
@@ -224,7 +230,7 @@ static void add_outside(pid_t pid, uint64_t fd, enum way way) {
     static size_t next;
     struct stat st, null;
 
-    if (!stat_of(pid, fd, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+    if (!idle_stat(pid, fd, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
         return;
     if (S_ISCHR(st.st_mode) && (fstatat(AT_FDCWD, "/dev/null", &null, 0) < 0 || null.st_rdev == st.st_rdev))
         return;
@@ -250,7 +256,7 @@ void idle_add_outside(pid_t pid) {
 static bool is_outside(pid_t thread, uint64_t fd, unsigned ways) {
     struct stat st;
 
-    if (fd > 0x7fffffff || !ways || !stat_of(thread, fd, &st))
+    if (fd > 0x7fffffff || !ways || !idle_stat(thread, fd, &st))
         return false;
     for (size_t i = 0; i < n_outside; i++)
         if (outside[i].ways & ways && outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
@@ -366,8 +372,50 @@ enum idle idle_look(void) {
     await_ends();
     if (!do_all_wait(&second) || first.n != second.n || determinism_is_asked())
         return IDLE_NOT;
+    n_seen = first.n;
     for (size_t i = 0; n_outside && i < first.n; i++)
         if (waits_outside(&seen[i]))
             return IDLE_OUTSIDE;
     return IDLE;
+}
+
+bool idle_runs(pid_t thread) {
+    char text[256];
+
+    return read_file(thread, SYSCALL, text, sizeof text) > 0 && text[0] == 'r';
+}
+
+unsigned idle_waits(void) {
+    unsigned waits = 0;
+
+    for (size_t i = 0; i < n_seen; i++)
+        switch (seen[i].call) {
+        case __NR_wait4:
+        case __NR_waitid:
+        case __NR_pause:
+        case __NR_rt_sigsuspend:
+            break;
+        case __NR_flock:
+        case __NR_fcntl:
+            waits |= IDLE_WAITS_CALL | IDLE_WAITS_LOCK;
+            break;
+        default:
+            waits |= waits_for_child(&seen[i]) ? 0 : IDLE_WAITS_CALL;
+        }
+    return waits;
+}
+
+bool idle_is_outside(pid_t thread, int call, const uint64_t *arguments) {
+    struct seen who = { .thread = thread, .call = call };
+
+    memcpy(who.arguments, arguments, sizeof who.arguments);
+    return n_outside && waits_outside(&who);
+}
+
+bool idle_has_ended(pid_t process) {
+    uint64_t threads;
+    char state;
+    ssize_t r = state_of(process, &state, &threads);
+
+    return r < 0 ? is_missing(r) : (state == 'Z' || state == 'X') && threads <= 1;
 }

@@ -20,6 +20,7 @@
 
 #include "guest/command.h"
 #include "guest/determinism.h"
+#include "guest/serial.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
@@ -119,7 +120,7 @@ static void arm(struct timer *t, int64_t deadline, int64_t interval) {
     t->interval = interval;
     t->overrun = 0;
     t->has_fired = false;
-    t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : init_now_ns() + length + VIRTUAL_GRACE_NS;
+    t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : init_now_ns() + length + virtual_grace_ns();
 }
 
 /* ---- questions ------------------------------------------------------------------------------------------------------ */
@@ -344,6 +345,8 @@ bool timer_answer(int listener, const struct seccomp_notif *question) {
         return true;
     case __NR_setitimer:
     case __NR_getitimer:
+        if ((int)question->data.args[0])        /* ITIMER_VIRTUAL, ITIMER_PROF */
+            return false;
         answer_itimer(listener, question);
         return true;
     case __NR_timer_create:
@@ -374,11 +377,13 @@ static void send(const struct timer *t) {
     union { siginfo_t info; char bytes[128]; } of = { 0 };
 
     if (t->kind == DESCRIPTOR) {
+        serial_moves();
         (void)sys_call4(__NR_timerfd_settime, t->fd, 0, &at_once, NULL);
         return;
     }
     if (!t->signal)
         return;
+    serial_moves();
     if (t->kind == INTERVAL) {
         (void)sys_pidfd_send_signal(t->fd, t->signal, NULL, 0);
         return;

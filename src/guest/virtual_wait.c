@@ -16,28 +16,33 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
+#include "guest/serial.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #define MAX_WAITS 4096
-#define MAX_THREADS (1u << 22)          /* ids, by the kernel */
+#define MAX_THREADS (1u << 20)          /* ids that are marked; threads with higher ones are looked at instead */
 #define FUTEX_SLICE_NS 2000000
 #define SIGNAL_TICK_NS 5000000          /* doubled each time, */
 #define LAST_SIGNAL_TICK_NS 80000000
+#define POLL_TICK_NS 1000000000ll
 #define LOOKS_A_TICK 64
 #define LOOKS_AT_REST 128
 #define CUT_LIMIT_NS 100000000ll
 #define SEIZE_LIMIT_US 10000
 #define PURGE_TICK_NS 100000000ll
 #define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
+#define MAX_POLLED 32           /* descriptors of a wait that is held for them */
 #define MAX_SET 8192                    /* bytes of a set of select's */
 #define EVENT_STOP 128
 #define FUTEX_WAITV_CALL 449
@@ -61,6 +66,9 @@ struct wait {
     uint8_t state;              /* enum state */
     bool time_of_day;           /* the kernel's clock is another */
     bool absolute;
+    bool shared;                /* a futex' */
+    bool polls;                 /* held, for descriptors */
+    pid_t process;              /* of a futex' and of one that polls */
 };
 
 static const struct call {
@@ -206,6 +214,131 @@ static int check_word(pid_t pid, const uint64_t *a) {
     return r < 0 ? (int)r : r != (long)sizeof word ? -EFAULT : word == (uint32_t)a[2] ? 0 : -EAGAIN;
 }
 
+/* Of the kinds that init can keep, and not one that the kernel refuses. */
+static bool is_futex_wait(const uint64_t *a) {
+    return !(a[0] % sizeof(uint32_t)) && ((a[1] & 0x7f) == FUTEX_WAIT || ((a[1] & 0x7f) == FUTEX_WAIT_BITSET && (uint32_t)a[5]));
+}
+
+/* ---- descriptors that are waited for -------------------------------------------------------------------------------- */
+
+/* What poll would be asked. Their number, or -errno: it is too much, or not to be understood; the kernel's, then. */
+static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
+    static const short events[] = { POLLIN | POLLHUP, POLLOUT, POLLPRI };
+    const uint64_t *a = w->arguments;
+    uint64_t set;
+    int n = 0;
+
+    switch (w->number) {
+    case __NR_epoll_wait:
+    case __NR_epoll_pwait:
+    case __NR_epoll_pwait2:
+        ret_polled[0] = (struct pollfd){ (int)a[0], POLLIN, 0 };
+        return w->number != __NR_epoll_wait && a[4] ? -ENOTSUP : 1;
+    case __NR_poll:
+    case __NR_ppoll:
+        if (a[1] > MAX_POLLED || (w->number == __NR_ppoll && a[3]) || determinism_read(w->event.thread, a[0], ret_polled, a[1] * sizeof *ret_polled) != (long)(a[1] * sizeof *ret_polled))
+            return -ENOTSUP;
+        return (int)a[1];
+    case __NR_nanosleep:
+    case __NR_clock_nanosleep:
+    case __NR_rt_sigtimedwait:
+    case __NR_semtimedop:
+    case FUTEX_WAITV_CALL:
+    case FUTEX_WAIT_CALL:
+        return -ENOTSUP;
+    case __NR_select:
+    case __NR_pselect6:
+        if (a[0] > 64 || (w->number == __NR_pselect6 && a[5] && (determinism_read(w->event.thread, a[5], &set, sizeof set) != (long)sizeof set || set)))
+            return -ENOTSUP;
+        for (int kind = 0; kind < 3; kind++) {
+            if (a[1 + kind] && determinism_read(w->event.thread, a[1 + kind], &set, sizeof set) != (long)sizeof set)
+                return -ENOTSUP;
+            for (int fd = 0; a[1 + kind] && fd < (int)a[0]; fd++) {
+                if (!(set >> fd & 1))
+                    continue;
+                if (n == MAX_POLLED)
+                    return -ENOTSUP;
+                ret_polled[n++] = (struct pollfd){ fd, events[kind], 0 };
+            }
+        }
+        return n;
+    default:
+        ret_polled[0] = (struct pollfd){ (int)a[0], POLLIN, 0 };
+        return 1;
+    }
+}
+
+/* Would the kernel say something at once? While all stand still, nobody notices the copies of the descriptors. */
+static bool is_ready(const struct wait *w) {
+    struct pollfd polled[MAX_POLLED];
+    struct timespec now = { 0 };
+
+    if (w->number == __NR_wait4)
+        return idle_has_ended((pid_t)(int)w->arguments[0]);
+    int n = descriptors_of(w, polled), process = n < 0 ? n : sys_pidfd_open(w->process, 0);
+    bool ready = process < 0;
+
+    for (int i = 0; i < n; i++)
+        if (polled[i].fd >= 0 && process >= 0) {
+            polled[i].fd = sys_pidfd_getfd(process, polled[i].fd, 0);
+            ready |= polled[i].fd < 0;
+        }
+    if (process < 0)
+        return true;
+    ready = ready || sys_call5(__NR_ppoll, polled, (size_t)n, &now, NULL, 0) != 0;
+    for (int i = 0; i < n; i++)
+        if (polled[i].fd >= 0)
+            close(polled[i].fd);
+    close(process);
+    return ready;
+}
+
+/* Whether it would wait, and for what the descriptor tells, if that is not ready. */
+static bool blocks(const struct wait *w) {
+    struct timeval limit = { 0 };
+    uint32_t length = sizeof limit;
+    auto_close int process = sys_pidfd_open(w->process, 0), fd = process < 0 ? process : sys_pidfd_getfd(process, (int)w->arguments[0], 0);
+    long flags = fd < 0 ? O_NONBLOCK : fcntl(fd, F_GETFL);
+
+    if (fd >= 0 && sys_call5(__NR_getsockopt, fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &length) == 0 && (limit.tv_sec || limit.tv_usec))
+        flags = O_NONBLOCK;
+    return !(flags & O_NONBLOCK);
+}
+
+/* serial: calls without a time-out that wait, of processes with several threads: whoever comes back from the kernel beside the one that has woken him shares his memory. */
+static bool is_plain_wait(const struct seccomp_notif *question) {
+    const uint64_t *a = (const uint64_t *)question->data.args;
+
+    switch (question->data.nr) {
+    case __NR_recvfrom:
+        return !(a[3] & MSG_DONTWAIT);
+    case __NR_recvmsg:
+        return !(a[2] & MSG_DONTWAIT);
+    case __NR_read:
+    case __NR_readv:
+    case __NR_accept:
+    case __NR_accept4:
+        return true;
+    case __NR_wait4:
+        return (int)a[0] > 0 && !(int)a[2];
+    default:
+        return false;
+    }
+}
+
+/* serial: what others can end is init's to end, when its turn comes. Not what the outside can. */
+static void hold_in_turn(struct wait *wait) {
+    struct pollfd polled[MAX_POLLED];
+    bool futex = wait->number == __NR_futex;
+
+    if (!futex && ((wait->state == HELD && wait->event.deadline != VIRTUAL_NEVER) || descriptors_of(wait, polled) < 0 || idle_is_outside(wait->event.thread, wait->number, wait->arguments)))
+        return;
+    wait->state = HELD;
+    wait->polls = !futex;
+    wait->shared = futex && !(wait->arguments[1] & FUTEX_PRIVATE_FLAG);
+    wait->process = determinism_process_of(wait->event.thread);
+}
+
 /* Fills in what a wait is. False: it is none of ours. */
 static bool describe(const struct seccomp_notif *question, const struct call *call, struct wait *ret_wait) {
     const uint64_t *a = (const uint64_t *)question->data.args;
@@ -214,6 +347,12 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
     clockid_t clock;
 
     *ret_wait = (struct wait){ .event = virtual_event(pid, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] }, .result = call->result, .number = call->number };
+    if (serial_is_on() && call->number == __NR_futex && !is_futex_wait(a))
+        return false;
+    if (serial_is_on() && (call->form == MILLISECONDS ? (int)a[call->time] < 0 : !a[call->time])) {
+        hold_in_turn(ret_wait);         /* for ever */
+        return ret_wait->process;
+    }
     if (call->form == MILLISECONDS)
         time = (int64_t)(int)a[call->time] * 1000000;
     else if (!virtual_read_time(pid, a[call->time], call->form == TIMEVAL, &time))
@@ -233,6 +372,8 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
         ret_wait->event.deadline = virtual_after(ret_wait->length_ns);
     }
     ret_wait->state = is_sleep(question) || (call->number == __NR_futex && ret_wait->time_of_day) ? HELD : KERNEL;
+    if (serial_is_on())
+        hold_in_turn(ret_wait);
     return ret_wait->length_ns || ret_wait->absolute;
 }
 
@@ -271,7 +412,7 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
         return;
     }
     /* By a clock that is not the virtual one it would end at once, or not at all; or it never ends by any. */
-    if ((wait->time_of_day && wait->state == KERNEL) || wait->event.deadline == VIRTUAL_NEVER) {
+    if ((wait->time_of_day && wait->state == KERNEL) || (wait->event.deadline == VIRTUAL_NEVER && !wait->process) || (wait->polls && is_ready(wait))) {
         determinism_let_pass(listener, question->id);
         return;
     }
@@ -279,20 +420,34 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
         purge(now);
     if (n_waits == MAX_WAITS) {
         /* Woken for nothing it asks again; what is relative the kernel can do. */
-        if (wait->absolute)
+        if (wait->absolute || (wait->process && futex))
             determinism_answer(listener, question->id, 0, futex ? -EAGAIN : -EINTR);
         else
             determinism_let_pass(listener, question->id);
         return;
     }
     wait->listener = listener;
-    wait->tick_ns = futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS;
+    wait->tick_ns = wait->polls ? POLL_TICK_NS : serial_is_on() ? SERIAL_PATIENCE_NS : futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS;
     wait->look_ns = now + wait->tick_ns;
-    wait->due_ns = wait->state == KERNEL && !wait->absolute ? INT64_MAX : now + length + (length < SHORT_NS && futex ? 0 : VIRTUAL_GRACE_NS);
+    wait->due_ns = (wait->state == KERNEL && !wait->absolute) || wait->event.deadline == VIRTUAL_NEVER ? INT64_MAX : now + length + (length < SHORT_NS && futex && !serial_is_on() ? 0 : virtual_grace_ns());
     waits[n_waits++] = *wait;
     mark(wait, true);
     if (wait->state == KERNEL)
         determinism_let_pass(listener, question->id);
+}
+
+static bool answer_plain_wait(int listener, const struct seccomp_notif *question) {
+    const uint64_t *a = (const uint64_t *)question->data.args;
+    pid_t thread = (pid_t)question->pid;
+    struct wait wait = { .event = virtual_event(thread, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] }, .number = (uint16_t)question->data.nr, .state = HELD, .polls = true };
+
+    if (!is_plain_wait(question) || !serial_has_threads(thread))
+        return false;
+    wait.process = determinism_process_of(thread);
+    if (wait.number != __NR_wait4 && (idle_is_outside(thread, wait.number, wait.arguments) || !blocks(&wait)))
+        return false;
+    begin(listener, question, &wait);
+    return true;
 }
 
 bool wait_answer(int listener, const struct seccomp_notif *question) {
@@ -307,7 +462,7 @@ bool wait_answer(int listener, const struct seccomp_notif *question) {
             determinism_let_pass(listener, question->id);       /* the kernel says what is wrong with it */
         return true;
     }
-    return false;
+    return serial_is_on() && answer_plain_wait(listener, question);
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
@@ -323,6 +478,31 @@ static bool is_there(const struct wait *wait) {
     return same;
 }
 
+/* A call of select's that times out leaves nothing in its sets and in its time. */
+static void clear_sets(pid_t pid, const uint64_t *arguments) {
+    static const char nothing[MAX_SET];
+    size_t length = ((arguments[0] & 0x7fffffff) + 63) / 64 * 8;
+
+    for (size_t i = 1; i <= 3; i++)
+        if (arguments[i])
+            (void)determinism_write(pid, arguments[i], nothing, length < MAX_SET ? length : MAX_SET);
+    if (arguments[4])
+        (void)determinism_write(pid, arguments[4], nothing, 16);
+}
+
+/* What the kernel would leave behind. */
+static void clear_polled(const struct wait *w) {
+    struct pollfd polled[MAX_POLLED];
+
+    if (w->number == __NR_select || w->number == __NR_pselect6)
+        clear_sets(w->event.thread, w->arguments);
+    int n = w->number == __NR_poll || w->number == __NR_ppoll ? descriptors_of(w, polled) : 0;
+    for (int i = 0; i < n; i++)
+        polled[i].revents = 0;
+    if (n > 0)
+        (void)determinism_write(w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
+}
+
 static void answer(size_t i, int result) {
     determinism_answer(waits[i].listener, waits[i].id, 0, result);
     drop(i);
@@ -332,11 +512,12 @@ static void answer(size_t i, int result) {
 static void hand_over(size_t i) {
     struct wait *w = &waits[i];
 
-    if (w->time_of_day) {
+    if (w->time_of_day || (w->process && w->number == __NR_futex)) {
         answer(i, w->number == __NR_futex ? -EAGAIN : -EINTR);
         return;
     }
     mark(w, false);
+    w->polls = false;
     w->state = KERNEL;
     if (!w->absolute)
         w->due_ns = INT64_MAX;
@@ -349,7 +530,7 @@ static bool cut(size_t i) {
 
     if (bounded_call(__NR_ptrace, PTRACE_SEIZE, (uint64_t)thread, 0, 0, SEIZE_LIMIT_US) < 0 || sys_call4(__NR_ptrace, PTRACE_INTERRUPT, thread, NULL, NULL) < 0) {
         waits[i].event.deadline = VIRTUAL_NEVER;
-        waits[i].due_ns = waits[i].absolute ? init_now_ns() + VIRTUAL_GRACE_NS : INT64_MAX;
+        waits[i].due_ns = waits[i].absolute ? init_now_ns() + virtual_grace_ns() : INT64_MAX;
         return false;
     }
     waits[i].state = CUTTING;
@@ -370,23 +551,13 @@ static bool end(size_t i, bool moves_clock) {
     ended = w->state == HELD || cut(i);
     if (ended && moves_clock)
         virtual_reach(deadline);
+    if (ended && w->polls)
+        clear_polled(w);
     if (ended && w->state == HELD)
         answer(i, w->result);
     return ended;
 }
 
-/* A call of select's that times out leaves nothing in its sets and in its time. */
-static void clear_sets(pid_t pid, const struct user_regs_struct *registers) {
-    static const char nothing[MAX_SET];
-    unsigned long long sets[] = { registers->rsi, registers->rdx, registers->r10 };
-    size_t length = ((registers->rdi & 0x7fffffff) + 63) / 64 * 8;
-
-    for (size_t i = 0; i < 3; i++)
-        if (sets[i])
-            (void)determinism_write(pid, sets[i], nothing, length < MAX_SET ? length : MAX_SET);
-    if (registers->r8)
-        (void)determinism_write(pid, registers->r8, nothing, 16);
-}
 
 /* Interrupted: the kernel would do the call again, or say so. */
 static bool is_interrupted(long long result) {
@@ -402,7 +573,7 @@ static void finish_cut(const struct wait *wait) {
     if ((long long)registers.orig_rax != wait->number && registers.orig_rax != RESTART_CALL)
         return;
     if (wait->number == __NR_select || wait->number == __NR_pselect6)
-        clear_sets(thread, &registers);
+        clear_sets(thread, (const uint64_t[]){ registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8 });
     registers.rax = (unsigned long long)wait->result;
     registers.orig_rax = (unsigned long long)-1;        /* so that it is not done again */
     (void)sys_call4(__NR_ptrace, PTRACE_SETREGS, thread, NULL, &registers);
@@ -462,7 +633,12 @@ bool wait_first(int64_t until, struct virtual_event *ret_event) {
 }
 
 bool wait_end_first(void) {
-    return end(first, true);
+    pid_t thread = waits[first].event.thread;
+    bool is_held = waits[first].state == HELD, ended = end(first, true);
+
+    if (ended && is_held)
+        serial_turn_of(thread);
+    return ended;
 }
 
 /* Signals that its thread would be interrupted by: an end of a sleep; what only stops it is the kernel's to do. True if it is held no more. */
@@ -476,14 +652,16 @@ static bool end_for_signal(size_t i) {
     }
     if (w->number == __NR_futex) {
         int r = check_word(w->event.thread, w->arguments);
+        if (r == 0 && w->process && determinism_signals_of(w->event.thread, &signals) && signals.pending & ~signals.blocked)
+            r = -EAGAIN;        /* which leads to its signal, and there again */
         if (r < 0)
             answer(i, r);
         return r < 0;
     }
     if (!determinism_signals_of(w->event.thread, &signals) || !(signals.pending & ~signals.blocked))
         return false;
-    if (!(signals.pending & ~signals.blocked & signals.caught)) {
-        hand_over(i);
+    if (!(signals.pending & ~signals.blocked & signals.caught) || w->polls) {
+        hand_over(i);           /* who knows what comes of it */
         return true;
     }
     int64_t left = w->event.deadline - virtual_now();
@@ -516,6 +694,43 @@ size_t wait_end_changed(void) {
     return n;
 }
 
+static bool is_woken(const struct wait *w, pid_t waker, uint64_t address, bool shared) {
+    return w->state == HELD && w->number == __NR_futex && w->process && w->shared == shared && (!address || w->arguments[0] == address) && (shared || determinism_is_thread_of(w->process, waker));
+}
+
+/* In the order in which they came. */
+static size_t wake(pid_t waker, uint64_t address, bool shared, uint32_t most) {
+    size_t n = 0;
+
+    for (; n < most; n++) {
+        size_t oldest = n_waits;
+
+        for (size_t i = 0; i < n_waits; i++)
+            if (is_woken(&waits[i], waker, address, shared) && (oldest == n_waits || waits[i].event.sequence < waits[oldest].event.sequence))
+                oldest = i;
+        if (oldest == n_waits)
+            break;
+        serial_ask_end(waits[oldest].listener, waits[oldest].id, waits[oldest].event.thread, 0, false);
+        drop(oldest);
+    }
+    return n;
+}
+
+/* Memory that is shared may be anywhere in another process: where nobody waits at that address, all are woken that it could be. */
+size_t wait_wake(pid_t waker, uint64_t address, bool shared, uint32_t most) {
+    size_t n = wake(waker, address, shared, most);
+
+    return n || !shared || !most ? n : wake(waker, 0, true, UINT32_MAX);
+}
+
+void wait_pass_ready(void) {
+    for (size_t i = n_waits; i-- > 0;)
+        if (waits[i].polls && is_ready(&waits[i])) {
+            serial_ask_end(waits[i].listener, waits[i].id, waits[i].event.thread, 0, true);
+            drop(i);
+        }
+}
+
 int64_t wait_look(int64_t now_ns) {
     int64_t next = INT64_MAX, crowd = 1 + (int64_t)n_waits / LOOKS_A_TICK;
     unsigned looks = 0;
@@ -531,9 +746,14 @@ int64_t wait_look(int64_t now_ns) {
         }
         if (w->state == HELD && now_ns >= w->look_ns && looks < LOOKS_A_TICK) {
             looks++;
+            if (w->polls && is_ready(w)) {      /* by what is not seen from here */
+                serial_ask_end(w->listener, w->id, w->event.thread, 0, true);
+                drop(i);
+                continue;
+            }
             if (end_for_signal(i))
                 continue;
-            if (w->number == __NR_futex) {      /* a waker need not have changed the word */
+            if (w->number == __NR_futex && !w->process) {       /* a waker need not have changed the word */
                 answer(i, -EAGAIN);
                 continue;
             }

@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "base/chacha.h"
+#include "policy/plan.h"
 
 /* What the bytes are for. Below 16 are those of guest/determinism.c. */
 
@@ -29,6 +30,7 @@
 #define CLONE_THREAD_FLAG 0x00010000u
 #define FUTEX_WAITV_NUMBER 449          /* newer than the headers */
 #define FUTEX_WAIT_NUMBER 455
+#define PIDFD_GETFD_NUMBER 438
 #define FORGED (SECCOMP_RET_ERRNO | 0)          /* returns 0 and does nothing */
 
 static const uint32_t clocks[CLOCKS_OFF_REAL] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI };
@@ -88,6 +90,11 @@ static void guard_limit(struct program *p, unsigned number, unsigned resource_ar
     verdict(p, SECCOMP_RET_ALLOW);
 }
 
+static void guard_limits(struct program *p) {
+    guard_limit(p, __NR_setrlimit, 0, false);
+    guard_limit(p, __NR_prlimit64, 1, true);
+}
+
 static void filter_seed(struct program *p) {
     ask(p, __NR_getrandom);
     ask(p, __NR_fork);
@@ -97,8 +104,7 @@ static void filter_seed(struct program *p) {
     emit(p, BPF_JMP | BPF_JSET | BPF_K, 1, 0, CLONE_THREAD_FLAG);
     verdict(p, SECCOMP_RET_USER_NOTIF);
     verdict(p, SECCOMP_RET_ALLOW);
-    guard_limit(p, __NR_setrlimit, 0, false);
-    guard_limit(p, __NR_prlimit64, 1, true);
+    guard_limits(p);
 }
 
 static void filter_clock(struct program *p) {
@@ -188,24 +194,59 @@ static void filter_virtual(struct program *p) {
     if_pointer(p, 3);
 }
 
+/* Whatever another thread could tell, or be told by, or go on for: that is, all but a few. A thread that is new asks before it does anything of its own (set_robust_list, rt_sigprocmask), so these are not among the few. */
+static void filter_serial(struct program *p) {
+    static const unsigned alone[] = {
+        __NR_rt_sigreturn, __NR_restart_syscall, __NR_getpid, __NR_gettid, __NR_getuid, __NR_geteuid, __NR_getgid, __NR_getegid, __NR_getresuid, __NR_getresgid, __NR_getgroups, __NR_getpgrp,
+        __NR_rt_sigaction, __NR_sigaltstack, __NR_uname, __NR_mprotect, __NR_madvise, __NR_getrlimit, __NR_sched_getparam, __NR_sched_getscheduler, __NR_membarrier,
+    };
+
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++) {
+        call(p, alone[i], 1);
+        verdict(p, SECCOMP_RET_ALLOW);
+    }
+    /* One CPU is what there is. */
+    call(p, __NR_sched_setaffinity, 1);
+    verdict(p, FORGED);
+    verdict(p, SECCOMP_RET_USER_NOTIF);
+}
+
+/* Not what init's own code calls, before a command's execve; but from there, too, not what the policy's filter leaves to init itself. */
+static void skip_init(struct program *p) {
+    load(p, offsetof(struct seccomp_data, nr));
+    call(p, PIDFD_GETFD_NUMBER, 1);
+    verdict(p, SECCOMP_RET_ERRNO | EPERM);
+    load(p, offsetof(struct seccomp_data, instruction_pointer) + 4);
+    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 0);
+    load(p, offsetof(struct seccomp_data, instruction_pointer));
+    emit(p, BPF_JMP | BPF_JGE | BPF_K, 1, 0, PLAN_PROGRAMS_FROM);
+    verdict(p, SECCOMP_RET_ALLOW);
+}
+
 int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
     struct program p = { program, 0, capacity };
 
     load(&p, offsetof(struct seccomp_data, arch));
     emit(&p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, AUDIT_ARCH_X86_64);
     verdict(&p, SECCOMP_RET_ALLOW);
+    if (clock == DETERMINISM_CLOCK_SERIAL)
+        skip_init(&p);
     load(&p, offsetof(struct seccomp_data, nr));
     /* The first that a C library does in a new image: init puts its clocks and its chance in order. */
     if_equal(&p, __NR_brk, 0, 0, SECCOMP_RET_USER_NOTIF);
     if_equal(&p, __NR_arch_prctl, 0, ARCH_SET_FS_CODE, SECCOMP_RET_USER_NOTIF);
     /* A process that is not dumpable is one that init could not put right. */
     if_equal(&p, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
-    if (seed)
+    if (seed && clock != DETERMINISM_CLOCK_SERIAL)
         filter_seed(&p);
+    else if (seed)
+        guard_limits(&p);
     if (clock == DETERMINISM_CLOCK_OFFSET)
         filter_clock(&p);
     else if (clock == DETERMINISM_CLOCK_VIRTUAL)
         filter_virtual(&p);
+    else if (clock == DETERMINISM_CLOCK_SERIAL)
+        filter_serial(&p);
     verdict(&p, SECCOMP_RET_ALLOW);
     return p.n <= capacity ? (int)p.n : -ENOBUFS;
 }

@@ -13,7 +13,7 @@
 #define DETERMINISM_MAX_INSTRUCTIONS 256
 #define DETERMINISM_URANDOM_BYTES (1u << 20)
 
-enum determinism_clock { DETERMINISM_CLOCK_REAL, DETERMINISM_CLOCK_OFFSET, DETERMINISM_CLOCK_VIRTUAL };
+enum determinism_clock { DETERMINISM_CLOCK_REAL, DETERMINISM_CLOCK_OFFSET, DETERMINISM_CLOCK_VIRTUAL, DETERMINISM_CLOCK_SERIAL };
 
 /* The program that each command gets besides the plan's filter: what init is asked about. The number of instructions, or -ENOTSUP on an architecture for which there is none. */
 int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity);

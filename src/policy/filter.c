@@ -70,6 +70,7 @@ enum filter_rule {
     FILTER_MQUEUE,
     FILTER_AFFINITY,
     FILTER_OTHERS,
+    FILTER_GETFD,
     FILTER_PEEK,
     FILTER_PTRACE,
     FILTER_PRIORITY,
@@ -360,6 +361,8 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
         return o->deny_affinity ? FILTER_EPERM : o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
     case FILTER_OTHERS:
         return o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
+    case FILTER_GETFD:
+        return o->allow_getfd ? FILTER_ALLOW : FILTER_EPERM;
     case FILTER_PEEK:
         return o->process_isolation ? FILTER_ALLOW : FILTER_CHECK_NOT_INIT;
     case FILTER_PTRACE:

@@ -37,6 +37,7 @@ struct filter_options {
     bool no_inet;               /* no socket but AF_UNIX: with net none, where any other could only fail, and leave traces in counters */
     /* One seccomp listener, for init's own child: each command has it from its start, and the kernel refuses a second to whom it holds (EBUSY). */
     bool allow_listener;
+    bool allow_getfd;           /* for init: commands have a second filter that refuses it (determinism.c) */
 };
 
 /* Writes the program to program[0..capacity). Returns the number of instructions, or -ENOBUFS (FILTER_MAX_INSTRUCTIONS always suffice) or

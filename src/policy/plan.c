@@ -596,7 +596,7 @@ static int filter(struct compiler *c, struct sock_filter *program, struct rollbo
         .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST,
         .no_inet = c->policy->net == POLICY_NET_NONE, .deny_memfd = !c->host->memory_cgroup,
         .deny_affinity = c->plan.affinity && !c->host->cpu_cgroup, .deny_setid_bits = c->policy->fs_shared.n > 0,
-        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids, .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK),
+        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids, .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK), .allow_getfd = c->plan.flags & PLAN_SERIAL,
     };
     int n = filter_build(&options, program, FILTER_MAX_INSTRUCTIONS);
 
@@ -612,8 +612,8 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
     const struct policy *p = c->policy;
     bool is_virtual = p->time_mode == POLICY_TIME_VIRTUAL;
 
-    if (p->serial)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "serial: not available in this version of rollbox; take it out of the policy");
+    if (p->serial && (!is_virtual || !p->time_start))
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "serial: threads cannot take turns by a clock that runs while they wait; set time_mode to virtual, and time_start");
     if (is_virtual && !p->time_start)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "time_mode virtual: it has no time to start at; set time_start, such as 2025-01-01T00:00:00");
     if (is_virtual && p->net == POLICY_NET_HOST)
@@ -677,11 +677,12 @@ static int notify(struct compiler *c, struct sock_filter *program, struct rollbo
         return 0;
     bool is_virtual = p->time_start && p->time_mode == POLICY_TIME_VIRTUAL;
 
-    c->plan.flags |= (p->have_seed ? PLAN_SEED : 0) | (p->time_start ? PLAN_CLOCK : 0) | (is_virtual ? PLAN_VIRTUAL : 0);
+    c->plan.flags |= (p->have_seed ? PLAN_SEED : 0) | (p->time_start ? PLAN_CLOCK : 0) | (is_virtual ? PLAN_VIRTUAL : 0) | (is_virtual && p->serial ? PLAN_SERIAL : 0);
     c->plan.seed = p->random_seed;
     if (p->time_start)
         determinism_time(p->time_start, &c->plan.clock_seconds, &c->plan.clock_nanoseconds);
-    int n = determinism_filter(p->have_seed, is_virtual ? DETERMINISM_CLOCK_VIRTUAL : p->time_start ? DETERMINISM_CLOCK_OFFSET : DETERMINISM_CLOCK_REAL, program, DETERMINISM_MAX_INSTRUCTIONS);
+    enum determinism_clock clock = !p->time_start ? DETERMINISM_CLOCK_REAL : !is_virtual ? DETERMINISM_CLOCK_OFFSET : p->serial ? DETERMINISM_CLOCK_SERIAL : DETERMINISM_CLOCK_VIRTUAL;
+    int n = determinism_filter(p->have_seed, clock, program, DETERMINISM_MAX_INSTRUCTIONS);
     if (n < 0)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, -n, "policy", "%s: not available on this architecture; take it out of the policy", p->have_seed ? "random_seed" : "time_start");
     c->plan.notify.n = (uint32_t)n;

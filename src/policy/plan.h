@@ -112,10 +112,13 @@ enum plan_flag {
     PLAN_SEED = 1 << 10,        /* random_seed: chance comes from `seed` */
     PLAN_CLOCK = 1 << 11,       /* time_start: the time of day is `clock_*` when the first command starts */
     PLAN_VIRTUAL = 1 << 12,     /* time_mode virtual: and it moves with what the guest does (guest/virtual.h) */
+    PLAN_SERIAL = 1 << 13,      /* serial: and one thread goes on at a time (guest/serial.h) */
 };
 
 /* With PLAN_VIRTUAL: what CLOCK_MONOTONIC and CLOCK_BOOTTIME show at the start. Further than the kernel's own, which is at 0 then, ever gets: so no time-out until one of their times ends by itself. */
 #define PLAN_VIRTUAL_UPTIME_S 10000000
+/* init's own code is below, that of programs above: what is called from there on the way to execve is nobody's question. */
+#define PLAN_PROGRAMS_FROM 0x400000u
 
 
 struct plan_array {

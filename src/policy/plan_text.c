@@ -131,7 +131,7 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host, const
     buf_printf(to, "\"landlock_abi\": %d, \"seccomp\": %s, \"no_new_privs\": true, \"capabilities\": [], ", plan->flags & PLAN_LANDLOCK ? host->landlock_abi : 0, plan->flags & PLAN_SECCOMP ? "true" : "false");
     buf_printf(to, "\"net\": \"%s\", \"host_user\": \"%s\", ", nets[policy->net], host->is_root ? "unprivileged range" : "caller");
     if (plan->flags & (PLAN_SEED | PLAN_CLOCK)) {
-        buf_printf(to, "\"determinism\": {\"level\": \"%s\"", plan->flags & PLAN_VIRTUAL ? "virtual" : plan->flags & PLAN_SEED ? "seeded" : "offset");
+        buf_printf(to, "\"determinism\": {\"level\": \"%s\"", plan->flags & PLAN_SERIAL ? "serial" : plan->flags & PLAN_VIRTUAL ? "virtual" : plan->flags & PLAN_SEED ? "seeded" : "offset");
         if (plan->flags & PLAN_SEED)
             buf_printf(to, ", \"random_seed\": \"%llu\"", (unsigned long long)plan->seed);
         if (plan->flags & PLAN_CLOCK)

@@ -358,7 +358,7 @@
     X(435, clone3, ENOSYS)                          /* its flags are in memory; glibc falls back to clone */ \
     X(436, close_range, ALLOW) \
     X(437, openat2, OPENAT2) \
-    X(438, pidfd_getfd, EPERM) \
+    X(438, pidfd_getfd, GETFD) \
     X(439, faccessat2, ALLOW) \
     X(440, process_madvise, ALLOW) \
     X(441, epoll_pwait2, ALLOW) \

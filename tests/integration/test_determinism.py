@@ -286,7 +286,6 @@ def test_without_the_keys_nothing_is_different(caller):
 
 
 @pytest.mark.parametrize("flags, word", (
-    (["--serial"], "serial"),
     (["--seed", "7", "--isolation", "process"], "random_seed"),
     (["--time-start", START, "--isolation", "process"], "time_start"),
 ))

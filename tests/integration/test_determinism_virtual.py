@@ -283,7 +283,6 @@ def test_a_session(caller):
     (["--time-mode", "virtual"], "policy_invalid", "time_start"),
     ([*VIRTUAL, "--net", "host"], "feature_missing", "net host"),
     ([*VIRTUAL, "--isolation", "process"], "feature_missing", "isolation process"),
-    ([*VIRTUAL, "--serial"], "feature_missing", "serial"),
 ))
 def test_what_cannot_be_is_refused(caller, flags, code, word):
     done = caller.rollbox("run", "--json", *flags, "--", "true")

@@ -10,6 +10,7 @@
 
 #include "base/chacha.h"
 #include "policy/determinism.h"
+#include "policy/plan.h"
 #include "test.h"
 
 static struct sock_filter program[DETERMINISM_MAX_INSTRUCTIONS];
@@ -33,6 +34,9 @@ static uint32_t verdict_of(const struct seccomp_data *data) {
             break;
         case BPF_JMP | BPF_JEQ | BPF_K:
             i += a == i->k ? i->jt : i->jf;
+            break;
+        case BPF_JMP | BPF_JGE | BPF_K:
+            i += a >= i->k ? i->jt : i->jf;
             break;
         case BPF_JMP | BPF_JSET | BPF_K:
             i += a & i->k ? i->jt : i->jf;
@@ -86,6 +90,29 @@ TEST(with_a_seed_alone) {
     ASSERT_EQ(VERDICT(__NR_prlimit64, 0, RLIMIT_NOFILE, 1), ALLOW);
     ASSERT_EQ(VERDICT(__NR_clock_gettime, CLOCK_REALTIME), ALLOW);
     ASSERT_EQ(VERDICT(__NR_time), ALLOW);
+}
+
+#define FROM(ip, number) verdict_of(&(struct seccomp_data){ .nr = (number), .arch = AUDIT_ARCH_X86_64, .instruction_pointer = (ip) })
+
+TEST(serial_asks_about_nearly_all) {
+    static const unsigned asked[] = { __NR_read, __NR_write, __NR_futex, __NR_execve, __NR_clone, __NR_exit_group, __NR_mmap, __NR_set_robust_list, __NR_rt_sigprocmask, __NR_wait4, __NR_getrandom, __NR_clock_gettime, 450 };
+    static const unsigned alone[] = { __NR_getpid, __NR_rt_sigreturn, __NR_restart_syscall, __NR_mprotect, __NR_arch_prctl };
+
+    for (int seeded = 0; seeded < 2; seeded++) {
+        build(seeded, DETERMINISM_CLOCK_SERIAL);
+        for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
+            ASSERT_EQ(FROM(PLAN_PROGRAMS_FROM, asked[i]), ASK);
+        for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+            ASSERT_EQ(FROM(PLAN_PROGRAMS_FROM, alone[i]), ALLOW);
+        ASSERT_EQ(FROM(PLAN_PROGRAMS_FROM, __NR_sched_setaffinity), NOTHING);
+        ASSERT_EQ(FROM(PLAN_PROGRAMS_FROM, 438), SECCOMP_RET_ERRNO | EPERM);
+        ASSERT_EQ(FROM(UINT64_MAX, __NR_execve), ASK);
+        /* init's own code, on the way to a command */
+        ASSERT_EQ(FROM(PLAN_PROGRAMS_FROM - 1, __NR_execve), ALLOW);
+        ASSERT_EQ(FROM(0x20000, __NR_sendmsg), ALLOW);
+        ASSERT_EQ(FROM(0x20000, 438), SECCOMP_RET_ERRNO | EPERM);
+        ASSERT_EQ(FROM(1ull << 32, __NR_execve), ASK);
+    }
 }
 
 TEST(with_a_clock_alone) {
