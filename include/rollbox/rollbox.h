@@ -329,6 +329,7 @@ struct rollbox_state_options {
     size_t size;                /* sizeof(struct rollbox_state_options) */
     enum rollbox_processes processes;   /* 0: ROLLBOX_PROCESSES_KEEP */
     bool same_seed;             /* of forks, under a policy with random_seed: all have the parent's; else each has its own, which follows from the parent's and from how many children that had before it */
+    bool attached;              /* of forks: they end with this connection, though the sandbox that they are of is detached */
 };
 
 /* The state of the sandbox, kept until the last sandbox of the family is closed or it is dropped: its private files, and the processes that run, which stand still meanwhile, and run on. `name` (may be NULL) is

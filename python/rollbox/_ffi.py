@@ -175,7 +175,7 @@ CLAIM_FDS = 11
 class StateOptions(ctypes.Structure):
     """struct rollbox_state_options."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("processes", ctypes.c_int), ("same_seed", ctypes.c_bool)]
+    _fields_ = [("size", ctypes.c_size_t), ("processes", ctypes.c_int), ("same_seed", ctypes.c_bool), ("attached", ctypes.c_bool)]
 
 
 class AttachOptions(ctypes.Structure):

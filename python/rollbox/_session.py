@@ -136,10 +136,10 @@ def snapshot_id(snapshot: Optional[SnapshotLike]) -> Optional[bytes]:
 Processes = Literal["keep", "drop"]
 
 
-def _state(processes: Processes, same_seed: bool = False) -> _ffi.StateOptions:
+def _state(processes: Processes, same_seed: bool = False, attached: bool = False) -> _ffi.StateOptions:
     if processes not in _ffi.PROCESSES:
         raise InvalidArgument(f"processes must be \"keep\" or \"drop\", not {processes!r}", stage="arguments")
-    return _ffi.StateOptions(size=ctypes.sizeof(_ffi.StateOptions), processes=_ffi.PROCESSES[processes], same_seed=same_seed)
+    return _ffi.StateOptions(size=ctypes.sizeof(_ffi.StateOptions), processes=_ffi.PROCESSES[processes], same_seed=same_seed, attached=attached)
 
 
 def _fields(cls: Any, row: Mapping[str, Any], **more: Any) -> Any:
@@ -238,6 +238,10 @@ class Session(Base, SessionFiles):
     def name(self) -> str:
         """Its name on the engine."""
         return self._session().name
+
+    def _kin(self: _Made, record: RecordLike) -> _Made:
+        """What a fork is."""
+        return type(self)(self._policy, engine=self._engine, record=record)
 
     # Commands
 
@@ -395,12 +399,15 @@ class Session(Base, SessionFiles):
         as of Sandbox; True: as this one is, False: not. Under a policy with random_seed each has a seed of its own, which follows from this one's
         and from how many forks that had before it; with same_seed all have this one's; inspect() tells which. Raises as snapshot, and SetupFailed
         if a process cannot go on."""
-        kept = self._record if record is True else None if record is False else Record.of(record)
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n must be a positive number of sandboxes, not {n!r}", stage="arguments")
+        return self._forks(n, snapshot, _state(processes, same_seed), record)
+
+    def _forks(self: _Made, n: int, snapshot: Optional[SnapshotLike], options: _ffi.StateOptions, record: Union[RecordLike, bool] = True) -> List[_Made]:
+        kept = self._record if record is True else None if record is False else Record.of(record)
         forks = []
-        for handle in self._session().fork(snapshot_id(snapshot), n, _state(processes, same_seed)):
-            fork = type(self)(self._policy, engine=self._engine, record=kept)
+        for handle in self._session().fork(snapshot_id(snapshot), n, options):
+            fork = self._kin(kept)
             fork._handle = handle
             fork._shell, fork._first = self._shell, self._first
             forks.append(fork)

@@ -492,12 +492,16 @@ ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *sna
     wire_add_u64(&message, TAG_NUMBER, n);
     if (options && options->same_seed)
         wire_add_u64(&message, TAG_SAME_SEED, 1);
+    if (options && options->attached)
+        wire_add_u64(&message, TAG_ATTACHED, 1);
     r = sandbox_call(sandbox, &message, NULL, 0, &json, error);
     if (r < 0)
         return r;
     json_t *answer = json_loads(json, 0, NULL);
     r = take_forks(sandbox, json_object_get(answer, "sandboxes"), n, ret_sandboxes, error);
     json_decref(answer);
+    for (size_t i = 0; r >= 0 && options && options->attached && i < n; i++)
+        ret_sandboxes[i]->lives_with_connection = true;
     return r;
 }
 

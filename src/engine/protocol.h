@@ -132,6 +132,7 @@ enum protocol_tag {
     TAG_DIGESTS,                /* u64: of changed files */
     TAG_SAME_SEED,              /* u64: forks have their parent's random_seed, not one each */
     TAG_DROPS,                  /* u64: files alone, no processes */
+    TAG_ATTACHED,               /* u64: forks are the client's, whosever the sandbox is */
 };
 
 #endif

@@ -13,12 +13,13 @@
 #include "snapshot/capture.h"
 #include "snapshot/trace.h"
 
+
 /* A process that is being captured. */
 struct subject {
     pid_t pid, parent;          /* the host's */
     uint32_t inner_pid, session, group;
     uint32_t index;             /* in the image */
-    unsigned round;             /* of looking for processes, in which it was last there */
+    unsigned round;             /* of looking, in which it was seen last */
     bool is_zombie, is_apart;   /* apart: of init's own program; it stands still, and that is all */
     uint32_t status;            /* of a zombie */
     int proc, root, pagemap;    /* /proc/PID, its root directory */

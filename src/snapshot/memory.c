@@ -28,9 +28,6 @@
 #define PAGEMAP_SWAPPED (1ull << 62)
 #define PAGEMAP_FILE (1ull << 61)
 #define PAGEMAP_EXCLUSIVE (1ull << 56)  /* mapped by this process alone: no longer shared with those that have it by fork */
-#define PAGEMAP_SCAN 0xc0606610u        /* Linux 6.7; linux/fs.h of then */
-#define SCAN_PRESENT (1ull << 3)
-#define SCAN_SWAPPED (1ull << 4)
 #define CHUNK_PAGES 256u
 #define ENTRIES 65536u          /* of pagemap at a time */
 #define MAX_SHARED (256ull << 20)
@@ -130,13 +127,12 @@ typedef int stretch_call(struct capture *c, const struct subject *s, void *data,
 
 /* Where the next page is that there is, or `end`: a guest may have terabytes of nothing. Kernels that cannot tell are asked about each page. */
 static uint64_t skip_nothing(const struct subject *s, uint64_t start, uint64_t end) {
-    uint64_t found[3];          /* struct page_region: start, end, categories */
-    struct {                    /* struct pm_scan_arg */
-        uint64_t size, flags, start, end, walk_end, found, n_found, most_pages, inverted, all_of, any_of, wanted;
-    } scan = { .size = sizeof scan, .start = start, .end = end, .found = (uintptr_t)found, .n_found = 1, .most_pages = 1, .any_of = SCAN_PRESENT | SCAN_SWAPPED, .wanted = SCAN_PRESENT | SCAN_SWAPPED };
+    const uint64_t there = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+    struct uapi_page_region found;
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)&found, .vec_len = 1, .max_pages = 1, .category_anyof_mask = there, .return_mask = there };
     int n = ioctl(s->pagemap, PAGEMAP_SCAN, &scan);
 
-    return n < 0 ? start : n ? found[0] : end;
+    return n < 0 ? start : n ? found.start : end;
 }
 
 static int each_own_stretch(struct capture *c, const struct subject *s, uint64_t start, uint64_t end, stretch_call *call, void *data) {

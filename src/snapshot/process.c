@@ -69,21 +69,21 @@ static int look_at_layout(struct capture *c, struct subject *s, struct image_pro
 }
 
 static int look_at_places(struct capture *c, struct subject *s, struct image_process *process) {
-    char path[4096];
+    char target[4096];          /* of a link in /proc: the kernel tells no more than a page */
     struct stat st;
-    int r = read_link(s, "exe", path, sizeof path);
+    int r = read_link(s, "exe", target, sizeof target);
 
     if (r < 0)
         return capture_fail(c, "its program", r);
-    process->executable = capture_text(c, path);
-    r = read_link(s, "cwd", path, sizeof path);
+    process->executable = capture_text(c, target);
+    r = read_link(s, "cwd", target, sizeof target);
     if (r == 0)
-        r = memory_find_path(s, path, &st);
+        r = memory_find_path(s, target, &st);
     if (r < 0)
-        return capture_refuse(c, ENOTSUP, "its working directory, %.200s, is not there any more", path);
-    process->directory = capture_text(c, path);
-    r = read_link(s, "root", path, sizeof path);
-    return r < 0 ? capture_fail(c, "its root", r) : strcmp(path, "/") ? capture_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
+        return capture_refuse(c, ENOTSUP, "its working directory, %.200s, is not there any more", target);
+    process->directory = capture_text(c, target);
+    r = read_link(s, "root", target, sizeof target);
+    return r < 0 ? capture_fail(c, "its root", r) : strcmp(target, "/") ? capture_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
 }
 
 static int look_at_status(struct capture *c, struct subject *s, struct image_process *process, uint64_t *ret_handled) {
@@ -172,8 +172,14 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
         uint64_t arguments[] = { which, s->tools.scratch };
         int r = ask(c, s, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
 
+        uint64_t *timer = process->timers[which];
         if (r < 0)
             return capture_fail(c, "its timers", r);
+        /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would know. */
+        if ((timer[0] || timer[1]) && !timer[2] && !timer[3]) {
+            timer[2] = timer[0];
+            timer[3] = timer[1];
+        }
     }
     return 0;
 }
