@@ -214,13 +214,13 @@ static void on_deadline(struct loop_timer *timer) {
     fail(capturing, &error);
 }
 
-/* Of what the sandbox may have, what the host has room for. */
+/* Of what the sandbox may have, what the host has room for: the image, and the copy of it that sandboxes are made of. */
 static uint64_t most_bytes(const struct session *session) {
     uint64_t limit = session->program->policy->max_memory_bytes, available;
 
     if (!limit)
         limit = UINT64_MAX;
-    return proc_memory_available(&available, NULL) == 0 ? MIN(limit, available) : limit;
+    return proc_memory_available(&available, NULL) == 0 ? MIN(limit, available / 2) : limit;
 }
 
 int capturing_start(struct work *work, struct rollbox_error *error) {

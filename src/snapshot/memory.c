@@ -197,7 +197,9 @@ int memory_save_file(struct capture *c, int fd, uint64_t length, struct image_ra
         if (data < 0 && errno == ENXIO)
             break;
         at = data < 0 ? at : (uint64_t)data & ~(uint64_t)(IMAGE_PAGE - 1);
-        ssize_t n = pread(fd, chunk, CHUNK_PAGES * IMAGE_PAGE, (off_t)at);
+        off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
+        uint64_t there = hole > data ? ((uint64_t)hole - at + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1) : length - at;
+        ssize_t n = pread(fd, chunk, (size_t)MIN(there, (uint64_t)CHUNK_PAGES * IMAGE_PAGE), (off_t)at);
         if (n < 0)
             return -errno;
         if (n == 0)
