@@ -81,7 +81,7 @@ _rollbox() {
     'store gc') options='--json --help' ;;
     'store fsck') options='--json --help' ;;
     'store df') options='--json --help' ;;
-    'template create') options='--python --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'template create') options='--python --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --socket --help' ;;
     'template ls') options='--json --socket --help' ;;
     'template rm') options='--socket --help' ;;
     'engine start') options='--background --socket --help' ;;

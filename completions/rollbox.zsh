@@ -605,10 +605,6 @@ _rollbox() {
             '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
             '*--net=[network (default none)]:value:(none loopback host)' \
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
-            '*--seed=[make randomness repeat]:N:' \
-            '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
-            '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \

@@ -13,6 +13,8 @@
 #include "cli/cli.h"
 
 #define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY | COMMAND_TEMPLATE_CREATE)
+/* A template is live, and those that have a seed or a clock of their own are not captured. */
+#define REPEATING_COMMANDS (POLICY_COMMANDS & ~COMMAND_TEMPLATE_CREATE)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
 #define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | COMMAND_BATCH | KEPT_COMMANDS)
 /* What makes sandboxes that live, which can be recorded. */
@@ -101,11 +103,11 @@ const struct option option_table[] = {
     { OPTION_HOSTNAME, 0, "hostname", "NAME", OPTION_TEXT, POLICY_COMMANDS, "hostname", "the host name seen inside (default rollbox)" },
     { OPTION_NET, 0, "net", "none|loopback|host", OPTION_TEXT, POLICY_COMMANDS, "net", "network (default none)" },
     { OPTION_ISOLATION, 0, "isolation", "namespace|process", OPTION_TEXT, POLICY_COMMANDS, "isolation", "how the sandbox is isolated (default namespace)" },
-    { OPTION_SEED, 0, "seed", "N", OPTION_COUNT, POLICY_COMMANDS, "random_seed", "make randomness repeat" },
-    { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, POLICY_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
-    { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, POLICY_COMMANDS, "time_mode", "how the clock goes on from there (default offset)" },
-    { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, POLICY_COMMANDS, "serial", "one thread of the sandbox goes on at a time, in a repeating order" },
-    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, (POLICY_COMMANDS & ~COMMAND_CREATE & ~COMMAND_TEMPLATE_CREATE) | COMMAND_REPLAY, NULL, "use the shared engine on this socket instead of a private one" },
+    { OPTION_SEED, 0, "seed", "N", OPTION_COUNT, REPEATING_COMMANDS, "random_seed", "make randomness repeat" },
+    { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, REPEATING_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
+    { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, REPEATING_COMMANDS, "time_mode", "how the clock goes on from there (default offset)" },
+    { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, REPEATING_COMMANDS, "serial", "one thread of the sandbox goes on at a time, in a repeating order" },
+    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY, NULL, "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS, NULL, "the shared engine's socket (default: see rollbox engine start --help)" },
     { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },
 };

@@ -319,9 +319,10 @@ SESSION = ["create", "exec", "attach", "ps", "inspect", "kill", "rm", "pause", "
 SNAPSHOT = ["snapshot", "fork", "restore", "reset", "tree", "diff", "commit", "discard", "export"]
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
 STORE = ["store path", "store gc", "store fsck", "store df"]
+TEMPLATE = ["template create", "template ls", "template rm"]
 ENGINE = ["engine start", "engine status", "engine stop"]
 RECORD = ["record", "replay", "verify"]
-COMMANDS = ["run", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "cp", *SESSION[3:], *SNAPSHOT, *IMAGE, *STORE, *ENGINE, "completion", "version", "help"]
+COMMANDS = ["run", *RECORD, "batch", "doctor", "policy check", "policy plan", "create", "exec", "attach", "cp", *SESSION[3:], *SNAPSHOT, *IMAGE, *STORE, *TEMPLATE, *ENGINE, "completion", "version", "help"]
 
 
 def page_of(command):
@@ -330,7 +331,7 @@ def page_of(command):
     for group, commands in (("session", SESSION), ("snapshot", SNAPSHOT), ("image", IMAGE), ("record", RECORD)):
         if command in commands:
             return f"rollbox-{group}.1.scd"
-    return f"rollbox-{first}.1.scd" if first in ("run", "batch", "doctor", "policy", "cp", "store", "engine") else "rollbox.1.scd"
+    return f"rollbox-{first}.1.scd" if first in ("run", "batch", "doctor", "policy", "cp", "store", "template", "engine") else "rollbox.1.scd"
 
 
 def test_version(cli):

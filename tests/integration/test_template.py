@@ -12,6 +12,7 @@ import io
 import json
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -593,3 +594,25 @@ def test_clones_of_a_detached_sandbox_go_with_who_asked_for_them(shared):
     for name in clones:
         gone(shared, name)
     assert shared("ps", "-q") == "origin"
+
+
+def test_whatever_is_made_of_an_answer_only_ValueError_comes_of_it():
+    pytest.importorskip("numpy", reason="needs numpy: arrays are part of it")
+    rng = random.Random(11)
+    seeds = [json.dumps(_plain.encode(ODD)).encode(), *LIES, b'{"array": ["<i4", [2, 3], "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]}', b'{"items": [[{"tuple": [1]}, {"set": [1, {"frozenset": []}]}]]}']
+    words = [b'{"tuple": [', b'{"set": [', b'{"items": [[', b'{"array": ["<U9", [0, 7], ""]}', b'{"int": "-0x', b'{"complex": [', b"]}", b"[", b"]", b'"', b"1e9", b"null", b",", b"-", b"NaN"]
+    for _ in range(20000):
+        data = bytearray(rng.choice(seeds)[:2000])
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(data) + 1)
+            data[at:at + rng.choice((0, 0, 1, 4))] = rng.choice(words) if rng.random() < 0.7 else bytes([rng.randrange(256)])
+        try:
+            _plain.decode(_plain.loads(bytes(data)))
+        except ValueError:
+            pass
+
+
+def test_the_example():
+    example = Path(__file__).resolve().parents[2] / "examples/forks.py"
+    done = subprocess.run([sys.executable, str(example), "-n", "20", "-c", "10"], stdout=subprocess.PIPE, text=True, timeout=DEADLINE)
+    assert done.returncode == 0 and "20 of 20 right, 20 different walks, 0 failed" in done.stdout
