@@ -244,11 +244,20 @@ class AsyncShell:
         await self.close()
 
 
-class AsyncSandbox(Base, AsyncSessionFiles):
-    """Sandbox for asyncio (and loops like it that have add_reader, such as uvloop's). Usable from several loops in several threads at
-    once; an async context manager, which is a session. Every call is as that of Sandbox, awaited."""
+class _Boxed(Base, AsyncSessionFiles):
+    """With a Sandbox that does the work."""
 
     _box: Sandbox
+
+    def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None, name: Optional[str] = None, detached: bool = False,
+                 idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, record: RecordLike = None) -> None:
+        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=record)
+        self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=self._record)
+
+
+class AsyncSandbox(_Boxed):
+    """Sandbox for asyncio (and loops like it that have add_reader, such as uvloop's). Usable from several loops in several threads at
+    once; an async context manager, which is a session. Every call is as that of Sandbox, awaited."""
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, engine: Optional[Engine] = ..., name: Optional[str] = ..., detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ...,
@@ -264,11 +273,6 @@ class AsyncSandbox(Base, AsyncSessionFiles):
 
             return super().__new__(AsyncWorkSandbox)
         return super().__new__(cls)
-
-    def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None, name: Optional[str] = None, detached: bool = False,
-                 idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, record: RecordLike = None) -> None:
-        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=record)
-        self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=self._record)
 
     @classmethod
     def _of(cls, box: Sandbox) -> "AsyncSandbox":
