@@ -83,7 +83,8 @@ char *exec_describe(const struct run *run) {
             const char *argument = wire_text(&field);
 
             buf_add_text(&text, text.length ? " " : "");
-            buf_add(&text, argument ? argument : "", strnlen(argument ? argument : "", 80));
+            if (argument)
+                buf_add(&text, argument, strnlen(argument, 80));
         }
     return buf_take(&text);
 }
