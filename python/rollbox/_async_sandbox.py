@@ -248,9 +248,12 @@ class AsyncSandbox(Base, AsyncSessionFiles):
     _box: Sandbox
 
     def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None, name: Optional[str] = None, detached: bool = False,
-                 idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, record: RecordLike = None) -> None:
-        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=record)
-        self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=self._record)
+                 idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, hibernate_after: Optional[float] = None,
+                 record: RecordLike = None) -> None:
+        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime,
+                         hibernate_after=hibernate_after, record=record)
+        self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime,
+                            hibernate_after=hibernate_after, record=self._record)
 
     @classmethod
     def _of(cls, box: Sandbox) -> "AsyncSandbox":
@@ -476,6 +479,14 @@ class AsyncSandbox(Base, AsyncSessionFiles):
     async def resume(self) -> None:
         """As Sandbox.resume."""
         await _in_thread(self._box.resume)
+
+    async def hibernate(self, *, processes: Processes = "keep") -> None:
+        """As Sandbox.hibernate."""
+        await _in_thread(self._box.hibernate, processes=processes)
+
+    async def wake(self, *, processes: Processes = "keep") -> None:
+        """As Sandbox.wake."""
+        await _in_thread(self._box.wake, processes=processes)
 
     async def inspect(self) -> Dict[str, Any]:
         """As Sandbox.inspect."""

@@ -21,7 +21,8 @@ class Sandbox(Session):
     the first of these calls, and ended by `close`, by leaving the `with`, or when nobody refers to it any more. For it: `name` (1 to 64 of
     A-Z a-z 0-9 _ . -, unique on the engine; else one is made up); `detached`: it outlives this process, on a shared engine, so that the
     `with` does not end it; `idle`, `ttl`, `max_lifetime`: seconds without a call after which it is paused, or closed, and seconds
-    after which it is closed whatever happens.
+    after which it is closed whatever happens; `hibernate_after`: seconds without a call after which `hibernate` is called for it, if no
+    command is waited for and its processes do little.
 
     record: where its trajectory goes, a path, a descriptor, a function or a Record, which see; a run's, too, which is then a session of
     one command. Forks are recorded likewise.
