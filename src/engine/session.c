@@ -70,7 +70,7 @@ static void on_hibernate(struct loop_timer *timer) {
     session->hibernate_cpu_ns = cpu;
     if (session->sleep)
         return;                 /* the next call sets it again */
-    if (left <= 0 && !is_busy && work_first(session, VERB_HIBERNATE)) {
+    if (left <= 0 && !is_busy && work_add(session, VERB_HIBERNATE, false)) {
         session_next(session);  /* what cannot be put to sleep is tried again after the next call */
         return;
     }
@@ -706,11 +706,11 @@ static struct work *work_new(struct session *session, struct client *client, uin
     return work;
 }
 
-struct work *work_first(struct session *session, enum protocol_verb verb) {
+struct work *work_add(struct session *session, enum protocol_verb verb, bool first) {
     const struct ask ask = { .verb = verb };
     struct work *work = work_new(session, NULL, 0, &ask);
 
-    if (work) {
+    if (work && first) {
         list_remove(&work->node);
         list_add_tail(session->works.next, &work->node);
     }

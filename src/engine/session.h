@@ -306,6 +306,7 @@ int sleep_defer(struct session *session, struct client *client, struct wire_mess
 void sleep_forget_work(struct work *work);
 void sleep_close(struct session *session, bool keeps);   /* `keeps`: what is in the store stays there */
 void sleep_tree(const struct session *session, struct buf *to);
+void sleep_execs(const struct session *session, struct buf *to, const char **between);   /* commands that go on when it wakes */
 int sleep_adopt(struct engine *engine, const char *name, struct rollbox_error *error);   /* those that an engine before us on this socket left asleep; NULL: all that can be had */
 
 /* state.c: works. */
@@ -321,7 +322,7 @@ void state_captured(struct work *work, struct live *take_live, const struct roll
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);
 void state_box_lost(struct session *session);
-struct work *work_first(struct session *session, enum protocol_verb verb);       /* a new one, before all others, that nobody waits for; NULL: out of memory */
+struct work *work_add(struct session *session, enum protocol_verb verb, bool first);     /* a new one that nobody waits for; `first`: before all others, of which none is under way. NULL: out of memory */
 struct work *work_free(struct work *work);
 void work_fail(struct work *work, const struct rollbox_error *error);
 void work_done(struct work *work, struct buf *json);

@@ -47,6 +47,8 @@ static void operation_text(const unsigned char *operation, size_t length, struct
 static void add_execs(const struct session *session, struct buf *to) {
     const char *between = "";
 
+    if (session->sleep)
+        sleep_execs(session, to, &between);
     list_for_each(node, &session->runs) {
         const struct run *run = container_of(node, struct run, of_session);
 

@@ -560,7 +560,7 @@ bool sleep_rouse(struct session *session) {
 
     if (!session->sleep || (first ? lets_sleep(first) : list_empty(&session->waiting)))
         return false;
-    struct work *work = work_first(session, VERB_WAKE);
+    struct work *work = work_add(session, VERB_WAKE, true);
     if (!work) {
         struct rollbox_error error;
 
@@ -577,7 +577,7 @@ bool sleep_rouse(struct session *session) {
 
 int sleep_defer(struct session *session, struct client *client, struct wire_message *message) {
     struct wire_message *copy = malloc(sizeof *copy);
-    struct work *work = copy ? work_first(session, VERB_WAKE) : NULL;
+    struct work *work = copy ? work_add(session, VERB_WAKE, false) : NULL;
 
     if (!work) {
         free(copy);
@@ -609,14 +609,20 @@ void sleep_close(struct session *session, bool keeps) {
     sleep_put(sleep);
 }
 
+/* What cannot be read is found out when it is woken. */
 void sleep_tree(const struct session *session, struct buf *to) {
-    struct rollbox_error error;
     json_t *whole = NULL;
 
-    if (asleep_read(session->sleep->lock, &whole, &error) == 0)
-        sleep_tree_text(json_object_get(whole, "record"), session->name, to);
-    else
-        buf_add_text(to, "{\"snapshots\": []}");
+    (void)asleep_read(session->sleep->lock, &whole, NULL);
+    sleep_tree_text(json_object_get(whole, "record"), session->name, to);
+    json_decref(whole);
+}
+
+void sleep_execs(const struct session *session, struct buf *to, const char **between) {
+    json_t *whole = NULL;
+
+    (void)asleep_read(session->sleep->lock, &whole, NULL);
+    sleep_execs_text(json_object_get(whole, "record"), to, between);
     json_decref(whole);
 }
 
@@ -665,9 +671,9 @@ static int adopt(struct engine *engine, const char *id, int *take_lock, const js
         return -ENOMEM;
     }
     sleep_settle(session, record);
-    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)json_integer_value(json_object_get(record, "at")));
+    const json_t *nodes = json_object_get(record, "nodes"), *node = json_array_get(nodes, (size_t)json_integer_value(json_object_get(record, "at")));
     const json_t *live = json_array_get(json_object_get(record, "lives"), (size_t)json_integer_value(json_object_get(node, "live")));
-    const char *at = json_string_value(json_object_get(node, "id"));
+    const char *at = json_string_value(json_object_get(sleep_shown(nodes, node), "id"));
     live = json_is_integer(json_object_get(node, "live")) ? live : NULL;
     *sleep = (struct sleep){ .lock = TAKE_FD(*take_lock), .processes = (unsigned)json_integer_value(json_object_get(live, "processes")), .memory_bytes = (uint64_t)json_integer_value(json_object_get(live, "bytes")) };
     snprintf(sleep->id, sizeof sleep->id, "%s", id);

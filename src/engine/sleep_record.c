@@ -462,7 +462,7 @@ int sleep_policy(const json_t *record, const char **ret_text, size_t *ret_length
 /* ---- in words --------------------------------------------------------------------------------------------------------- */
 
 /* As node_shown: the nearest that users know of. */
-static const json_t *shown(const json_t *nodes, const json_t *node) {
+const json_t *sleep_shown(const json_t *nodes, const json_t *node) {
     while (node && json_is_integer(json_object_get(node, "parent")) && !flag(node, "asked_for"))
         node = json_array_get(nodes, (size_t)number(node, "parent"));
     return node;
@@ -470,17 +470,17 @@ static const json_t *shown(const json_t *nodes, const json_t *node) {
 
 void sleep_tree_text(const json_t *record, const char *name, struct buf *to) {
     const json_t *nodes = json_object_get(record, "nodes"), *layers = json_object_get(record, "layers"), *lives = json_object_get(record, "lives"), *node;
-    const json_t *at = shown(nodes, json_array_get(nodes, (size_t)number(record, "at")));
+    const json_t *at = sleep_shown(nodes, json_array_get(nodes, (size_t)number(record, "at")));
     const char *between = "";
     size_t i;
 
     buf_add_text(to, "{\"snapshots\": [");
     json_array_foreach(nodes, i, node) {
         const json_t *layer = json_array_get(layers, (size_t)number(node, "layer")), *live = json_array_get(lives, (size_t)number(node, "live"));
-        const json_t *parent = json_is_integer(json_object_get(node, "parent")) ? shown(nodes, json_array_get(nodes, (size_t)number(node, "parent"))) : NULL;
+        const json_t *parent = json_is_integer(json_object_get(node, "parent")) ? sleep_shown(nodes, json_array_get(nodes, (size_t)number(node, "parent"))) : NULL;
         auto_free char *own_name = text_of(json_object_get(node, "name"));
 
-        if (shown(nodes, node) != node || flag(node, "hidden"))
+        if (sleep_shown(nodes, node) != node || flag(node, "hidden"))
             continue;
         layer = json_is_integer(json_object_get(node, "layer")) ? layer : NULL;
         live = json_is_integer(json_object_get(node, "live")) ? live : NULL;
@@ -495,4 +495,23 @@ void sleep_tree_text(const json_t *record, const char *name, struct buf *to) {
         between = ", ";
     }
     buf_add_text(to, "]}");
+}
+
+void sleep_execs_text(const json_t *record, struct buf *to, const char **between) {
+    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)number(record, "at")), *live = json_object_get(node, "live"), *row;
+    size_t i;
+
+    if (!json_is_integer(live))
+        return;
+    json_array_foreach(json_object_get(json_array_get(json_object_get(record, "lives"), (size_t)json_integer_value(live)), "commands"), i, row) {
+        auto_free char *id = text_of(json_object_get(row, "operation"));
+        auto_free char *command = text_of(json_object_get(row, "description"));
+
+        buf_printf(to, "%s{\"id\": ", *between);
+        text_json(to, id, id ? strlen(id) : 0);
+        buf_add_text(to, ", \"command\": ");
+        text_json(to, command, command ? strlen(command) : 0);
+        buf_add_text(to, ", \"state\": \"asleep\", \"terminal\": false, \"detached\": true, \"output_bytes\": 0}");
+        *between = ", ";
+    }
 }
