@@ -7,7 +7,7 @@
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
-VENV_PACKAGES := meson-python pytest pytest-xdist uvloop
+VENV_PACKAGES := cloudpickle meson-python numpy pytest pytest-xdist uvloop
 
 MESON_FLAGS := $(if $(CI),-Dwerror=true)
 ASAN_FLAGS := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dinit_libc=glibc

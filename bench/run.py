@@ -236,7 +236,7 @@ class Driver:
     def sessions(self, identity: Identity) -> Dict[str, Any]:
         self.look_around()
         program = sessions.compile_program(self.build, self.scratch, PROJECT) if not (self.scratch / "bench-sessions").exists() else self.scratch / "bench-sessions"
-        return sessions.measure(identity, program, 40 * self.arguments.rounds, self.without_unified(identity))
+        return sessions.measure(identity, program, PROJECT, 40 * self.arguments.rounds, self.without_unified(identity))
 
     # ---- HumanEval ------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,13 @@ TARGETS = [
     (f"open and stat, chain of {CHAIN}", "of_depth_1", 1.1, f"open and stat in a chain of {CHAIN}: as a multiple of depth 1"),
     ("read_file 4 KiB", "p50_us", 300, "read_file of 4 KiB: p50, us"),
     ("write_file 4 KiB", "p50_us", 300, "write_file of 4 KiB: p50, us"),
+    ("live: longest pause in the captured process", "p50_us", 1500, "live snapshot of a python of 16 MB: pause of it, p50, us"),
+    ("live: fork of now, to the copy's answer", "p50_us", 3000, "live fork of a python of 16 MB to the copy's answer: p50, us"),
+    ("live: reset to a snapshot, with files", "p50_us", 1500, "reset of a python of 16 MB, with files: p50, us"),
+    ("live: reset to a snapshot, with files", "p99_us", 5000, "reset of a python of 16 MB, with files: p99, us"),
+    ("live: 100 forks of a snapshot at once, to all answers", "p50_us", 50000, "100 forks of a python of 16 MB to all answers: us"),
+    ("live: bash and its children with pipes, fork of a snapshot, to its answer", "p50_us", 5000, "fork of bash and its children with pipes: p50, us"),
+    ("live: python of 300 MB, fork of a snapshot, to its answer", "p50_us", 3000, "fork of a python of 300 MB: p50, us"),
 ]
 
 
@@ -122,7 +129,20 @@ print(json.dumps(rows))
     return rows
 
 
-def measure(identity: Any, program: Path, repeats: int, prefix: List[str]) -> Dict[str, Any]:
+def _live(identity: Any, project: Path, repeats: int) -> Dict[str, Any]:
+    """What bench/live.py says, of rollbox and of sandlock's fork."""
+    rows: Dict[str, Any] = {}
+    for name, venv in (("rollbox", ".venv"), ("sandlock", ".venv-bench")):
+        python = project / venv / "bin" / "python"
+        if not python.exists():
+            continue
+        with identity.popen([str(python), str(project / "bench" / "live.py"), name, str(repeats)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            out, problem = process.communicate()
+        rows.update(json.loads(out) if process.returncode == 0 else {f"live: {name}": {"failed": problem.strip()[-300:]}})
+    return rows
+
+
+def measure(identity: Any, program: Path, project: Path, repeats: int, prefix: List[str]) -> Dict[str, Any]:
     directory = identity.scratch / "sessions"
     tree = directory / "tree"
     tree.mkdir(parents=True)
@@ -134,6 +154,7 @@ def measure(identity: Any, program: Path, repeats: int, prefix: List[str]) -> Di
         if process.returncode:
             return {"sessions": {"failed": problem.strip()[-500:]}}
     rows: Dict[str, Any] = json.loads(out)
+    rows.update(_live(identity, project, max(repeats // 8, 5)))
     try:
         rows.update(_peers(identity, directory, tree, prefix))
     except (OSError, RuntimeError) as failure:

@@ -4,7 +4,7 @@ _rollbox() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} options= first=2
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W 'run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W 'run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store template engine completion version help --help --version' -- "$cur"))
         return
     fi
     case $command in
@@ -29,6 +29,13 @@ _rollbox() {
         fi
         command="$command ${COMP_WORDS[2]}" first=3
         ;;
+    template)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'create ls rm' -- "$cur"))
+            return
+        fi
+        command="$command ${COMP_WORDS[2]}" first=3
+        ;;
     engine)
         if ((COMP_CWORD == 2)); then
             COMPREPLY=($(compgen -W 'start status stop' -- "$cur"))
@@ -38,11 +45,11 @@ _rollbox() {
         ;;
     esac
     case $command in
-    'run') options='--json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'run') options='--template --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
     'verify') options='--keep --max-record --redact --redact-env --env-values --parent --trust --twice --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'batch') options='--output --jobs --ordered --retries --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
     'policy plan') options='--readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
@@ -56,14 +63,14 @@ _rollbox() {
     'rm') options='--socket --help' ;;
     'pause') options='--socket --help' ;;
     'resume') options='--socket --help' ;;
-    'snapshot') options='--as --json --socket --help' ;;
-    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --from --force --json --socket --help' ;;
-    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --force --json --socket --help' ;;
-    'reset') options='--socket --help' ;;
+    'snapshot') options='--as --drop-processes --json --socket --help' ;;
+    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --from --drop-processes --force --json --socket --help' ;;
+    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --drop-processes --force --json --socket --help' ;;
+    'reset') options='--drop-processes --socket --help' ;;
     'tree') options='--json --socket --help' ;;
     'diff') options='--text --json --socket --help' ;;
     'commit') options='--force --json --socket --help' ;;
-    'discard') options='--socket --help' ;;
+    'discard') options='--drop-processes --socket --help' ;;
     'export') options='--from --socket --help' ;;
     'import') options='--name --max-entries --max-bytes --max-depth --json --help' ;;
     'image import') options='--no-progress --name --tag-of-archive --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
@@ -74,6 +81,9 @@ _rollbox() {
     'store gc') options='--json --help' ;;
     'store fsck') options='--json --help' ;;
     'store df') options='--json --help' ;;
+    'template create') options='--python --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'template ls') options='--json --socket --help' ;;
+    'template rm') options='--socket --help' ;;
     'engine start') options='--background --socket --help' ;;
     'engine status') options='--socket --help' ;;
     'engine stop') options='--socket --help' ;;
@@ -95,7 +105,7 @@ _rollbox() {
     --net) COMPREPLY=($(compgen -W 'none loopback host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;
-    --output | -o | --output | -o | --record | --parent | --policy | --readable | --writable | --shared | --denied | --cwd | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --writable | --shared | --denied | --cwd | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;

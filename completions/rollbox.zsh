@@ -7,7 +7,7 @@ _rollbox_sandboxes() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help
+        compadd -- run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
         return
     fi
     case $command in
@@ -32,6 +32,13 @@ _rollbox() {
         fi
         command="$command $words[3]" first=3
         ;;
+    template)
+        if ((CURRENT == 3)); then
+            compadd -- create ls rm
+            return
+        fi
+        command="$command $words[3]" first=3
+        ;;
     engine)
         if ((CURRENT == 3)); then
             compadd -- start status stop
@@ -45,6 +52,7 @@ _rollbox() {
     case $command in
     'run')
         _arguments -s -S \
+            '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
@@ -180,11 +188,19 @@ _rollbox() {
         _arguments -s -S \
             '*-o[where the result rows go; - is standard output (default); an existing file is resumed]:FILE:_files' \
             '*--output=[where the result rows go; - is standard output (default); an existing file is resumed]:FILE:_files' \
+            '*--record=[keep a trajectory of each job; {id} in FILE, which must be there, is the job'\''s]:FILE:_files' \
+            '*--keep=[record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)]:SIZE:' \
+            '*--max-record=[end the trajectory when it would become larger (default 1G)]:SIZE:' \
+            '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
+            '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
+            '*--env-values[record variables with their values, not their names alone]' \
             '*-j[how many jobs run at once (default\: the CPUs)]:N:' \
             '*--jobs=[how many jobs run at once (default\: the CPUs)]:N:' \
             '*--ordered[write the rows in the order of the jobs, not as they end]' \
             '*--retries=[how often a job is tried again after an infrastructure error (default 2)]:N:' \
             '*--no-progress[no progress bar on a terminal]' \
+            '*-f[even if the file of the trajectory has something in it, which is lost]' \
+            '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
@@ -396,6 +412,7 @@ _rollbox() {
     'snapshot')
         _arguments -s -S \
             '*--as=[another name for the snapshot, beside its id]:NAME:' \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
@@ -414,7 +431,8 @@ _rollbox() {
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
-            '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
+            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:' \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
@@ -435,6 +453,7 @@ _rollbox() {
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
@@ -445,6 +464,7 @@ _rollbox() {
         ;;
     'reset')
         _arguments -s -S \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -479,6 +499,7 @@ _rollbox() {
         ;;
     'discard')
         _arguments -s -S \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -486,7 +507,7 @@ _rollbox() {
         ;;
     'export')
         _arguments -s -S \
-            '*--from=[a snapshot'\''s files (default\: those of now)]:SNAPSHOT:' \
+            '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -561,6 +582,52 @@ _rollbox() {
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
+    'template create')
+        _arguments -s -S \
+            '*--python=[what its interpreter does first; runs find what that leaves (default\: nothing)]:CODE:' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
+            '*--shared=[write through to PATH of the host]:PATH:_files' \
+            '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
+            '*--image=[an image of the store as root file system (rollbox image ls lists them)]:NAME:' \
+            '*--memory=[memory of the whole sandbox, such as 256M (default 512M)]:SIZE:' \
+            '*--processes=[processes and threads at once (default 64)]:N:' \
+            '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
+            '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--open-files=[open files a process (default 4096)]:N:' \
+            '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
+            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
+            '*--no-clean-env[keep the caller'\''s environment too]' \
+            '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
+            '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
+            '*--hostname=[the host name seen inside (default rollbox)]:NAME:' \
+            '*--net=[network (default none)]:value:(none loopback host)' \
+            '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
+            '*--seed=[make randomness repeat]:N:' \
+            '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
+            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--serial[one thread of the sandbox runs at a time, in a repeating order]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
+    'template ls')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]'
+        ;;
+    'template rm')
+        _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':file:_files'
+        ;;
     'engine start')
         _arguments -s -S \
             '*-b[start it in the background and return when it answers]' \
@@ -596,7 +663,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store engine completion version help)'
+            ':command:(run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
         ;;
     esac
 }

@@ -73,7 +73,7 @@ def search(board: List[int]) -> Tuple[Tuple[str, ...], str, Dict[str, int]]:
     with Sandbox(POLICY) as box:
         shell = begin(box, board)
         assert shell.id is not None
-        seen = {" ".join(map(str, board))}
+        seen = {" ".join(map(str, board)): 0}
         open_nodes = [Node(0, 0, box.snapshot().id, ())]
         while open_nodes:
             node = heapq.heappop(open_nodes)
@@ -84,9 +84,9 @@ def search(board: List[int]) -> Tuple[Tuple[str, ...], str, Dict[str, int]]:
                     moved = live.run(f"move {name} {step} && show", text=True)
                     counts["nodes"] += 1
                     shown, path = moved.stdout.strip(), (*node.path, name)
-                    if moved.exit_code or shown in seen:
+                    if moved.exit_code or seen.get(shown, len(path) + 1) <= len(path):
                         continue
-                    seen.add(shown)
+                    seen[shown] = len(path)
                     counts["deepest"] = max(counts["deepest"], len(path))
                     if shown == SOLVED:
                         journal = kid.read_file("/tmp/journal").decode()

@@ -18,8 +18,10 @@ import ctypes
 from typing import Any, Dict
 
 from . import _ffi
+from ._async_clones import AsyncWorkSandbox
 from ._async_sandbox import AsyncProcess, AsyncSandbox, AsyncShell, AsyncStream
 from ._batch import iter_many, iter_many_async, run_many, run_many_async
+from ._clones import Clone, WorkFailed, WorkSandbox
 from ._engine import Engine, default_engine
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
@@ -32,6 +34,7 @@ from ._result import Outcome, Result, RunFailed
 from ._sandbox import Sandbox
 from ._session import Change, Node, Snapshot, Tree
 from ._shell import Shell, ShellResult
+from ._template import TemplateSandbox
 from ._trajectory import Action, Child, Content, End, Header, Observation, Parent, Resources, Step, Trajectory
 
 __version__ = _ffi.VERSION
@@ -52,8 +55,8 @@ def doctor() -> Dict[str, Any]:
 
 
 __all__ = [
-    "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "Change", "Child", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
+    "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "AsyncWorkSandbox", "Change", "Child", "Clone", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
     "Observation", "Outcome", "Parent", "Policy", "Process", "Record", "RecordWarning", "Resources", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Step",
-    "Stream", "Trajectory", "Tree",
+    "Stream", "TemplateSandbox", "Trajectory", "Tree", "WorkFailed", "WorkSandbox",
     "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
 ]

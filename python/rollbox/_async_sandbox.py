@@ -12,12 +12,12 @@ import contextlib
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import (Any, AsyncIterator, Awaitable, Callable, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union,
+from typing import (TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Type, TypeVar, Union,
                     overload)
 
 from . import _async
 from ._async import run
-from ._base import Base, Path, PolicyLike, RecordLike, one_input
+from ._base import Base, Path, PolicyLike, RecordLike, has_work, one_input
 from ._engine import Engine
 from ._errors import CommandNotFound, InvalidArgument
 from ._files import AsyncSessionFiles
@@ -29,6 +29,9 @@ from ._result import Result
 from ._sandbox import Sandbox
 from ._session import Change, Processes, Snapshot, SnapshotLike, Tree, User
 from ._shell import Shell, ShellResult
+
+if TYPE_CHECKING:
+    from ._async_clones import AsyncWorkSandbox
 
 _T = TypeVar("_T")
 _CHUNK = 65536
@@ -246,6 +249,21 @@ class AsyncSandbox(Base, AsyncSessionFiles):
     once; an async context manager, which is a session. Every call is as that of Sandbox, awaited."""
 
     _box: Sandbox
+
+    @overload
+    def __new__(cls, policy: PolicyLike = ..., *, engine: Optional[Engine] = ..., name: Optional[str] = ..., detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ...,
+                max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "AsyncSandbox": ...
+
+    @overload
+    def __new__(cls, policy: PolicyLike = ..., *, work_fn: Callable[..., _T], init_fn: Optional[Callable[[], Any]] = ..., python: str = ..., engine: Optional[Engine] = ..., name: Optional[str] = ...,
+                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "AsyncWorkSandbox[_T]": ...
+
+    def __new__(cls, policy: PolicyLike = None, **options: Any) -> Any:
+        if cls is AsyncSandbox and has_work(options):
+            from ._async_clones import AsyncWorkSandbox
+
+            return super().__new__(AsyncWorkSandbox)
+        return super().__new__(cls)
 
     def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None, name: Optional[str] = None, detached: bool = False,
                  idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, hibernate_after: Optional[float] = None,

@@ -31,6 +31,11 @@ def as_policy(policy: PolicyLike) -> Policy:
     raise InvalidArgument(f"policy must be a Policy, a mapping of its keys or None, not {policy!r}", stage="arguments")
 
 
+def has_work(options: Mapping[str, Any]) -> bool:
+    """Whether a sandbox that is made with these is to run functions in clones."""
+    return any(options.get(name) is not None for name in ("work_fn", "init_fn"))
+
+
 def one_input(stdin: Optional[Data], input: Optional[Data]) -> Optional[Data]:
     if stdin is not None and input is not None:
         raise InvalidArgument("stdin and input are two names of one argument; give one of them", stage="arguments")

@@ -4,12 +4,16 @@
 A job becomes a _Task once, when its turn comes: a policy's text and a Request, or the error that kept it from becoming one. A task's
 result is a row. The blocking batch polls the engine's descriptor and dispatches by itself; ends that other threads dispatched reach it
 through a socket pair. The asyncio batch is that many workers over `_async.run`. What both share, the retry rule above all, is in _Task.
+
+A batch that is recorded is that many threads, each with a session of one command at a time, as trajectories are of sessions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import dataclasses
 import os
 import select
 import socket
@@ -17,16 +21,18 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Sized, Tuple, Union
+from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Sized, Tuple, TypeVar, Union
 
 from . import _async
 from ._engine import Engine, PendingRun, _Connection, default_engine
-from ._errors import EngineLost, EngineStartFailed, HostOutOfMemory, InvalidArgument, ResourceExhausted, RollboxError, SetupFailed
+from ._errors import Cancelled, EngineLost, EngineStartFailed, HostOutOfMemory, InvalidArgument, IOFailed, ResourceExhausted, RollboxError, SetupFailed
 from ._policy import Policy
-from ._request import Argv, Request, error_result
+from ._record import Record, Target
+from ._request import Argv, Request, as_argv, error_result
 from ._result import Result
-from ._sandbox import PolicyLike, as_policy
+from ._sandbox import PolicyLike, Sandbox, as_policy
 
+_Row = TypeVar("_Row")
 Job = Union[Mapping[str, Any], Argv]
 
 _KEYS = frozenset(("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"))
@@ -52,15 +58,23 @@ def _invalid(message: str) -> InvalidArgument:
     return InvalidArgument(message, stage="arguments")
 
 
+def retry_delay(error: Optional[RollboxError], attempts: int, retries: int) -> Optional[float]:
+    """The delay in seconds before another attempt after so many, or None if that was the last. An exhausted host is given time; a new engine needs none."""
+    if not isinstance(error, _RETRIED) or attempts > retries:
+        return None
+    return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (attempts - 1), 2.0)
+
+
 class _Task:
     """A job under way in a batch."""
 
-    __slots__ = ("index", "id", "policy", "request", "error", "attempts", "due")
+    __slots__ = ("index", "id", "policy", "arguments", "request", "error", "attempts", "due")
 
     def __init__(self, index: int, job: Job, base: Policy) -> None:
         self.index = index
         self.id: Any = index
         self.policy = base.to_json()
+        self.arguments: Dict[str, Any] = {}
         self.request: Optional[Request] = None
         self.error: Optional[RollboxError] = None
         self.attempts = 0
@@ -72,6 +86,7 @@ class _Task:
 
     def _compile(self, job: Job, base: Policy) -> None:
         if not isinstance(job, Mapping):
+            self.arguments = {"argv": job}
             self.request = Request(job)
             return
         id = job.get("id")
@@ -104,16 +119,12 @@ class _Task:
             changes = overrides.to_dict() if isinstance(overrides, Policy) else dict(overrides)
             self.policy = base.replace(**changes).to_json()
         assert argv is not None
-        self.request = Request(argv, timeout=job.get("timeout_s"), stdin=job.get("stdin"),
-                               env=job.get("env"), cwd=job.get("cwd"), files=files, is_code=language == "python")
+        self.arguments = {"argv": argv, "timeout": job.get("timeout_s"), "stdin": job.get("stdin"), "env": job.get("env"), "cwd": job.get("cwd"), "files": files}
+        self.request = Request(**self.arguments, is_code=language == "python")
 
     def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
-        """The delay in seconds before another attempt, or None if this was the last. An exhausted host is given time; a new engine
-        needs none."""
         self.attempts += 1
-        if not isinstance(error, _RETRIED) or self.attempts > retries:
-            return None
-        return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (self.attempts - 1), 2.0)
+        return retry_delay(error, self.attempts, retries)
 
     def row(self, error: RollboxError, text: bool) -> Result[Any]:
         return error_result(error, text, self.id)
@@ -180,13 +191,13 @@ class _Order:
     def __init__(self, ordered: bool) -> None:
         self.ordered = ordered
         self.next = 0
-        self.held: Dict[int, Result[Any]] = {}
+        self.held: Dict[int, Any] = {}
 
-    def put(self, task: _Task, result: Result[Any]) -> Iterator[Result[Any]]:
+    def put(self, index: int, result: _Row) -> Iterator[_Row]:
         if not self.ordered:
             yield result
             return
-        self.held[task.index] = result
+        self.held[index] = result
         while self.next in self.held:
             self.next += 1
             yield self.held.pop(self.next - 1)
@@ -247,6 +258,81 @@ class _Batch:
         self.mouth.close()
 
 
+class _Recorder:
+    """The sandboxes of a batch that is recorded: each is a session of one command, in one of `width` threads."""
+
+    def __init__(self, engine: Engine, width: int, record: Union[Record, Target], retries: int, text: bool) -> None:
+        self.record = Record.of(record)
+        assert self.record is not None
+        self.record.check_batch()
+        self.engine, self.retries, self.text = engine, retries, text
+        self.pool = concurrent.futures.ThreadPoolExecutor(width, "rollbox-batch")
+        self._lock = threading.Lock()
+        self._boxes: Set[Sandbox] = set()
+        self._closed = threading.Event()
+
+    def run(self, task: _Task) -> Tuple[_Task, Result[Any]]:
+        while True:
+            result = self._attempt(task)
+            delay = task.again(result.error, self.retries)
+            if delay is None or self._closed.wait(delay):
+                return task, result
+
+    def _attempt(self, task: _Task) -> Result[Any]:
+        if task.error is not None:
+            return task.row(task.error, self.text)
+        assert self.record is not None
+        box = None
+        try:
+            box = Sandbox(Policy.from_json(task.policy), engine=self.engine, record=self.record.of_job(task.id, task.attempts > 0))
+            with self._lock:
+                if self._closed.is_set():
+                    raise Cancelled("the batch was closed", stage="arguments")
+                self._boxes.add(box)
+            arguments = dict(task.arguments)
+            with box:
+                result = box.exec(as_argv(arguments.pop("argv")), text=self.text, **arguments)
+            return dataclasses.replace(result, id=task.id)
+        except RollboxError as error:
+            return task.row(error, self.text)
+        except OSError as error:        # the record's file
+            return task.row(IOFailed(f"the record of job {task.id}: {error}", stage="arguments", errno=error.errno), self.text)
+        finally:
+            if box is not None:
+                with self._lock:
+                    self._boxes.discard(box)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+            boxes = list(self._boxes)
+        for box in boxes:
+            with contextlib.suppress(RollboxError):
+                box.close()
+        self.pool.shutdown()
+
+
+def _iterate_recorded(source: Iterator[_Task], width: int, recorder: _Recorder, order: _Order, bar: _Progress) -> Iterator[Result[Any]]:
+    running: Set["concurrent.futures.Future[Tuple[_Task, Result[Any]]]"] = set()
+    try:
+        while True:
+            while len(running) < width:
+                task = next(source, None)
+                if task is None:
+                    break
+                running.add(recorder.pool.submit(recorder.run, task))
+            if not running:
+                return
+            ended, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in ended:
+                task, result = future.result()
+                bar.step(result)
+                yield from order.put(task, result)
+    finally:
+        recorder.close()
+        bar.close()
+
+
 def iter_many(
     jobs: Iterable[Job],
     concurrency: Optional[int] = None,
@@ -257,6 +343,7 @@ def iter_many(
     *,
     text: bool = False,
     engine: Optional[Engine] = None,
+    record: Union[Record, Target, None] = None,
 ) -> Iterator[Result[Any]]:
     """As run_many, yielding each Result when it is there, by default in the order of completion (`result.id` tells whose it is). Jobs
     are taken as they are needed, so `jobs` may be an endless generator. Closing the iterator kills what is under way."""
@@ -265,6 +352,8 @@ def iter_many(
     source = _tasks(jobs, base)
     engine = engine if engine is not None else default_engine()
     engine.warm(base.to_json())
+    if record is not None:
+        return _iterate_recorded(source, width, _Recorder(engine, width, record, retries, text), _Order(ordered), _Progress(progress, jobs))
     return _iterate(source, width, engine, _Order(ordered), _Progress(progress, jobs), retries, text)
 
 
@@ -309,7 +398,7 @@ def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order,
                     waiting.append(task)
                     continue
                 bar.step(result)
-                yield from order.put(task, result)
+                yield from order.put(task.index, result)
     finally:
         batch.close()
         bar.close()
@@ -325,6 +414,7 @@ def run_many(
     *,
     text: bool = False,
     engine: Optional[Engine] = None,
+    record: Union[Record, Target, None] = None,
 ) -> List[Result[Any]]:
     """Runs many jobs, `concurrency` at a time (default: one a CPU), each in a fresh sandbox, and returns one Result a job, in the
     jobs' order or that of completion.
@@ -336,9 +426,11 @@ def run_many(
     A job that rollbox could not run is a row with outcome "error" and `error` set, never an exception and never a program's failure.
     What may pass (lost engine, exhausted host, refused set-up) is tried again up to `retries` times first; a program may then have run
     in part before, its sandbox gone.
-    progress: a bar on stderr; None shows it on a terminal. Raises for the call's own arguments and for a batch policy that is not valid.
+    progress: a bar on stderr; None shows it on a terminal.
+    record: keeps a trajectory of each job, which costs a thread for each that runs: a path with `{id}` in it, a function that is called with each Step, or a
+    Record with either. Characters of an id that a file's name had better not have are %XX. A job that is tried again has its last attempt's. Raises for the call's own arguments and for a batch policy that is not valid.
     """
-    return list(iter_many(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine))
+    return list(iter_many(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine, record=record))
 
 
 async def iter_many_async(
@@ -351,6 +443,7 @@ async def iter_many_async(
     *,
     text: bool = False,
     engine: Optional[Engine] = None,
+    record: Union[Record, Target, None] = None,
 ) -> AsyncIterator[Result[Any]]:
     """iter_many for asyncio: `async for result in iter_many_async(...)`."""
     base = as_policy(policy)
@@ -360,12 +453,16 @@ async def iter_many_async(
     if engine is None:
         engine = await loop.run_in_executor(None, default_engine)
     await loop.run_in_executor(None, engine.warm, base.to_json())
+    recorder = None if record is None else _Recorder(engine, width, record, retries, text)
     queue: "asyncio.Queue[Union[Tuple[_Task, Result[Any]], BaseException, None]]" = asyncio.Queue(width)
 
     async def worker(engine: Engine) -> None:
         try:
             for task in source:
-                await queue.put((task, await _attempt(engine, task, retries, text)))
+                if recorder is not None:
+                    await queue.put(await loop.run_in_executor(recorder.pool, recorder.run, task))
+                else:
+                    await queue.put((task, await _attempt(engine, task, retries, text)))
             await queue.put(None)
         except Exception as error:          # the jobs' own iterator failed: the reader raises it
             await queue.put(error)
@@ -383,12 +480,14 @@ async def iter_many_async(
                 raise item
             else:
                 bar.step(item[1])
-                for result in order.put(*item):
+                for result in order.put(item[0].index, item[1]):
                     yield result
     finally:
         for one in workers:
             one.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
+        if recorder is not None:
+            await loop.run_in_executor(None, recorder.close)
         bar.close()
 
 
@@ -417,6 +516,7 @@ async def run_many_async(
     *,
     text: bool = False,
     engine: Optional[Engine] = None,
+    record: Union[Record, Target, None] = None,
 ) -> List[Result[Any]]:
     """run_many for asyncio."""
-    return [result async for result in iter_many_async(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine)]
+    return [result async for result in iter_many_async(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine, record=record)]

@@ -7,12 +7,14 @@ calls the caller back. A sandbox' Handle has its Recording, which knows, after t
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import fcntl
 import json
 import os
 import stat
 import threading
+import urllib.parse
 import warnings
 from typing import Any, Callable, Dict, Optional, Sequence, Union
 
@@ -63,6 +65,22 @@ class Record:
     def of(cls, record: Union["Record", Target, None]) -> Optional["Record"]:
         """One from whatever `record=` takes."""
         return record if record is None or isinstance(record, Record) else cls(record)
+
+    def check_batch(self) -> None:
+        """Can each job of a batch have a trajectory of its own?"""
+        if isinstance(self.to, int) or (isinstance(self.to, (str, os.PathLike)) and "{id}" not in os.fspath(self.to)):
+            raise InvalidArgument(f"record: the jobs of a batch need a file each: put {{id}} into the path, not {self.to!r}", stage="arguments")
+
+    def of_job(self, id: Union[str, int], again: bool) -> "Record":
+        """The one of a job; `again`: another attempt, whose file takes the place of the last one's."""
+        if not isinstance(self.to, (str, os.PathLike)):
+            return self
+        name = urllib.parse.quote(str(id), safe="")
+        record = copy.copy(self)
+        record.to = os.fspath(self.to).replace("{id}", "%2E" + name[1:] if name.startswith(".") else name)
+        record._force = self._force or again
+        record._lock, record._used = threading.Lock(), False
+        return record
 
     def _path(self, name: str) -> str:
         path = os.fspath(self.to)  # type: ignore[arg-type]

@@ -4,12 +4,19 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Literal, Optional, Sequence, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Sequence, TypeVar, Union, overload
 
-from ._base import PolicyLike, as_policy, one_input
+from ._base import PolicyLike, RecordLike, as_policy, has_work, one_input
+from ._engine import Engine
 from ._request import Argv, Data, Environment, Files, Request, as_argv, code_argv
 from ._result import Result
 from ._session import Session
+
+if TYPE_CHECKING:
+    from ._clones import WorkSandbox
+    from ._template import TemplateSandbox
+
+_Value = TypeVar("_Value")
 
 __all__ = ["PolicyLike", "Sandbox", "as_policy"]
 
@@ -27,8 +34,33 @@ class Sandbox(Session):
     record: where its trajectory goes, a path, a descriptor, a function or a Record, which see; a run's, too, which is then a session of
     one command. Forks are recorded likewise.
 
+    With a work_fn it is a WorkSandbox, whose `fork` runs that function in clones of an interpreter in which init_fn has run. With a template, the name of one that `rollbox template
+    create` made on a shared engine, it is a TemplateSandbox, which begins where that is.
+
     Cheap to make, usable from any number of threads at once, picklable (without a session or an engine of its own).
     """
+
+    @overload
+    def __new__(cls, policy: PolicyLike = ..., *, engine: Optional[Engine] = ..., name: Optional[str] = ..., detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ...,
+                max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "Sandbox": ...
+
+    @overload
+    def __new__(cls, policy: PolicyLike = ..., *, work_fn: Callable[..., _Value], init_fn: Optional[Callable[[], Any]] = ..., python: str = ..., engine: Optional[Engine] = ..., name: Optional[str] = ...,
+                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "WorkSandbox[_Value]": ...
+
+    @overload
+    def __new__(cls, policy: None = ..., *, template: str, engine: Engine, record: RecordLike = ...) -> "TemplateSandbox": ...
+
+    def __new__(cls, policy: PolicyLike = None, **options: Any) -> Any:
+        if cls is Sandbox and has_work(options):
+            from ._clones import WorkSandbox
+
+            return super().__new__(WorkSandbox)
+        if cls is Sandbox and options.get("template") is not None:
+            from ._template import TemplateSandbox
+
+            return super().__new__(TemplateSandbox)
+        return super().__new__(cls)
 
     def __enter__(self) -> "Sandbox":
         self._enter()

@@ -241,6 +241,10 @@ class Session(Base, SessionFiles):
         """Its name on the engine."""
         return self._session().name
 
+    def _kin(self: _Made, record: RecordLike) -> _Made:
+        """What a fork is."""
+        return type(self)(self._policy, engine=self._engine, record=record)
+
     # Commands
 
     def _shell_name(self) -> str:
@@ -402,7 +406,7 @@ class Session(Base, SessionFiles):
             raise InvalidArgument(f"n must be a positive number of sandboxes, not {n!r}", stage="arguments")
         forks = []
         for handle in self._session().fork(snapshot_id(snapshot), n, _state(processes, same_seed)):
-            fork = type(self)(self._policy, engine=self._engine, record=kept)
+            fork = self._kin(kept)
             fork._handle = handle
             fork._shell, fork._first = self._shell, self._first
             forks.append(fork)

@@ -83,6 +83,13 @@ class _Wake:
 class _Live:
     """One shell process and its pipes."""
 
+    stdin: int
+    status: int
+    out: int
+    err: int
+    run: LooseRun
+    wake: _Wake
+
     def __init__(self, id: str) -> None:
         self.id = id
         self.unsent = b""

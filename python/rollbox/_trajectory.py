@@ -57,6 +57,7 @@ class Action:
     content: Optional[Content] = None
     snapshot: Optional[str] = None
     count: Optional[int] = None
+    processes: Optional[str] = None
     data: Any = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -81,12 +82,22 @@ class Observation:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a command used."""
+    """What a command used. `read_bytes`, `written_bytes`: passed by read, write and their like (files, pipes, sockets), by the command and the children that it has waited for; None where that is not known."""
 
     wall_ms: float
     cpu_ms: float
     peak_memory_bytes: int
     processes_peak: int
+    read_bytes: Optional[int] = None
+    written_bytes: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Where the chance of a command came from, under a policy with random_seed: the sandbox' `seed`, and which of its streams the command began with, from 0; None if it never began."""
+
+    seed: int
+    stream: Optional[int]
 
 
 @dataclass(frozen=True)
@@ -113,6 +124,7 @@ class Step:
     children: Sequence[Child]
     message: Optional[str]
     digest: str
+    chance: Optional[Chance] = None
 
 
 @dataclass(frozen=True)
@@ -235,7 +247,7 @@ def _action(row: Mapping[str, Any]) -> Action:
         env=tuple(_text(name) for name in env), env_values={name: _text(value) for name, value in env.items()} if isinstance(env, dict) else None,
         stdin=_content(row.get("stdin")), files=files, timeout=timeout / 1000 if timeout is not None else None,
         path=_text(row["path"]) if row.get("path") is not None else None, content=_content(row.get("content")), snapshot=row.get("snapshot"),
-        count=row.get("count"), data=row.get("data"), fields=row)
+        count=row.get("count"), processes=row.get("processes"), data=row.get("data"), fields=row)
 
 
 def _observation(row: Mapping[str, Any]) -> Observation:
@@ -246,15 +258,15 @@ def _observation(row: Mapping[str, Any]) -> Observation:
 
 
 def _step(row: Mapping[str, Any], sandbox: str) -> Step:
-    used = row.get("resources")
+    used, chance = row.get("resources"), row.get("chance")
     if type(row["step"]) is not int or type(row["begun_at"]) is not int or not isinstance(row["digest"], str) or not isinstance(row["action"], dict):
         raise ValueError("a step's numbers, digest and action are none")
     return Step(
         sandbox=sandbox, number=row["step"], begun_at=row["begun_at"], time=row.get("time_ns", 0) / 1e9, action=_action(row["action"]),
         observation=_observation(row["observation"]),
-        resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"]) if used else None,
+        resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"], used.get("read_bytes"), used.get("written_bytes")) if used else None,
         children=tuple(Child(child["id"], child["name"], child.get("random_seed")) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
-        digest=row["digest"])
+        digest=row["digest"], chance=Chance(chance["seed"], chance.get("stream")) if chance else None)
 
 
 def _header(row: Mapping[str, Any]) -> Header:
@@ -271,7 +283,7 @@ _COLUMNS: Tuple[Tuple[str, str], ...] = (
     ("sandbox", "string"), ("step", "int64"), ("begun_at", "int64"), ("time", "float64"), ("kind", "string"), ("argv", "list"), ("cwd", "string"), ("path", "string"), ("snapshot", "string"),
     ("timeout", "float64"), ("stdin", "binary"), ("outcome", "string"), ("exit_code", "int64"), ("signal", "int64"), ("error", "string"), ("stdout", "binary"), ("stdout_bytes", "int64"),
     ("stdout_sha256", "string"), ("stderr", "binary"), ("stderr_bytes", "int64"), ("stderr_sha256", "string"), ("wall_ms", "float64"), ("cpu_ms", "float64"), ("peak_memory_bytes", "int64"),
-    ("processes_peak", "int64"), ("children", "list"), ("digest", "string"))
+    ("processes_peak", "int64"), ("read_bytes", "int64"), ("written_bytes", "int64"), ("children", "list"), ("digest", "string"))
 
 
 def _row(step: Step) -> Dict[str, Any]:
@@ -286,6 +298,7 @@ def _row(step: Step) -> Dict[str, Any]:
         "stderr_bytes": seen.stderr.size if seen.stderr else None, "stderr_sha256": seen.stderr.sha256 if seen.stderr else None,
         "wall_ms": used.wall_ms if used else None, "cpu_ms": used.cpu_ms if used else None,
         "peak_memory_bytes": used.peak_memory_bytes if used else None, "processes_peak": used.processes_peak if used else None,
+        "read_bytes": used.read_bytes if used else None, "written_bytes": used.written_bytes if used else None,
         "children": [child.id for child in step.children], "digest": step.digest}
 
 

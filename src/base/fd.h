@@ -9,7 +9,7 @@
 
 #include "base/buf.h"
 
-#define FD_MESSAGE_MAX_FDS 253          /* the kernel takes no more (SCM_MAX_FD) */
+#define FD_MESSAGE_MAX_FDS 200          /* the pipes of a sandbox that is restored; the kernel takes 253 (SCM_MAX_FD) */
 
 /* Descriptors under way are counted by user, all his processes' together: what others have sent and nobody has received yet can leave no room (ETOOMANYREFS). Nothing tells when there is some again. */
 #define FDS_AGAIN_MS 5

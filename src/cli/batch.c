@@ -30,6 +30,7 @@
 #include "cli/policy.h"
 #include "cli/private.h"
 #include "cli/progress.h"
+#include "cli/recorded.h"
 #include "cli/results.h"
 #include "cli/signals.h"
 
@@ -65,6 +66,7 @@ struct batch {
     int signal_fd;
     size_t n_running, n_retry, n_order, order_bytes;
     struct list retry, ended, order;
+    uint64_t n_torn;                    /* trajectories that are not whole */
 };
 
 static void run_ended(struct rollbox_run *run, void *userdata) {
@@ -148,7 +150,7 @@ static void launch(struct batch *batch, struct job *job) {
     job->attempts++;
     int r = plan_of(batch, job, &plan, &error);
     if (r >= 0)
-        r = rollbox_start(batch->engine, plan, &job->options, &job->run, &error);
+        r = options_has(batch->options, OPTION_RECORD) ? recorded_start(batch->options, batch->engine, plan, job, &error) : rollbox_start(batch->engine, plan, &job->options, &job->run, &error);
     if (r >= 0) {
         batch->n_running++;
         return;
@@ -254,6 +256,18 @@ static bool start_jobs(struct batch *batch) {
     return false;
 }
 
+/* Before the row, which says that all of the job is done. Of a lost engine the job is another attempt's. */
+static void end_record(struct batch *batch, struct job *job, const struct rollbox_result *result) {
+    if (!job->sandbox)
+        return;
+    if (!result || result->error.code == ROLLBOX_ERR_ENGINE_LOST) {
+        (void)rollbox_sandbox_close(TAKE_PTR(job->sandbox), NULL);
+        return;
+    }
+    progress_clear(&batch->progress);
+    batch->n_torn += recorded_end(batch->options, job) != 0;
+}
+
 /* Takes the results of the runs that have ended. */
 static void take_ended(struct batch *batch) {
     list_for_each(node, &batch->ended) {
@@ -264,6 +278,7 @@ static void take_ended(struct batch *batch) {
         list_remove(&job->of_batch);
         batch->n_running--;
         int r = rollbox_wait(job->run, 0, &result);
+        end_record(batch, job, r < 0 ? NULL : result);
         if (r < 0) {
             error = (struct rollbox_error){ .code = ROLLBOX_ERR_INTERNAL, .error_number = -r, .stage = "result", .message = "a run that ended has no result" };
             job->run = rollbox_run_free(job->run);
@@ -426,7 +441,9 @@ static int prepare(struct batch *batch, int *ret_jobs_fd) {
     batch->retries = retries ? retries->count : DEFAULT_RETRIES;
     if (batch->jobs == 0 || batch->jobs > MAX_JOBS)
         return cli_fail(batch->options, "--jobs %" PRIu64 ": must be from 1 to %d", batch->jobs, MAX_JOBS);
-    int status = open_jobs(batch, ret_jobs_fd);
+    int status = recorded_check(batch->options);
+    if (!status)
+        status = open_jobs(batch, ret_jobs_fd);
     if (!status)
         status = cli_policy_make(batch->options, options_text(batch->options, OPTION_POLICY), &batch->policy, NULL);
     if (status)
@@ -487,7 +504,7 @@ int cmd_batch(const struct options *options) {
         else if (caught)
             status = 128 + caught;
         else
-            status = batch.progress.outcomes[ROLLBOX_OUTCOME_ERROR] ? 1 : 0;
+            status = batch.progress.outcomes[ROLLBOX_OUTCOME_ERROR] || batch.n_torn ? 1 : 0;
     }
     rollbox_engine_close(batch.engine);
     results_close(&batch.results);

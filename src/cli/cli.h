@@ -39,6 +39,7 @@ int cmd_image(const struct options *options);
 int cmd_record(const struct options *options);
 int cmd_replay(const struct options *options);
 int cmd_verify(const struct options *options);
+int cmd_template(const struct options *options);
 int cmd_store(const struct options *options);
 int cmd_engine_start(const struct options *options);
 int cmd_engine_status(const struct options *options);

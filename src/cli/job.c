@@ -229,6 +229,8 @@ struct job *job_free(struct job *job) {
     list_remove(&job->of_batch);
     list_remove(&job->of_order);
     rollbox_run_free(job->run);
+    if (job->sandbox)
+        (void)rollbox_sandbox_close(job->sandbox, NULL);
     json_decref(job->root);
     for (size_t i = 0; job->env && job->env[i]; i++)
         free(job->env[i]);

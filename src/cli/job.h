@@ -28,6 +28,7 @@ struct job {
     unsigned attempts;
     int64_t not_before_ns;              /* waiting for a retry: when */
     struct rollbox_run *run;
+    struct rollbox_sandbox *sandbox;    /* that it runs in, if it is recorded */
     char *row;                          /* the result row, newline included, once there is one */
     size_t row_length;
 };

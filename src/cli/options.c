@@ -12,22 +12,23 @@
 #include "base/cleanup.h"
 #include "cli/cli.h"
 
-#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY)
+#define POLICY_COMMANDS (COMMAND_RUN | COMMAND_BATCH | COMMAND_POLICY_PLAN | COMMAND_CREATE | COMMAND_RECORD | COMMAND_VERIFY | COMMAND_TEMPLATE_CREATE)
 #define RECORD_COMMANDS (COMMAND_RECORD | COMMAND_REPLAY | COMMAND_VERIFY)
-#define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | KEPT_COMMANDS)
+#define RULE_COMMANDS (COMMAND_RECORD | COMMAND_VERIFY | COMMAND_BATCH | KEPT_COMMANDS)
 /* What makes sandboxes that live, which can be recorded. */
 #define KEPT_COMMANDS (COMMAND_CREATE | COMMAND_FORK | COMMAND_RESTORE)
 #define EVERY_COMMAND UINT64_MAX
+#define TEMPLATE_COMMANDS (COMMAND_TEMPLATE_CREATE | COMMAND_TEMPLATE_LS | COMMAND_TEMPLATE_RM)
 #define SESSION_COMMANDS                                                                                                                       \
     (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | COMMAND_HIBERNATE | COMMAND_WAKE | \
-     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP)
+     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS)
 #define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
 #define STORE_COMMANDS                                                                                                                            \
     (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
 #define JSON_COMMANDS                                                                                                                              \
     (COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK | COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_SNAPSHOT | \
-     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | STORE_COMMANDS | RECORD_COMMANDS)
+     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | COMMAND_TEMPLATE_LS | STORE_COMMANDS | RECORD_COMMANDS)
 
 /* In the order of the help. */
 const struct option option_table[] = {
@@ -35,6 +36,7 @@ const struct option option_table[] = {
     { OPTION_RECORD_OUTPUT, 'o', "output", "FILE", OPTION_FILE, COMMAND_RECORD | COMMAND_REPLAY, NULL, "where the trajectory goes (required): a file that is new or empty, or a pipe" },
     { OPTION_RECORD_INPUT, 'i', "interactive", NULL, OPTION_FLAG, COMMAND_RECORD, NULL, "read standard input to its end first, and give it to the command (default: it has none)" },
     { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, KEPT_COMMANDS, NULL, "record what is done with the sandbox, by whomever, as a trajectory; {name} is its name" },
+    { OPTION_RECORD, 0, "record", "FILE", OPTION_FILE, COMMAND_BATCH, NULL, "keep a trajectory of each job; {id} in FILE, which must be there, is the job's" },
     { OPTION_KEEP, 0, "keep", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "record so much of each stream and file, and a digest of the rest (default 256K, at most 16M)" },
     { OPTION_MAX_RECORD, 0, "max-record", "SIZE", OPTION_SIZE, RULE_COMMANDS, NULL, "end the trajectory when it would become larger (default 1G)" },
     { OPTION_REDACT, 0, "redact", "REGEX", OPTION_TEXT, RULE_COMMANDS, NULL, "record [redacted] for what this extended regular expression matches in a line" },
@@ -69,7 +71,7 @@ const struct option option_table[] = {
     { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL, "a snapshot (default: the state of now)" },
     { OPTION_DROP_PROCESSES, 0, "drop-processes", NULL, OPTION_FLAG, COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_DISCARD | COMMAND_HIBERNATE | COMMAND_WAKE, NULL, "files alone: what runs is no part of it" },
     { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL, "unified diffs of text files" },
-    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | KEPT_COMMANDS, NULL, "even if the file of the trajectory has something in it, which is lost" },
+    { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | COMMAND_BATCH | KEPT_COMMANDS, NULL, "even if the file of the trajectory has something in it, which is lost" },
     { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL, "even if the host's files were changed meanwhile" },
     { OPTION_STORE_NAME, 0, "name", "NAME", OPTION_TEXT, IMPORT_COMMANDS, NULL, "what it will be called in the store (required): A-Z a-z 0-9 . _ : @ / + -" },
     { OPTION_ARCHIVE_TAG, 0, "tag-of-archive", "TAG", OPTION_TEXT, COMMAND_IMAGE_IMPORT, NULL, "which image, if the archive has several" },
@@ -77,8 +79,10 @@ const struct option option_table[] = {
     { OPTION_MAX_BYTES, 0, "max-bytes", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse what unpacks to more bytes (default 64 GiB)" },
     { OPTION_MAX_DEPTH, 0, "max-depth", "N", OPTION_COUNT, IMPORT_COMMANDS, NULL, "refuse deeper trees (default 1000)" },
     { OPTION_MAX_RATIO, 0, "max-ratio", "N", OPTION_COUNT, COMMAND_IMAGE_IMPORT, NULL, "refuse layers that unpack to more than N times their size (default 500)" },
+    { OPTION_TEMPLATE, 0, "template", "NAME", OPTION_TEXT, COMMAND_RUN, NULL, "run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy" },
+    { OPTION_PYTHON, 0, "python", "CODE", OPTION_TEXT, COMMAND_TEMPLATE_CREATE, NULL, "what its interpreter does first; runs find what that leaves (default: nothing)" },
     { OPTION_JSON, 0, "json", NULL, OPTION_FLAG, JSON_COMMANDS, NULL, "print the result as one JSON object" },
-    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH | COMMAND_CREATE | RECORD_COMMANDS, NULL, "a policy file (JSON); the options below add to it. A replay is under it, not the record's" },
+    { OPTION_POLICY, 0, "policy", "FILE", OPTION_FILE, COMMAND_RUN | COMMAND_BATCH | COMMAND_CREATE | COMMAND_TEMPLATE_CREATE | RECORD_COMMANDS, NULL, "a policy file (JSON); the options below add to it. A replay is under it, not the record's" },
     { OPTION_READABLE, 0, "readable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_readable", "let the sandbox read PATH of the host" },
     { OPTION_WRITABLE, 0, "writable", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_writable", "a private copy-on-write view of PATH; the host never changes" },
     { OPTION_SHARED, 0, "shared", "PATH", OPTION_PATH, POLICY_COMMANDS, "fs_shared", "write through to PATH of the host" },
@@ -102,7 +106,7 @@ const struct option option_table[] = {
     { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, POLICY_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
     { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, POLICY_COMMANDS, "time_mode", "how the clock goes on from there (default offset)" },
     { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, POLICY_COMMANDS, "serial", "one thread of the sandbox runs at a time, in a repeating order" },
-    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, (POLICY_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY, NULL, "use the shared engine on this socket instead of a private one" },
+    { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, (POLICY_COMMANDS & ~COMMAND_CREATE & ~COMMAND_TEMPLATE_CREATE) | COMMAND_REPLAY, NULL, "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS, NULL, "the shared engine's socket (default: see rollbox engine start --help)" },
     { OPTION_HELP, 'h', "help", NULL, OPTION_FLAG, EVERY_COMMAND, NULL, "print this help" },
 };
@@ -130,7 +134,7 @@ const struct command command_table[] = {
       COMMAND_VERIFY, 1, -1, cmd_verify, 2 },
     { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",
       "A job is one JSON object a line: id, argv (or code + language), stdin, files {path: text}, cwd, env, timeout_s, policy.\n"
-      "Exit status: 0 every job has a result; 1 some row is an error; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
+      "Exit status: 0 every job has a result; 1 some row is an error, or a trajectory is not whole; 130 interrupted (run it again to go on); 125 rollbox's own error.\n",
       COMMAND_BATCH, 1, 1, cmd_batch, 0 },
     { "doctor", "", "tell what this kernel and user can isolate, and how to mend what is missing",
       "Exit status: 0 if namespace isolation works, else 1.\n", COMMAND_DOCTOR, 0, 0, cmd_doctor, 0 },
@@ -187,6 +191,12 @@ const struct command command_table[] = {
     { "store fsck", "", "read every layer anew, and mark those that are damaged",
       "A marked layer is refused by name. Importing its image again mends it. Exit status: 1 if something is damaged.\n", COMMAND_STORE_FSCK, 0, 0, cmd_store, 0 },
     { "store df", "", "tell how much the store holds and what of it is unused", NULL, COMMAND_STORE_DF, 0, 0, cmd_store, 0 },
+    { "template create", "NAME", "keep a Python that has done something, to run programs in forks of it",
+      "It lives on the shared engine until it is removed or the engine ends, and is the sandbox template.NAME there. What cannot be captured is refused by name.\n"
+      "Example: rollbox template create --python 'import json, sqlite3' base && rollbox run --template base -- python3 -c 'print(json.dumps(1))'\n",
+      COMMAND_TEMPLATE_CREATE, 1, 1, cmd_template, 0 },
+    { "template ls", "", "list the templates", NULL, COMMAND_TEMPLATE_LS, 0, 0, cmd_template, 0 },
+    { "template rm", "NAME...", "remove templates; runs under way go on", NULL, COMMAND_TEMPLATE_RM, 1, -1, cmd_template, 0 },
     { "engine start", "", "run a shared engine, in the foreground",
       "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else /run/rollbox.sock (root) or /run/user/UID/rollbox.sock:\n"
       "every command that needs a shared engine looks there.\n",

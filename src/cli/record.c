@@ -31,7 +31,7 @@
 
 /* ---- the trajectory ----------------------------------------------------------------------------------------------- */
 
-static int open_for_record(const struct options *options, const char *path, int *ret_fd, struct rollbox_error *error) {
+int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_error *error) {
     /* Without waiting for somebody to read a pipe. */
     auto_close int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
     struct stat st;
@@ -43,7 +43,7 @@ static int open_for_record(const struct options *options, const char *path, int 
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EBUSY, "arguments", "%.600s: another sandbox is recorded to it", path);
     if (fstat(fd, &st) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot look at it: %s", path, strerror(errno));
-    if (S_ISREG(st.st_mode) && st.st_size && !options_has(options, OPTION_OVERWRITE))
+    if (S_ISREG(st.st_mode) && st.st_size && !force)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "%.600s: there is something in it already; remove it, or use --force", path);
     if (S_ISREG(st.st_mode) && st.st_size && ftruncate(fd, 0) < 0)
         return error_set(error, ROLLBOX_ERR_IO, errno, "arguments", "%.600s: cannot empty it: %s", path, strerror(errno));
@@ -54,7 +54,7 @@ static int open_for_record(const struct options *options, const char *path, int 
 int record_open(const struct options *options, const char *path, int *ret_fd) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
 
-    return open_for_record(options, path, ret_fd, &error) < 0 ? cli_fail_error(options, &error) : 0;
+    return record_open_file(path, options_has(options, OPTION_OVERWRITE), ret_fd, &error) < 0 ? cli_fail_error(options, &error) : 0;
 }
 
 static const char **texts_of(const struct options *options, enum option_id id) {
@@ -126,7 +126,7 @@ int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, 
         return 0;
     if (!path)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
-    int r = open_for_record(options, path, &fd, error);
+    int r = record_open_file(path, options_has(options, OPTION_OVERWRITE), &fd, error);
     return r < 0 ? r : record_start(options, sandbox, fd, error);
 }
 

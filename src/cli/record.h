@@ -9,7 +9,10 @@
 
 #include "cli/options.h"
 
-/* Opens it for a new trajectory: a file that is new or empty (or, with --force, loses what it has), a pipe that somebody reads. 0 and the caller's descriptor; or an exit status after a line. */
+/* Opens it for a new trajectory: a file that is new or empty (or, with force, loses what it has), a pipe that somebody reads. 0 and the caller's descriptor; or negative with *error filled. */
+int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_error *error);
+
+/* The same as --force says; or an exit status after a line. */
 int record_open(const struct options *options, const char *path, int *ret_fd);
 
 /* Records the sandbox as --record says, if it does: in that file, "{name}" replaced by the sandbox' name. 0; or negative with *error filled. */

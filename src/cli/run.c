@@ -15,6 +15,7 @@
 #include "cli/policy.h"
 #include "cli/private.h"
 #include "cli/pump.h"
+#include "cli/template.h"
 
 /* Moves the streams until the run has ended and nothing is left in its pipes. */
 static void move(struct pump *pump, struct rollbox_run *run) {
@@ -108,6 +109,8 @@ int cmd_run(const struct options *options) {
     struct rollbox_error error = { 0 };
     struct cli_policy policy;
 
+    if (options_has(options, OPTION_TEMPLATE))
+        return template_run(options);
     private_start(options);
     int status = cli_policy_given(options, &policy);
     if (status)

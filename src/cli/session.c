@@ -17,8 +17,15 @@
 #include "cli/record.h"
 #include "cli/signals.h"
 
+/* rollbox run, whose engine is a private one otherwise, calls it --engine. */
+static const char *given_socket(const struct options *options) {
+    const char *given = options_text(options, OPTION_SOCKET);
+
+    return given ? given : options_text(options, OPTION_ENGINE);
+}
+
 char *session_socket(const struct options *options) {
-    const char *given = options_text(options, OPTION_SOCKET), *variable = getenv("ROLLBOX_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+    const char *given = given_socket(options), *variable = getenv("ROLLBOX_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
     auto_buf struct buf path = BUF_INIT;
 
     if (given)
@@ -47,7 +54,7 @@ int session_connect(const struct options *options, struct rollbox_engine **ret_e
     if (error.code != ROLLBOX_ERR_ENGINE_LOST || (error.error_number != ENOENT && error.error_number != ECONNREFUSED))
         return cli_fail_error(options, &error);
     /* The hint names the socket only where it is not the one that engine start finds by itself. */
-    const char *given = options_text(options, OPTION_SOCKET);
+    const char *given = given_socket(options);
     return cli_fail(options, "no engine serves %s; start one with: rollbox engine start --background%s%s, or name another socket by --socket or ROLLBOX_SOCKET", path,
                     given ? " --socket " : "", given ? given : "");
 }

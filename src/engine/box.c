@@ -251,6 +251,8 @@ void box_created(struct box *box, pid_t pid, int take_pidfd) {
         box_kill(box);
     else if (box->interpreter)
         interpreter_box_created(box->interpreter);
+    else if (box->session)
+        session_box_created(box->session);
 }
 
 void box_failed(struct box *box, const struct guest_record *record) {

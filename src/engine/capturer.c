@@ -61,6 +61,7 @@ _Noreturn void capturer_run(pid_t init, const uint64_t *externals, size_t n_exte
         if (r < 0)
             error_set(&verdict.error, ROLLBOX_ERR_INTERNAL, -r, "snapshot", "the image cannot be read: %s", strerror(-r));
     }
+    close(image);               /* it is for others to read now, and for nobody to write to */
     if (send(socket, &verdict, sizeof verdict, MSG_NOSIGNAL) == sizeof verdict && r == 0) {
         ssize_t n;
 

@@ -196,8 +196,9 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
         fail(capturing, &verdict.error);
         return;
     }
-    if (fcntl(capturing->live->image, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0) {
-        error_set(&error, ROLLBOX_ERR_INTERNAL, errno, "snapshot", "the image cannot be sealed: %s", strerror(errno));
+    int r = live_seal_image(&capturing->live->image);
+    if (r < 0) {
+        error_set(&error, ROLLBOX_ERR_INTERNAL, -r, "snapshot", "the image cannot be sealed: %s", strerror(-r));
         fail(capturing, &error);
         return;
     }
@@ -248,7 +249,9 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         r = -ENOMEM;
     for (size_t i = 0; r == 0 && i < live->n_pipes; i++)
         externals[i] = live->pipes[i].inode;
-    if (r == 0 && ((live->image = memfd_create("rollbox-image", MFD_CLOEXEC | MFD_ALLOW_SEALING)) < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0))
+    if (r == 0)
+        r = MIN(live->image = live_new_image(session->program), 0);
+    if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     if (r == 0) {
         int fds[] = { live->image, pair[1] };

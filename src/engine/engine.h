@@ -47,6 +47,9 @@ struct engine {
     struct list clients, programs, boxes, runs, queue, sessions, streams, sinks;
     struct list holders;        /* struct live.node: those that have one, the longest unused first */
     unsigned n_holders;
+    int pool;                   /* live.c: for images; -EBADF: none yet */
+    bool pool_asked;
+    uint32_t pool_id;           /* whose it is; 0: the caller's own */
     struct list sessions_by[1024];      /* the same, found by a hash of the name */
     uint64_t next_session, next_name, next_exec;
     unsigned n_sessions, n_sinks;
@@ -264,6 +267,8 @@ struct run {
     enum rollbox_outcome outcome;
     int status;                 /* wait status */
     uint64_t wall_ns, cpu_ns, peak_memory;
+    uint64_t read_bytes, written_bytes;     /* UINT64_MAX: not known */
+    uint64_t stream;            /* likewise: of chance, as GUEST_STARTED tells it */
     uint32_t processes_peak;
     struct rollbox_error error;
 };

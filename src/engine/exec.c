@@ -322,8 +322,10 @@ void exec_answer(struct session *session, const struct guest_record *record, int
             run_answer(run, record);
         return;
     }
-    if (record->kind == GUEST_STARTED)
+    if (record->kind == GUEST_STARTED) {
         run->main_pid = (pid_t)record->value;
+        run->stream = record->wall_ns;
+    }
     if (record->kind == GUEST_STARTED && run->has_terminal) {
         int r = n_fds ? take_terminal(run, TAKE_FD(fds[0])) : -EPROTO;
         if (r < 0)

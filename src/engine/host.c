@@ -60,7 +60,7 @@ const struct plan_host *host_plan(const struct host *host) {
 /* The path with all links resolved by the kernel itself. 0 or -ENOMEM; what is wrong with the path is in *found. `mere_name`: it need not be readable. */
 static int look_up(const char *path, bool mere_name, struct plan_host_path *found) {
     struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS };
-    char real[4096];
+    char link[64], real[4096];
     const char *resolved = path;
     struct stat st;
 
@@ -81,9 +81,8 @@ static int look_up(const char *path, bool mere_name, struct plan_host_path *foun
         found->error = fd < 0 ? -fd : errno;
         return 0;
     }
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     if (!resolved) {
-        char link[64];
-        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         ssize_t n = readlink(link, real, sizeof real - 1);
         if (n < 0 || n == sizeof real - 1) {
             found->error = n < 0 ? errno : ENAMETOOLONG;
@@ -99,7 +98,7 @@ static int look_up(const char *path, bool mere_name, struct plan_host_path *foun
     mode_t wanted = S_ISDIR(st.st_mode) ? S_IROTH | S_IWOTH | S_IXOTH : S_IROTH | S_IWOTH;
     found->others_write = (st.st_mode & wanted) == wanted;
     /* Merely naming a file takes no right to it; a sandbox can have no more than its owner. */
-    if (!mere_name && faccessat(fd, "", S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK, AT_EACCESS | AT_EMPTY_PATH) < 0 && errno == EACCES)
+    if (!mere_name && faccessat(AT_FDCWD, link, S_ISDIR(st.st_mode) ? R_OK | X_OK : R_OK, AT_EACCESS) < 0 && errno == EACCES)
         found->error = errno;
     return 0;
 }

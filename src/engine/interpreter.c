@@ -11,7 +11,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <interpreter_source.h>
-#include <jansson.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,7 +24,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "snapshot/capture.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
@@ -63,7 +62,6 @@ struct interpreter {
     bool again;
     char problem[256];          /* why there is none, or was none in a sandbox */
 };
-
 
 static void begin(struct interpreter *interpreter);
 static void let_go(struct program *twin);
@@ -237,16 +235,12 @@ static void on_said(struct loop_source *source, uint32_t events) {
         }
         return;
     }
-    const char *last = interpreter->said.length ? interpreter->said.data : "";
-    int length = (int)interpreter->said.length;
-    while (length && last[length - 1] == '\n')
-        length--;
-    for (int i = length; i > 0; i--)
-        if (last[i - 1] == '\n') {
-            last += i;
-            length -= i;
-            break;
-        }
+    const char *text_end = interpreter->said.data ? interpreter->said.data + interpreter->said.length : NULL, *line = interpreter->said.data ? interpreter->said.data : "";
+    while (text_end > line && text_end[-1] == '\n')
+        text_end--;
+    const char *before = text_end > line ? memrchr(line, '\n', (size_t)(text_end - line)) : NULL;
+    const char *last = before ? before + 1 : line;
+    int length = text_end > last ? (int)(text_end - last) : 0;
     fail(interpreter, false, "it ended at its start%s%.*s", length ? ": " : "", MIN(length, 200), last);
 }
 
@@ -415,7 +409,7 @@ static void interpreter_new(struct program *base) {
 }
 
 struct program *interpreter_program(struct program *base) {
-    if (!is_eligible(base))
+    if (!base->interpreter && !is_eligible(base))
         return base;
     if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) && !base->engine->stopping && make_room(base->engine))
         interpreter_new(base);
@@ -480,12 +474,6 @@ int interpreter_code(const struct buf *request) {
     return buf_failed(&words) ? -ENOMEM : fd_memory_file("rollbox-code", words.data, words.length);
 }
 
-static void recapture(struct interpreter *interpreter, const struct guest_record *record) {
-    interpreter->tries = 0;
-    interpreter->anew_in_a_row = 0;
-    fail(interpreter, true, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
-}
-
 void interpreter_started(struct program *program, const struct guest_record *record) {
     struct interpreter *interpreter = program->serves;
 
@@ -495,9 +483,12 @@ void interpreter_started(struct program *program, const struct guest_record *rec
         return;
     }
     interpreter->n_anew++;
-    if (interpreter->state == INTERPRETER_READY && ++interpreter->anew_in_a_row == MAX_ANEW)
-        recapture(interpreter, record);
     snprintf(interpreter->problem, sizeof interpreter->problem, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
+    if (interpreter->state == INTERPRETER_READY && ++interpreter->anew_in_a_row == MAX_ANEW) {
+        interpreter->tries = 0;
+        interpreter->anew_in_a_row = 0;
+        fail(interpreter, true, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
+    }
 }
 
 void interpreter_status(const struct engine *engine, struct buf *to) {
@@ -516,9 +507,7 @@ void interpreter_status(const struct engine *engine, struct buf *to) {
         if (interpreter->problem[0])
             problem = interpreter->problem;
     }
-    json_t *text = json_string_nocheck(problem);
-    char *quoted = text ? json_dumps(text, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
-    json_decref(text);
-    buf_printf(to, "\"interpreters\": {\"ready\": %u, \"restored\": %llu, \"anew\": %llu, \"problem\": %s}", ready, (unsigned long long)restored, (unsigned long long)anew, quoted ? quoted : "\"\"");
-    free(quoted);
+    buf_printf(to, "\"interpreters\": {\"ready\": %u, \"restored\": %llu, \"anew\": %llu, \"problem\": ", ready, (unsigned long long)restored, (unsigned long long)anew);
+    text_json(to, problem, strlen(problem));
+    buf_add_text(to, "}");
 }

@@ -86,6 +86,12 @@ static void on_message(struct loop_source *source, uint32_t events) {
         } else if (launcher->program->serves)
             interpreter_loaded(launcher->program->serves, record.error);
         break;
+    case GUEST_POOLED:
+        if (!record.error && n_fds == 1 && engine->pool < 0) {
+            engine->pool = TAKE_FD(fds[0]);
+            engine->pool_id = launcher->id_base;
+        }
+        break;
     case GUEST_COPIED:
         copy_answer(launcher, &record, fds, n_fds);
         break;

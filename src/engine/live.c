@@ -8,8 +8,11 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -49,6 +52,61 @@ struct live *live_put(struct live *live) {
     free(live->pipes);
     free(live);
     return NULL;
+}
+
+/* ---- images ------------------------------------------------------------------------------------------------------------- */
+
+/* A launcher makes the place for them, which takes rights that the engine may not have; the first image does not wait for it. */
+static void ask_for_pool(struct engine *engine, struct program *program) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (engine->pool_asked || !program->launcher)
+        return;
+    wire_begin(&message, GUEST_POOL, 0);
+    engine->pool_asked = wire_send(program->launcher->socket, &message, NULL, 0) == 0;
+}
+
+/* It belongs to the launcher's range of ids, and what is in it must, too. */
+static int open_in_pool(const struct engine *engine) {
+    if (engine->pool < 0)
+        return -1;
+    if (engine->pool_id) {
+        setfsgid(engine->pool_id);
+        setfsuid(engine->pool_id);
+    }
+    int fd = openat(engine->pool, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (engine->pool_id) {
+        setfsuid(0);
+        setfsgid(0);
+    }
+    return fd;
+}
+
+int live_new_image(struct program *program) {
+    struct engine *engine = program->engine;
+    int fd = open_in_pool(engine);
+
+    ask_for_pool(engine, program);
+    if (fd < 0)
+        fd = memfd_create("rollbox-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Only memory files can be sealed; of another nobody has a descriptor that could be written to, once this one is exchanged. */
+int live_seal_image(int *fd) {
+    char path[32];
+
+    if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0)
+        return 0;
+    if (errno != EPERM && errno != EINVAL)
+        return -errno;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
+    int again = open(path, O_RDONLY | O_CLOEXEC);
+    if (again < 0)
+        return -errno;
+    close(*fd);
+    *fd = again;
+    return 0;
 }
 
 /* ---- holders ------------------------------------------------------------------------------------------------------------ */

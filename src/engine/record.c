@@ -161,6 +161,8 @@ void record_run_begun(struct run *run) {
         return;
     run->step = record->next_step++;
     run->begun_at = record->ended;
+    run->read_bytes = run->written_bytes = run->stream = UINT64_MAX;
+    ((struct wire_header *)(void *)run->request.data)->flags |= GUEST_EXEC_COUNTED;
     if (run->stdin_is_data)
         run->recorded_stdin = fcntl(run->stdio[0], F_DUPFD_CLOEXEC, 3);
 }
@@ -294,6 +296,13 @@ static void add_status(struct buf *to, const char *key, bool has, int status) {
         add_none(to, key);
 }
 
+static void add_known(struct buf *to, const char *key, uint64_t value) {
+    if (value == UINT64_MAX)
+        add_none(to, key);
+    else
+        add_value(to, key, RECORD_NUMBER, value);
+}
+
 void record_run_ended(struct run *run) {
     struct record *record = run->session ? run->session->record : NULL;
     auto_buf struct buf message = BUF_INIT;
@@ -323,7 +332,15 @@ void record_run_ended(struct run *run) {
     add_value(&message, "cpu_ms", RECORD_MILLISECONDS, run->cpu_ns);
     add_value(&message, "peak_memory_bytes", RECORD_NUMBER, run->peak_memory);
     add_value(&message, "processes_peak", RECORD_NUMBER, run->processes_peak);
+    add_known(&message, "read_bytes", run->read_bytes);
+    add_known(&message, "written_bytes", run->written_bytes);
     close_part(&message);
+    if (run->program->policy->have_seed) {
+        open_part(&message, "chance", RECORD_OBJECT);
+        add_value(&message, "seed", RECORD_NUMBER, run->session->seed);
+        add_known(&message, "stream", run->stream);
+        close_part(&message);
+    }
     end_step(record, &message, fds, n_fds, bytes);
     close_fd(&run->recorded_stdin);
 }

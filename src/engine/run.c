@@ -654,6 +654,8 @@ static void exited(struct run *run, const struct guest_record *record) {
     run->exited = true;
     run->wall_ns = record->wall_ns;
     run->cpu_ns = MAX(run->cpu_ns, record->cpu_ns);
+    run->read_bytes = record->read_bytes;
+    run->written_bytes = record->written_bytes;
     run->peak_memory = MAX(run->peak_memory, record->max_rss_bytes);
     run->status = (int)record->value;
     if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)

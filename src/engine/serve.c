@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,33 +139,25 @@ static char *program_in(const char *directory, const char *below, const char *na
     return asprintf(&path, "%s%s/%s", directory, below, name) < 0 ? NULL : path;
 }
 
-/* Of this program. NULL: not known. */
-static char *own_directory(void) {
-    char path[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-
-    if (n <= 0 || n == sizeof path - 1)
-        return NULL;
-    path[n] = '\0';
-    *strrchr(path, '/') = '\0';
-    return strdup(path);
-}
-
 /* As a variable of the environment says, or beside this program, or where an installation has it when this program is the CLI. If it is at none of these, whoever tries to start it says so. */
-static char *find_program(const char *variable, const char *own, const char *program) {
+static char *find_program(const char *variable, const char *program) {
     static const struct { bool beside; const char *below; } places[] = { { true, "" }, { true, "/../libexec/rollbox" }, { false, ROLLBOX_LIBEXECDIR } };
     const char *named = secure_getenv(variable);
 
     if (named)
         return strdup(named);
-    for (size_t i = 0; i < ARRAY_SIZE(places) && own; i++) {
-        char *path = program_in(places[i].beside ? own : "", places[i].below, program);
+    auto_free char *self = realpath("/proc/self/exe", NULL);
+    if (!self)
+        return NULL;
+    *strrchr(self, '/') = '\0';
+    for (size_t i = 0; i < ARRAY_SIZE(places); i++) {
+        char *path = program_in(places[i].beside ? self : "", places[i].below, program);
 
         if (!path || access(path, X_OK) == 0)
             return path;
         free(path);
     }
-    return own ? program_in(own, "", program) : NULL;
+    return program_in(self, "", program);
 }
 
 /* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. Returns how many. */
@@ -219,7 +210,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         list_init(&engine->sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
-    engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
+    engine->pool = engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
     unsigned open_files = raise_limits();
     /* Above the standard streams, one of which may be closed: what we open next must not be taken for it. */
@@ -228,14 +219,13 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
     while (engine->null_fd >= 0 && engine->null_fd <= STDERR_FILENO);
     if (engine->null_fd < 0)
         return serve_complain("/dev/null", strerror(errno));
-    auto_free char *own = own_directory();
-    engine->init_path = find_program("ROLLBOX_INIT", own, "rollbox-init");
+    engine->init_path = find_program("ROLLBOX_INIT", "rollbox-init");
+    engine->store_path = find_program("ROLLBOX_STORE_PROGRAM", "rollbox-store");
     if (!engine->init_path)
         return serve_complain("rollbox-init", "cannot be found beside the engine");
     /* It has much to do before the first plan. */
     features_identity(&engine->features);
     launcher_prestart(engine);
-    engine->store_path = find_program("ROLLBOX_STORE_PROGRAM", own, "rollbox-store");
     features_quick(&engine->features);
     if (engine->features.mask_problem[0])
         return serve_complain("ROLLBOX_KFEAT", engine->features.mask_problem);

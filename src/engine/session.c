@@ -21,6 +21,7 @@
 #include "engine/session.h"
 
 #define WATCH_NS 50000000ll
+#define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
 
@@ -270,7 +271,7 @@ void session_thaw_soon(struct session *session) {
 static bool stands_for_work(const struct session *session) {
     const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
 
-    return work && (work->waits_for_frozen || work->waits_for_release || work->waits_for_init || work->waits_for_copy || work->capturing || work->holds);
+    return work && (work->waits_for_frozen || work->waits_to_capture || work->waits_for_init || work->waits_for_copy || work->capturing || work->holds);
 }
 
 int session_resume(struct session *session) {
@@ -295,8 +296,8 @@ static void on_idle(struct loop_timer *timer) {
     struct session *session = container_of(timer, struct session, idle_timer);
     int64_t left = left_of(session, session->idle_ms);
 
-    if (left > 0)
-        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + left, on_idle);
+    if (left > 0 || session->releasing)
+        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + MAX(left, RELEASE_NS), on_idle);
     else if (session->state == SESSION_LIVE && session_freeze(session, 0) == 0)
         session->state = SESSION_PAUSED;
 }
@@ -362,7 +363,7 @@ void session_give_up_box(struct session *session) {
     if (!box)
         return;
     session->box = NULL;
-    session->thaw_due = false;
+    session->thaw_due = session->restored_early = false;
     session->n_strays = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
@@ -395,10 +396,23 @@ static void restored(struct session *session, const struct guest_record *record)
         not_restored(session, &error);
         return;
     }
+    if (session->box->pid <= 0) {
+        session->restored_early = true; /* the launcher's word of the box is on its way */
+        return;
+    }
     session->state = SESSION_LIVE;
     live_restored(session);
     state_session_ready(session, NULL);
     session_next(session);
+}
+
+void session_box_created(struct session *session) {
+    struct guest_record record = { .kind = GUEST_RESTORED };
+
+    if (!session->restored_early)
+        return;
+    session->restored_early = false;
+    restored(session, &record);
 }
 
 void session_box_ready(struct session *session) {
@@ -483,12 +497,10 @@ void session_answer(struct session *session, const struct guest_record *record, 
         return;                 /* it may be gone */
     case GUEST_SIGNALLED:
         exec_signalled(session, record->serial);
-        if (state_answer(session, record))
-            return;
+        state_answer(session, record);
         break;
     case GUEST_FROZEN:
-        if (state_answer(session, record))
-            return;
+        state_answer(session, record);
         break;
     case GUEST_FILES_SERVED:
         break;                  /* the agent's own socket says the rest */
@@ -697,6 +709,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->digests = ask->digests;
     work->same_seed = ask->same_seed;
     work->drops = ask->drops;
+    work->follows_commands = !list_empty(&session->waiting);
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;
     work->path = ask->path ? strdup(ask->path) : NULL;

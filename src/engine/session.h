@@ -112,6 +112,7 @@ struct session {
     bool dirty;                 /* files may have changed since `at` */
     bool stepping;              /* in session_next, which frees it in the end if it is closed meanwhile */
     bool pumping;               /* in exec_pump, or it is to wait */
+    bool restored_early;        /* init has told before the launcher did */
     bool was_thawed;            /* to be captured, and is paused */
     bool kill_due, thaw_due;    /* init could not be told yet: of some command; of its files' copy */
     uint64_t oom_kills;         /* of its box' group, as of the last look */
@@ -168,13 +169,14 @@ struct work {
     uint64_t serial;
     enum protocol_verb verb;
     uint64_t frozen;            /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init has done all before it */
-    bool started, waits_for_frozen, waits_for_release, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands;
+    bool started, waits_for_frozen, waits_to_freeze, waits_to_capture, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
     bool waits_for_death;       /* HIBERNATE: it is in the store, and its box is dying */
     bool holds;                 /* HIBERNATE: what stands still for it is not let go until it is in the store */
     struct sleep *sleep;        /* HIBERNATE: that it is becoming */
     struct waking *waking;      /* WAKE: how far it is */
     struct wire_message *deferred;      /* WAKE: a request that is answered once it is awake */
     bool drops;                 /* processes="drop" */
+    bool follows_commands;      /* that were on their way to init when it was asked for */
     struct capturing *capturing;        /* while the processes stand still for it */
     struct live *live;          /* what came of that; a reference */
     struct node *from, *to;     /* references */
@@ -184,7 +186,7 @@ struct work {
     bool textual, force, digests;
     int fd;                     /* of EXPORT */
     struct session **made;      /* FORK */
-    unsigned n_made, n_ready;
+    unsigned n_made, n_asked, n_ready;
     struct errand *errand;
     uint64_t step, begun_at;    /* record.c */
     char asked[32], recorded_name[SESSION_NAME_MAX + 1];
@@ -200,6 +202,7 @@ void session_request(struct client *client, struct wire_message *message);      
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds); /* takes what it wants of fds (-EBADF) */
 void session_box_dead(struct session *session, struct box *box);
 void session_box_failed(struct session *session, const struct guest_record *record);
+void session_box_created(struct session *session);
 void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session);
 bool session_met_limit(struct session *session);        /* of memory, since this was asked last */
@@ -286,6 +289,8 @@ struct capturing *capturing_free(struct capturing *capturing); /* whatever it is
 
 /* live.c: processes that go on in another box. */
 struct live *live_new(struct engine *engine);    /* empty; NULL: out of memory */
+int live_new_image(struct program *program);            /* a file for one, empty; or -errno */
+int live_seal_image(int *fd);                            /* nobody writes to it any more, nor did anybody keep a way to: 0 or -errno; the descriptor is another after it */
 struct live *live_get(struct live *live);
 struct live *live_put(struct live *live);
 int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error);
@@ -317,7 +322,7 @@ struct disk_mark *state_mark(struct box *box);  /* to tell later whether anythin
 struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
 void state_released(struct session *session);   /* who held its processes is gone */
 void state_commands_sent(struct session *session);       /* none waits any more */
-bool state_answer(struct session *session, const struct guest_record *record);   /* FROZEN, SIGNALLED: true if it was a work's; the session may be gone then */
+void state_answer(struct session *session, const struct guest_record *record);   /* FROZEN, SIGNALLED */
 void state_captured(struct work *work, struct live *take_live, const struct rollbox_error *error);        /* NULL: it failed, and they go on */
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);

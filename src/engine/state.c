@@ -259,6 +259,11 @@ static void told(struct work *work, int r, bool *waits) {
 }
 
 static void freeze(struct work *work) {
+    /* A signal that stops may be lost on one that is being let go. */
+    if (work->session->releasing) {
+        work->waits_to_freeze = true;
+        return;
+    }
     work->frozen = ++work->session->engine->next_exec;
     told(work, session_freeze(work->session, work->frozen), &work->waits_for_frozen);
 }
@@ -275,7 +280,7 @@ static void capture(struct work *work) {
         return;
     }
     if (session->releasing) {
-        work->waits_for_release = true;
+        work->waits_to_capture = true;
         return;
     }
     work->frozen = ++session->engine->next_exec;
@@ -295,9 +300,12 @@ void state_released(struct session *session) {
     if (session->was_thawed && session->state == SESSION_PAUSED)
         (void)session_freeze(session, 0);
     session->was_thawed = false;
-    if (work && work->waits_for_release) {
-        work->waits_for_release = false;
+    if (work && work->waits_to_capture) {
+        work->waits_to_capture = false;
         capture(work);
+    } else if (work && work->waits_to_freeze) {
+        work->waits_to_freeze = false;
+        freeze(work);
     }
 }
 
@@ -442,7 +450,7 @@ void state_captured(struct work *work, struct live *take_live, const struct roll
         copy_files(work);
 }
 
-bool state_answer(struct session *session, const struct guest_record *record) {
+void state_answer(struct session *session, const struct guest_record *record) {
     struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
     struct buf nothing = BUF_INIT;
 
@@ -452,10 +460,10 @@ bool state_answer(struct session *session, const struct guest_record *record) {
         work->waits_for_init = false;
         if (capturing_start(work, &error) < 0)
             not_captured(work, &error);
-        return true;
+        return;
     }
     if (!work || !work->waits_for_frozen || work->frozen != record->serial)
-        return false;           /* of an idle pause, or a signal */
+        return;                 /* of an idle pause, or a signal */
     work->waits_for_frozen = false;
     if (work->verb != VERB_PAUSE) {
         frozen(work, record);
@@ -465,7 +473,6 @@ bool state_answer(struct session *session, const struct guest_record *record) {
         session->state = SESSION_PAUSED;
         work_done(work, &nothing);
     }
-    return true;
 }
 
 /* A socket that an agent in the sandbox serves from now on. */
@@ -501,7 +508,8 @@ void state_take(struct work *work, void (*then)(struct work *work)) {
 
     work->then = then;
     /* What was started before is part of it. */
-    if (!work->drops && !list_empty(&session->waiting)) {
+    if (!work->drops && work->follows_commands && !list_empty(&session->waiting)) {
+        work->follows_commands = false;
         work->waits_for_commands = true;
         return;
     }
@@ -571,11 +579,37 @@ static void name_snapshot(struct work *work) {
     work_done(work, &json);
 }
 
+/* As many as the launcher's socket has room for; each that is ready has made some. Each may fail, and take all of them along. */
+static void ask_for_boxes(struct work *work) {
+    struct rollbox_error error;
+
+    while (work->n_asked < work->n_made) {
+        struct session *next = work->made[work->n_asked++];
+        bool is_last = work->n_asked == work->n_made;
+        int r = session_need_box(next, &error);
+
+        if ((r == -EAGAIN || r == -ETOOMANYREFS) && work->n_asked - 1 > work->n_ready) {
+            work->n_asked--;
+            work->waits_for_room = true;
+            return;
+        }
+        if (r < 0)
+            work_fail(work, &error);
+        if (r < 0 || is_last)
+            return;             /* it may be over */
+    }
+}
+
 static void made_one(struct work *work) {
     struct buf json = BUF_INIT;
 
-    if (++work->n_ready < work->count)
+    if (++work->n_ready < work->count) {
+        if (!work->waits_for_room)
+            return;
+        work->waits_for_room = false;
+        ask_for_boxes(work);
         return;
+    }
     buf_add_text(&json, "{\"sandboxes\": [");
     for (unsigned i = 0; i < work->n_made; i++) {
         buf_printf(&json, "%s\"%s\"", i ? ", " : "", work->made[i]->name);
@@ -678,13 +712,7 @@ static void make_forks(struct work *work) {
         work->made[work->n_made++] = made;
         made->fork = work;
     }
-    /* From here on each may fail and take all of them along. */
-    struct session **made = work->made;
-    for (unsigned i = 0, n = work->count; i < n; i++)
-        if (session_need_box(made[i], &error) < 0) {
-            work_fail(work, &error);
-            return;
-        }
+    ask_for_boxes(work);
 }
 
 static void reset(struct work *work) {
@@ -828,13 +856,13 @@ void state_box_lost(struct session *session) {
         state_session_ready(session, &error);
         return;                 /* it goes with the fork */
     }
-    if (work && (work->waits_for_release || work->waits_for_init || work->capturing)) {
-        work->waits_for_release = work->waits_for_init = false;
+    if (work && (work->waits_to_capture || work->waits_for_init || work->capturing)) {
+        work->waits_to_capture = work->waits_for_init = false;
         fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside; its files are kept, its processes are gone");
         return;
     }
-    if (work && (work->waits_for_box || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
-        work->waits_for_box = work->waits_for_frozen = false;
+    if (work && (work->waits_for_box || work->waits_to_freeze || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
+        work->waits_for_box = work->waits_to_freeze = work->waits_for_frozen = false;
         state_start(work);      /* on what was kept of its files */
     } else if (work && (work->verb == VERB_CREATE || work->waits_for_frozen))
         fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");

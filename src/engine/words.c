@@ -100,6 +100,10 @@ void words_of_restoring(const struct guest_record *record, struct rollbox_error 
 void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error) {
     int e = record->error;
 
+    if (record->kind == GUEST_IMAGE_LOADED && e == EOPNOTSUPP) {
+        error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "restore", "this rollbox-init cannot hold processes: it is not linked with musl, or not for x86-64; processes=\"drop\" (--drop-processes) forks and resets files alone");
+        return;
+    }
     if (record->kind == GUEST_IMAGE_LOADED) {
         error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "restore", "the processes of the snapshot cannot be held in memory: %s", strerror(e));
         return;

@@ -259,6 +259,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
     if (restore_is_tree() && (r = restore_keep_pids(proc_sys)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
+    box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC);    /* without it that is not known */
     r = enter_user_namespace(plan, box->outer_id, proc_self, proc_sys);
     close(proc_self);
     close(proc_sys);

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "guest/determinism.h"
 #include "guest/files.h"
 #include "guest/restore.h"
 #include "guest/virtual.h"
@@ -32,6 +34,7 @@ struct command {
     int64_t started_ns;
     pid_t pid;
     bool final;
+    bool counted;
     bool restored;
     struct restore_failure failure;     /* why it is not, if it was to be */
 };
@@ -66,10 +69,55 @@ static uint64_t ns_of(struct timeval t) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_usec * 1000;
 }
 
-static void report_exit(const struct box *box, const struct command *command, int status, const struct rusage *usage) {
+/* Bytes that were read and written. */
+struct moved {
+    uint64_t read, written;
+};
+
+static const struct moved unknown = { UINT64_MAX, UINT64_MAX };
+
+/* By init and all that it has waited for, which the kernel adds to what it says of init. The number of bytes that finding it out has read, or -1. */
+static ssize_t moved_so_far(const struct box *box, struct moved *ret_moved) {
+    char text[256], *end;
+    ssize_t n = box->io < 0 ? -1 : sys_call4(__NR_pread64, box->io, text, sizeof text - 1, 0);
+
+    text[n < 0 ? 0 : n] = '\0';
+    if (strncmp(text, "rchar: ", 7))
+        return -1;
+    ret_moved->read = strtoul(text + 7, &end, 10);
+    if (strncmp(end, "\nwchar: ", 8))
+        return -1;
+    ret_moved->written = strtoul(end + 8, NULL, 10);
+    return n;
+}
+
+/* As wait4 for any child. Of a command of which that is to be told: what it has moved, by the difference that waiting for it makes. */
+static pid_t wait_next(const struct box *box, int *ret_status, struct rusage *ret_usage, struct moved *ret_moved) {
+    siginfo_t info = { .si_pid = 0 };
+    struct moved before, after;
+    bool asked = false, is_counted = false;
+    ssize_t n = -1;
+
+    for (size_t i = 0; i < n_commands; i++)
+        asked |= commands[i].counted;
+    if (asked)
+        (void)sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
+    for (size_t i = 0; i < n_commands && info.si_pid; i++)
+        is_counted |= commands[i].counted && commands[i].pid == info.si_pid;
+    if (is_counted)
+        n = moved_so_far(box, &before);
+    pid_t pid = sys_wait4(is_counted ? info.si_pid : -1, ret_status, WNOHANG | WUNTRACED | __WALL, ret_usage);
+    *ret_moved = unknown;
+    if (n >= 0 && moved_so_far(box, &after) >= 0)
+        *ret_moved = (struct moved){ after.read - before.read - (uint64_t)n, after.written - before.written };
+    return pid;
+}
+
+static void report_exit(const struct box *box, const struct command *command, int status, const struct rusage *usage, const struct moved *moved) {
     struct guest_record record = {
         .kind = GUEST_EXITED, .serial = command->serial, .value = (uint64_t)status, .wall_ns = (uint64_t)(init_now_ns() - command->started_ns),
         .cpu_ns = ns_of(usage->ru_utime) + ns_of(usage->ru_stime), .max_rss_bytes = (uint64_t)usage->ru_maxrss * 1024,
+        .read_bytes = moved->read, .written_bytes = moved->written,
     };
 
     record_send(box->socket, &record, NULL, 0);
@@ -83,7 +131,7 @@ static void end_all(void) {
         ;
 }
 
-static void ended(const struct box *box, pid_t pid, int status, const struct rusage *usage) {
+static void ended(const struct box *box, pid_t pid, int status, const struct rusage *usage, const struct moved *moved) {
     for (size_t i = 0; i < n_agents; i++)
         if (agents[i] == pid) {
             agents[i] = agents[--n_agents];
@@ -101,7 +149,7 @@ static void ended(const struct box *box, pid_t pid, int status, const struct rus
             getrusage(RUSAGE_CHILDREN, &all);
             usage = &all;
         }
-        report_exit(box, &command, status, usage);
+        report_exit(box, &command, status, usage, moved);
         if (command.final)
             init_leave(box, 0);
         return;
@@ -119,11 +167,12 @@ static void let_go(pid_t pid, int status) {
 }
 
 bool command_reap(const struct box *box) {
+    struct moved moved;
     struct rusage usage;
     int status;
 
     for (unsigned n = 0; n < MAX_REAPED; n++) {
-        pid_t pid = sys_wait4(-1, &status, WNOHANG | WUNTRACED | __WALL, &usage);
+        pid_t pid = wait_next(box, &status, &usage, &moved);
 
         if (pid <= 0)
             return false;
@@ -132,7 +181,7 @@ bool command_reap(const struct box *box) {
         else if (WIFSTOPPED(status))
             continue;
         else
-            ended(box, pid, status, &usage);
+            ended(box, pid, status, &usage, &moved);
     }
     return true;
 }
@@ -297,7 +346,7 @@ static pid_t start(const struct box *box, struct wire_message *message, struct c
 }
 
 void command_start(const struct box *box, struct wire_message *message) {
-    struct command command = { .serial = message->header.serial, .final = message->header.flags & GUEST_EXEC_FINAL };
+    struct command command = { .serial = message->header.serial, .final = message->header.flags & GUEST_EXEC_FINAL, .counted = message->header.flags & GUEST_EXEC_COUNTED };
     struct guest_fault fault = { .stage = GUEST_STAGE_REQUEST };
     int master = -1, r;
 
@@ -309,6 +358,7 @@ void command_start(const struct box *box, struct wire_message *message) {
     if (r > 0) {
         struct guest_record record = {
             .kind = GUEST_STARTED, .serial = command.serial, .value = (uint64_t)r, .operation = command.restored, .stage = command.failure.step, .error = command.failure.error,
+            .wall_ns = determinism_wanted(box->plan) ? determinism_last_stream() : 0,
         };
 
         command.pid = r;

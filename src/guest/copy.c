@@ -628,23 +628,9 @@ static int copy_tree(struct walk *w, int from, bool fresh) {
 
 static int new_tmpfs(uint64_t bytes, uint64_t entries) {
     char size[24], inodes[24];
-    int mount = -EBADF, fs = sys_fsopen("tmpfs", FSOPEN_CLOEXEC), r = fs;
+    struct guest_tmpfs options = { .size = link_name(size, bytes), .entries = link_name(inodes, entries), .mode = "0755" };
 
-    link_name(size, bytes);
-    link_name(inodes, entries);
-    if (r >= 0)
-        r = sys_fsconfig(fs, FSCONFIG_SET_STRING, "size", size, 0);
-    if (r >= 0)
-        r = sys_fsconfig(fs, FSCONFIG_SET_STRING, "nr_inodes", inodes, 0);
-    if (r >= 0)
-        r = sys_fsconfig(fs, FSCONFIG_SET_STRING, "mode", "0755", 0);
-    if (r >= 0)
-        r = sys_fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
-    if (r >= 0)
-        r = mount = sys_fsmount(fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-    if (fs >= 0)
-        close(fs);
-    return r < 0 ? r : mount;
+    return guest_new_tmpfs(&options);
 }
 
 /* New files are the guest's from the start: one call less for each. */

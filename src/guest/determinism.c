@@ -491,6 +491,10 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
 
 /* ---- commands ------------------------------------------------------------------------------------------------------- */
 
+uint64_t determinism_last_stream(void) {
+    return n_commands_begun - 1;
+}
+
 int determinism_begin(const struct plan *plan, struct determinism_start *start) {
     start->ends[0] = start->ends[1] = -1;
     if (n_listeners == DETERMINISM_MAX_LISTENERS)

@@ -29,6 +29,8 @@ static inline bool determinism_wanted(const struct plan *plan) {
 
 /* In init, before the child is made; 0 or -errno. */
 int determinism_begin(const struct plan *plan, struct determinism_start *start);
+/* The number of the stream that the last one began with, from 0. */
+uint64_t determinism_last_stream(void);
 /* In the child, as long as it has its descriptors; from here on it may do nothing but what leads to execve. 0 or -errno. */
 int determinism_enter(const struct plan *plan, const struct determinism_start *start);
 /* In init, once the child has executed, with its pid, or ended, with 0: takes the listener over. */

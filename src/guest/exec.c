@@ -83,7 +83,7 @@ static int set_streams(const int *fds, size_t n) {
 
     /* First out of the way: one of them may be where another belongs. */
     for (size_t i = 0; i < n; i++) {
-        high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, FD_MESSAGE_MAX_FDS);
+        high[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, (int)n);
         if (high[i] < 0)
             return -errno;
     }

@@ -36,6 +36,7 @@ enum guest_request {
     GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED */
     GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
     GUEST_HOLD,                 /* to the launcher; fds: a socket, an image; a copy of it, with that image, serves the socket as a launcher does: IMAGE_LOADED is its first answer */
+    GUEST_POOL,                 /* to the launcher; answer POOLED */
     GUEST_RESTORE,              /* to init, first, in a sandbox with the image of a tree: {GUEST_TARGET GUEST_PROCESS}*, commands from now on; fds: the image's externals, in order; answer RESTORED */
     GUEST_TOUCHES,              /* to the launcher, after IMAGE; fd: what the process is going to touch (struct image_touch), which each has ready from then on; no answer */
 };
@@ -53,6 +54,7 @@ enum guest_create_flag {
 
 enum guest_exec_flag {
     GUEST_EXEC_FINAL = 1 << 8,  /* the sandbox ends with this command */
+    GUEST_EXEC_COUNTED = 1 << 10,       /* EXITED is to say what it has read and written */
     GUEST_EXEC_RESTORED = 1 << 9,       /* the restored process is to be it, if there is one: with a fourth descriptor, its 3. Else the request is carried out without that */
 };
 
@@ -91,7 +93,7 @@ enum guest_record_kind {
     GUEST_CREATE_FAILED,        /* launcher */
     GUEST_BOX_READY,            /* init; fds as flagged in `value`: a new network namespace (1), the private tmpfs (2) */
     GUEST_FAILED,               /* launcher or init: set-up failed; it ends */
-    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process. With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage` and `error` say at which step of restore.c that failed, if it did */
+    GUEST_STARTED,              /* init: the command is running; `value`: the pid, inside, of its main process; `wall_ns`: with random_seed, which of init's streams of chance is its, from 0. With EXEC_RESTORED: `operation` 1 if it is the restored one; else `stage` and `error` say at which step of restore.c that failed, if it did */
     GUEST_EXEC_FAILED,          /* init: it never ran */
     GUEST_EXITED,               /* init: wait status in `value`, usage in the rest */
     GUEST_SIGNALLED,            /* init: `error` is 0 or an errno (ESRCH: no such command runs); `value`: how many processes */
@@ -99,6 +101,7 @@ enum guest_record_kind {
     GUEST_FILES_SERVED,         /* init: `error` */
     GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
     GUEST_IMAGE_LOADED,         /* launcher: `error` */
+    GUEST_POOLED,               /* launcher: `error`; else fd: a file system in memory, with large pages, for images: those of memory files take the kernel many times as long to make */
     GUEST_RESTORED,             /* init: all go on; or `error`, at `stage` (enum restore_step), of process `operation` (its pid inside; 0: none), and it ends */
 };
 
@@ -122,6 +125,7 @@ struct guest_record {
     uint64_t wall_ns;
     uint64_t cpu_ns;            /* of the command and all that it and init have waited for */
     uint64_t max_rss_bytes;     /* of the largest of those */
+    uint64_t read_bytes, written_bytes;     /* EXEC_COUNTED: by read, write and their like, the command's and those that it has waited for; UINT64_MAX: not known */
 };
 
 #endif

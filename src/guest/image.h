@@ -66,7 +66,7 @@ struct image_area {
     uint32_t is_written;        /* FILE: shared, and may be written to: opened so. It is not compared with what it was */
     uint32_t forgets;           /* enum image_forgets: what is in it must never be seen twice (states of random generators), so nothing of it is saved */
     uint32_t flags;             /* IMAGE_NO_DUMP... */
-    uint64_t inode, size;       /* FILE: what must be found at the path */
+    uint64_t inode, size;       /* FILE: all but the inode must be found at the path */
     int64_t mtime_s, mtime_ns;
     struct image_range runs;    /* its pages */
 };
@@ -95,12 +95,19 @@ enum image_file_kind {
     IMAGE_FILE_PIPE,            /* an end of pipe `value` */
     IMAGE_FILE_MEMORY,          /* a memory file, a deleted file or shared memory: its pages are `runs`, its length `length` */
     IMAGE_FILE_EVENT,           /* eventfd: its count is `value` */
-    IMAGE_FILE_EPOLL,           /* its entries are `targets` */
+    IMAGE_FILE_EPOLL,           /* its entries are `targets`, by the numbers of the process with pid `value` */
     IMAGE_FILE_TIMER,           /* timerfd: clock `value`; `timer` */
     IMAGE_FILE_SIGNAL,          /* signalfd: its mask is `value` */
-    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed; unless `is_alone` */
+    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`; or one of the internet's, which is alone: not connected to anybody */
     IMAGE_FILE_PIDFD,           /* of process `value`, its pid inside */
 };
+
+#define IMAGE_REUSE_ADDRESS 1u
+#define IMAGE_REUSE_PORT 2u
+#define IMAGE_KEEP_ALIVE 4u
+#define IMAGE_BROADCAST 8u
+#define IMAGE_V6_ONLY 16u
+#define IMAGE_NO_DELAY 32u
 
 /* An open file description: several descriptors, of several processes, may have it. */
 struct image_file {
@@ -122,8 +129,11 @@ struct image_file {
     uint32_t is_shut;           /* bits: 1: for reading, 2: for writing */
     uint32_t backlog;           /* it listens; 0: it does not */
     uint32_t passes_credentials;
-    uint64_t name, name_length; /* a struct sockaddr_un that it is bound to */
-    uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8 */
+    uint32_t domain, protocol;
+    uint32_t options;           /* IMAGE_REUSE_ADDRESS... */
+    uint32_t unused;
+    uint64_t name, name_length; /* a sockaddr that it is bound to */
+    uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8; of a FIFO, also PATH: bytes */
     uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */
 };
 

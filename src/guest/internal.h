@@ -45,6 +45,7 @@ struct box {
     int root;                   /* and that */
     int ruleset;                /* Landlock; -1 */
     int home;                   /* isolation process: the directory of its private files; -1 */
+    int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */
     uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */
     const char *uuid;
 };
@@ -56,6 +57,13 @@ int ops_run(const struct plan *plan, struct box *box, struct plan_array which, i
 int copy_attributes(int from, int to, const struct stat *st);
 /* A new tmpfs that holds what these layers (roots, bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. The caller is a process for this alone. */
 int copy_layers(const int *layers, size_t n, uint32_t id, uint64_t bytes, uint64_t entries, uint64_t *ret_bytes, uint64_t *ret_entries);
+
+/* tmpfs.c: a new one, as a detached mount; texts are as mount options have them, NULL: the kernel's own. Or -errno. */
+struct guest_tmpfs {
+    const char *size, *entries, *huge, *mode;
+    unsigned attributes;        /* MOUNT_ATTR_*, besides NOSUID and NODEV */
+};
+int guest_new_tmpfs(const struct guest_tmpfs *options);
 
 /* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
 int idmap_for_owner(int host, uid_t uid, gid_t gid);

@@ -269,7 +269,7 @@ static bool find_layers(const struct wire_message *message, size_t *ret_first, s
 }
 
 _Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
-    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .ruleset = -1, .home = -1 };
+    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .ruleset = -1, .home = -1, .io = -1 };
     struct guest_fault fault = { 0 };
     size_t first_layer, n_layers;
 
@@ -378,6 +378,15 @@ static void load_image(const struct wire_message *message) {
         _exit(1);               /* what it has of the image is in nobody's way then */
 }
 
+static void make_pool(const struct wire_message *message) {
+    int pool = guest_new_tmpfs(&(struct guest_tmpfs){ .size = "80%", .huge = "always", .mode = "0700", .attributes = MOUNT_ATTR_NOEXEC });
+    struct guest_record record = { .kind = GUEST_POOLED, .serial = message->header.serial, .error = pool < 0 ? -pool : 0 };
+
+    record_send(GUEST_LAUNCHER_SOCKET, &record, &pool, pool >= 0);
+    if (pool >= 0)
+        close(pool);
+}
+
 static void serve(const struct plan *plan);
 
 /* A copy of this launcher, the engine's child as it is, with everything that it has but its socket and the network namespace that it made ahead of need. */
@@ -422,6 +431,8 @@ static void serve(const struct plan *plan) {
             copy(plan, &message);
         else if (message.header.type == GUEST_IMAGE)
             load_image(&message);
+        else if (message.header.type == GUEST_POOL)
+            make_pool(&message);
         else if (message.header.type == GUEST_HOLD)
             hold(plan, &message);
         else if (message.header.type == GUEST_TOUCHES && message.n_fds == 1)

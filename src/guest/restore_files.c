@@ -2,6 +2,8 @@
 /* The open files of an image, each made once, in init: it has the guest's ids, root, Landlock domain and filter, so what it opens by a guest's paths the guest could open. */
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -34,13 +36,15 @@ static int fail(int fd, int r) {
 static int open_path(const struct image_file *file) {
     struct stat st;
     /* A FIFO has another end, if only for a moment. */
-    int other = S_ISFIFO(file->mode) ? open(restored_text(file->path), O_RDWR | O_NONBLOCK | O_CLOEXEC) : -1;
+    int other = S_ISFIFO(file->mode) ? open(restored_text(file->path), O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC) : -1;
     int fd = open(restored_text(file->path), (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), r = fd < 0 ? -errno : 0;
 
+    if (r == 0 && other >= 0 && file->data_length && write(other, restored.base + file->data, file->data_length) != (ssize_t)file->data_length)
+        r = -EIO;
     if (other >= 0)
         close(other);
     if (r < 0)
-        return r;
+        return fd < 0 ? r : fail(fd, r);
     if (fstat(fd, &st) < 0)
         return fail(fd, -errno);
     if ((st.st_mode & S_IFMT) != (file->mode & S_IFMT))
@@ -70,18 +74,25 @@ static int fill(int fd, const struct image_file *file) {
     return 0;
 }
 
+static int open_nameless(void) {
+    int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+
+    return fd < 0 ? -errno : fd;
+}
+
+/* Where the memory of a sandbox is not counted by a cgroup, its filter knows no memory files: such are files of the private ones, which are counted. */
 static int make_memory(const struct image_file *file) {
-    int fd = file->is_nameless ? open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+    int fd = file->is_nameless ? open_nameless() : (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3 /* MFD_CLOEXEC, MFD_ALLOW_SEALING */);
 
     if (fd < 0)
-        fd = (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3 /* MFD_CLOEXEC, MFD_ALLOW_SEALING */);
+        fd = file->is_nameless ? (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3) : open_nameless();
     if (fd < 0)
         return fd;
     int r = fill(fd, file);
     if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
         r = -errno;
     if (r == 0 && file->seals)
-        r = fcntl(fd, ADD_SEALS, (int)file->seals) < 0 ? -errno : 0;
+        r = fcntl(fd, ADD_SEALS, (int)file->seals) < 0 && errno != EINVAL ? -errno : 0;
     if (r == 0)
         r = set_flags(fd, file->flags);
     return r < 0 ? fail(fd, r) : fd;
@@ -119,23 +130,31 @@ static int make_pipe(uint64_t number, int *fds) {
     return r;
 }
 
+/* One that has expired, and that nobody has read, goes on when somebody does: it expires again, at once, and has the ticks that it had. */
 static int make_timer(const struct image_file *file) {
+    uint64_t time[4] = { file->timer[0], file->timer[1], file->timer[2], file->timer[3] };
     int fd = (int)sys_call2(__NR_timerfd_create, file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC);
     long r = fd;
 
-    if (fd >= 0 && (file->timer[2] || file->timer[3]))
-        r = sys_call4(__NR_timerfd_settime, fd, 0, file->timer, NULL);
+    if ((time[0] || time[1]) && !time[2] && !time[3])
+        time[3] = 1;
+    if (fd >= 0 && (time[2] || time[3]))
+        r = sys_call4(__NR_timerfd_settime, fd, 0, time, NULL);
     if (r >= 0 && file->ticks)
         r = ioctl(fd, (int)SET_TICKS, &file->ticks) < 0 ? -errno : 0;
     return r < 0 ? fd < 0 ? fd : fail(fd, (int)r) : fd;
 }
 
-/* ---- Unix sockets ------------------------------------------------------------------------------------------------------- */
+/* ---- sockets ------------------------------------------------------------------------------------------------------------ */
 
-static int set_option(int fd, int name, uint64_t value) {
+static int set_option_of(int fd, int level, int name, uint64_t value) {
     int number = (int)value;
 
-    return (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, name, &number, sizeof number);
+    return (int)sys_call5(__NR_setsockopt, fd, level, name, &number, sizeof number);
+}
+
+static int set_option(int fd, int name, uint64_t value) {
+    return set_option_of(fd, SOL_SOCKET, name, value);
 }
 
 /* The kernel doubles what it is told. */
@@ -146,19 +165,32 @@ static int set_options(int fd, const struct image_file *file) {
         r = set_option(fd, SO_RCVBUF, file->buffers[1] / 2);
     if (r == 0 && file->passes_credentials)
         r = set_option(fd, SO_PASSCRED, 1);
+    if (r == 0 && file->options & IMAGE_REUSE_ADDRESS)
+        r = set_option(fd, SO_REUSEADDR, 1);
+    if (r == 0 && file->options & IMAGE_REUSE_PORT)
+        r = set_option(fd, SO_REUSEPORT, 1);
+    if (r == 0 && file->options & IMAGE_KEEP_ALIVE)
+        r = set_option(fd, SO_KEEPALIVE, 1);
+    if (r == 0 && file->options & IMAGE_BROADCAST)
+        r = set_option(fd, SO_BROADCAST, 1);
+    if (r == 0 && file->options & IMAGE_V6_ONLY)
+        r = set_option_of(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (r == 0 && file->options & IMAGE_NO_DELAY)
+        r = set_option_of(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     return r;
 }
 
 /* A path is there as it was, for the files are; but what lies there belongs to nobody any more. */
 static int bind_to(int fd, const struct image_file *file) {
     const struct sockaddr_un *name = (const void *)(restored.base + file->name);
+    const struct sockaddr_in *internet = (const void *)name;   /* IPv6's begins the same way */
     char path[sizeof name->sun_path + 1] = "";
     struct stat st;
     long r;
 
-    if (file->name_length <= sizeof name->sun_family)
+    if (file->name_length <= sizeof name->sun_family || file->name_length > sizeof *name || (file->domain != AF_UNIX && !internet->sin_port))
         return 0;
-    if (name->sun_path[0])
+    if (file->domain == AF_UNIX && name->sun_path[0])
         memcpy(path, name->sun_path, file->name_length - sizeof name->sun_family);
     bool is_file = *path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode);
     if (is_file && unlinkat(AT_FDCWD, path, 0) < 0)
@@ -199,7 +231,7 @@ static int shut(int fd, const struct image_file *file) {
 }
 
 static int make_alone(const struct image_file *file) {
-    int fd = (int)sys_call3(__NR_socket, AF_UNIX, file->type | SOCK_CLOEXEC, 0);
+    int fd = (int)sys_call3(__NR_socket, file->domain, file->type | SOCK_CLOEXEC, file->protocol);
     int r = fd < 0 ? fd : set_options(fd, file);
 
     if (r == 0)
@@ -216,7 +248,7 @@ static int make_socket(const struct image_file *file, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file), *other = file->peer ? &files[file->peer - 1] : NULL;
     int ends[2], r;
 
-    if (file->is_alone)
+    if (file->is_alone || file->domain != AF_UNIX)
         return make_alone(file);
     if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone || other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
         return -EBADMSG;
@@ -299,11 +331,11 @@ int restore_fill_epoll(const struct image_process *process) {
         const struct image_file *file = &files[own[i].file];
         const struct image_target *targets = restored_table(targets, struct image_target) + file->targets.first;
 
-        for (uint32_t k = 0; file->kind == IMAGE_FILE_EPOLL && k < file->targets.n; k++) {
+        for (uint32_t k = 0; file->kind == IMAGE_FILE_EPOLL && file->value == process->pid && k < file->targets.n; k++) {
             struct epoll_event event = { .events = targets[k].events, .data.u64 = targets[k].data };
             long r = sys_call4(__NR_epoll_ctl, own[i].number, EPOLL_CTL_ADD, targets[k].fd, &event);
 
-            /* Another descriptor of the same, or of another process', has been here. */
+            /* Another descriptor of the same has been here. */
             if (r < 0 && r != -EEXIST)
                 return (int)r;
         }

@@ -119,6 +119,7 @@ static int place_memory(void) {
     return 0;
 }
 
+/* Not by its number: what was written in the sandbox is copied for a snapshot, times included. */
 static int open_same(const struct image_area *area) {
     struct stat st;
     int fd = open(restored_text(area->path), (area->is_written ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -126,7 +127,7 @@ static int open_same(const struct image_area *area) {
     if (fd < 0)
         return -errno;
     if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
-        (area->is_written || (st.st_ino == area->inode && (uint64_t)st.st_size == area->size && st.st_mtim.tv_sec == area->mtime_s && st.st_mtim.tv_nsec == area->mtime_ns)))
+        (area->is_written || ((uint64_t)st.st_size == area->size && st.st_mtim.tv_sec == area->mtime_s && st.st_mtim.tv_nsec == area->mtime_ns)))
         return fd;
     close(fd);
     return -ESTALE;
@@ -504,6 +505,7 @@ _Noreturn static void end(void) {
     sigset_t none;
 
     if (number) {
+        (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);       /* no core, of us, for whoever collects them */
         (void)setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
         (void)sys_call4(__NR_rt_sigaction, number, &by_default.handler, NULL, sizeof by_default.mask);
         sigemptyset(&none);
@@ -574,9 +576,15 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
 
 /* In its own session, if it led one, before it has children. */
 static int begin(uint32_t index) {
+    const uint64_t all = ~0ull;
+
     step = RESTORE_FORK;
     self = restored_process(index);
     to_init = restore_sockets[index];
+    /* Those, too, that a C library keeps for itself and leaves out of all: a guest's handler would be run in the middle of this. */
+    int r = (int)sys_call4(__NR_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
+    if (r < 0)
+        return r;
     if ((uint32_t)sys_getpid() != self->pid)
         return -EEXIST;
     if (self->session == self->pid && setsid() < 0)

@@ -34,20 +34,6 @@ static int change_plan(const struct plan *plan, uint64_t seed) {
     return (int)r;
 }
 
-static int new_tmpfs(void) {
-    int mount = -EBADF, fs = sys_fsopen("tmpfs", FSOPEN_CLOEXEC), r = fs;
-
-    if (r >= 0)
-        r = sys_fsconfig(fs, FSCONFIG_SET_STRING, "mode", "0755", 0);
-    if (r >= 0)
-        r = sys_fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
-    if (r >= 0)
-        r = mount = sys_fsmount(fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
-    if (fs >= 0)
-        close(fs);
-    return r < 0 ? r : mount;
-}
-
 static int write_bytes(int file, uint64_t seed) {
     uint8_t bytes[PAGE];
     int r = 0;
@@ -83,7 +69,7 @@ int seed_setup(const struct box *box) {
 
     if (r < 0)
         return r;
-    directory = new_tmpfs();
+    directory = guest_new_tmpfs(&(struct guest_tmpfs){ .mode = "0755", .attributes = MOUNT_ATTR_NOEXEC });
     if (directory < 0)
         return directory;
     file = openat(directory, "urandom", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);

@@ -43,7 +43,7 @@ struct seen {
     uint64_t arguments[6];
 };
 
-/* A thread's files; -1 in all of them: nobody's. */
+/* A thread's files, opened as they are needed, as some of a dead one's cannot be; 0: not open. */
 struct kept {
     pid_t thread;
     int files[KEPT_FILES];
@@ -66,9 +66,10 @@ struct round {
 };
 
 static void forget(struct kept *k) {
-    for (int i = 0; i < KEPT_FILES && k->thread; i++)
-        close(k->files[i]);
-    k->thread = 0;
+    for (int i = 0; i < KEPT_FILES; i++)
+        if (k->files[i])
+            close(k->files[i]);
+    *k = (struct kept){ 0 };
 }
 
 /* A text of a thread: its length, or -errno. A file that is kept may be that of one which has ended and has left its id to another. */
@@ -76,16 +77,14 @@ static ssize_t read_file(pid_t thread, enum kept_file which, char *text, size_t 
     struct kept *k = &kept[(size_t)thread % MAX_KEPT];
 
     for (int tries = 0; tries < 2; tries++) {
-        if (k->thread != thread) {
+        if (k->thread != thread)
             forget(k);
-            for (int i = 0; i < KEPT_FILES; i++)
-                if ((k->files[i] = determinism_open(thread, kept_names[i], O_RDONLY)) < 0) {
-                    int r = k->files[i];
-                    while (i--)
-                        close(k->files[i]);
-                    return r;
-                }
-            k->thread = thread;
+        k->thread = thread;
+        if (!k->files[which]) {
+            int fd = determinism_open(thread, kept_names[which], O_RDONLY);
+            if (fd < 0)
+                return fd;
+            k->files[which] = fd;
         }
         long n = sys_call4(__NR_pread64, k->files[which], text, size - 1, 0);
         if (n > 0) {

@@ -32,7 +32,7 @@
 #define SECRET_LEAST 4          /* bytes: shorter ones are everywhere */
 #define SECRETS_MOST 256
 #define LINE_MOST (1u << 20)
-#define DIRECT_MOST 4096u
+#define DIRECT_MOST 1024u
 #define AGAIN_AFTER 16384u      /* bytes that patterns were matched with here */
 #define WAIT_MS 100
 #define CHILD_US 300000u        /* of processor time, and besides: */
@@ -293,8 +293,12 @@ static void add_unmarked(const struct rules *rules, const struct marked *marked,
 
 int rules_apply(struct rules *rules, const char *data, size_t length, bool is_cut, struct buf *to) {
     uint8_t few[DIRECT_MOST] = { 0 };
-    struct marked marked = { .text = data, .length = length, .marks = few };
+    auto_buf struct buf text = BUF_INIT;
 
+    buf_add(&text, length ? data : "", length);     /* what regexec gets is a string by its manual, and whoever watches it reads on to a NUL */
+    struct marked marked = { .text = text.data ? text.data : "", .length = length, .marks = few };
+    if (buf_failed(&text))
+        return -ENOMEM;
     if (length > sizeof few)
         marked.marks = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (marked.marks == MAP_FAILED)

@@ -27,7 +27,7 @@
 
 struct open_file {
     int number;
-    char path[4096];
+    char name[4096];            /* the kernel tells no more than a page of a link in /proc */
     struct stat st;
     struct buf info;            /* of fdinfo */
     uint64_t flags, offset;
@@ -47,73 +47,14 @@ static int open_again(const struct subject *s, const struct open_file *file, int
 }
 
 static int refuse(struct capture *c, const struct open_file *file, const char *why) {
-    return capture_refuse(c, ENOTSUP, "its descriptor %d is %.200s: %s", file->number, file->path, why);
+    return capture_refuse(c, ENOTSUP, "its descriptor %d is %.200s: %s", file->number, file->name, why);
 }
 
 static int fail(struct capture *c, const struct open_file *file, int r) {
-    return capture_fail(c, file->path, r);
+    return capture_fail(c, file->name, r);
 }
 
 /* ---- what it can be ----------------------------------------------------------------------------------------------------- */
-
-static int capture_path(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
-    struct stat st;
-
-    if (S_ISCHR(file->st.st_mode) && major(file->st.st_rdev) != MEMORY_DEVICES)
-        return refuse(c, file, "a terminal or another device");
-    if (S_ISSOCK(file->st.st_mode) || S_ISBLK(file->st.st_mode))
-        return refuse(c, file, "not a file");
-    int r = memory_find_path(s, file->path, &st);
-    if (r < 0 || st.st_dev != file->st.st_dev || st.st_ino != file->st.st_ino)
-        return refuse(c, file, "at that name there is another file, or none, by now");
-    if (S_ISFIFO(file->st.st_mode)) {
-        int waiting = 0, fd = open_again(s, file, O_RDONLY | O_NONBLOCK);
-
-        if (fd < 0 || ioctl(fd, FIONREAD, &waiting) < 0)
-            waiting = -1;
-        close_fd(&fd);
-        if (waiting)
-            return refuse(c, file, "a FIFO with something in it");
-    }
-    to->kind = IMAGE_FILE_PATH;
-    to->path = capture_text(c, file->path);
-    to->offset = file->offset;
-    return 0;
-}
-
-/* A memory file, or what has no name any more. */
-static int capture_memory(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
-    bool is_memory_file = !strncmp(file->path, "/memfd:", 7);
-    auto_close int fd = open_again(s, file, O_RDONLY | O_NONBLOCK);
-
-    if (!S_ISREG(file->st.st_mode))
-        return refuse(c, file, "deleted");
-    if (fd < 0)
-        return fail(c, file, fd);
-    to->kind = IMAGE_FILE_MEMORY;
-    to->is_nameless = !is_memory_file;
-    to->length = (uint64_t)file->st.st_size;
-    to->offset = file->offset;
-    if (is_memory_file) {
-        int seals = fcntl(fd, GET_SEALS);
-        char name[256];
-
-        snprintf(name, sizeof name, "%.*s", (int)(strcspn(file->path + 7, " ")), file->path + 7);
-        to->path = capture_text(c, name);
-        to->seals = seals < 0 ? 0 : (uint64_t)seals;
-    }
-    int r = memory_save_file(c, fd, to->length, &to->runs);
-    return r == -E2BIG ? capture_refuse(c, E2BIG, "there are more than %llu bytes of memory", (unsigned long long)c->options->most_bytes) : r < 0 ? fail(c, file, r) : 0;
-}
-
-static bool is_external(const struct capture *c, uint64_t inode, uint64_t *ret_number) {
-    for (size_t i = 0; i < c->options->n_externals; i++)
-        if (c->options->externals[i] == inode) {
-            *ret_number = i;
-            return true;
-        }
-    return false;
-}
 
 /* What is in it, without taking it out. */
 static int capture_content(struct capture *c, struct subject *s, const struct open_file *file, struct image_pipe *to) {
@@ -149,6 +90,75 @@ static int capture_content(struct capture *c, struct subject *s, const struct op
     return r;
 }
 
+static bool is_known_inode(const struct capture *c, const struct open_file *file) {
+    for (size_t i = 0; i < capture_count(&c->known, struct known_file); i++) {
+        const struct known_file *known = capture_entry(&c->known, i, struct known_file);
+
+        if (known->device == file->st.st_dev && known->inode == file->st.st_ino)
+            return true;
+    }
+    return false;
+}
+
+static int capture_path(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
+    struct stat st;
+
+    if (S_ISCHR(file->st.st_mode) && major(file->st.st_rdev) != MEMORY_DEVICES)
+        return refuse(c, file, "a terminal or another device");
+    if (S_ISSOCK(file->st.st_mode) || S_ISBLK(file->st.st_mode))
+        return refuse(c, file, "not a file");
+    int r = memory_find_path(s, file->name, &st);
+    if (r < 0 || st.st_dev != file->st.st_dev || st.st_ino != file->st.st_ino)
+        return refuse(c, file, "at that name there is another file, or none, by now");
+    if (S_ISFIFO(file->st.st_mode) && !is_known_inode(c, file)) {
+        struct image_pipe pipe = { 0 };
+
+        r = capture_content(c, s, file, &pipe);
+        if (r < 0)
+            return fail(c, file, r);
+        to->data = pipe.data;
+        to->data_length = pipe.length;
+    }
+    to->kind = IMAGE_FILE_PATH;
+    to->path = capture_text(c, file->name);
+    to->offset = file->offset;
+    return 0;
+}
+
+/* A memory file, or what has no name any more. */
+static int capture_memory(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
+    bool is_memory_file = !strncmp(file->name, "/memfd:", 7);
+    auto_close int fd = open_again(s, file, O_RDONLY | O_NONBLOCK);
+
+    if (!S_ISREG(file->st.st_mode))
+        return refuse(c, file, "deleted");
+    if (fd < 0)
+        return fail(c, file, fd);
+    to->kind = IMAGE_FILE_MEMORY;
+    to->is_nameless = !is_memory_file;
+    to->length = (uint64_t)file->st.st_size;
+    to->offset = file->offset;
+    if (is_memory_file) {
+        int seals = fcntl(fd, GET_SEALS);
+        char name[256];
+
+        snprintf(name, sizeof name, "%.*s", (int)(strcspn(file->name + 7, " ")), file->name + 7);
+        to->path = capture_text(c, name);
+        to->seals = seals < 0 ? 0 : (uint64_t)seals;
+    }
+    int r = memory_save_file(c, fd, to->length, &to->runs);
+    return r == -E2BIG ? capture_refuse(c, E2BIG, "there are more than %llu bytes of memory", (unsigned long long)c->options->most_bytes) : r < 0 ? fail(c, file, r) : 0;
+}
+
+static bool is_external(const struct capture *c, uint64_t inode, uint64_t *ret_number) {
+    for (size_t i = 0; i < c->options->n_externals; i++)
+        if (c->options->externals[i] == inode) {
+            *ret_number = i;
+            return true;
+        }
+    return false;
+}
+
 static int capture_pipe(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     const uint64_t *inodes = (const void *)c->pipe_inodes.data;
     size_t n = capture_count(&c->pipe_inodes, uint64_t);
@@ -171,21 +181,33 @@ static int capture_pipe(struct capture *c, struct subject *s, const struct open_
     return 0;
 }
 
-static int capture_epoll(struct capture *c, const struct open_file *file, struct image_file *to) {
+/* What it watches is told by the number that it had when it was added, of a process that need not be this one, and may be another file's by now, or nobody's. */
+static bool is_watched(const struct subject *s, int fd, unsigned long long inode) {
+    char path[32];
+    struct stat st;
+
+    snprintf(path, sizeof path, "fd/%d", fd);
+    return fstatat(s->proc, path, &st, 0) == 0 && st.st_ino == inode;
+}
+
+static int capture_epoll(struct capture *c, const struct subject *s, const struct open_file *file, struct image_file *to) {
     size_t before = capture_count(&c->targets, struct image_target);
 
     for (const char *at = file->info.data; (at = strstr(at, "\ntfd:")); at++) {
         struct image_target target = { 0 };
-        unsigned long long data;
+        unsigned long long data, inode;
         int fd;
 
-        if (sscanf(at, "\ntfd: %d events: %x data: %llx", &fd, &target.events, &data) != 3)
+        if (sscanf(at, "\ntfd: %d events: %x data: %llx pos:%*d ino:%llx", &fd, &target.events, &data, &inode) != 4)
             return fail(c, file, -EBADMSG);
+        if (!is_watched(s, fd, inode))
+            return refuse(c, file, "and watches what was closed here, or never was open");
         target.fd = (uint32_t)fd;
         target.data = data;
         buf_add(&c->targets, &target, sizeof target);
     }
     to->kind = IMAGE_FILE_EPOLL;
+    to->value = s->inner_pid;
     to->targets = capture_range(&c->targets, before, sizeof(struct image_target));
     return 0;
 }
@@ -229,35 +251,35 @@ static int capture_socket(struct capture *c, struct subject *s, const struct ope
 }
 
 static int capture_other(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
-    if (!strcmp(file->path, "anon_inode:[eventfd]")) {
+    if (!strcmp(file->name, "anon_inode:[eventfd]")) {
         to->kind = IMAGE_FILE_EVENT;
         to->value = field_number(file, "\neventfd-count:", 16);
         to->ticks = field_number(file, "\neventfd-semaphore:", 10);
         return 0;
     }
-    if (!strcmp(file->path, "anon_inode:[eventpoll]"))
-        return capture_epoll(c, file, to);
-    if (!strcmp(file->path, "anon_inode:[timerfd]"))
+    if (!strcmp(file->name, "anon_inode:[eventpoll]"))
+        return capture_epoll(c, s, file, to);
+    if (!strcmp(file->name, "anon_inode:[timerfd]"))
         return capture_timer(c, file, to);
-    if (!strcmp(file->path, "anon_inode:[signalfd]")) {
+    if (!strcmp(file->name, "anon_inode:[signalfd]")) {
         to->kind = IMAGE_FILE_SIGNAL;
         to->value = field_number(file, "\nsigmask:", 16);
         return 0;
     }
-    if (!strcmp(file->path, "anon_inode:[pidfd]") || !strncmp(file->path, "pidfd:", 6))
+    if (!strcmp(file->name, "anon_inode:[pidfd]") || !strncmp(file->name, "pidfd:", 6))
         return capture_pidfd(c, file, to);
-    if (!strncmp(file->path, "socket:", 7))
+    if (!strncmp(file->name, "socket:", 7))
         return capture_socket(c, s, file, to);
     return refuse(c, file, "of a kind that is not captured");
 }
 
 static int capture_description(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     *to = (struct image_file){ .flags = (uint32_t)(file->flags & ~(uint64_t)O_CLOEXEC), .mode = file->st.st_mode };
-    if (!strncmp(file->path, "pipe:[", 6))
+    if (!strncmp(file->name, "pipe:[", 6))
         return capture_pipe(c, s, file, to);
-    if (file->path[0] != '/')
+    if (file->name[0] != '/')
         return capture_other(c, s, file, to);
-    if (!strncmp(file->path, "/memfd:", 7) || !file->st.st_nlink)
+    if (!strncmp(file->name, "/memfd:", 7) || !file->st.st_nlink)
         return capture_memory(c, s, file, to);
     return capture_path(c, s, file, to);
 }
@@ -278,7 +300,7 @@ static int find_or_add(struct capture *c, struct subject *s, const struct open_f
             return 0;
         }
     /* A memory file that is open twice, or mapped, has its pages in common. */
-    for (size_t i = 0; i < n && file->path[0] == '/' && !file->st.st_nlink; i++) {
+    for (size_t i = 0; i < n && file->name[0] == '/' && !file->st.st_nlink; i++) {
         const struct known_file *known = capture_entry(&c->known, i, struct known_file);
 
         if (known->device == file->st.st_dev && known->inode == file->st.st_ino && known->number >= 0)
@@ -325,10 +347,10 @@ static int capture_one(struct capture *c, struct subject *s, int directory, int 
     file->number = number;
     snprintf(name, sizeof name, "%d", number);
     snprintf(path, sizeof path, "fdinfo/%d", number);
-    ssize_t n = readlinkat(directory, name, file->path, sizeof file->path - 1);
+    ssize_t n = readlinkat(directory, name, file->name, sizeof file->name - 1);
     if (n < 0 || fstatat(directory, name, &file->st, 0) < 0)
         return capture_fail(c, "its descriptors", -errno);
-    file->path[n] = '\0';
+    file->name[n] = '\0';
     file->info.length = 0;
     buf_add(&file->info, "\n", 1);
     int r = capture_read(c, s, path, &file->info);

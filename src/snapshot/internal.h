@@ -13,11 +13,13 @@
 #include "snapshot/capture.h"
 #include "snapshot/trace.h"
 
+
 /* A process that is being captured. */
 struct subject {
     pid_t pid, parent;          /* the host's */
     uint32_t inner_pid, session, group;
     uint32_t index;             /* in the image */
+    unsigned round;             /* of looking, in which it was seen last */
     bool is_zombie, is_apart;   /* apart: of init's own program; it stands still, and that is all */
     uint32_t status;            /* of a zombie */
     int proc, root, pagemap;    /* /proc/PID, its root directory */
@@ -45,6 +47,7 @@ struct capture {
     const struct capture_options *options;
     struct rollbox_error *error;
     int fd;
+    unsigned round;             /* tree.c */
     struct subject **subjects;  /* by address: they stay where they are */
     size_t n_subjects, subjects_room;
     struct task *tasks;
@@ -59,6 +62,7 @@ struct capture {
     struct buf scratch, smaps;
     uint64_t saved;             /* bytes of pages */
     uint64_t program_device, program_inode;     /* init's */
+    unsigned long n_filters;    /* of system calls; init's, and those of all its processes */
     const struct subject *current;      /* whom errors are about */
     unsigned n_threads;
 };

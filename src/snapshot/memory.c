@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -124,11 +125,29 @@ static int save_stretch(struct capture *c, const struct subject *s, size_t first
 /* Calls back for each stretch of the process' own pages from one address to another: -errno of its own, or what `call` returns that is not 0. */
 typedef int stretch_call(struct capture *c, const struct subject *s, void *data, uint64_t address, uint64_t n);
 
+/* Where the next page is that there is, or `end`: a guest may have terabytes of nothing. Kernels that cannot tell are asked about each page. */
+static uint64_t skip_nothing(const struct subject *s, uint64_t start, uint64_t end) {
+    const uint64_t there = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
+    struct uapi_page_region found;
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)&found, .vec_len = 1, .max_pages = 1, .category_anyof_mask = there, .return_mask = there };
+    int n = ioctl(s->pagemap, PAGEMAP_SCAN, &scan);
+
+    return n < 0 ? start : n ? found.start : end;
+}
+
 static int each_own_stretch(struct capture *c, const struct subject *s, uint64_t start, uint64_t end, stretch_call *call, void *data) {
     uint64_t *entries = buf_reserve(&c->scratch, ENTRIES * sizeof *entries), run_at = 0, run_n = 0;
     int r = entries ? 0 : -ENOMEM;
 
     while (start < end && r == 0) {
+        uint64_t next = skip_nothing(s, start, end);
+        if (next > start && run_n) {
+            r = call(c, s, data, run_at, run_n);
+            run_n = 0;
+        }
+        start = next;
+        if (r || start >= end)
+            break;
         size_t n = (size_t)MIN((end - start) / IMAGE_PAGE, (uint64_t)ENTRIES);
         ssize_t got = pread(s->pagemap, entries, n * sizeof *entries, (off_t)(start / IMAGE_PAGE * sizeof *entries));
 
@@ -237,16 +256,17 @@ static int identify(struct capture *c, struct subject *s, const struct map_line 
 
 /* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line that it has in maps. */
 static void add_flags(const struct capture *c, const char **at, struct image_area *area) {
-    char address[32];
+    char address[32], line[256];
 
     (void)c;
     snprintf(address, sizeof address, "\n%08llx-", (unsigned long long)area->start);
     const char *found = strstr(*at, address), *flags = found ? strstr(found, "\nVmFlags:") : NULL;
     if (!flags)
         return;
-    const char *end = strchrnul(flags + 1, '\n'), *wiped = strstr(flags, " wf"), *dropped = strstr(flags, " dp"), *kept = strstr(flags, " dc");
-    area->forgets = dropped && dropped < end ? IMAGE_DROPPABLE : wiped && wiped < end ? IMAGE_WIPED : 0;
-    area->flags = kept && kept < end ? IMAGE_NOT_FORKED : 0;
+    /* The line alone: the rest of the text is long, and is looked through once. */
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(flags + 1, "\n"), flags + 1);
+    area->forgets = strstr(line, " dp") ? IMAGE_DROPPABLE : strstr(line, " wf") ? IMAGE_WIPED : 0;
+    area->flags = strstr(line, " dc") ? IMAGE_NOT_FORKED : 0;
     *at = flags;
 }
 

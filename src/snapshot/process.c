@@ -69,21 +69,21 @@ static int look_at_layout(struct capture *c, struct subject *s, struct image_pro
 }
 
 static int look_at_places(struct capture *c, struct subject *s, struct image_process *process) {
-    char path[4096];
+    char target[4096];          /* of a link in /proc: the kernel tells no more than a page */
     struct stat st;
-    int r = read_link(s, "exe", path, sizeof path);
+    int r = read_link(s, "exe", target, sizeof target);
 
     if (r < 0)
         return capture_fail(c, "its program", r);
-    process->executable = capture_text(c, path);
-    r = read_link(s, "cwd", path, sizeof path);
+    process->executable = capture_text(c, target);
+    r = read_link(s, "cwd", target, sizeof target);
     if (r == 0)
-        r = memory_find_path(s, path, &st);
+        r = memory_find_path(s, target, &st);
     if (r < 0)
-        return capture_refuse(c, ENOTSUP, "its working directory, %.200s, is not there any more", path);
-    process->directory = capture_text(c, path);
-    r = read_link(s, "root", path, sizeof path);
-    return r < 0 ? capture_fail(c, "its root", r) : strcmp(path, "/") ? capture_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
+        return capture_refuse(c, ENOTSUP, "its working directory, %.200s, is not there any more", target);
+    process->directory = capture_text(c, target);
+    r = read_link(s, "root", target, sizeof target);
+    return r < 0 ? capture_fail(c, "its root", r) : strcmp(target, "/") ? capture_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
 }
 
 static int look_at_status(struct capture *c, struct subject *s, struct image_process *process, uint64_t *ret_handled) {
@@ -172,10 +172,28 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
         uint64_t arguments[] = { which, s->tools.scratch };
         int r = ask(c, s, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
 
+        uint64_t *timer = process->timers[which];
         if (r < 0)
             return capture_fail(c, "its timers", r);
+        /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would know. */
+        if ((timer[0] || timer[1]) && !timer[2] && !timer[3]) {
+            timer[2] = timer[0];
+            timer[3] = timer[1];
+        }
     }
     return 0;
+}
+
+/* One that cannot be blocked would stop or kill the copy before it is one. */
+static bool holds_up(const struct image_pending *pending, int n) {
+    for (int i = 0; i < n; i++) {
+        int32_t number;
+
+        memcpy(&number, pending[i].info, sizeof number);
+        if (number == SIGSTOP || number == SIGKILL)
+            return true;
+    }
+    return false;
 }
 
 static int look_at_pending(struct capture *c, const struct trace *trace, bool is_shared, struct image_range *ret_range) {
@@ -187,6 +205,8 @@ static int look_at_pending(struct capture *c, const struct trace *trace, bool is
         return capture_fail(c, "signals that wait for it", n);
     if (n == MAX_PENDING)
         return capture_refuse(c, E2BIG, "%d signals wait for it", n);
+    if (holds_up(to, n))
+        return capture_refuse(c, EAGAIN, "it is about to be stopped by a signal");
     c->pending.length += (size_t)n * sizeof *to;
     *ret_range = capture_range(&c->pending, before, sizeof *to);
     return 0;
@@ -280,6 +300,36 @@ static int look_at_threads(struct capture *c, struct subject *s, struct image_pr
     return r;
 }
 
+/* Calls are made in it, and those that a filter of its own answers tell lies, or kill it; nor could its copy have that filter, or a dispatcher. */
+static int check_threads(struct capture *c, const struct subject *s) {
+    for (size_t i = 0; i < c->n_tasks; i++) {
+        auto_buf struct buf status = BUF_INIT;
+        char path[48];
+
+        if (c->tasks[i].subject != s || c->tasks[i].is_gone)
+            continue;
+        const char *why = trace_oddity(&c->tasks[i].trace);
+        if (why)
+            return capture_refuse(c, ENOTSUP, "%s", why);
+        snprintf(path, sizeof path, "task/%d/status", (int)c->tasks[i].trace.tid);
+        int r = capture_read(c, s, path, &status);
+        if (r < 0)
+            return capture_fail(c, "its threads", r);
+        if (!c->options->is_command && strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10) > c->n_filters)
+            return capture_refuse(c, ENOTSUP, "it has a seccomp filter of its own");
+    }
+    return 0;
+}
+
+static int put_threads_back(struct capture *c, const struct subject *s) {
+    int r = 0;
+
+    for (size_t i = 0; i < c->n_tasks && r == 0; i++)
+        if (c->tasks[i].subject == s && !c->tasks[i].is_gone)
+            r = trace_put_back(&c->tasks[i].trace);
+    return r < 0 ? capture_fail(c, "its registers", r) : 0;
+}
+
 int process_capture(struct capture *c, struct subject *s) {
     struct image_process process = *capture_entry(&c->processes, s->index, struct image_process);
     uint64_t handled = 0;
@@ -295,7 +345,9 @@ int process_capture(struct capture *c, struct subject *s) {
     s->tools.memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC);
     if (s->root < 0 || s->pagemap < 0 || s->tools.memory < 0)
         return capture_fail(c, "/proc", -errno);
-    int r = memory_find_tools(c, s);
+    int r = check_threads(c, s);
+    if (r == 0)
+        r = memory_find_tools(c, s);
     if (r == 0)
         r = look_at_status(c, s, &process, &handled);
     if (r == 0)
@@ -314,6 +366,8 @@ int process_capture(struct capture *c, struct subject *s) {
         r = look_at_threads(c, s, &process);
     if (r == 0)
         r = look_at_pending(c, &first->trace, true, &process.pending);
+    if (r == 0)
+        r = put_threads_back(c, s);
     if (r == 0 && !c->options->is_command)
         r = files_capture(c, s, &process);
     if (r == 0)

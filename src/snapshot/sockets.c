@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing Unix sockets.
+ * Capturing sockets: those of Unix, and those of the internet that are connected to nobody.
  *
- * Which is connected to which only the kernel's list of sockets tells (sock_diag(7)), which is that of a network namespace: a child enters the sandbox' and asks. What waits to be read is peeked at, and stays.
+ * Which Unix socket is connected to which only the kernel's list of sockets tells (sock_diag(7)), which is that of a network namespace: a child enters the sandbox' and asks. What waits to be read is peeked at, and stays.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +30,6 @@
 #define GET_USERNS _IO(0xb7, 1) /* NS_GET_USERNS */
 #define MAX_LIST (64u << 20)
 #define MAX_MESSAGES 4096u
-#define LISTENING 10            /* TCP_LISTEN, of udiag_state */
 
 struct entry {
     uint32_t inode, peer;       /* peer 0: none */
@@ -111,14 +112,13 @@ _Noreturn static void list_there(int namespace, int to) {
 }
 
 static int list(struct capture *c) {
-    char path[48];
     int status, r = 0;
     auto_close int to = memfd_create("rollbox-sockets", MFD_CLOEXEC);
 
     if (c->sockets.length)
         return 0;
-    snprintf(path, sizeof path, "/proc/%d/ns/net", (int)c->options->init);
-    auto_close int namespace = open(path, O_RDONLY | O_CLOEXEC);
+    /* The process', for init may not be looked at. */
+    auto_close int namespace = openat(c->current->proc, "ns/net", O_RDONLY | O_CLOEXEC);
     if (to < 0 || namespace < 0)
         return -errno;
     pid_t pid = fork();
@@ -150,9 +150,9 @@ static int option(int fd, int name) {
     return getsockopt(fd, SOL_SOCKET, name, &value, &length) < 0 ? -errno : value;
 }
 
-/* One message, or what there is of a stream; *ret_length 0: nothing. */
-static int peek_one(int fd, struct buf *to, bool is_stream, size_t *ret_length, const char **ret_why) {
-    int waiting = 0, r;
+/* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. */
+static int peek_one(int fd, struct buf *to, bool is_stream, const char **ret_why) {
+    int waiting = 0;
     char control[256];
     static const char nothing[8];
 
@@ -183,12 +183,10 @@ static int peek_one(int fd, struct buf *to, bool is_stream, size_t *ret_length, 
     }
     if (is_stream && !n)
         return 0;
-    r = 1;
     memcpy(length, &(uint64_t){ (uint64_t)n }, sizeof *length);
     to->length += sizeof *length + (size_t)n;
     buf_add(to, nothing, (8 - (size_t)n % 8) % 8);
-    *ret_length = (size_t)n;
-    return r;
+    return 1;
 }
 
 static int peek(struct capture *c, int fd, struct image_file *to, const char **ret_why) {
@@ -199,10 +197,8 @@ static int peek(struct capture *c, int fd, struct image_file *to, const char **r
     if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof zero) < 0)
         return -errno;
     for (unsigned i = 0; i < MAX_MESSAGES; i++) {
-        size_t length = 0;
-
-        r = peek_one(fd, &data, is_stream, &length, ret_why);
-        if (r <= 0 || (!length && !is_stream))
+        r = peek_one(fd, &data, is_stream, ret_why);
+        if (r <= 0)
             break;
     }
     (void)setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &before, sizeof before);
@@ -213,52 +209,106 @@ static int peek(struct capture *c, int fd, struct image_file *to, const char **r
     return buf_failed(&data) ? -ENOMEM : 0;
 }
 
-int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
-    struct sockaddr_un name;
+static int refuse(const char **ret_why, const char *why) {
+    *ret_why = why;
+    return -ENOTSUP;
+}
+
+static int capture_name(struct capture *c, int fd, struct image_file *to) {
+    struct sockaddr_storage name;
     socklen_t length = sizeof name;
 
-    if (option(fd, SO_DOMAIN) != AF_UNIX) {
-        *ret_why = "a socket of another kind than Unix sockets";
-        return -ENOTSUP;
-    }
-    int r = list(c);
-    const struct entry *entry = r < 0 ? NULL : find(c, inode);
-    if (r < 0)
-        return r;
-    if (!entry) {
-        *ret_why = "a socket from outside";
-        return -ENOTSUP;
-    }
     if (getsockname(fd, (void *)&name, &length) < 0)
         return -errno;
+    to->name = capture_blob(c, &name, MIN(length, (socklen_t)sizeof name));
+    to->name_length = length;
+    return 0;
+}
+
+/* Its port is one of the sandbox' own, so that a copy of the sandbox may have it, too? */
+static bool has_network(const struct capture *c) {
+    struct stat own, its;
+
+    return stat("/proc/self/ns/net", &own) == 0 && fstatat(c->current->proc, "ns/net", &its, 0) == 0 && own.st_ino != its.st_ino;
+}
+
+static int capture_inet(struct capture *c, int fd, struct image_file *to, const char **ret_why) {
+    static const struct {
+        int level, name;
+        uint32_t bit;
+    } options[] = {
+        { SOL_SOCKET, SO_REUSEADDR, IMAGE_REUSE_ADDRESS }, { SOL_SOCKET, SO_REUSEPORT, IMAGE_REUSE_PORT }, { SOL_SOCKET, SO_KEEPALIVE, IMAGE_KEEP_ALIVE }, { SOL_SOCKET, SO_BROADCAST, IMAGE_BROADCAST },
+        { IPPROTO_IPV6, IPV6_V6ONLY, IMAGE_V6_ONLY },      { IPPROTO_TCP, TCP_NODELAY, IMAGE_NO_DELAY },
+    };
+    struct sockaddr_storage peer;
+    struct tcp_info info = { 0 };
+    socklen_t length = sizeof peer;
+    int waiting = 0;
+
+    to->protocol = (uint32_t)option(fd, SO_PROTOCOL);
+    if (to->protocol != IPPROTO_TCP && to->protocol != IPPROTO_UDP)
+        return refuse(ret_why, "a socket that is neither of TCP nor of UDP");
+    if (getpeername(fd, (void *)&peer, &length) == 0)
+        return refuse(ret_why, "a connection of TCP or UDP");
+    if (!has_network(c))
+        return refuse(ret_why, "a socket of the host's network");
+    if (to->protocol == IPPROTO_TCP) {
+        length = sizeof info;
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+            return -errno;
+        if (info.tcpi_state != TCP_LISTEN && info.tcpi_state != TCP_CLOSE)
+            return refuse(ret_why, "a connection of TCP");
+        if (info.tcpi_state == TCP_LISTEN && info.tcpi_unacked)
+            return refuse(ret_why, "a socket with connections that nobody has accepted yet");
+        to->backlog = info.tcpi_state == TCP_LISTEN ? MAX(info.tcpi_sacked, 1u) : 0;
+    } else if (ioctl(fd, FIONREAD, &waiting) == 0 && waiting) {
+        return refuse(ret_why, "a datagram socket with something in it that came from anywhere");
+    }
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+        int value = 0;
+
+        length = sizeof value;
+        if (getsockopt(fd, options[i].level, options[i].name, &value, &length) == 0 && value)
+            to->options |= options[i].bit;
+    }
+    to->is_alone = 1;
+    return capture_name(c, fd, to);
+}
+
+static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
+    int r = list(c), waiting = 0;
+    const struct entry *entry = r < 0 ? NULL : find(c, inode);
+
+    if (r < 0)
+        return r;
+    if (!entry)
+        return refuse(ret_why, "a socket from outside");
+    to->passes_credentials = option(fd, SO_PASSCRED) > 0;
+    to->is_alone = entry->state != TCP_ESTABLISHED || (to->type == SOCK_DGRAM && !entry->peer);
+    to->peer = entry->peer;     /* its inode, until sockets_connect */
+    to->is_shut = entry->shut;
+    if (!to->is_alone)
+        return peek(c, fd, to, ret_why);
+    if (entry->state == TCP_LISTEN && entry->queued)
+        return refuse(ret_why, "a socket with connections that nobody has accepted yet");
+    if (entry->state == TCP_LISTEN)
+        to->backlog = MAX(entry->backlog, 1u);
+    if (to->type == SOCK_DGRAM && ioctl(fd, FIONREAD, &waiting) == 0 && waiting)
+        return refuse(ret_why, "a datagram socket with something in it that came from anywhere");
+    return capture_name(c, fd, to);
+}
+
+int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
     to->kind = IMAGE_FILE_SOCKET;
+    to->domain = (uint32_t)option(fd, SO_DOMAIN);
     to->type = (uint32_t)option(fd, SO_TYPE);
     to->buffers[0] = (uint64_t)option(fd, SO_SNDBUF);
     to->buffers[1] = (uint64_t)option(fd, SO_RCVBUF);
-    to->passes_credentials = option(fd, SO_PASSCRED) > 0;
-    to->is_alone = entry->state != 1 /* TCP_ESTABLISHED */ || (to->type == SOCK_DGRAM && !entry->peer);
-    to->peer = entry->peer;     /* its inode, until sockets_connect */
-    to->is_shut = entry->shut;
-    if (to->is_alone && entry->state == LISTENING) {
-        to->backlog = entry->backlog ? entry->backlog : 1;
-        if (entry->queued) {
-            *ret_why = "a socket with connections that nobody has accepted yet";
-            return -ENOTSUP;
-        }
-    }
-    if (to->is_alone && length > sizeof name.sun_family) {
-        to->name = capture_blob(c, &name, length);
-        to->name_length = length;
-    }
-    if (to->is_alone && to->type == SOCK_DGRAM) {
-        int waiting = 0;
-
-        if (ioctl(fd, FIONREAD, &waiting) == 0 && waiting) {
-            *ret_why = "a datagram socket with something in it that came from anywhere";
-            return -ENOTSUP;
-        }
-    }
-    return to->is_alone ? 0 : peek(c, fd, to, ret_why);
+    if (to->domain == AF_UNIX)
+        return capture_unix(c, fd, inode, to, ret_why);
+    if (to->domain == AF_INET || to->domain == AF_INET6)
+        return capture_inet(c, fd, to, ret_why);
+    return refuse(ret_why, "a socket of another kind than Unix sockets, TCP and UDP");
 }
 
 int sockets_connect(struct capture *c) {

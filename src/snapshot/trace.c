@@ -34,6 +34,8 @@
 #define XSAVE_IN_USE 512u      /* XSTATE_BV: which of them are not as at the start */
 #define XSAVE_ON_REQUEST (3ull << 17)      /* AMX */
 #define MAX_SIGNALS_MET 1000
+#define GET_DISPATCH 0x4211     /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
+#define CODE_64 0x33            /* cs */
 
 static int get_registers(const struct trace *trace, struct image_registers *to) {
     struct iovec area = { to, sizeof *to };
@@ -71,10 +73,14 @@ static void rewind_call(struct trace *trace) {
 
 int trace_seize(struct trace *trace, pid_t tid) {
     *trace = (struct trace){ .tid = tid };
-    if (ptrace(PTRACE_SEIZE, tid, 0, 0) < 0)
-        return -errno;
+    int r = ptrace(PTRACE_SEIZE, tid, 0, 0) < 0 ? -errno : 0;
+    if (r < 0 && r != -EPERM)
+        return r;
+    /* One that did not stand could not be let go of either: it is ours still. */
+    if (ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0)
+        return r < 0 ? r : -errno;
     trace->is_seized = true;
-    return ptrace(PTRACE_INTERRUPT, tid, 0, 0) < 0 ? -errno : 0;
+    return 0;
 }
 
 /* What it was about to be sent, it is sent: then it stands still as it was asked to. */
@@ -112,13 +118,46 @@ int trace_await(struct trace *trace) {
     return look_at_stop(trace, status);
 }
 
+static int wait_for(const struct trace *trace) {
+    int status;
+
+    while (waitpid(trace->tid, &status, __WALL) < 0)
+        if (errno != EINTR)
+            return -errno;
+    return WIFSTOPPED(status) ? 0 : -ESRCH;
+}
+
+/* Its last call left it in a single step, which would kill it if we were killed now: it stands anew, without having gone on. Nothing else stops it first, for all signals are blocked yet. */
+int trace_put_back(struct trace *trace) {
+    if (!trace->stands || !trace->is_used)
+        return 0;
+    int r = set_registers(trace, &trace->registers);
+    if (r == 0 && (ptrace(PTRACE_INTERRUPT, trace->tid, 0, 0) < 0 || ptrace(PTRACE_CONT, trace->tid, 0, 0) < 0))
+        r = -errno;
+    if (r == 0)
+        r = wait_for(trace);
+    if (r == 0 && ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
+        r = -errno;
+    trace->is_used = r < 0;
+    return r;
+}
+
+const char *trace_oddity(const struct trace *trace) {
+    struct {
+        uint64_t mode, selector, offset, length;
+    } dispatch = { 0 };
+
+    if (trace->registers.cs != CODE_64)
+        return "it runs 32-bit code";
+    if (ptrace((enum __ptrace_request)GET_DISPATCH, trace->tid, sizeof dispatch, &dispatch) == 0 && dispatch.mode)
+        return "it answers system calls itself (PR_SET_SYSCALL_USER_DISPATCH)";
+    return NULL;
+}
+
 void trace_release(struct trace *trace) {
     if (!trace->is_seized)
         return;
-    if (trace->stands && trace->is_used) {
-        (void)set_registers(trace, &trace->registers);
-        (void)ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask);
-    }
+    (void)trace_put_back(trace);
     (void)ptrace(PTRACE_DETACH, trace->tid, 0, 0);
     trace->is_seized = trace->stands = false;
 }
@@ -166,14 +205,7 @@ static int begin_calls(struct trace *trace) {
 }
 
 static int step(const struct trace *trace) {
-    int status;
-
-    if (ptrace(PTRACE_SINGLESTEP, trace->tid, 0, 0) < 0)
-        return -errno;
-    while (waitpid(trace->tid, &status, __WALL) < 0)
-        if (errno != EINTR)
-            return -errno;
-    return WIFSTOPPED(status) ? 0 : -ESRCH;
+    return ptrace(PTRACE_SINGLESTEP, trace->tid, 0, 0) < 0 ? -errno : wait_for(trace);
 }
 
 int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result) {
@@ -206,12 +238,11 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
     }
     if (r == 0 && registers.rip != tools->instruction + SYSCALL_LENGTH)
         r = -EINTR;
-    if (r < 0)
-        return r;
     *ret_result = (int64_t)registers.rax;
-    if (length && trace_read(tools, tools->scratch, ret_data, length) != (ssize_t)length)
-        return -EFAULT;
-    return length ? write_memory(tools, tools->scratch, saved, length) : 0;
+    if (r == 0 && length && trace_read(tools, tools->scratch, ret_data, length) != (ssize_t)length)
+        r = -EFAULT;
+    int back = length ? write_memory(tools, tools->scratch, saved, length) : 0;
+    return r < 0 ? r : back;
 }
 
 /* Up to the last component that a process has without asking for it: those of AMX, which are large, are another matter, and a sigreturn with room for them would be refused. */

@@ -34,6 +34,10 @@ struct trace_tools {
 int trace_seize(struct trace *trace, pid_t tid);
 /* Does it by now? 0; -EAGAIN; -ESRCH: it is gone. */
 int trace_await(struct trace *trace);
+/* After calls were made in it: as it stood before, so that it goes on as it was even if we are killed. 0 or -errno. */
+int trace_put_back(struct trace *trace);
+/* Why no call can be made in it, as the kernel would not answer that; NULL: it can. */
+const char *trace_oddity(const struct trace *trace);
 /* It is as it was, and goes on. */
 void trace_release(struct trace *trace);
 

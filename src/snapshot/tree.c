@@ -21,8 +21,9 @@
 #include "sys/proc.h"
 
 #define MAX_ROUNDS 200
-#define MAX_WAITS 4000
+#define MAX_WAITS 1000
 #define WAIT_NS 50000
+#define DEEP_WAITS 60           /* the child of a vfork takes less to execute something, unless it was stopped before that */
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
 #define KCMP_VM 1
@@ -52,6 +53,15 @@ static void subject_free(struct subject *s) {
     free(s);
 }
 
+/* An ordinary user cannot see what program an agent is, as it cannot be dumped and was never executed in the sandbox' user namespace. A guest that calls itself so and cannot be seen either is none of its own snapshots'. */
+static bool is_called_agent(const struct subject *s) {
+    static const char agent[] = "rollbox-files\n";
+    char name[sizeof agent + 1];
+    auto_close int fd = openat(s->proc, "comm", O_RDONLY | O_CLOEXEC);
+
+    return fd >= 0 && read(fd, name, sizeof name) == sizeof agent - 1 && !memcmp(name, agent, sizeof agent - 1);
+}
+
 static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
     char path[32];
     struct stat st;
@@ -71,7 +81,7 @@ static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
     *s = (struct subject){ .pid = pid, .parent = parent, .proc = -EBADF, .root = -EBADF, .pagemap = -EBADF, .tools.memory = -EBADF };
     snprintf(path, sizeof path, "/proc/%d", (int)pid);
     s->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    s->is_apart = fstatat(s->proc, "exe", &st, 0) == 0 && st.st_dev == c->program_device && st.st_ino == c->program_inode;
+    s->is_apart = fstatat(s->proc, "exe", &st, 0) < 0 ? errno == EACCES && is_called_agent(s) : st.st_dev == c->program_device && st.st_ino == c->program_inode;
     c->subjects[c->n_subjects++] = s;
     return s;
 }
@@ -96,6 +106,17 @@ static bool is_dead(const struct subject *s, pid_t tid) {
     return !state || state == 'Z' || state == 'X';
 }
 
+static bool has_tracer(const struct subject *s, pid_t tid) {
+    char path[32], text[1024];
+
+    snprintf(path, sizeof path, "task/%d/status", (int)tid);
+    auto_close int fd = openat(s->proc, path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+
+    text[MAX(n, (ssize_t)0)] = '\0';
+    return strtoul(capture_field(text, "\nTracerPid:\t"), NULL, 10) != 0;
+}
+
 static int add_task(struct capture *c, struct subject *s, pid_t tid) {
     if (c->n_tasks == c->tasks_room) {
         size_t room = c->tasks_room ? 2 * c->tasks_room : 64;
@@ -113,7 +134,7 @@ static int add_task(struct capture *c, struct subject *s, pid_t tid) {
     if (r == -ESRCH || (r == -EPERM && is_dead(s, tid)))
         return 0;               /* found as a zombie, or not at all, in the next round */
     if (r == -EPERM)
-        return capture_refuse(c, ENOTSUP, "it is traced by another");
+        return has_tracer(s, tid) ? capture_refuse(c, ENOTSUP, "it is traced by another") : 1;      /* on its way out: another round will tell */
     if (r < 0)
         return capture_fail(c, "stopping it", r);
     c->n_tasks++;
@@ -152,6 +173,7 @@ static int look_below(struct capture *c, pid_t pid) {
         if (!s && !(s = subject_new(c, children[i], pid)))
             return capture_fail(c, "its processes", -ENOMEM);
         s->parent = pid;
+        s->round = c->round;
         s->is_zombie = is_dead(s, s->pid);
         int r = s->is_zombie ? 0 : seize_threads(c, s);
         if (r < 0)
@@ -167,6 +189,19 @@ static int look_below(struct capture *c, pid_t pid) {
 
 static void wait_a_little(long ns) {
     nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
+}
+
+/* Whoever does not stand yet waits in the kernel, where nothing reaches it. */
+static bool is_deep(const struct capture *c) {
+    for (size_t i = 0; i < c->n_tasks; i++) {
+        const struct task *task = &c->tasks[i];
+        char path[32];
+
+        snprintf(path, sizeof path, "task/%d/stat", (int)task->trace.tid);
+        if (!task->is_gone && !task->trace.stands && state_at(task->subject, path) != 'D')
+            return false;
+    }
+    return true;
 }
 
 /* Until all that were asked to stand do. -EBUSY: some do not. */
@@ -188,15 +223,33 @@ static int await_all(struct capture *c) {
         }
         if (all)
             return 0;
+        if (waits == DEEP_WAITS && is_deep(c))
+            break;
         if (waits > 20)
             wait_a_little(WAIT_NS);
     }
     return -EBUSY;
 }
 
+/* What does not stand yet cannot be let go; what it waits for goes on now, and then it does. */
+static void release_late(struct trace *trace) {
+    int r = -EAGAIN;
+
+    for (unsigned waits = 0; r == -EAGAIN && waits < MAX_WAITS; waits++) {
+        r = trace_await(trace);
+        if (r == -EAGAIN && waits > 20)
+            wait_a_little(WAIT_NS);
+    }
+    trace_release(trace);
+}
+
 void tree_release(struct capture *c) {
     for (size_t i = 0; i < c->n_tasks; i++)
-        trace_release(&c->tasks[i].trace);
+        if (c->tasks[i].trace.stands)
+            trace_release(&c->tasks[i].trace);
+    for (size_t i = 0; i < c->n_tasks; i++)
+        if (c->tasks[i].trace.is_seized)
+            release_late(&c->tasks[i].trace);
     for (size_t i = 0; i < c->n_subjects; i++)
         subject_free(c->subjects[i]);
     free(c->tasks);
@@ -208,6 +261,7 @@ void tree_release(struct capture *c) {
 
 static int stop_once(struct capture *c) {
     for (unsigned round = 0; round < MAX_ROUNDS; round++) {
+        c->round++;
         int n = look_below(c, c->options->init);
         int r = n < 0 ? n : await_all(c);
 
@@ -339,9 +393,36 @@ static int add_below(struct capture *c, pid_t pid, uint32_t parent) {
     return 0;
 }
 
-int tree_describe(struct capture *c) {
+/* Those that were not there any more in the last round, and those that init reaps at any time. */
+static void forget_dead(struct capture *c) {
+    size_t kept = 0;
+
     for (size_t i = 0; i < c->n_subjects; i++) {
-        int r = c->subjects[i]->is_apart ? 0 : look_at_ids(c, c->subjects[i]);
+        struct subject *s = c->subjects[i];
+
+        if (s->round == c->round && !(s->is_zombie && s->parent == c->options->init)) {
+            c->subjects[kept++] = s;
+            continue;
+        }
+        for (size_t k = 0; k < c->n_tasks; k++)
+            if (c->tasks[k].subject == s) {
+                c->tasks[k].is_gone = true;
+                c->tasks[k].subject = NULL;
+            }
+        subject_free(s);
+    }
+    c->n_subjects = kept;
+    c->current = NULL;
+}
+
+int tree_describe(struct capture *c) {
+    forget_dead(c);
+    for (size_t i = 0; i < c->n_subjects; i++) {
+        struct subject *s = c->subjects[i];
+
+        /* init, which is not stopped, forgets its own when it comes to it; others may have, before they stood. */
+        s->is_apart |= (s->is_zombie && s->parent == c->options->init) || !state_at(s, "stat");
+        int r = s->is_apart ? 0 : look_at_ids(c, s);
 
         if (r < 0)
             return r;

@@ -395,6 +395,14 @@ const char *files_printable(const char *path) {
     return to;
 }
 
+int files_open_archive(const char *path, struct stat *ret_st, struct rollbox_error *error) {
+    auto_close int archive = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+    if (archive < 0 || fstat(archive, ret_st) < 0)
+        return error_set(error, errno == ENOENT ? ROLLBOX_ERR_NOT_FOUND : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED : ROLLBOX_ERR_IO, errno, "import", "%s cannot be opened: %s", files_printable(path), strerror(errno));
+    return TAKE_FD(archive);
+}
+
 struct walk {
     files_visitor visit;
     void *context;

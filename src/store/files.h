@@ -136,4 +136,7 @@ void inodes_done(struct inodes *inodes);
 /* "name" for a message: at most about 200 bytes, with what a terminal would take as a command replaced. Static, of a few turns. */
 const char *files_printable(const char *path);
 
+/* What is to be imported, for reading, and what it is: a descriptor, or negative with *error filled. */
+int files_open_archive(const char *path, struct stat *ret_st, struct rollbox_error *error);
+
 #endif

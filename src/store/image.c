@@ -389,11 +389,10 @@ int image_import(int store, const struct import_options *options, json_t **ret_j
 
     if (!manifest_name_ok(options->name))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%.200s is no name of an image: letters, digits and . _ : @ / + -, beginning with a letter or digit", options->name);
-    auto_close int archive = open(options->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     struct stat st;
-    if (archive < 0 || fstat(archive, &st) < 0)
-        return error_set(error, errno == ENOENT ? ROLLBOX_ERR_NOT_FOUND : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED : ROLLBOX_ERR_IO, errno, "import", "%s cannot be opened: %s", files_printable(options->path),
-                         strerror(errno));
+    auto_close int archive = files_open_archive(options->path, &st, error);
+    if (archive < 0)
+        return archive;
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "%s is neither a file nor a directory; write the archive to a file first", files_printable(options->path));
     int r = work_begin(store, &work, error);

@@ -455,9 +455,9 @@ int snapshot_import(int store, const char *path, const char *name, const struct 
 
     if (!manifest_name_ok(name))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%.200s is no name of a snapshot: letters, digits and . _ : @ / + -, beginning with a letter or digit", name);
-    auto_close int archive = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (archive < 0 || fstat(archive, &st) < 0)
-        return error_set(error, errno == ENOENT ? ROLLBOX_ERR_NOT_FOUND : errno == EACCES ? ROLLBOX_ERR_PATH_DENIED : ROLLBOX_ERR_IO, errno, "import", "%s cannot be opened: %s", files_printable(path), strerror(errno));
+    auto_close int archive = files_open_archive(path, &st, error);
+    if (archive < 0)
+        return archive;
     if (!S_ISREG(st.st_mode))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "import", "%s is no file", files_printable(path));
     int r = work_begin(store, &work, error);

@@ -421,7 +421,7 @@ static int find_v2(struct cgroup_root *root, const struct features *features, co
 
 int cgroup_root_open(const struct features *features, enum cgroup_use use, struct cgroup_root **ret_root) {
     struct cgroup_root *root = calloc(1, sizeof(*root));
-    int64_t start = features->cgroup_v1 || features->cgroup_v2 ? proc_start_time(getpid()) : -ENOENT;
+    int64_t start = proc_start_time(getpid());
     char cgroups[8192];
     struct stat st;
     int r = 0;

@@ -143,10 +143,6 @@ static bool exists(const char *path) {
     return access(path, F_OK) == 0;
 }
 
-static bool has_namespace(int ns, const char *name) {
-    return faccessat(ns, name, F_OK, 0) == 0;
-}
-
 static bool has_capabilities(uint32_t wanted) {
     struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = { 0 };
@@ -242,16 +238,15 @@ static void quick_unmasked(struct features *f) {
 
     may_userns =
         !f->userns_forbidden_by_max && (f->is_root || (f->unprivileged_userns_clone != 0 && f->apparmor_restrict_unprivileged_userns < 1));
-    auto_close int ns = open("/proc/self/ns", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    f->userns = may_userns && has_namespace(ns, "user");
-    f->pidns = has_namespace(ns, "pid");
+    f->userns = may_userns && exists("/proc/self/ns/user");
+    f->pidns = exists("/proc/self/ns/pid");
     f->proc_mount = true;               /* only trying tells */
-    f->mountns = has_namespace(ns, "mnt");
-    f->ipcns = has_namespace(ns, "ipc");
-    f->utsns = has_namespace(ns, "uts");
-    f->netns = has_namespace(ns, "net");
-    f->timens = has_namespace(ns, "time");
-    f->cgroupns = has_namespace(ns, "cgroup");
+    f->mountns = exists("/proc/self/ns/mnt");
+    f->ipcns = exists("/proc/self/ns/ipc");
+    f->utsns = exists("/proc/self/ns/uts");
+    f->netns = exists("/proc/self/ns/net");
+    f->timens = exists("/proc/self/ns/time");
+    f->cgroupns = exists("/proc/self/ns/cgroup");
 
     f->overlayfs = has_overlay(f);
     f->overlay_userxattr = f->overlayfs && release_at_least(f, 5, 11);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Trajectories: whatever a file says, reading it ends, steps come in order, each is equal to itself, and two that differ say where in valid JSON. The first byte chooses, below 128, whether what follows is a file, else
- * it is text that rules take secrets out of.
+ * Trajectories: whatever a file says, reading it ends, steps come in order, each is equal to itself, and two that differ say where in valid JSON. The first byte chooses: below 128 what follows is a file; below 192
+ * text that rules take secrets out of; else a pattern for secrets, which is refused or does not take long to compile and match.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -78,10 +78,25 @@ static void redact(const uint8_t *data, size_t size) {
         abort();
 }
 
+static void match(const uint8_t *data, size_t size) {
+    auto_buf struct buf pattern = BUF_INIT;
+    auto_buf struct buf clean = BUF_INIT;
+    struct rules *rules;
+
+    buf_add(&pattern, data, size);
+    if (buf_failed(&pattern) || rules_new(&rules) < 0)
+        abort();
+    if (pattern.data && strlen(pattern.data) <= RECORD_RULE_MOST && rules_add_pattern(rules, pattern.data, NULL) == 0 && rules_apply(rules, "sk-abc: {1} [2] (3)\n", 20, false, &clean) < 0)
+        abort();
+    rules_free(rules);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size && data[0] < 128)
         read_file(data + 1, size - 1);
-    else if (size)
+    else if (size && data[0] < 192)
         redact(data + 1, size - 1);
+    else if (size)
+        match(data + 1, size - 1);
     return 0;
 }

@@ -578,6 +578,27 @@ def test_attaching_to_a_terminal(shared, box):
 # ---- states of the files -----------------------------------------------------------------------------------------------
 
 
+def test_states_have_what_runs_unless_it_is_dropped(shared):
+    with shared.box() as box:
+        id = shared.ok("exec", "-d", box, *shell("echo up > /tmp/up; n=0; while sleep 0.01; do n=$((n + 1)); echo $n > /tmp/n.new; mv /tmp/n.new /tmp/n; done"))
+        until(lambda: shared("exec", box, "cat", "/tmp/n").returncode == 0)
+        at = shared.json("snapshot", box, "--json", "--as", "live")
+        assert at["processes"] >= 1 and at["memory_bytes"] > 0
+        assert "; 1 process, " in shared.ok("tree", box) or "; 2 processes, " in shared.ok("tree", box)
+        kid, plain = shared.ok("fork", box), shared.ok("fork", "--drop-processes", box)
+        try:
+            assert shared.json("inspect", kid)["execs"][0]["id"] == id and not shared.json("ps", "--json", plain)["processes"]
+            seen = shared.ok("exec", kid, "cat", "/tmp/n")
+            until(lambda: shared.ok("exec", kid, "cat", "/tmp/n") != seen)
+            shared.ok("kill", kid, id)
+            shared.ok("reset", kid, "live")
+            until(lambda: shared.json("ps", "--json", kid)["processes"])
+            shared.ok("reset", "--drop-processes", kid, "live")
+            assert not shared.json("ps", "--json", kid)["processes"]
+        finally:
+            shared.ok("rm", kid, plain)
+
+
 def test_snapshot_reset_fork_and_tree(shared):
     with shared.box() as box:
         put = lambda name, text: shared.ok("exec", name, *shell(f"echo {text} > /tmp/f"))

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from rollbox import AsyncSandbox, Engine, Policy, Sandbox, Trajectory
+from rollbox import AsyncSandbox, CommandNotFound, Policy, Sandbox
 from harness import binaries, caller  # noqa: F401
 from test_trajectories import read, shared_engine
 
@@ -105,17 +105,25 @@ def test_seeds_are_recorded_and_children_replayed_with_theirs(tmp_path):
         box.fork(3, record=False)
         kids = box.fork(2)
         same = box.fork(1, same_seed=True)[0]
+        box.exec(["true"])
+        with pytest.raises(CommandNotFound):
+            box.exec(["no-program-of-that-name"])
+        box.exec(["true"])
+        box.reset()
+        box.exec(["true"])
         names = [kid.name for kid in (*kids, same)]
         for kid in (*kids, same):
             draw(kid)
             kid.close()
     header, steps, _ = read(tmp_path / "a.jsonl")
-    assert header.random_seed == 7 and [step.action.fields.get("seed") for step in steps] == [None, "derived", "derived", "same"]
+    assert [(step.chance.seed, step.chance.stream) for step in steps if step.chance] == [(7, 0), (7, 1), (7, None), (7, 3), (7, 0)]
+    assert header.random_seed == 7 and [step.action.fields.get("seed") for step in steps] == [None, "derived", "derived", "same", None, None, None, None, None]
     seen = set()
     for index, name in enumerate(names):
         path = tmp_path / f"a.{name}.jsonl"
         kid, [step], trajectory = read(path)
         assert trajectory.complete and kid.parent.index == index % 2 and kid.random_seed == steps[2 + index // 2].children[index % 2].random_seed
+        assert step.chance.seed == kid.random_seed and step.chance.stream == 0
         assert (kid.random_seed == 7) == (name == names[2])
         seen.add(step.digest)
         done = subprocess.run([binaries() / "rollbox", "verify", "--parent", tmp_path / "a.jsonl", path], capture_output=True)

@@ -17,7 +17,7 @@ from test_engine_review import children
 
 EXEC, ATTACH, SANDBOX = 12, 13, 14
 VERBS = "CREATE OPEN INSPECT PROCESSES TREE PAUSE RESUME CLOSE LIST SIGNAL RESIZE FILES SNAPSHOT FORK RESET DROP DIFF COMMIT EXPORT".split()
-MORE = "SANDBOX VERB USER INPUT TERMINAL STREAM EXTRA DETACHED IDLE TTL LIFETIME EXEC NUMBER SCOPE NAME SNAPSHOT TO TEXTUAL PATH FORCE".split()
+MORE = "SANDBOX VERB USER INPUT TERMINAL STREAM EXTRA DETACHED IDLE TTL LIFETIME EXEC NUMBER SCOPE NAME SNAPSHOT TO TEXTUAL PATH FORCE CODE STREAM_MOST FILE_MOST ENV_VALUES RULE_NAME RULE_PATTERN BYTES FILES DIGESTS DROPS".split()
 TAGS = {**protocol.TAGS, **{name: number for number, name in enumerate(MORE, len(protocol.TAGS) + 1)}}
 EXHAUSTED = 10
 MANY = 12000
@@ -337,7 +337,7 @@ def test_copy_without_room(caller, engine):
         until(lambda: client.output(name, "sh", "-c", "cat /tmp/pid 2>/dev/null; true"))
         launcher = launcher_of(pid)
         with standing(launcher):
-            taken = client.verb("SNAPSHOT", ("SANDBOX", name))
+            taken = client.verb("SNAPSHOT", ("SANDBOX", name), ("DROPS", 1))
             until(lambda: "T" in {p["state"] for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]})
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             client.json(client.verb("LIST"))
@@ -348,7 +348,13 @@ def test_copy_without_room(caller, engine):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         assert answer["type"] == protocol.FAILED and answer["ERROR_CODE"] == EXHAUSTED, answer
         assert launcher_of(pid) == launcher
-        assert client.json(client.verb("SNAPSHOT", ("SANDBOX", name)))["live"]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (4, before[1]))
+        try:
+            answer = client.wait(client.verb("SNAPSHOT", ("SANDBOX", name)))
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        assert answer["type"] == protocol.FAILED and answer["ERROR_CODE"] == EXHAUSTED, answer
+        assert client.json(client.verb("SNAPSHOT", ("SANDBOX", name)))["processes"] >= 1
         client.kill(running)
         assert client.wait(running)["OUTCOME"] == protocol.ERROR
 
@@ -364,7 +370,7 @@ def test_resume_during_a_snapshot(engine):
         client.json(client.verb("PAUSE", ("SANDBOX", name)))
         states = lambda: {p["state"] for p in client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]}  # noqa: E731
         with standing(launcher_of(pid)):
-            taken = client.verb("SNAPSHOT", ("SANDBOX", name))
+            taken = client.verb("SNAPSHOT", ("SANDBOX", name), ("DROPS", 1))
             client.json(client.verb("RESUME", ("SANDBOX", name)))
             assert states() == {"T"}
         assert client.json(taken)["live"]
@@ -381,7 +387,7 @@ def test_an_init_that_does_not_answer(engine, when):
         client.output(name, "touch", "/tmp/file")
         if when == "running":
             running = client.exec(name, "sh", "-c", "echo ready; sleep 1000", more=(("TIMEOUT", 1000),))
-            wait_until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 2)
+            until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 2)
             os.kill(client.init_of(name), signal.SIGSTOP)
             answer = client.wait(running)
             assert (answer["OUTCOME"], answer["STDOUT"]) == (protocol.TIMEOUT, b"ready\n")

@@ -178,7 +178,8 @@ def test_dropping_a_snapshot_keeps_what_stands_on_it():
         assert shell(box, "cat /tmp/f*").stdout == "0\n1\n2\n"
 
 
-def test_a_snapshot_under_writers_is_of_one_moment():
+@pytest.mark.parametrize("processes", ["keep", "drop"])
+def test_a_snapshot_under_writers_is_of_one_moment(processes):
     """Two files are always written in the same order: a copy may not have the second one's newer."""
     with Sandbox() as box:
         with box.spawn(["python3", "-I", "-S", "-c", """
@@ -193,7 +194,7 @@ while True:
 """]) as writer:
             writer.stdout.readline()
             for _ in range(10):
-                kid = box.fork(1)[0]
+                kid = box.fork(1, snapshot=box.snapshot(processes=processes), processes="drop")[0]
                 a, b = int(kid.read_file("/tmp/a")), int(kid.read_file("/tmp/b"))
                 assert a - b in (0, 1)
                 kid.close()

@@ -88,6 +88,22 @@ def test_record_has_the_command_and_what_came_of_it(caller):
     assert os.stat(home / "a.jsonl").st_uid == caller.uid
 
 
+def test_what_was_read_and_written_is_counted(caller):
+    home = caller.directory()
+    with shared_engine(caller) as call:
+        box = call("create", "--record", home / "a.jsonl")
+        call("exec", box, "--", "true")
+        call("exec", box, "--", "sh", "-c", "head -c 3000000 /dev/zero > f; cat f | cat > /dev/null; (exec cat f > /dev/null)")
+        call("exec", box, "--timeout", "0.2", "--", "sleep", "1000", status=124)
+        call("exec", "-d", box, "--", "sleep", "1000")
+        call("rm", box)
+    steps = read(home / "a.jsonl")[1]
+    idle, busy, killed, lost = (step.resources for step in steps)
+    assert idle.read_bytes < 100000 and idle.written_bytes == 0
+    assert 12000000 <= busy.read_bytes < 12200000 and 12000000 <= busy.written_bytes < 12200000
+    assert killed.read_bytes is not None and killed.written_bytes == 0 and lost.read_bytes is None
+
+
 def test_record_gives_input_and_json(caller):
     home = caller.directory()
     done = caller.rollbox("record", "-i", "--json", "-o", home / "a.jsonl", "--", "cat", input=b"some\xff input")
@@ -699,7 +715,7 @@ def test_verify_is_equal_for_a_seeded_session(caller):
         call("exec", box, "--", "nothing-of-that-name", status=127)
         call("reset", box)
         call("exec", "-d", box, "--", "sleep", "1000")
-        call("fork", box)
+        call("fork", "--drop-processes", box)
         call("rm", box)
     assert caller.rollbox("verify", home / "a.jsonl").returncode == 125, "the value of A was not recorded"
     seen = verdict(caller, "--env", "A=b", home / "a.jsonl", status=0)

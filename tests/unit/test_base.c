@@ -294,7 +294,7 @@ TEST(more_descriptors_than_a_message_takes_are_refused) {
 
 /* A hostile peer may send up to SCM_MAX_FD (253) descriptors in one message: none may land outside the array. */
 TEST(a_flood_of_descriptors_is_closed) {
-    enum { FLOOD = 100 };
+    enum { FLOOD = 253 };
     int pair[2], fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds;
     char data[4];

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live states, in `make bench`: what snapshots, forks and resets of running processes cost, one JSON object of rows on standard output.
+
+    live.py rollbox REPEATS     rollbox' Python package
+    live.py sandlock REPEATS    sandlock's fork, of this process' own memory, without a pid namespace, files or limits for each clone
+"""
+import json
+import statistics
+import sys
+import time
+from typing import Any, Callable, Dict, List
+
+CLONES = 100
+
+# It has some 16 MB of anonymous memory, answers a line with a line, and knows the longest time for which it was not on: nothing else in it takes long.
+GUEST = """
+import sys, threading, time
+kept = bytearray(b"x" * ({} << 20))
+longest = 0.0
+def watch():
+    global longest
+    last = time.monotonic()
+    while True:
+        now = time.monotonic()
+        longest = max(longest, now - last)
+        last = now
+print("ready", flush=True)
+for line in sys.stdin:
+    if line == "watch\\n":
+        threading.Thread(target=watch, daemon=True).start()
+    if line == "longest\\n":
+        print(longest, flush=True)
+        longest = 0.0
+    else:
+        print("here", flush=True)
+"""
+SHELLS = "for i in 1 2 3; do (while read -r x; do echo $x; done) < <(while :; do echo line; sleep 1000; done) > /dev/null & done; echo ready; while read -r line; do echo here; done"
+
+
+def row(values: List[float]) -> Dict[str, Any]:
+    return {"p50_us": statistics.median(values) * 1e6, "p99_us": sorted(values)[min(len(values) - 1, int(len(values) * 0.99))] * 1e6, "runs": len(values)}
+
+
+def timed(repeats: int, work: Callable[[], float]) -> Dict[str, Any]:
+    work()
+    return row([work() for _ in range(repeats)])
+
+
+def of_rollbox(repeats: int) -> Dict[str, Any]:
+    from rollbox import Sandbox
+    rows: Dict[str, Any] = {}
+
+    def ask(process: Any, what: bytes = b"hello\n") -> bytes:
+        process.stdin.write(what)
+        process.stdin.flush()
+        answer: bytes = process.stdout.readline()
+        return answer
+
+    def begin(box: Any, argv: List[str]) -> Any:
+        process = box.spawn(argv)
+        if process.stdout.readline() != b"ready\n":
+            raise SystemExit("live: the guest did not begin")
+        return process
+
+    def fork(box: Any, process: Any, **options: Any) -> float:
+        start = time.perf_counter()
+        (kid,) = box.fork(1, **options)
+        if ask(kid.process(process.id)) != b"here\n":
+            raise SystemExit("live: a copy does not answer")
+        took = time.perf_counter() - start
+        kid.close()
+        return took
+
+    def call(work: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    policy = {"max_memory": "2G", "max_processes": 200}
+    with Sandbox(policy) as box:
+        process = begin(box, ["python3", "-c", GUEST.format(8)])
+        rows["live: snapshot, python of 16 MB"] = timed(repeats, lambda: call(box.snapshot))
+        rows["live: fork of now, to the copy's answer"] = timed(repeats, lambda: fork(box, process))
+        state = box.snapshot()
+        rows["live: fork of a snapshot, to the copy's answer"] = timed(repeats, lambda: fork(box, process, snapshot=state))
+        start = time.perf_counter()
+        kids = box.fork(CLONES, snapshot=state)
+        for kid in kids:
+            ask(kid.process(process.id))
+        rows[f"live: {CLONES} forks of a snapshot at once, to all answers"] = row([time.perf_counter() - start])
+        for kid in kids:
+            kid.close()
+        rows["live: reset to a snapshot, with files"] = timed(repeats, lambda: call(lambda: box.reset(state)))
+        process = box.process(process.id)
+        ask(process, b"watch\n")
+        pauses = []
+        for _ in range(repeats):
+            ask(process, b"longest\n")
+            box.snapshot()
+            pauses.append(float(ask(process, b"longest\n")))
+        rows["live: longest pause in the captured process"] = row(pauses)
+    with Sandbox(policy) as box:
+        process = begin(box, ["bash", "-c", SHELLS])
+        state = box.snapshot()
+        rows["live: bash and its children with pipes, fork of a snapshot, to its answer"] = timed(repeats, lambda: fork(box, process, snapshot=state))
+    with Sandbox(policy) as box:
+        process = begin(box, ["python3", "-c", GUEST.format(300)])
+        state = box.snapshot()
+        rows["live: python of 300 MB, fork of a snapshot, to its answer"] = timed(repeats, lambda: fork(box, process, snapshot=state))
+    return rows
+
+
+def of_sandlock(repeats: int) -> Dict[str, Any]:
+    from sandlock import Sandbox
+    kept: List[bytearray] = []
+
+    def once(n: int) -> float:
+        sandbox = Sandbox(fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev"], init_fn=lambda: kept.append(bytearray(b"x" * (8 << 20))), work_fn=lambda number: print("here"))
+        start = time.perf_counter()
+        clones = sandbox.fork(n)
+        if len(clones.pids) != n:
+            raise SystemExit(f"live: sandlock made {len(clones.pids)} clones of {n}")
+        return time.perf_counter() - start
+    return {"sandlock: fork(1), init_fn included": timed(min(repeats, 10), lambda: once(1)), f"sandlock: fork({CLONES}), init_fn included": row([once(CLONES)])}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"rollbox": of_rollbox, "sandlock": of_sandlock}[sys.argv[1]](int(sys.argv[2]))))

@@ -1,0 +1,651 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that know whether they are what they were: the corpus of live states.
+
+Each says "ready" (or "absent": the sandbox has not what it is about) once it has its state, and then, for each line it reads, "ok" if all of that is still as it should be: in the process that was
+captured, and in each that was made of it. At the end of its input it ends with 0.
+
+PROGRAMS: by name, the command.
+"""
+
+# What a Python program of the corpus is: `begin` makes a state, `check` looks at it; both may use all that is imported here.
+PYTHON = """
+import asyncio, ctypes, fcntl, hashlib, io, json, mmap, os, queue, random, re, select, signal, socket, sqlite3, struct, subprocess, sys, tempfile, threading, time, zlib
+from concurrent.futures import ThreadPoolExecutor
+libc = ctypes.CDLL(None, use_errno=True)
+{}
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        check()
+    except BaseException as problem:
+        print("wrong:", type(problem).__name__, problem, flush=True)
+    else:
+        print("ok", flush=True)
+os._exit(0)     # what ticks would kill an interpreter that takes itself apart
+"""
+
+SOURCES = {
+    "objects": """
+state = {"list": list(range(1000)), "text": "x" * 100000, "nested": [{}, {"a": {1, 2, 3}}]}
+digest = hashlib.sha256(json.dumps(state["list"]).encode()).hexdigest()
+def check():
+    assert hashlib.sha256(json.dumps(state["list"]).encode()).hexdigest() == digest and state["text"] == "x" * 100000 and state["nested"][1]["a"] == {1, 2, 3}
+""",
+    "generator": """
+def counting():
+    n = 0
+    while True:
+        n += 1
+        yield n
+numbers, seen = counting(), 0
+def check():
+    global seen
+    seen += 1
+    assert next(numbers) == seen
+""",
+    "random_state": """
+source, twin = random.Random(5), random.Random(5)
+[source.random() for _ in range(1000)]; [twin.random() for _ in range(1000)]
+def check():
+    assert source.random() == twin.random() and hash("a") == first
+first = hash("a")
+""",
+    "digest_under_way": """
+sha, whole = hashlib.sha256(), b""
+packer, packed = zlib.compressobj(), b""
+def check():
+    global whole, packed
+    data = os.urandom(1000)
+    sha.update(data); whole += data
+    packed += packer.compress(data) + packer.flush(zlib.Z_SYNC_FLUSH)
+    assert sha.hexdigest() == hashlib.sha256(whole).hexdigest() and zlib.decompressobj().decompress(packed) == whole
+""",
+    "threads_that_count": """
+lock, counts = threading.Lock(), [0] * 8
+def work(i):
+    while True:
+        with lock:
+            counts[i] += 1
+        time.sleep(0.001)
+for i in range(8):
+    threading.Thread(target=work, args=(i,), daemon=True).start()
+def check():
+    before = list(counts)
+    deadline = time.monotonic() + 20
+    while not all(a > b for a, b in zip(counts, before)):
+        assert time.monotonic() < deadline, (before, counts)
+        time.sleep(0.001)
+""",
+    "threads_that_wait": """
+condition, asked, answers = threading.Condition(), queue.Queue(), queue.Queue()
+event = threading.Event()
+def work():
+    while True:
+        answers.put(asked.get() * 2)
+def waits():
+    event.wait(100000)
+    answers.put("event")
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+threading.Thread(target=waits, daemon=True).start()
+def check():
+    for n in range(20):
+        asked.put(n)
+    assert sorted(answers.get(timeout=20) for _ in range(20)) == [2 * n for n in range(20)]
+""",
+    "thread_in_poll": """
+r, w = os.pipe()
+heard = queue.Queue()
+def work():
+    poll = select.poll()
+    poll.register(r, select.POLLIN)
+    while True:
+        for fd, what in poll.poll(100000000):
+            heard.put(os.read(fd, 100))
+threading.Thread(target=work, daemon=True).start()
+def check():
+    os.write(w, b"hello")
+    assert heard.get(timeout=20) == b"hello"
+""",
+    "thread_pool": """
+pool = ThreadPoolExecutor(4)
+assert list(pool.map(abs, range(-10, 0))) == list(range(10, 0, -1))
+def check():
+    assert list(pool.map(abs, range(-10, 0))) == list(range(10, 0, -1))
+""",
+    "thread_locals": """
+local, go, said = threading.local(), queue.Queue(), queue.Queue()
+def work(i):
+    local.mine = i
+    while True:
+        go.get()
+        said.put(local.mine)
+        time.sleep(0.01)
+for i in range(3):
+    threading.Thread(target=work, args=(i,), daemon=True).start()
+local.mine = "main"
+def check():
+    for _ in range(3):
+        go.put(None)
+    assert {said.get(timeout=20) for _ in range(3)} <= {0, 1, 2} and local.mine == "main"
+""",
+    "asyncio_timers": """
+loop, ticks = asyncio.new_event_loop(), [0]
+async def tick():
+    while True:
+        ticks[0] += 1
+        await asyncio.sleep(0.002)
+threading.Thread(target=lambda: loop.run_until_complete(tick()), daemon=True).start()
+def check():
+    before, deadline = ticks[0], time.monotonic() + 20
+    while ticks[0] < before + 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "done"), loop).result(20) == "done"
+""",
+    "asyncio_server": """
+loop = asyncio.new_event_loop()
+async def answer(reader, writer):
+    while line := await reader.readline():
+        writer.write(line.upper())
+        await writer.drain()
+async def serve():
+    return await asyncio.start_unix_server(answer, "/tmp/server.sock")
+threading.Thread(target=loop.run_forever, daemon=True).start()
+server = asyncio.run_coroutine_threadsafe(serve(), loop).result()
+kept = socket.socket(socket.AF_UNIX); kept.connect("/tmp/server.sock")
+kept.sendall(b"a\\n"); assert kept.recv(10) == b"A\\n"
+def check():
+    kept.settimeout(20)
+    kept.sendall(b"kept\\n"); assert kept.recv(10) == b"KEPT\\n"
+    with socket.socket(socket.AF_UNIX) as fresh:
+        fresh.settimeout(20)
+        fresh.connect("/tmp/server.sock"); fresh.sendall(b"new\\n"); assert fresh.recv(10) == b"NEW\\n"
+""",
+    "asyncio_subprocess": """
+loop = asyncio.new_event_loop()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+async def start():
+    return await asyncio.create_subprocess_exec("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+cat = asyncio.run_coroutine_threadsafe(start(), loop).result()
+async def ask():
+    cat.stdin.write(b"line\\n")
+    await cat.stdin.drain()
+    return await cat.stdout.readline()
+def check():
+    assert asyncio.run_coroutine_threadsafe(ask(), loop).result(20) == b"line\\n"
+""",
+    "sqlite_in_memory": """
+db = sqlite3.connect(":memory:", isolation_level=None)
+db.execute("create table t (n)"); db.execute("begin"); db.executemany("insert into t values (?)", [(n,) for n in range(100)])
+def check():
+    assert db.execute("select count(*), sum(n) from t").fetchone() == (100, 4950) and db.in_transaction
+""",
+    "sqlite_in_a_transaction": """
+db, other = sqlite3.connect("/tmp/t.db", isolation_level=None), sqlite3.connect("/tmp/t.db", isolation_level=None, timeout=0)
+db.execute("create table t (n)"); db.execute("begin immediate"); db.execute("insert into t values (1)")
+def check():
+    global db
+    assert db.in_transaction and db.execute("select count(*) from t").fetchone() == (1,)
+    checker = "import sqlite3\\ntry: sqlite3.connect('/tmp/t.db', timeout=0, isolation_level=None).execute('begin immediate')\\nexcept sqlite3.OperationalError: print('locked')"
+    assert subprocess.run([sys.executable, "-c", checker], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout == "locked\\n"
+""",
+    "locked_files": """
+a, b = open("/tmp/flocked", "w"), open("/tmp/locked", "w+")
+b.write("x" * 100); b.flush()
+fcntl.flock(a, fcntl.LOCK_EX); fcntl.lockf(b, fcntl.LOCK_EX, 10, 20)
+checker = "import fcntl\\nfor f, lock in ((open('/tmp/flocked', 'w'), lambda f: fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)), (open('/tmp/locked', 'r+'), lambda f: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 5, 22)), (open('/tmp/locked', 'r+'), lambda f: fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 5, 50))):\\n  try: lock(f); print('free')\\n  except OSError: print('locked')"
+def check():
+    assert subprocess.run([sys.executable, "-c", checker], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout.split() == ["locked", "locked", "free"]
+""",
+    "file_offsets": """
+f = open("/tmp/text", "w+b", buffering=0)
+f.write(b"".join(b"%06d\\n" % n for n in range(1000))); f.seek(0)
+r = os.open("/tmp/text", os.O_RDONLY); twin = os.dup(r)
+log = os.open("/tmp/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+n = size = 0
+def check():
+    global n, size
+    assert os.read(r if n % 2 else twin, 7) == b"%06d\\n" % n and f.read(7) == b"%06d\\n" % n
+    os.write(log, b"line\\n"); size += 5
+    n += 1
+    assert os.fstat(log).st_size == size and fcntl.fcntl(log, fcntl.F_GETFL) & os.O_APPEND
+""",
+    "offsets_shared_with_a_child": """
+open("/tmp/numbers", "wb").write(b"".join(b"%d\\n" % (n % 10) for n in range(1000)))
+f = os.open("/tmp/numbers", os.O_RDONLY)
+child = subprocess.Popen([sys.executable, "-c", "import os, sys\\nfor line in sys.stdin: print(os.read(int(sys.argv[1]), 2).decode().strip(), flush=True)", str(f)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[f], text=True, bufsize=1)
+n = 0
+def check():
+    global n
+    assert os.read(f, 2) == b"%d\\n" % (n % 10)
+    child.stdin.write("next\\n"); child.stdin.flush()
+    assert child.stdout.readline() == "%d\\n" % ((n + 1) % 10)
+    n += 2
+""",
+    "deleted_file": """
+f = open("/tmp/gone", "w+b"); f.write(b"y" * 10000); f.flush(); os.unlink("/tmp/gone"); f.seek(5000)
+def check():
+    assert f.tell() == 5000 and os.fstat(f.fileno()).st_nlink == 0 and f.read() == b"y" * 5000 and not os.path.exists("/tmp/gone")
+    f.seek(5000)
+""",
+    "temporary_directory": """
+d = tempfile.TemporaryDirectory(); os.chdir(d.name)
+open("mine", "w").write("here"); os.umask(0o027)
+def check():
+    assert os.getcwd() == d.name and open("mine").read() == "here" and os.umask(0o027) == 0o027
+""",
+    "listing_under_way": """
+for n in range(50): open(f"/tmp/f{n:02}", "w").close()
+def check():
+    assert sum(name.startswith("f") for name in os.listdir(fd)) == 50
+fd = os.open("/tmp", os.O_RDONLY | os.O_DIRECTORY)
+""",
+    "mapped_private": """
+open("/tmp/mapped", "wb").write(b"a" * 40960)
+f = open("/tmp/mapped", "r+b"); m = mmap.mmap(f.fileno(), 40960, flags=mmap.MAP_PRIVATE)
+m[5000:5005] = b"hello"
+def check():
+    assert m[5000:5005] == b"hello" and m[:10] == b"a" * 10 and m[20000:20010] == b"a" * 10 and open("/tmp/mapped", "rb").read() == b"a" * 40960
+""",
+    "mapped_shared": """
+open("/tmp/mapped", "wb").write(b"a" * 40960)
+f = open("/tmp/mapped", "r+b"); m = mmap.mmap(f.fileno(), 40960)
+n = 0
+def check():
+    global n
+    assert m[100] == (n % 256 if n else 97)
+    n += 1
+    m[100] = n % 256
+    assert open("/tmp/mapped", "rb").read()[100] == n % 256
+""",
+    "shared_memory_with_a_child": """
+m = mmap.mmap(-1, 65536)
+go_r, go_w = os.pipe(); done_r, done_w = os.pipe()
+child = os.fork()
+if not child:
+    while os.read(go_r, 1):
+        struct.pack_into("Q", m, 8, struct.unpack_from("Q", m, 0)[0] * 2)
+        os.write(done_w, b"x")
+    os._exit(0)
+n = 0
+def check():
+    global n
+    n += 1
+    struct.pack_into("Q", m, 0, n)
+    os.write(go_w, b"x"); assert os.read(done_r, 1) == b"x"
+    assert struct.unpack_from("Q", m, 8)[0] == 2 * n
+""",
+    "memory_file": """
+try:
+    fd = os.memfd_create("mine", os.MFD_ALLOW_SEALING)
+except OSError:
+    print("absent", flush=True)     # without a memory cgroup sandboxes have no memory files
+    raise SystemExit
+os.write(fd, b"memory" * 1000)
+fcntl.fcntl(fd, 1033, 2 | 4)
+def check():
+    assert os.pread(fd, 6, 600) == b"memory" and os.lseek(fd, 0, os.SEEK_CUR) == 6000 and fcntl.fcntl(fd, 1034) == 6
+""",
+    "given_back_memory": """
+m = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+m[:] = b"z" * (1 << 20); m.madvise(mmap.MADV_DONTNEED, 0, 1 << 19)
+def check():
+    assert m[:10] == bytes(10) and m[-10:] == b"z" * 10
+    m[:4096] = b"q" * 4096; assert m[:10] == b"q" * 10
+    m.madvise(mmap.MADV_DONTNEED, 0, 1 << 19); assert m[:10] == bytes(10)
+    m.resize(2 << 20); assert m[-10:] == bytes(10) and m[(1 << 20) - 10:1 << 20] == b"z" * 10
+    m.resize(1 << 20)
+""",
+    "protected_memory": """
+page = mmap.PAGESIZE
+libc.mmap.restype = ctypes.c_void_p
+at = libc.mmap(None, 3 * page, 3, 0x22, -1, 0)
+ctypes.memset(at, 7, 3 * page); libc.mprotect(ctypes.c_void_p(at + page), page, 0)
+def check():
+    assert ctypes.string_at(at, 10) == b"\\7" * 10
+    child = os.fork()
+    if not child:
+        ctypes.string_at(at + page, 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGSEGV
+    libc.mprotect(ctypes.c_void_p(at + page), page, 1); assert ctypes.string_at(at + page, 4) == b"\\7" * 4; libc.mprotect(ctypes.c_void_p(at + page), page, 0)
+""",
+    "large_heap": """
+blocks = [os.urandom(1 << 20) for _ in range(40)]
+digest = hashlib.blake2b(b"".join(blocks)).digest()
+def check():
+    assert hashlib.blake2b(b"".join(blocks)).digest() == digest
+""",
+    "pipes_with_something_in_them": """
+r, w = os.pipe(); os.write(w, b"1234567890" * 100); assert os.read(r, 5) == b"12345"
+full_r, full_w = os.pipe(); os.set_blocking(full_w, False)
+size = 0
+try:
+    while True: size += os.write(full_w, b"x" * 1000)
+except BlockingIOError: pass
+def check():
+    assert os.read(r, 1000) == b"67890" + b"1234567890" * 99
+    os.write(w, b"67890" + b"1234567890" * 99)
+    got = b""
+    while len(got) < size: got += os.read(full_r, 65536)
+    assert got == b"x" * size
+    try:
+        while True: os.write(full_w, b"x" * 1000)
+    except BlockingIOError: pass
+""",
+    "fifo": """
+os.mkfifo("/tmp/fifo")
+r = os.open("/tmp/fifo", os.O_RDONLY | os.O_NONBLOCK); w = os.open("/tmp/fifo", os.O_WRONLY)
+def check():
+    os.write(w, b"fifo"); assert os.read(r, 10) == b"fifo"
+    other = os.open("/tmp/fifo", os.O_WRONLY | os.O_NONBLOCK); os.write(other, b"more"); os.close(other); assert os.read(r, 10) == b"more"
+""",
+    "pipe_whose_writer_is_gone": """
+r, w = os.pipe(); os.write(w, b"last"); os.close(w)
+r2, w2 = os.pipe(); os.close(r2)
+seen = False
+def check():
+    global seen
+    if not seen: assert os.read(r, 10) == b"last"
+    seen = True
+    assert os.read(r, 10) == b""
+    try: os.write(w2, b"x"); raise AssertionError
+    except BrokenPipeError: pass
+""",
+    "socket_pairs": """
+a, b = socket.socketpair(); a.sendall(b"waiting"); b.sendall(b"other way")
+c, d = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); c.send(b"one"); c.send(b""); c.send(b"three")
+e, f = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET); e.send(b"packet"); e.send(b"another")
+for s in (a, b, c, d, e, f): s.settimeout(20)
+def check():
+    assert b.recv(100) == b"waiting" and a.recv(100) == b"other way"
+    assert [d.recv(100) for _ in range(3)] == [b"one", b"", b"three"] and [f.recv(100) for _ in range(2)] == [b"packet", b"another"]
+    a.sendall(b"waiting"); b.sendall(b"other way"); c.send(b"one"); c.send(b""); c.send(b"three"); e.send(b"packet"); e.send(b"another")
+""",
+    "socket_whose_other_end_is_gone": """
+a, b = socket.socketpair(); a.sendall(b"last words"); a.close(); b.settimeout(20)
+c, d = socket.socketpair(); c.shutdown(socket.SHUT_WR); d.settimeout(20); c.settimeout(20)
+heard = False
+def check():
+    global heard
+    if not heard: assert b.recv(100) == b"last words"
+    heard = True
+    assert b.recv(100) == b"" and d.recv(100) == b""
+    d.sendall(b"still"); assert c.recv(10) == b"still"
+""",
+    "abstract_socket": """
+server = socket.socket(socket.AF_UNIX); server.bind("\\0corpus"); server.listen(5)
+def check():
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("\\0corpus")
+        there, _ = server.accept()
+        there.sendall(b"hello"); assert client.recv(10) == b"hello"; there.close()
+""",
+    "server_on_loopback": """
+import http.server, urllib.request
+os.makedirs("/tmp/www"); os.chdir("/tmp/www"); open("page", "w").write("served")
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8123), http.server.SimpleHTTPRequestHandler)
+server.RequestHandlerClass.log_message = lambda *_: None
+threading.Thread(target=server.serve_forever, daemon=True).start()
+six = socket.create_server(("::1", 8124), family=socket.AF_INET6); udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); udp.bind(("127.0.0.1", 0)); free = socket.socket()
+udp.settimeout(20)
+address = udp.getsockname()
+def check():
+    assert urllib.request.urlopen("http://127.0.0.1:8123/page", timeout=20).read() == b"served"
+    with socket.create_connection(("::1", 8124), 20) as client:
+        there, _ = six.accept(); there.sendall(b"six"); assert client.recv(10) == b"six"; there.close()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender: sender.sendto(b"datagram", address)
+    assert udp.recv(100) == b"datagram" and udp.getsockname() == address
+""",
+    "event_and_timer_descriptors": """
+event = os.eventfd(7, os.EFD_NONBLOCK); semaphore = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
+timer = libc.timerfd_create(1, os.O_NONBLOCK); libc.timerfd_settime(timer, 0, struct.pack("qqqq", 0, 5000000, 0, 5000000), None)
+epoll = select.epoll(); epoll.register(timer, select.EPOLLIN); r, w = os.pipe(); epoll.register(r, select.EPOLLIN | select.EPOLLET)
+def check():
+    assert os.eventfd_read(event) == 7; os.eventfd_write(event, 7)
+    assert [os.eventfd_read(semaphore) for _ in range(3)] == [1, 1, 1]; os.eventfd_write(semaphore, 3)
+    seen = set()
+    os.write(w, b"x")
+    deadline = time.monotonic() + 20
+    while seen != {r, timer}:
+        assert time.monotonic() < deadline, seen
+        for fd, _ in epoll.poll(1): seen.add(fd)
+    assert struct.unpack("Q", os.read(timer, 8))[0] >= 1; os.read(r, 10)
+""",
+    "signal_descriptor": """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+fd = libc.signalfd(-1, struct.pack("Q", 1 << (signal.SIGUSR2 - 1)), 0)
+def check():
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert struct.unpack_from("I", os.read(fd, 128))[0] == signal.SIGUSR2
+""",
+    "process_descriptor": """
+child = subprocess.Popen(["sleep", "100000"]); fd = os.pidfd_open(child.pid)
+def check():
+    signal.pidfd_send_signal(fd, 0)
+    assert select.select([fd], [], [], 0)[0] == []
+""",
+    "signals": """
+heard = []
+signal.signal(signal.SIGUSR1, lambda number, frame: heard.append(number)); signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, 40]); os.kill(os.getpid(), signal.SIGTERM); libc.sigqueue(os.getpid(), 40, ctypes.c_void_p(77))
+def check():
+    assert signal.sigpending() == {signal.SIGTERM, 40} and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    os.kill(os.getpid(), signal.SIGUSR1); os.kill(os.getpid(), signal.SIGHUP); assert heard.pop() == signal.SIGUSR1
+    info = signal.sigwaitinfo([40]); assert info.si_signo == 40 and info.si_pid == os.getpid(); libc.sigqueue(os.getpid(), 40, ctypes.c_void_p(77))
+""",
+    "interval_timer": """
+ticks = [0]
+def tick(number, frame): ticks[0] += 1
+signal.signal(signal.SIGALRM, tick); signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+def check():
+    before, deadline = ticks[0], time.monotonic() + 20
+    while ticks[0] < before + 3: assert time.monotonic() < deadline
+""",
+    "posix_timers": """
+ticks = [0, 0]
+def tick(number, frame): ticks[number == 42] += 1
+signal.signal(41, tick); signal.signal(42, tick)
+ids = [ctypes.c_int(), ctypes.c_int(), ctypes.c_int()]
+for n, (number, id) in enumerate(zip((41, 43, 42), ids)):
+    event = struct.pack("qii48x", n, number, 0)
+    assert libc.syscall(222, 1, event, ctypes.byref(id)) == 0
+libc.syscall(226, ids[1])
+for id in (ids[0], ids[2]): libc.syscall(223, id, 0, struct.pack("qqqq", 0, 3000000, 0, 3000000), None)
+def check():
+    before, deadline = list(ticks), time.monotonic() + 20
+    while not all(a > b for a, b in zip(ticks, before)): assert time.monotonic() < deadline
+    left = ctypes.create_string_buffer(32)
+    assert libc.syscall(224, ids[2], left) == 0 and libc.syscall(224, ids[1], left) == -1
+""",
+    "clocks": """
+begun, last = time.monotonic(), time.monotonic()
+def check():
+    global last
+    now = time.monotonic()
+    assert last <= now < last + 600 and begun <= last, (begun, last, now)
+    last = now
+""",
+    "subprocess_tree": """
+children = [subprocess.Popen(["sh", "-c", "while read line; do echo \\"$0 $line\\" | cat; done", str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) for n in range(4)]
+def check():
+    for n, child in enumerate(children):
+        child.stdin.write("asked\\n"); child.stdin.flush()
+        assert child.stdout.readline() == f"{n} asked\\n"
+""",
+    "zombies": """
+children = [subprocess.Popen(["sh", "-c", "exit 5"]), subprocess.Popen(["sh", "-c", "kill -9 $$"])]
+import pathlib
+for child in children:
+    while "Z" not in pathlib.Path(f"/proc/{child.pid}/stat").read_text().rsplit(")")[1]: time.sleep(0.001)
+told = []
+signal.signal(signal.SIGCHLD, lambda number, frame: told.append(1))
+def check():
+    assert [child.wait(20) for child in children] == [5, -9] and not told
+""",
+    "sessions_and_groups": """
+shell = subprocess.Popen(["sh", "-c", "sleep 100000 & sleep 100000 & wait"], start_new_session=True)
+daemon_r, daemon_w = os.pipe()
+if not os.fork():
+    os.setsid()
+    if os.fork(): os._exit(0)
+    os.setpgid(0, 0); os.write(daemon_w, b"%d" % os.getpid()); time.sleep(100000)
+os.wait(); daemon = int(os.read(daemon_r, 20))
+mine = (os.getpid(), os.getppid(), os.getsid(0), os.getpgrp()); its = (os.getsid(daemon), os.getpgid(daemon), os.getsid(shell.pid))
+def check():
+    assert (os.getpid(), os.getppid(), os.getsid(0), os.getpgrp()) == mine and (os.getsid(daemon), os.getpgid(daemon), os.getsid(shell.pid)) == its
+    assert its[0] != daemon and its[1] == daemon
+""",
+    "group_whose_leader_is_gone": """
+leader = subprocess.Popen(["sleep", "100000"], process_group=0) if sys.version_info >= (3, 11) else subprocess.Popen(["sleep", "100000"], preexec_fn=lambda: os.setpgid(0, 0))
+member = subprocess.Popen(["sleep", "100000"], preexec_fn=lambda: os.setpgid(0, leader.pid))
+leader.kill(); leader.wait()
+def check():
+    assert os.getpgid(member.pid) == leader.pid
+    os.killpg(leader.pid, 0)
+""",
+    "multiprocessing_pool": """
+import multiprocessing
+pool = multiprocessing.get_context("fork").Pool(3)
+assert pool.map(abs, [-1, -2, -3]) == [1, 2, 3]
+def check():
+    assert pool.map(abs, list(range(-20, 0))) == list(range(20, 0, -1))
+""",
+    "multiprocessing_queue": """
+import multiprocessing
+context = multiprocessing.get_context("fork")
+there, back = context.Queue(), context.Queue()
+def work():
+    while True: back.put(there.get() ** 2)
+process = context.Process(target=work, daemon=True); process.start()
+there.put(3); assert back.get(timeout=20) == 9
+def check():
+    there.put(5); assert back.get(timeout=20) == 25
+""",
+    "limits": """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200)); resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); os.nice(0)
+high = os.dup2(0, 99)
+def check():
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (100, 200) and os.fstat(99) and fcntl.fcntl(99, fcntl.F_GETFD) == 0
+""",
+    "names": """
+libc.prctl(15, b"renamed", 0, 0, 0)
+def check():
+    assert open("/proc/self/comm").read() == "renamed\\n" and os.readlink("/proc/self/exe").startswith("/usr/bin/python3") and open("/proc/self/cmdline").read().startswith("python3")
+    assert any("[heap]" in line for line in open("/proc/self/maps")) and any("[stack]" in line for line in open("/proc/self/maps")) and any("[vdso]" in line for line in open("/proc/self/maps"))
+    assert os.environ["PATH"] and sys.argv[0] == "-c"
+""",
+    "clears_a_tid": """
+done = []
+threads = [threading.Thread(target=lambda: (time.sleep(0.0), event.wait(1000), done.append(1))) for _ in range(3)]
+event = threading.Event()
+for t in threads: t.start()
+def check():
+    event.set()
+    for t in threads: t.join(20); assert not t.is_alive()
+    assert len(done) == 3
+""",
+    "spinning_thread": """
+n = [0]
+def spin():
+    while True: n[0] += 1
+threading.Thread(target=spin, daemon=True).start()
+def check():
+    before, deadline = n[0], time.monotonic() + 20
+    while n[0] == before: assert time.monotonic() < deadline; time.sleep(0.001)
+""",
+}
+
+SHELL = """
+set -eu
+{}
+echo ready
+while read -r line; do
+    if check; then echo ok; else echo "wrong: $?"; fi
+done
+"""
+
+SHELLS = {
+    "variables": """
+a=(1 2 3); declare -A m=([x]=1 [y]=2); n=0
+f() { echo "f of $1"; }
+cd /tmp; umask 027; shopt -s extglob; set -o pipefail
+check() { n=$((n + 1)); [ "${a[*]}" = "1 2 3" ] && [ "${m[y]}" = 2 ] && [ "$(f x)" = "f of x" ] && [ "$PWD" = /tmp ] && [ "$(umask)" = 0027 ] && shopt -q extglob && [ "$n" -gt 0 ]; }
+""",
+    "background_jobs": """
+sleep 100000 & one=$!
+sleep 100000 & two=$!
+check() { kill -0 $one && kill -0 $two && [ "$(jobs -r | wc -l)" = 2 ]; }
+""",
+    "coprocess": """
+coproc CAT { cat; }
+check() { echo hello >&"${CAT[1]}"; read -r answer <&"${CAT[0]}"; [ "$answer" = hello ]; }
+""",
+    "pipeline_under_way": """
+mkfifo /tmp/out
+(n=0; while :; do n=$((n + 1)); echo $n; done) | cat | while read -r x; do echo "$x"; done > /tmp/out &
+exec 5< /tmp/out
+read -r last <&5
+check() { for _ in 1 2 3 4 5 6 7 8 9 10; do read -r next <&5; [ "$next" = $((last + 1)) ] || { echo "$last then $next" >&2; return 1; }; last=$next; done; }
+""",
+    "traps": """
+got=0
+trap 'got=$((got + 1))' USR1
+check() { before=$got; kill -USR1 $$; [ $got = $((before + 1)) ]; }
+""",
+    "here_document": """
+exec 6<<END
+one
+two
+three
+four
+five
+six
+seven
+eight
+END
+n=0
+words=(one two three four five six seven eight)
+check() { read -r word <&6; [ "$word" = "${words[n]}" ] && n=$((n + 1)); }
+""",
+    "process_substitution": """
+exec 7< <(n=0; while :; do echo $((n++)); done)
+n=0
+check() { read -r x <&7; [ "$x" = $n ] && n=$((n + 1)); }
+""",
+    "time_limit": """
+timeout 100000 sleep 100000 & t=$!
+check() { kill -0 $t && pgrep -x sleep > /dev/null; }
+""",
+}
+
+PERL = """
+$| = 1; my %h = map { $_ => $_ ** 2 } 1 .. 100; open(my $f, "+>", "/tmp/perl") or die; print $f "x" x 100; seek($f, 50, 0);
+my $next = do { my $n = 0; sub { return ++$n } }; my $n = 0;
+print "ready\\n";
+while (<STDIN>) { $n++; print $next->() == $n && $h{9} == 81 && tell($f) == 50 ? "ok\\n" : "wrong\\n"; }
+"""
+
+NODE = """
+const net = require('net'), readline = require('readline'), crypto = require('crypto');
+let ticks = 0; setInterval(() => ticks++, 2);
+const kept = Buffer.alloc(1 << 20, 'k'); const map = new Map([[1, {a: [1, 2, 3]}]]); const hash = crypto.createHash('sha256').update('begun');
+const server = net.createServer(c => c.on('data', d => c.write(d.toString().toUpperCase()))).listen('/tmp/node.sock', () => console.log('ready'));
+readline.createInterface({input: process.stdin}).on('line', () => {
+    const before = ticks, client = net.connect('/tmp/node.sock', () => client.write('hello'));
+    client.on('data', d => {
+        client.destroy();
+        const wait = () => ticks > before + 2 ? console.log(d.toString() === 'HELLO' && kept.every(b => b === 107) && map.get(1).a[2] === 3 && hash.copy().digest('hex').length === 64 ? 'ok' : 'wrong') : setTimeout(wait, 2);
+        wait();
+    });
+}).on('close', () => process.exit(0));
+"""
+
+PROGRAMS = {
+    **{name: ["python3", "-c", PYTHON.format(source)] for name, source in SOURCES.items()},
+    **{f"bash_{name}": ["bash", "-c", SHELL.format(source)] for name, source in SHELLS.items()},
+    "perl": ["perl", "-e", PERL],
+    "node": ["node", "-e", NODE],
+}

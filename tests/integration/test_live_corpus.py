@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The corpus of live states (live_corpus.py): each program is captured, in forks and in forks of forks, and is what it was everywhere."""
+
+import contextlib
+import shutil
+
+import pytest
+
+from live_corpus import PROGRAMS
+from rollbox import Sandbox
+
+POLICY = {"max_processes": 200, "max_memory": "1G", "net": "loopback"}
+
+
+def asks(process, times=1):
+    """What it says to that many questions; the last words of its standard error where that is not "ok"."""
+    said = []
+    for _ in range(times):
+        process.stdin.write(b"check\n")
+        process.stdin.flush()
+        said.append(process.stdout.readline().decode().rstrip("\n"))
+    return said
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_it_was(name):
+    argv = PROGRAMS[name]
+    if not shutil.which(argv[0]):
+        pytest.skip(f"{argv[0]} is not installed")
+    with Sandbox(POLICY) as box, contextlib.ExitStack() as stack:
+        origin = box.spawn(argv)
+        first = origin.stdout.readline()
+        if first == b"absent\n":
+            pytest.skip("the sandbox has not what the program is about")
+        assert first == b"ready\n", (first, origin.wait(20).stderr.decode()[-2000:])
+        kids = box.fork(2)
+        for kid in kids:
+            stack.enter_context(kid)
+        copies = [kid.process(origin.id) for kid in kids]
+        assert asks(copies[0], 2) == ["ok"] * 2
+        assert asks(origin, 2) == ["ok"] * 2
+        (grandchild,) = kids[0].fork(1)
+        stack.enter_context(grandchild)
+        again = grandchild.process(origin.id)
+        assert asks(again) == ["ok"] and asks(copies[1]) == ["ok"] and asks(copies[0]) == ["ok"]
+        for process in (again, origin):
+            process.stdin.close()
+            assert process.wait(60).exit_code == 0
