@@ -671,13 +671,12 @@ static int adopt(struct engine *engine, const char *id, int *take_lock, const js
         return -ENOMEM;
     }
     sleep_settle(session, record);
-    const json_t *nodes = json_object_get(record, "nodes"), *node = json_array_get(nodes, (size_t)json_integer_value(json_object_get(record, "at")));
+    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)json_integer_value(json_object_get(record, "at")));
     const json_t *live = json_array_get(json_object_get(record, "lives"), (size_t)json_integer_value(json_object_get(node, "live")));
-    const char *at = json_string_value(json_object_get(sleep_shown(nodes, node), "id"));
     live = json_is_integer(json_object_get(node, "live")) ? live : NULL;
     *sleep = (struct sleep){ .lock = TAKE_FD(*take_lock), .processes = (unsigned)json_integer_value(json_object_get(live, "processes")), .memory_bytes = (uint64_t)json_integer_value(json_object_get(live, "bytes")) };
     snprintf(sleep->id, sizeof sleep->id, "%s", id);
-    snprintf(sleep->snapshot, sizeof sleep->snapshot, "%s", at ? at : "?");
+    snprintf(sleep->snapshot, sizeof sleep->snapshot, "%s", sleep_shown(record));
     json_array_foreach(json_object_get(whole, "layers"), i, file)
         sleep->disk_bytes += (uint64_t)json_integer_value(json_object_get(file, "bytes"));
     json_array_foreach(json_object_get(whole, "images"), i, file)

@@ -47,8 +47,8 @@ void sleep_layer_size(const json_t *record, size_t i, uint64_t *ret_bytes, uint6
 int sleep_policy(const json_t *record, const char **ret_text, size_t *ret_length, char ***ret_environment);
 void sleep_environment_free(char **environment);
 
-/* As node_shown, of a row of the record's nodes. */
-const json_t *sleep_shown(const json_t *nodes, const json_t *node);
+/* The id of the state that it stands on, as far as users know of it. */
+const char *sleep_shown(const json_t *record);
 
 /* family_text of one that sleeps. */
 void sleep_tree_text(const json_t *record, const char *name, struct buf *to);

@@ -325,6 +325,13 @@ static void *item_of(const json_t *row, const char *key, void *const *list, size
     return *is_bad ? NULL : list[i];
 }
 
+/* As node_new makes them. */
+static bool is_id(const char *id) {
+    size_t digits = id[0] == 's' ? strspn(id + 1, "0123456789") : 0;
+
+    return digits && digits < 12 && !id[1 + digits];
+}
+
 struct building {
     struct node **nodes;
     struct layer *const *layers;
@@ -335,7 +342,7 @@ struct building {
 static int read_node(struct family *family, const json_t *row, struct building *b, size_t i) {
     const char *id = json_string_value(json_object_get(row, "id"));
     struct node *node = b->nodes[i];
-    bool is_bad = !id || !*id || strlen(id) >= sizeof node->id;
+    bool is_bad = !id || !is_id(id);
     struct node *parent = item_of(row, "parent", (void *const *)b->nodes, i, &is_bad), *under = item_of(row, "under", (void *const *)b->nodes, i, &is_bad);
     struct layer *layer = item_of(row, "layer", (void *const *)b->layers, b->n_layers, &is_bad), *merged = item_of(row, "merged", (void *const *)b->layers, b->n_layers, &is_bad);
     struct live *live = item_of(row, "live", (void *const *)b->lives, b->n_lives, &is_bad);
@@ -461,35 +468,57 @@ int sleep_policy(const json_t *record, const char **ret_text, size_t *ret_length
 
 /* ---- in words --------------------------------------------------------------------------------------------------------- */
 
-/* As node_shown: the nearest that users know of. */
-const json_t *sleep_shown(const json_t *nodes, const json_t *node) {
-    while (node && json_is_integer(json_object_get(node, "parent")) && !flag(node, "asked_for"))
-        node = json_array_get(nodes, (size_t)number(node, "parent"));
-    return node;
+/* The index of its parent, which comes before it; -1: none. */
+static json_int_t parent_of(const json_t *nodes, json_int_t i) {
+    const json_t *parent = json_object_get(json_array_get(nodes, (size_t)i), "parent");
+
+    return json_is_integer(parent) && json_integer_value(parent) >= 0 && json_integer_value(parent) < i ? json_integer_value(parent) : -1;
+}
+
+/* As node_shown: itself, or the nearest before it that users know of. */
+static json_int_t shown(const json_t *nodes, json_int_t i) {
+    while (parent_of(nodes, i) >= 0 && !flag(json_array_get(nodes, (size_t)i), "asked_for"))
+        i = parent_of(nodes, i);
+    return i;
+}
+
+static const char *id_of(const json_t *nodes, json_int_t i) {
+    const char *id = json_string_value(json_object_get(json_array_get(nodes, (size_t)i), "id"));
+
+    return id && is_id(id) ? id : "?";
+}
+
+const char *sleep_shown(const json_t *record) {
+    const json_t *nodes = json_object_get(record, "nodes");
+
+    return id_of(nodes, shown(nodes, number(record, "at")));
+}
+
+/* What a state names of a list of the record; NULL: nothing. */
+static const json_t *named(const json_t *record, const char *list, const json_t *node, const char *key) {
+    const json_t *index = json_object_get(node, key);
+
+    return json_is_integer(index) && json_integer_value(index) >= 0 ? json_array_get(json_object_get(record, list), (size_t)json_integer_value(index)) : NULL;
 }
 
 void sleep_tree_text(const json_t *record, const char *name, struct buf *to) {
-    const json_t *nodes = json_object_get(record, "nodes"), *layers = json_object_get(record, "layers"), *lives = json_object_get(record, "lives"), *node;
-    const json_t *at = sleep_shown(nodes, json_array_get(nodes, (size_t)number(record, "at")));
+    const json_t *nodes = json_object_get(record, "nodes");
     const char *between = "";
-    size_t i;
 
     buf_add_text(to, "{\"snapshots\": [");
-    json_array_foreach(nodes, i, node) {
-        const json_t *layer = json_array_get(layers, (size_t)number(node, "layer")), *live = json_array_get(lives, (size_t)number(node, "live"));
-        const json_t *parent = json_is_integer(json_object_get(node, "parent")) ? sleep_shown(nodes, json_array_get(nodes, (size_t)number(node, "parent"))) : NULL;
+    for (json_int_t i = 0; i < (json_int_t)json_array_size(nodes); i++) {
+        const json_t *node = json_array_get(nodes, (size_t)i), *layer = named(record, "layers", node, "layer"), *live = named(record, "lives", node, "live");
+        const json_int_t parent = parent_of(nodes, i) < 0 ? -1 : shown(nodes, parent_of(nodes, i));
         auto_free char *own_name = text_of(json_object_get(node, "name"));
 
-        if (sleep_shown(nodes, node) != node || flag(node, "hidden"))
+        if (shown(nodes, i) != i || flag(node, "hidden"))
             continue;
-        layer = json_is_integer(json_object_get(node, "layer")) ? layer : NULL;
-        live = json_is_integer(json_object_get(node, "live")) ? live : NULL;
-        buf_printf(to, "%s{\"id\": \"%s\", \"name\": ", between, json_string_value(json_object_get(node, "id")));
+        buf_printf(to, "%s{\"id\": \"%s\", \"name\": ", between, id_of(nodes, i));
         text_json(to, own_name, own_name ? strlen(own_name) : 0);
-        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %lld, \"files\": %lld, \"created\": %.3f, \"live\": %s, \"processes\": %lld, \"memory_bytes\": %lld, \"asleep\": true, \"sandboxes\": [", parent ? "\"" : "",
-                   parent ? json_string_value(json_object_get(parent, "id")) : "null", parent ? "\"" : "", (long long)number(layer, "bytes"), (long long)number(layer, "entries"), (double)number(node, "made_ns") / 1e9,
+        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %lld, \"files\": %lld, \"created\": %.3f, \"live\": %s, \"processes\": %lld, \"memory_bytes\": %lld, \"asleep\": true, \"sandboxes\": [", parent < 0 ? "" : "\"",
+                   parent < 0 ? "null" : id_of(nodes, parent), parent < 0 ? "" : "\"", (long long)number(layer, "bytes"), (long long)number(layer, "entries"), (double)number(node, "made_ns") / 1e9,
                    flag(node, "was_live") ? "true" : "false", (long long)number(live, "processes"), (long long)number(live, "bytes"));
-        if (node == at)
+        if (i == shown(nodes, number(record, "at")))
             buf_printf(to, "\"%s\"", name);
         buf_add_text(to, "]}");
         between = ", ";
@@ -498,12 +527,10 @@ void sleep_tree_text(const json_t *record, const char *name, struct buf *to) {
 }
 
 void sleep_execs_text(const json_t *record, struct buf *to, const char **between) {
-    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)number(record, "at")), *live = json_object_get(node, "live"), *row;
+    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)number(record, "at")), *row;
     size_t i;
 
-    if (!json_is_integer(live))
-        return;
-    json_array_foreach(json_object_get(json_array_get(json_object_get(record, "lives"), (size_t)json_integer_value(live)), "commands"), i, row) {
+    json_array_foreach(json_object_get(named(record, "lives", node, "live"), "commands"), i, row) {
         auto_free char *id = text_of(json_object_get(row, "operation"));
         auto_free char *command = text_of(json_object_get(row, "description"));
 
