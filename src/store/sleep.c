@@ -139,14 +139,15 @@ static int publish(const struct work *work, int stage, const struct sleeper *job
     auto_close int held = layer_store_lock(work->store, LOCK_SH);
     if (held < 0)
         return io_error(error, -held, "hibernate", "the store cannot be locked");
-    if (mkdirat(work->store, ASLEEP_DIRECTORY, 0700) < 0 && errno != EEXIST)
+    bool is_new = mkdirat(work->store, ASLEEP_DIRECTORY, 0700) == 0;
+    if (!is_new && errno != EEXIST)
         return io_error(error, errno, "hibernate", "a directory cannot be made in the store");
     snprintf(target, sizeof target, ASLEEP_DIRECTORY "/%s", job->id);
     if (renameat(work->fd, STAGE, work->store, target) < 0)
         return io_error(error, errno, "hibernate", "the store cannot be written to");
     auto_close int all = openat(work->store, ASLEEP_DIRECTORY, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     r = sync_fd(all);
-    if (r == 0)
+    if (r == 0 && is_new)
         r = sync_fd(work->store);
     fault_point(FAULT_sleep_published);
     if (r < 0)

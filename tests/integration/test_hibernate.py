@@ -19,7 +19,7 @@ import pytest
 
 from conftest import BUILD
 from harness import binaries, caller, descendants, until  # noqa: F401
-from rollbox import AsyncSandbox, Cancelled, Damaged, Engine, FeatureMissing, InvalidArgument, NotFound, RollboxError, Sandbox
+from rollbox import AsyncSandbox, Cancelled, Damaged, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError, Sandbox
 from test_live import Asked, sh
 
 FAULTS = json.loads(subprocess.run([BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True).stdout)["faults"]
@@ -343,6 +343,29 @@ def test_killed_on_the_way(store, failing, fault):
             failing.unlink()
         assert asked.of(box)("x") == "3" and box.read_file("/tmp/f") == b"kept\n"
         subprocess.run([BUILD / "rollbox", "store", "fsck"], check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("when", ["hibernate", "wake"])
+def test_the_engine_is_killed_on_the_way(store, failing, tmp_path, when):
+    """By rollbox-store's start: what that was asked to write is whole when it is done, and what it was asked to read is still there."""
+    socket = str(tmp_path / "socket")
+    with Shared(socket) as first:
+        box = Sandbox(engine=first.engine, name="kept", detached=True)
+        asked = Asked.begin(box, "x = 41")
+        box.write_file("/tmp/f", b"x")
+        if when == "wake":
+            box.hibernate()
+        failing.write_text("kill -9 $PPID\n")
+        with pytest.raises(EngineLost):
+            getattr(box, when)()
+        failing.unlink()
+        first.process.wait()
+    until(lambda: len(asleep(store)) == 1 and not list((store / "tmp").iterdir()))
+    with Shared(socket) as second:
+        box = Sandbox.open("kept", engine=second.engine)
+        assert asked.of(box)("x + 1") == "42" and box.read_file("/tmp/f") == b"x"
+        box.close()
+        assert asleep(store) == []
 
 
 def test_a_full_disk(store, failing):
