@@ -902,8 +902,13 @@ static int answer(struct client *client, struct wire_message *message, const str
     session = ask->sandbox ? session_find(client->engine, ask->sandbox) : NULL;
     if (!session && ask->sandbox && session_name_ok(ask->sandbox)) {
         /* It may be in the store; what keeps it from being had is told. */
-        if (sleep_adopt(client->engine, ask->sandbox, error) < 0)
-            return -ENOENT;
+        int r = sleep_adopt(client->engine, ask->sandbox, ask->verb == VERB_CLOSE, error);
+        if (r < 0 && ask->verb == VERB_OPEN) {
+            buf_printf(json, "{\"name\": \"%s\"}", ask->sandbox);        /* so that it can be closed */
+            return 0;
+        }
+        if (r)
+            return r < 0 ? r : 0;
         session = session_find(client->engine, ask->sandbox);
     }
     if (session && session->sleep && needs_awake((enum protocol_verb)ask->verb)) {
@@ -996,7 +1001,7 @@ void session_request(struct client *client, struct wire_message *message) {
     else {
         if (!client->engine->has_adopted) {
             client->engine->has_adopted = true;
-            (void)sleep_adopt(client->engine, NULL, NULL);
+            (void)sleep_adopt(client->engine, NULL, false, NULL);
         }
         r = answer(client, message, &ask, &json, &error);
     }

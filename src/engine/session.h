@@ -312,7 +312,7 @@ void sleep_forget_work(struct work *work);
 void sleep_close(struct session *session, bool keeps);   /* `keeps`: what is in the store stays there */
 void sleep_tree(const struct session *session, struct buf *to);
 void sleep_execs(const struct session *session, struct buf *to, const char **between);   /* commands that go on when it wakes */
-int sleep_adopt(struct engine *engine, const char *name, struct rollbox_error *error);   /* those that an engine before us on this socket left asleep; NULL: all that can be had */
+int sleep_adopt(struct engine *engine, const char *name, bool removes, struct rollbox_error *error);     /* those that an engine before us on this socket left asleep; NULL: all that can be had. 1: it cannot be had, and was removed */
 
 /* state.c: works. */
 void state_take(struct work *work, void (*then)(struct work *work));    /* the present state becomes work->to */

@@ -81,12 +81,14 @@ static void leave_program(struct session *session) {
 
     program->n_sleepers++;
     program->n_sessions--;
+    session->engine->files++;   /* the lock */
     program_rest(program);
 }
 
 static void enter_program(struct session *session) {
     session->program->n_sleepers--;
     session->program->n_sessions++;
+    session->engine->files--;
 }
 
 static void fail_sleep(struct work *work, const struct rollbox_error *error) {
@@ -632,6 +634,7 @@ struct search {
     struct engine *engine;
     int store;
     const char *name;           /* NULL: all */
+    bool removes;               /* what cannot be had */
     struct rollbox_error *error;
 };
 
@@ -701,16 +704,18 @@ static int adopt_one(void *context, const char *id) {
     if (name && session_name_ok(name) && json_is_true(json_object_get(record, "detached")) && is_of_this_socket(search->engine, record) && (!search->name || !strcmp(search->name, name)) &&
         !session_find(search->engine, name))
         r = adopt(search->engine, id, &lock, whole, search->error);
+    if (r < 0 && search->removes && asleep_remove(search->store, id) == 0)
+        r = 1;
     json_decref(whole);
     return search->name ? r : 0;
 }
 
-int sleep_adopt(struct engine *engine, const char *name, struct rollbox_error *error) {
+int sleep_adopt(struct engine *engine, const char *name, bool removes, struct rollbox_error *error) {
     auto_free char *path = NULL;
     auto_close int store = -EBADF;
 
     if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 || store_open(path, &store, NULL) < 0)
         return 0;
-    struct search search = { engine, store, name, error };
+    struct search search = { engine, store, name, removes, error };
     return asleep_each(store, adopt_one, &search);
 }

@@ -244,7 +244,7 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
     return 1;
 }
 
-/* Of sandboxes that sleep: what was whose engine's that is gone, unless it is to outlive it. */
+/* Of sandboxes that sleep: those whose engine is gone, unless they are to outlive it, and those that nobody can wake any more. */
 static int collect_sleeper(void *context, const char *id) {
     const int *store = context;
     auto_close int lock = -EBADF;
@@ -252,7 +252,7 @@ static int collect_sleeper(void *context, const char *id) {
 
     if (asleep_lock(*store, id, &lock) < 0)
         return 0;
-    bool is_lost = asleep_read(lock, &record, NULL) == 0 && !json_is_true(json_object_get(json_object_get(record, "record"), "detached"));
+    bool is_lost = asleep_read(lock, &record, NULL) < 0 || !json_is_true(json_object_get(json_object_get(record, "record"), "detached"));
     json_decref(record);
     return is_lost ? asleep_remove(*store, id) : 0;
 }

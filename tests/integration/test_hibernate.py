@@ -345,6 +345,23 @@ def test_killed_on_the_way(store, failing, fault):
         subprocess.run([BUILD / "rollbox", "store", "fsck"], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_what_has_no_policy_any_more_can_be_removed(store, tmp_path):
+    socket, granted = str(tmp_path / "socket"), tmp_path / "granted"
+    granted.mkdir()
+    with Shared(socket) as first:
+        box = Sandbox({"fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(granted)]}, engine=first.engine, name="kept", detached=True)
+        box.write_file("/tmp/f", b"x")
+        box.hibernate()
+        first.end(signal.SIGTERM)
+    granted.rmdir()
+    with Shared(socket) as second:
+        assert second.engine.sandboxes() == []
+        with pytest.raises(RollboxError, match="granted"):
+            Sandbox.open("kept", engine=second.engine)
+        removed = subprocess.run([BUILD / "rollbox", "rm", "--socket", socket, "kept"], capture_output=True)
+        assert removed.returncode == 0 and asleep(store) == []
+
+
 @pytest.mark.parametrize("when", ["hibernate", "wake"])
 def test_the_engine_is_killed_on_the_way(store, failing, tmp_path, when):
     """By rollbox-store's start: what that was asked to write is whole when it is done, and what it was asked to read is still there."""
