@@ -7,7 +7,7 @@ _rollbox_sandboxes() {
 _rollbox() {
     local command=$words[2] first=2
     if ((CURRENT == 2)); then
-        compadd -- run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
+        compadd -- run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help
         return
     fi
     case $command in
@@ -285,6 +285,7 @@ _rollbox() {
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
             '*--name=[the sandbox'\'' name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: one is made up)]:NAME:' \
             '*--idle=[pause it after so long without a call or a running command]:SECONDS:' \
+            '*--hibernate-after=[put it to sleep after so long without a call, or a command that is waited for]:SECONDS:' \
             '*--ttl=[remove it after so long without a call]:SECONDS:' \
             '*--lifetime=[remove it after so long, whatever happens]:SECONDS:' \
             '*--no-detach[stay until a signal or the end of standard input, and remove it then]' \
@@ -404,6 +405,22 @@ _rollbox() {
         ;;
     'resume')
         _arguments -s -S \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'hibernate')
+        _arguments -s -S \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'wake')
+        _arguments -s -S \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -659,7 +676,7 @@ _rollbox() {
         _arguments -s -S \
             '*-h[print this help]' \
             '*--help[print this help]' \
-            ':command:(run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
+            ':command:(run record replay verify batch doctor policy create exec attach cp ps inspect kill rm pause resume hibernate wake snapshot fork restore reset tree diff commit discard export import image store template engine completion version help)'
         ;;
     esac
 }

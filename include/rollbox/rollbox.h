@@ -228,6 +228,7 @@ struct rollbox_sandbox_options {
     int64_t ttl_ms;             /* closed after so long without a call; 0: never */
     int64_t lifetime_ms;        /* closed after so long, whatever happens; 0: never */
     const char *operation_id;   /* as of a run: a retry gets the sandbox that the first call made */
+    int64_t hibernate_ms;       /* put to sleep (rollbox_hibernate) after so long without a call, a command that is waited for, or a hundredth of a processor used; 0: never */
 };
 
 /* Errors: as rollbox_prepare; INVALID_ARGUMENT (name taken), RESOURCE_EXHAUSTED, SETUP_FAILED. The caller owns *ret_sandbox. */
@@ -249,7 +250,7 @@ ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char 
 /* Frees the handle alone. Takes and returns NULL. */
 ROLLBOX_PUBLIC struct rollbox_sandbox *rollbox_sandbox_free(struct rollbox_sandbox *sandbox);
 
-/* The sandboxes of the engine that this connection may use, as JSON: {"sandboxes": [{"name", "state": "starting"|"idle"|"running"|"paused", "commands", "running", "created", ...}]}; free(). */
+/* The sandboxes of the engine that this connection may use, as JSON: {"sandboxes": [{"name", "state": "starting"|"idle"|"running"|"paused"|"asleep", "commands", "running", "created", ...}]}; free(). */
 ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
 enum rollbox_query {
@@ -264,6 +265,17 @@ ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum r
 /* No processor time until resumed; rollbox_resume does nothing to one that is not paused. */
 ROLLBOX_PUBLIC int rollbox_pause(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 ROLLBOX_PUBLIC int rollbox_resume(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
+
+struct rollbox_state_options;
+
+/* Puts the sandbox to sleep: files and processes go to the store on the disk, and neither processes nor memory are left. Commands under way end as CANCELLED; in the sandbox they go on when it wakes, under the same ids (rollbox_attach,
+ * rollbox_claim). Blocks until all of it has reached the disk. Does nothing to one that sleeps. options may be NULL; ROLLBOX_PROCESSES_DROP: files alone. FEATURE_MISSING: a process has what cannot be captured; RESOURCE_EXHAUSTED, IO: no
+ * room; after any error it is as it was. */
+ROLLBOX_PUBLIC int rollbox_hibernate(struct rollbox_sandbox *sandbox, const struct rollbox_state_options *options, struct rollbox_error *error);
+
+/* Wakes it. Any call that needs it awake does that by itself. ROLLBOX_PROCESSES_DROP: its files alone, such as where its processes cannot go on. Does nothing to one that is awake, but that a paused one is resumed. DAMAGED: what is in the
+ * store is not what was written; FEATURE_MISSING: it was put to sleep under another kernel, or on another processor; CONFLICT: the policy's places are others now; SETUP_FAILED. After any error it sleeps on. */
+ROLLBOX_PUBLIC int rollbox_wake(struct rollbox_sandbox *sandbox, const struct rollbox_state_options *options, struct rollbox_error *error);
 
 struct rollbox_terminal {
     unsigned short rows, columns;

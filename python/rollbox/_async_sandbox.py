@@ -250,9 +250,11 @@ class _Boxed(Base, AsyncSessionFiles):
     _box: Sandbox
 
     def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None, name: Optional[str] = None, detached: bool = False,
-                 idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, record: RecordLike = None) -> None:
-        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=record)
-        self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=self._record)
+                 idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, hibernate_after: Optional[float] = None,
+                 record: RecordLike = None) -> None:
+        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, hibernate_after=hibernate_after, record=record)
+        self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, hibernate_after=hibernate_after,
+                            record=self._record)
 
 
 class AsyncSandbox(_Boxed):
@@ -261,11 +263,11 @@ class AsyncSandbox(_Boxed):
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, engine: Optional[Engine] = ..., name: Optional[str] = ..., detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ...,
-                max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "AsyncSandbox": ...
+                max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., record: RecordLike = ...) -> "AsyncSandbox": ...
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, work_fn: Callable[..., _T], init_fn: Optional[Callable[[], Any]] = ..., python: str = ..., engine: Optional[Engine] = ..., name: Optional[str] = ...,
-                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "AsyncWorkSandbox[_T]": ...
+                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., record: RecordLike = ...) -> "AsyncWorkSandbox[_T]": ...
 
     def __new__(cls, policy: PolicyLike = None, **options: Any) -> Any:
         if cls is AsyncSandbox and has_work(options):
@@ -498,6 +500,14 @@ class AsyncSandbox(_Boxed):
     async def resume(self) -> None:
         """As Sandbox.resume."""
         await _in_thread(self._box.resume)
+
+    async def hibernate(self, *, processes: Processes = "keep") -> None:
+        """As Sandbox.hibernate."""
+        await _in_thread(self._box.hibernate, processes=processes)
+
+    async def wake(self, *, processes: Processes = "keep") -> None:
+        """As Sandbox.wake."""
+        await _in_thread(self._box.wake, processes=processes)
 
     async def inspect(self) -> Dict[str, Any]:
         """As Sandbox.inspect."""

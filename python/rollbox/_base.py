@@ -76,6 +76,7 @@ class Base:
         idle: Optional[float] = None,
         ttl: Optional[float] = None,
         max_lifetime: Optional[float] = None,
+        hibernate_after: Optional[float] = None,
         record: RecordLike = None,
     ) -> None:
         self._policy = as_policy(policy)
@@ -83,7 +84,7 @@ class Base:
         self._record = Record.of(record)
         self._plan: Dict[str, Any] = {
             "name": name, "detached": bool(detached), "idle_ms": _duration("idle", idle), "ttl_ms": _duration("ttl", ttl),
-            "lifetime_ms": _duration("max_lifetime", max_lifetime)}
+            "lifetime_ms": _duration("max_lifetime", max_lifetime), "hibernate_ms": _duration("hibernate_after", hibernate_after)}
         if name is not None and not isinstance(name, str):
             raise InvalidArgument(f"name must be a str, not {name!r}", stage="arguments")
 

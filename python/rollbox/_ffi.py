@@ -114,6 +114,7 @@ class SandboxOptions(ctypes.Structure):
         ("ttl_ms", ctypes.c_int64),
         ("lifetime_ms", ctypes.c_int64),
         ("operation_id", ctypes.c_char_p),
+        ("hibernate_ms", ctypes.c_int64),
     ]
 
 
@@ -231,6 +232,8 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_sandbox_query": (ctypes.c_int, [_P, ctypes.c_int, _TEXT, _ERROR]),
     "rollbox_pause": (ctypes.c_int, [_P, _ERROR]),
     "rollbox_resume": (ctypes.c_int, [_P, _ERROR]),
+    "rollbox_hibernate": (ctypes.c_int, [_P, ctypes.POINTER(StateOptions), _ERROR]),
+    "rollbox_wake": (ctypes.c_int, [_P, ctypes.POINTER(StateOptions), _ERROR]),
     "rollbox_exec": (ctypes.c_int, [_P, ctypes.POINTER(ExecOptions), ctypes.POINTER(_P), _ERROR]),
     "rollbox_attach": (ctypes.c_int, [_P, ctypes.POINTER(AttachOptions), ctypes.POINTER(_P), _ERROR]),
     "rollbox_signal": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, _ERROR]),

@@ -28,7 +28,8 @@ class Sandbox(Session):
     the first of these calls, and ended by `close`, by leaving the `with`, or when nobody refers to it any more. For it: `name` (1 to 64 of
     A-Z a-z 0-9 _ . -, unique on the engine; else one is made up); `detached`: it outlives this process, on a shared engine, so that the
     `with` does not end it; `idle`, `ttl`, `max_lifetime`: seconds without a call after which it is paused, or closed, and seconds
-    after which it is closed whatever happens.
+    after which it is closed whatever happens; `hibernate_after`: seconds without a call after which `hibernate` is called for it, if no
+    command is waited for and its processes do little.
 
     record: where its trajectory goes, a path, a descriptor, a function or a Record, which see; a run's, too, which is then a session of
     one command. Forks are recorded likewise.
@@ -41,11 +42,11 @@ class Sandbox(Session):
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, engine: Optional[Engine] = ..., name: Optional[str] = ..., detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ...,
-                max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "Sandbox": ...
+                max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., record: RecordLike = ...) -> "Sandbox": ...
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, work_fn: Callable[..., _Value], init_fn: Optional[Callable[[], Any]] = ..., python: str = ..., engine: Optional[Engine] = ..., name: Optional[str] = ...,
-                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., record: RecordLike = ...) -> "WorkSandbox[_Value]": ...
+                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., record: RecordLike = ...) -> "WorkSandbox[_Value]": ...
 
     @overload
     def __new__(cls, policy: None = ..., *, template: str, engine: Engine, record: RecordLike = ...) -> "TemplateSandbox": ...

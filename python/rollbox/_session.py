@@ -159,9 +159,11 @@ class Session(Base, SessionFiles):
         idle: Optional[float] = None,
         ttl: Optional[float] = None,
         max_lifetime: Optional[float] = None,
+        hibernate_after: Optional[float] = None,
         record: RecordLike = None,
     ) -> None:
-        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, record=record)
+        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime,
+                         hibernate_after=hibernate_after, record=record)
         self._recorded: Optional[Dict[str, Any]] = None
         self._handle: Optional[Handle] = None
         self._ended = False
@@ -511,6 +513,18 @@ class Session(Base, SessionFiles):
     def resume(self) -> None:
         """Ends a pause; harmless without one."""
         self._session().call("rollbox_resume")
+
+    def hibernate(self, *, processes: Processes = "keep") -> None:
+        """Puts it to sleep: its files and processes go to the store on the disk, and neither processes nor memory are left of it, until
+        `wake` or the next call. Commands under way raise Cancelled; in the session they go on when it wakes, and `process(id)` and
+        `shell(id)` find them there. processes="drop": its files alone. Raises FeatureMissing if a process has what cannot be captured,
+        and then nothing has changed."""
+        self._session().call("rollbox_hibernate", ctypes.byref(_state(processes)))
+
+    def wake(self, *, processes: Processes = "keep") -> None:
+        """Ends its sleep; harmless without one. processes="drop": with its files alone. Raises FeatureMissing if its processes were put to
+        sleep under another kernel or processor, Damaged if the store has not what was written; it sleeps on then."""
+        self._session().call("rollbox_wake", ctypes.byref(_state(processes)))
 
     def inspect(self) -> Dict[str, Any]:
         """name, state, policy, isolation, snapshot, execs, memory_bytes, disk_bytes and more."""

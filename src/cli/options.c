@@ -22,7 +22,7 @@
 #define EVERY_COMMAND UINT64_MAX
 #define TEMPLATE_COMMANDS (COMMAND_TEMPLATE_CREATE | COMMAND_TEMPLATE_LS | COMMAND_TEMPLATE_RM)
 #define SESSION_COMMANDS                                                                                                                       \
-    (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | \
+    (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | COMMAND_HIBERNATE | COMMAND_WAKE | \
      COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS)
 #define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
@@ -56,6 +56,7 @@ const struct option option_table[] = {
     { OPTION_BACKGROUND, 'b', "background", NULL, OPTION_FLAG, COMMAND_ENGINE_START, NULL, "start it in the background and return when it answers" },
     { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL, "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
     { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "pause it after so long without a call or a running command" },
+    { OPTION_HIBERNATE_AFTER, 0, "hibernate-after", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "put it to sleep after so long without a call, or a command that is waited for" },
     { OPTION_TTL, 0, "ttl", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long without a call" },
     { OPTION_LIFETIME, 0, "lifetime", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long, whatever happens" },
     { OPTION_NO_DETACH, 0, "no-detach", NULL, OPTION_FLAG, COMMAND_CREATE, NULL, "stay until a signal or the end of standard input, and remove it then" },
@@ -70,7 +71,7 @@ const struct option option_table[] = {
     { OPTION_AS, 0, "as", "NAME", OPTION_TEXT, COMMAND_SNAPSHOT, NULL, "another name for the snapshot, beside its id" },
     { OPTION_FORKS, 'n', "count", "N", OPTION_COUNT, COMMAND_FORK | COMMAND_RESTORE, NULL, "how many sandboxes to make (default 1)" },
     { OPTION_FROM, 0, "from", "SNAPSHOT", OPTION_TEXT, COMMAND_FORK | COMMAND_EXPORT, NULL, "a snapshot (default: the state of now)" },
-    { OPTION_DROP_PROCESSES, 0, "drop-processes", NULL, OPTION_FLAG, COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_DISCARD, NULL, "files alone: what runs is no part of it" },
+    { OPTION_DROP_PROCESSES, 0, "drop-processes", NULL, OPTION_FLAG, COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_DISCARD | COMMAND_HIBERNATE | COMMAND_WAKE, NULL, "files alone: what runs is no part of it" },
     { OPTION_TEXTUAL, 0, "text", NULL, OPTION_FLAG, COMMAND_DIFF, NULL, "unified diffs of text files" },
     { OPTION_OVERWRITE, 'f', "force", NULL, OPTION_FLAG, COMMAND_RECORD | COMMAND_REPLAY | COMMAND_BATCH | KEPT_COMMANDS, NULL, "even if the file of the trajectory has something in it, which is lost" },
     { OPTION_FORCE, 'f', "force", NULL, OPTION_FLAG, COMMAND_COMMIT, NULL, "even if the host's files were changed meanwhile" },
@@ -165,6 +166,9 @@ const struct command command_table[] = {
     { "rm", "NAME [NAME...]", "end sandboxes: processes and files", NULL, COMMAND_RM, 1, -1, cmd_rm, INT_MAX },
     { "pause", "NAME", "stop a sandbox' processes; the next call resumes it", NULL, COMMAND_PAUSE, 1, 1, cmd_sandbox, 0 },
     { "resume", "NAME", "let them go on", NULL, COMMAND_RESUME, 1, 1, cmd_sandbox, 0 },
+    { "hibernate", "NAME", "put a sandbox to sleep on the disk, files and processes; the next call wakes it", "Nothing of it runs then, and no memory is used. A detached one outlives its engine.\n",
+      COMMAND_HIBERNATE, 1, 1, cmd_sandbox, 0 },
+    { "wake", "NAME", "wake a sandbox that sleeps", NULL, COMMAND_WAKE, 1, 1, cmd_sandbox, 0 },
     { "snapshot", "NAME", "keep the state of a sandbox, files and processes, and print its id", NULL, COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
     { "fork", "NAME", "make new sandboxes in the state of a sandbox, files and processes, and print their names", NULL, COMMAND_FORK, 1, 1, cmd_sandbox, 0 },
     { "restore", "NAME SNAPSHOT", "make a new sandbox in the state of a snapshot: fork --from", NULL, COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },

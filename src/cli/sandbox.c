@@ -75,6 +75,18 @@ static int call_reset(struct call *call) {
     return rollbox_reset(call->sandbox, operand(call, 1), &options, &call->error);
 }
 
+static int call_hibernate(struct call *call) {
+    struct rollbox_state_options options = state_options(call);
+
+    return rollbox_hibernate(call->sandbox, &options, &call->error);
+}
+
+static int call_wake(struct call *call) {
+    struct rollbox_state_options options = state_options(call);
+
+    return rollbox_wake(call->sandbox, &options, &call->error);
+}
+
 static int call_diff(struct call *call) {
     return rollbox_diff(call->sandbox, operand(call, 1), operand(call, 2), options_has(call->options, OPTION_TEXTUAL), &call->json, &call->error);
 }
@@ -280,6 +292,8 @@ static const struct action {
     { COMMAND_KILL, call_kill, NULL },
     { COMMAND_PAUSE, call_pause, NULL },
     { COMMAND_RESUME, call_resume, NULL },
+    { COMMAND_HIBERNATE, call_hibernate, NULL },
+    { COMMAND_WAKE, call_wake, NULL },
     { COMMAND_SNAPSHOT, call_snapshot, show_snapshot },
     { COMMAND_FORK, call_fork, show_names },
     { COMMAND_RESTORE, call_restore, show_names },

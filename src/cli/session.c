@@ -120,6 +120,7 @@ static int create(const struct options *options, struct rollbox_engine *engine, 
         .idle_ms = milliseconds_of(options, OPTION_IDLE),
         .ttl_ms = milliseconds_of(options, OPTION_TTL),
         .lifetime_ms = milliseconds_of(options, OPTION_LIFETIME),
+        .hibernate_ms = milliseconds_of(options, OPTION_HIBERNATE_AFTER),
     };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_sandbox *sandbox = NULL;

@@ -93,7 +93,7 @@ static int check_milliseconds(int64_t ms, const char *what, struct rollbox_error
 
 static int encode_create(struct buf *to, const struct rollbox_plan *plan, const struct rollbox_sandbox_options *options, struct rollbox_error *error) {
     const struct { int64_t ms; const char *what; uint32_t tag; } times[] = {
-        { options->idle_ms, "idle_ms", TAG_IDLE }, { options->ttl_ms, "ttl_ms", TAG_TTL }, { options->lifetime_ms, "lifetime_ms", TAG_LIFETIME },
+        { options->idle_ms, "idle_ms", TAG_IDLE }, { options->ttl_ms, "ttl_ms", TAG_TTL }, { options->lifetime_ms, "lifetime_ms", TAG_LIFETIME }, { options->hibernate_ms, "hibernate_ms", TAG_HIBERNATE },
     };
 
     wire_begin(to, PROTOCOL_SANDBOX, 0);
@@ -513,6 +513,22 @@ ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *sn
     if (r >= 0)
         r = add_options(&message, options, error);
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+static int sleep_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, const struct rollbox_state_options *options, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    sandbox_begin(&message, sandbox, verb);
+    int r = add_options(&message, options, error);
+    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_hibernate(struct rollbox_sandbox *sandbox, const struct rollbox_state_options *options, struct rollbox_error *error) {
+    return sleep_call(sandbox, VERB_HIBERNATE, options, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_wake(struct rollbox_sandbox *sandbox, const struct rollbox_state_options *options, struct rollbox_error *error) {
+    return sleep_call(sandbox, VERB_WAKE, options, error);
 }
 
 /* Each of the descriptors in the place that the answer names. */

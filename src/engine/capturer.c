@@ -2,9 +2,11 @@
 #include "engine/capturer.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -35,6 +37,14 @@ static int find_mains(int image, struct verdict *verdict) {
     return 0;
 }
 
+/* They die where they stand, without another instruction: with init, but for who traces them to see to. */
+_Noreturn static void end_all(pid_t init) {
+    (void)kill(init, SIGKILL);
+    while (waitpid(-1, NULL, __WALL) > 0 || errno == EINTR)
+        ;
+    _exit(0);
+}
+
 _Noreturn void capturer_run(pid_t init, const uint64_t *externals, size_t n_externals, uint64_t most_bytes, int image, int socket) {
     static struct verdict verdict;
     struct capture_options options = { .init = init, .externals = externals, .n_externals = n_externals, .most_bytes = most_bytes };
@@ -52,9 +62,14 @@ _Noreturn void capturer_run(pid_t init, const uint64_t *externals, size_t n_exte
             error_set(&verdict.error, ROLLBOX_ERR_INTERNAL, -r, "snapshot", "the image cannot be read: %s", strerror(-r));
     }
     close(image);               /* it is for others to read now, and for nobody to write to */
-    if (send(socket, &verdict, sizeof verdict, MSG_NOSIGNAL) == sizeof verdict && r == 0)
-        while (recv(socket, &byte, 1, 0) < 0 && errno == EINTR)
+    if (send(socket, &verdict, sizeof verdict, MSG_NOSIGNAL) == sizeof verdict && r == 0) {
+        ssize_t n;
+
+        while ((n = recv(socket, &byte, 1, 0)) < 0 && errno == EINTR)
             ;
+        if (n > 0)
+            end_all(init);
+    }
     capture_end(capture);
     _exit(r < 0);
 }

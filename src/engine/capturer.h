@@ -21,7 +21,7 @@ struct verdict {
     uint32_t n_mains, mains[CAPTURER_MAX_MAINS];        /* pids, inside, of init's children */
 };
 
-/* Captures what is below `init` to the empty memory file `image`, tells how that went, and lets it go on when the other end of `socket` is closed. */
+/* Captures what is below `init` to the empty memory file `image`, tells how that went, and lets it go on when the other end of `socket` is closed; or ends it, if anything is sent before. */
 _Noreturn void capturer_run(pid_t init, const uint64_t *externals, size_t n_externals, uint64_t most_bytes, int image, int socket);
 
 #endif

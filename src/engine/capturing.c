@@ -162,6 +162,12 @@ void capturing_release(struct capturing *take_capturing) {
         session->releasing = take_capturing;
 }
 
+void capturing_kill(struct capturing *capturing) {
+    loop_remove(capturing->engine->loop, &capturing->source);
+    loop_timer_clear(capturing->engine->loop, &capturing->deadline);
+    (void)send(capturing->socket, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 static void fail(struct capturing *capturing, const struct rollbox_error *error) {
     struct rollbox_error hinted = *error;
     size_t length = strnlen(hinted.message, sizeof hinted.message - 1);

@@ -72,6 +72,7 @@ struct engine {
     struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
     bool pumping;               /* in run_pump */
+    bool has_adopted;           /* sleep.c: looked for sandboxes that sleep */
 };
 
 #define RUN_EXTRA_MOST 8        /* descriptors of a command from 3 on */
@@ -129,6 +130,7 @@ struct program {
     struct list spares;         /* struct box.in_program: ready and idle */
     unsigned n_spares, n_runs, n_running;
     unsigned n_sessions;        /* that stand on its launcher: it must not go */
+    unsigned n_sleepers;        /* sessions that sleep: it may rest, but must not go */
     struct list slots;          /* struct slot: free */
     int64_t used_ns;
     unsigned n_codes;           /* runs of code that an interpreter may be ready for */
@@ -282,6 +284,7 @@ void program_drop_spares(struct engine *engine);        /* of all programs: some
 void program_drop_spares_of(struct program *program);
 /* Of all that have something at or below `path`, which is another directory now: new sandboxes see that, the present ones the old one. That is at `kept` now, locked by the descriptor (-EBADF: by none), and goes with the last of them. */
 void program_retire(struct engine *engine, const char *path, int take_fd, const char *kept);
+void program_rest(struct program *program);             /* nothing of it is needed but what it says, unless something is */
 void program_leave(struct program *program);            /* a session has: a retired program ends with its last */
 void program_tidy(struct engine *engine);               /* free slots of a peak that is over */
 

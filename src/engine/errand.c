@@ -23,12 +23,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "engine/session.h"
+#include "engine/sleep.h"
 #include "sys/syscalls.h"
 
 #define MAX_LAYERS 256
 #define MAX_ANSWER (512u << 20)
-#define HIGH_FD 3               /* the first after the standard streams */
+#define HIGH_FD ERRAND_FIRST_FD /* the first after the standard streams */
 
 struct errand {
     struct work *work;          /* NULL: it is let finish alone */
@@ -36,7 +36,8 @@ struct errand {
     struct loop_source source;
     pid_t pid;
     int pidfd, output, errors;
-    int kept;                   /* of COMMIT: a socket on which the replaced directories come; -EBADF */
+    int kept;                   /* of COMMIT: a socket on which the replaced directories come; of HIBERNATE: the lock on what sleeps; -EBADF */
+    char sleeper[ASLEEP_ID_LENGTH + 1]; /* of HIBERNATE: what it writes */
     enum protocol_verb verb;
 };
 
@@ -181,7 +182,8 @@ static int add_stored(const struct work *work, int *fds, size_t most, struct rol
 struct errand *errand_free(struct errand *errand) {
     if (!errand)
         return NULL;
-    if (errand->pidfd >= 0 && errand->verb == VERB_COMMIT) {
+    /* Half a commit is nobody's wish; and what was put into the store for nobody is to be taken out once it is there. */
+    if (errand->pidfd >= 0 && (errand->verb == VERB_COMMIT || errand->verb == VERB_HIBERNATE)) {
         errand->work = NULL;       /* it ends by itself, and frees itself then */
         return NULL;
     }
@@ -254,6 +256,33 @@ static void note_commit(struct work *work) {
     session->committed_path = TAKE_PTR(work->path);
 }
 
+/* sleep.c goes on. */
+static void end_of_sleep(struct errand *errand, struct buf *answer, const struct rollbox_error *error) {
+    struct work *work = errand->work;
+    struct engine *engine = errand->engine;
+    auto_close int lock = -EBADF;
+    char sleeper[sizeof errand->sleeper];
+    bool writes = errand->verb == VERB_HIBERNATE;
+    int fds[FD_MESSAGE_MAX_FDS];
+    size_t n_fds = 0;
+    char byte;
+
+    if (errand->kept >= 0 && fd_receive(errand->kept, &byte, 1, fds, &n_fds) > 0) {
+        lock = n_fds ? fds[0] : -EBADF;
+        for (size_t i = 1; i < n_fds; i++)
+            close(fds[i]);
+    }
+    memcpy(sleeper, errand->sleeper, sizeof sleeper);
+    json_t *root = !error && answer->length ? json_loadb(answer->data, answer->length, 0, NULL) : NULL;
+    buf_done(answer);
+    errand_free(errand);
+    if (writes && (error || !work))
+        sleep_abandoned(engine, sleeper);
+    if (work)
+        sleep_errand_over(work, root, TAKE_FD(lock), error);
+    json_decref(root);
+}
+
 static void on_end(struct loop_source *source, uint32_t events) {
     struct errand *errand = container_of(source, struct errand, source);
     struct work *work = errand->work;
@@ -273,6 +302,10 @@ static void on_end(struct loop_source *source, uint32_t events) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the answer of rollbox-store cannot be read: %s", strerror(-r));
     if (work)
         work->errand = NULL;
+    if (errand->verb == VERB_HIBERNATE || errand->verb == VERB_WAKE) {
+        end_of_sleep(errand, &answer, ok && r == 0 ? NULL : &error);
+        return;
+    }
     if (errand->verb == VERB_COMMIT)
         take_kept(errand);
     if (work && ok && r == 0 && errand->verb == VERB_COMMIT)
@@ -296,64 +329,50 @@ static int memory_file(void) {
     return fd < 0 ? -errno : fd;
 }
 
-int errand_start(struct work *work, struct rollbox_error *error) {
-    static const char *const commands[] = { [VERB_DIFF] = "diff", [VERB_COMMIT] = "commit", [VERB_EXPORT] = "export" };
-    struct engine *engine = work->session->engine;
-    struct layer *layers[MAX_LAYERS];
-    int fds[HIGH_FD + MAX_LAYERS + 1];
-    size_t n_lower = 0, n = 0;
-    char file[32];
-
-    if (!engine->store_path)
-        return error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run", "rollbox-store cannot be found beside the engine; is the installation complete?");
-    int r = split(work, layers, &n_lower, &n, error);
-    if (r < 0)
-        return r;
-    int stored[MAX_LAYERS], n_stored = n_lower ? 0 : add_stored(work, stored, MAX_LAYERS - n, error);
-    if (n_stored < 0)
-        return n_stored;
-    auto_close int input = describe(work, n_lower, n + (size_t)n_stored, error);
-    if (input < 0)
-        return input;
+static struct errand *errand_new(struct work *work, struct rollbox_error *error) {
     struct errand *errand = calloc(1, sizeof *errand);
-    if (!errand)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
-    *errand = (struct errand){ .work = work, .engine = engine, .pidfd = -EBADF, .output = memory_file(), .errors = memory_file(), .kept = -EBADF, .verb = work->verb };
-    fds[0] = input;
-    fds[1] = errand->output;
-    fds[2] = errand->errors;
-    for (int i = 0; i < n_stored; i++)
-        fds[HIGH_FD + i] = stored[i];
-    for (size_t i = 0; i < n; i++)
-        fds[HIGH_FD + (size_t)n_stored + i] = layers[i]->fd;    /* which only names the directory: it is opened below */
-    n += (size_t)n_stored;
-    size_t n_fds = HIGH_FD + n;
-    if (work->fd >= 0)
-        fds[n_fds++] = work->fd;
-    r = MIN(errand->output, errand->errors);
-    int pair[2] = { -EBADF, -EBADF };
-    if (r >= 0 && work->verb == VERB_COMMIT) {
-        r = socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0 ? -errno : 0;
-        errand->kept = pair[0];
-        fds[n_fds++] = pair[1];
+
+    if (!errand) {
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
+        return NULL;
     }
+    *errand = (struct errand){ .work = work, .engine = work->session->engine, .pidfd = -EBADF, .output = memory_file(), .errors = memory_file(), .kept = -EBADF, .verb = work->verb };
+    return errand;
+}
+
+/* With its end of `errand->kept`, for the program the last of the descriptors. */
+static int add_socket(struct errand *errand, int *fds, size_t *n_fds) {
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0)
+        return -errno;
+    errand->kept = pair[0];
+    fds[(*n_fds)++] = pair[1];
+    return 0;
+}
+
+/* The descriptors, from HIGH_FD on, are consumed. `r`: how it went until here. On failure the errand is freed. */
+static int launch(struct errand *errand, int r, int input, const char *const *words, int *take_fds, size_t n_fds, struct rollbox_error *error) {
+    struct engine *engine = errand->engine;
+    char *argv[8] = { (char *)"rollbox-store" };
+
+    for (size_t i = 0; words[i] && i + 2 < ARRAY_SIZE(argv); i++)
+        argv[i + 1] = (char *)words[i];
+    r = MIN(r, MIN(errand->output, errand->errors));
+    const int standard[HIGH_FD] = { input, errand->output, errand->errors };
     /* Out of the way of the numbers that they get. */
     for (size_t i = 0; i < n_fds; i++) {
-        bool is_layer = i >= HIGH_FD && i < HIGH_FD + n;
-        auto_close int directory = is_layer ? openat(fds[i], ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -EBADF;
+        int high = fcntl(i < HIGH_FD ? standard[i] : take_fds[i], F_DUPFD_CLOEXEC, (int)n_fds);
 
-        if (is_layer && directory < 0 && r >= 0)
-            r = -errno;
-        fds[i] = fcntl(is_layer ? directory : fds[i], F_DUPFD_CLOEXEC, HIGH_FD + MAX_LAYERS + 1);
-        if (fds[i] < 0 && r >= 0)
+        if (high < 0 && r >= 0)
             r = errno == EINVAL ? -EMFILE : -errno;     /* the numbers wanted are above the limit */
+        if (i >= HIGH_FD)
+            close_fd(&take_fds[i]);
+        take_fds[i] = high;
     }
-    snprintf(file, sizeof file, "/proc/self/fd/%zu", HIGH_FD + n);
-    char *argv[] = { (char *)"rollbox-store", (char *)commands[work->verb], (char *)"--json", work->fd >= 0 ? file : NULL, NULL };
-    r = r < 0 ? r : spawn_clean(engine->store_path, argv, fds, (int)n_fds, &errand->pid);
+    r = r < 0 ? r : spawn_clean(engine->store_path, argv, take_fds, (int)n_fds, &errand->pid);
     for (size_t i = 0; i < n_fds; i++)
-        close_fd(&fds[i]);
-    close_fd(&pair[1]);
+        close_fd(&take_fds[i]);
     if (r >= 0 && (errand->pidfd = sys_pidfd_open(errand->pid, 0)) < 0)
         r = errand->pidfd;
     if (r >= 0)
@@ -363,16 +382,98 @@ int errand_start(struct work *work, struct rollbox_error *error) {
         errand_free(errand);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "run", "%s cannot be started: %s", engine->store_path, strerror(-r));
     }
-    work->errand = errand;
+    errand->work->errand = errand;
     return 0;
 }
 
-/* Nobody waits for it; what it cannot do, the next commit there does. */
-void errand_sweep(struct engine *engine, const char *path) {
-    char *argv[] = { (char *)"rollbox-store", (char *)"sweep", (char *)path, NULL };
+static int check_store_program(const struct engine *engine, struct rollbox_error *error) {
+    return engine->store_path ? 0 : error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run", "rollbox-store cannot be found beside the engine; is the installation complete?");
+}
+
+int errand_start(struct work *work, struct rollbox_error *error) {
+    static const char *const commands[] = { [VERB_DIFF] = "diff", [VERB_COMMIT] = "commit", [VERB_EXPORT] = "export" };
+    struct layer *layers[MAX_LAYERS];
+    int fds[HIGH_FD + MAX_LAYERS + 1], stored[MAX_LAYERS];
+    size_t n_lower = 0, n = 0, n_fds = HIGH_FD;
+    char file[32];
+    int r = check_store_program(work->session->engine, error);
+
+    if (r == 0)
+        r = split(work, layers, &n_lower, &n, error);
+    if (r < 0)
+        return r;
+    int n_stored = n_lower ? 0 : add_stored(work, stored, MAX_LAYERS - n, error);
+    if (n_stored < 0)
+        return n_stored;
+    auto_close int input = describe(work, n_lower, n + (size_t)n_stored, error);
+    if (input < 0)
+        return input;
+    struct errand *errand = errand_new(work, error);
+    if (!errand)
+        return -ENOMEM;
+    /* What is held of a layer only names the directory. */
+    for (size_t i = 0; i < n + (size_t)n_stored; i++) {
+        int at = i < (size_t)n_stored ? stored[i] : layers[i - (size_t)n_stored]->fd;
+
+        fds[n_fds] = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fds[n_fds++] < 0 && r == 0)
+            r = -errno;
+    }
+    snprintf(file, sizeof file, "/proc/self/fd/%zu", n_fds);
+    if (work->fd >= 0)
+        fds[n_fds++] = fcntl(work->fd, F_DUPFD_CLOEXEC, HIGH_FD);
+    if (r == 0 && work->verb == VERB_COMMIT)
+        r = add_socket(errand, fds, &n_fds);
+    const char *words[] = { commands[work->verb], "--json", work->fd >= 0 ? file : NULL, NULL };
+    return launch(errand, r, input, words, fds, n_fds, error);
+}
+
+int errand_sleep(struct work *work, const char *command, const json_t *job, const int *fds, size_t n_fds, struct rollbox_error *error) {
+    auto_free int *all = calloc(HIGH_FD + n_fds + 1, sizeof *all);
+    auto_free char *store = NULL;
+    size_t n = HIGH_FD + n_fds;
+    int r = check_store_program(work->session->engine, error);
+
+    if (r == 0)
+        r = store_default_path(&store, error);
+    if (r < 0)
+        return r;
+    auto_free char *text = job && json_object_set_new((json_t *)job, "owner", json_integer((json_int_t)n)) == 0 ? json_dumps(job, JSON_COMPACT) : NULL;
+    auto_close int input = text ? fd_memory_file("rollbox-job", text, strlen(text)) : -ENOMEM;
+    struct errand *errand = all ? errand_new(work, error) : NULL;
+    if (!errand)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
+    for (size_t i = 0; i < n_fds; i++)
+        all[HIGH_FD + i] = fcntl(fds[i], F_DUPFD_CLOEXEC, HIGH_FD);
+    if (work->verb == VERB_HIBERNATE) {
+        snprintf(errand->sleeper, sizeof errand->sleeper, "%s", work->sleep->id);
+        r = add_socket(errand, all, &n);
+    }
+    const char *words[] = { command, "--json", "--store", store, NULL };
+    return launch(errand, MIN(r, MIN(input, 0)), input, words, all, n, error);
+}
+
+/* Nobody waits for it. */
+static void start_alone(struct engine *engine, char *const *argv) {
     int fds[HIGH_FD] = { engine->null_fd, engine->null_fd, engine->null_fd };
     pid_t pid;
 
     if (engine->store_path)
         (void)spawn_clean(engine->store_path, argv, fds, HIGH_FD, &pid);
+}
+
+void errand_forget(struct engine *engine) {
+    auto_free char *store = NULL;
+
+    if (store_default_path(&store, NULL) < 0)
+        return;
+    char *argv[] = { (char *)"rollbox-store", (char *)"forget", (char *)"--json", (char *)"--store", store, NULL };
+    start_alone(engine, argv);
+}
+
+/* What it cannot do, the next commit there does. */
+void errand_sweep(struct engine *engine, const char *path) {
+    char *argv[] = { (char *)"rollbox-store", (char *)"sweep", (char *)path, NULL };
+
+    start_alone(engine, argv);
 }

@@ -271,6 +271,11 @@ static void pump(struct session *session) {
 void exec_pump(struct session *session) {
     if (session->pumping)
         return;
+    if (session->sleep) {
+        if (sleep_rouse(session))
+            session_next(session);
+        return;
+    }
     session->pumping = true;
     pump(session);
     session->pumping = false;
@@ -380,6 +385,13 @@ void exec_attach(struct client *client, struct wire_message *message) {
             (void)wire_u64(&field, &input);
         else if (field.tag == TAG_STREAM)
             (void)wire_u64(&field, &streams);
+    if (session && session->sleep) {
+        if (sleep_defer(session, client, message) < 0) {
+            error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+            result_send_error(client, serial, &error);
+        }
+        return;
+    }
     if (session && operation.data) {
         length = operation.length;
         memcpy(key, operation.data, length);

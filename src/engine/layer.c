@@ -55,6 +55,10 @@ struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries) {
     return layer;
 }
 
+void layer_look(struct layer *layer) {
+    layer->parts = parts_of(layer->fd);
+}
+
 struct layer *layer_get(struct layer *layer) {
     layer->references++;
     return layer;
@@ -362,22 +366,13 @@ static void on_deadline(struct loop_timer *timer) {
     finish(container_of(timer, struct copy, deadline), NULL, ETIMEDOUT);
 }
 
-int copy_start(struct program *program, struct layer *const *layers, size_t n, copy_done done, void *data) {
+static int start(struct program *program, const int *fds, size_t n, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
     auto_buf struct buf message = BUF_INIT;
     struct launcher *launcher = program->launcher;
-    struct copy *copy = calloc(1, sizeof *copy);
-    int fds[GUEST_MAX_LAYERS];
-    uint64_t bytes = 1 << 20, entries = 1024;
+    struct copy *copy = launcher ? calloc(1, sizeof *copy) : NULL;
 
-    if (!copy || !launcher || n > GUEST_MAX_LAYERS) {
-        free(copy);
+    if (!copy)
         return launcher ? -ENOMEM : -ENOTCONN;
-    }
-    for (size_t i = 0; i < n; i++) {
-        fds[i] = layers[i]->fd;
-        bytes += layers[i]->bytes + layers[i]->bytes / 8;
-        entries += layers[i]->entries;
-    }
     list_init(&copy->in_launcher);
     copy->serial = ++launcher->next_serial;
     copy->engine = program->engine;
@@ -396,6 +391,25 @@ int copy_start(struct program *program, struct layer *const *layers, size_t n, c
     }
     list_add_tail(&launcher->copying, &copy->in_launcher);
     return 0;
+}
+
+/* With some room besides, as things are counted here and there in different ways. */
+int copy_empty(struct program *program, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
+    return start(program, NULL, 0, (1 << 20) + bytes + bytes / 8, 1024 + 2 * entries, done, data);
+}
+
+int copy_start(struct program *program, struct layer *const *layers, size_t n, copy_done done, void *data) {
+    int fds[GUEST_MAX_LAYERS];
+    uint64_t bytes = 1 << 20, entries = 1024;
+
+    if (n > GUEST_MAX_LAYERS)
+        return -ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        fds[i] = layers[i]->fd;
+        bytes += layers[i]->bytes + layers[i]->bytes / 8;
+        entries += layers[i]->entries;
+    }
+    return start(program, fds, n, bytes, entries, done, data);
 }
 
 void copy_forget(struct program *program, const void *data) {

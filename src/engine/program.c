@@ -82,7 +82,7 @@ static void forget_idle(struct engine *engine, const struct program *newest) {
         n++;
         if (program->n_running || program->n_sessions || program == newest || interpreter_is_busy(program->interpreter))
             continue;
-        if (!oldest || program->used_ns < oldest->used_ns)
+        if (!program->n_sleepers && (!oldest || program->used_ns < oldest->used_ns))
             oldest = program;
         if (!program->launcher)
             continue;
@@ -333,8 +333,14 @@ static void retire(struct program *program) {
     program_leave(program);
 }
 
+/* One that was retired would see other directories when it starts again. */
+void program_rest(struct program *program) {
+    if (program->number && !program->n_sessions && !program->n_running && !interpreter_is_busy(program->interpreter))
+        cool_down(program);
+}
+
 void program_leave(struct program *program) {
-    if (!program->number && !program->serves && !program->n_sessions && !program->n_running && !interpreter_is_busy(program->interpreter))
+    if (!program->number && !program->serves && !program->n_sessions && !program->n_sleepers && !program->n_running && !interpreter_is_busy(program->interpreter))
         program_free(program);
 }
 

@@ -17,12 +17,13 @@
  *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) | FAILED
  *
  * Sandboxes that live (sessions) are named by SANDBOX. The verbs and their fields:
- *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME?       {"name"}
+ *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE?    {"name"}
  *   OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of rollbox.h; {} of those that only do
  *   LIST                                                                   {"sandboxes": [...]}
  *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
  *   SIGNAL   SANDBOX EXEC? NUMBER SCOPE (without EXEC: SIGKILL to every process);  RESIZE SANDBOX EXEC TERMINAL;  FILES SANDBOX   (one descriptor: a socket that an agent in the sandbox serves from then on)
  *   SNAPSHOT SANDBOX NAME? DROPS?;  FORK SANDBOX SNAPSHOT? NUMBER DROPS?  {"sandboxes": ["name", ...]};  RESET SANDBOX SNAPSHOT? DROPS?;  DROP SANDBOX SNAPSHOT
+ *   HIBERNATE SANDBOX DROPS?;  WAKE SANDBOX DROPS?          (to the store; back. Any other request that needs what a sleeping sandbox has wakes it first)
  *   CLAIM    SANDBOX EXEC NUMBER (bits)                     {"fds": [{"slot", "mode": "r" | "w"}]}, with those descriptors: of a command that was restored, the other ends of its pipes beside stdout and stderr, by what descriptor it began
  *            with each; once
  *   RECORD   SANDBOX STREAM_MOST? FILE_MOST? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
@@ -60,7 +61,7 @@ enum protocol_type {
 
 enum protocol_verb {
     VERB_CREATE = 1, VERB_OPEN, VERB_INSPECT, VERB_PROCESSES, VERB_TREE, VERB_PAUSE, VERB_RESUME, VERB_CLOSE, VERB_LIST, VERB_SIGNAL, VERB_RESIZE, VERB_FILES, VERB_SNAPSHOT, VERB_FORK, VERB_RESET,
-    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE, VERB_CLAIM,
+    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE, VERB_CLAIM, VERB_HIBERNATE, VERB_WAKE,
 };
 
 enum protocol_tag {
@@ -133,6 +134,7 @@ enum protocol_tag {
     TAG_SAME_SEED,              /* u64: forks have their parent's random_seed, not one each */
     TAG_DROPS,                  /* u64: files alone, no processes */
     TAG_ATTACHED,               /* u64: forks are the client's, whosever the sandbox is */
+    TAG_HIBERNATE,              /* u64: milliseconds; 0: never */
 };
 
 #endif

@@ -52,12 +52,39 @@ static void arm(struct session *session, struct loop_timer *timer, int64_t after
         (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + after_ms * 1000000, callback);
 }
 
+/* Asleep once nobody has called it for so long, nobody waits for a command of its, and none of its processes has done much. */
+static void on_hibernate(struct loop_timer *timer) {
+    struct session *session = container_of(timer, struct session, hibernate_timer);
+    int64_t left = session->called_ns + session->hibernate_ms * 1000000 - clock_now_ns();
+    uint64_t memory, cpu = session->hibernate_cpu_ns;
+    uint32_t processes;
+    bool is_waited_for = false;
+
+    list_for_each(node, &session->runs) {
+        const struct run *run = container_of(node, struct run, of_session);
+
+        is_waited_for |= (run->client || !list_empty(&run->waiters)) && !run->is_detached;
+    }
+    if (session->box)
+        (void)box_usage(session->box, &memory, &cpu, &processes);
+    bool is_busy = is_waited_for || !list_empty(&session->works) || session->fork || session->n_agents || cpu - session->hibernate_cpu_ns > (uint64_t)session->hibernate_ms * 10000;
+    session->hibernate_cpu_ns = cpu;
+    if (session->sleep)
+        return;                 /* the next call sets it again */
+    if (left <= 0 && !is_busy && work_add(session, VERB_HIBERNATE, false)) {
+        session_next(session);  /* what cannot be put to sleep is tried again after the next call */
+        return;
+    }
+    (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + (left > 0 ? left : session->hibernate_ms * 1000000), on_hibernate);
+}
+
 static void on_lifetime(struct loop_timer *timer) {
     session_close(container_of(timer, struct session, lifetime_timer));
 }
 
 void session_arm(struct session *session) {
-    arm(session, &session->lifetime_timer, session->lifetime_ms, on_lifetime);
+    if (session->lifetime_ms)
+        arm(session, &session->lifetime_timer, MAX(session->lifetime_ms - (clock_real_ns() - session->made_ns) / 1000000, (int64_t)1), on_lifetime);
     session_touch(session);
 }
 
@@ -111,6 +138,7 @@ static void session_free(struct session *session) {
     loop_timer_clear(engine->loop, &session->idle_timer);
     loop_timer_clear(engine->loop, &session->end_timer);
     loop_timer_clear(engine->loop, &session->lifetime_timer);
+    loop_timer_clear(engine->loop, &session->hibernate_timer);
     loop_timer_clear(engine->loop, &session->watch);
     list_for_each(node, &session->works) {
         struct work *work = container_of(node, struct work, node);
@@ -159,6 +187,7 @@ void session_close(struct session *session) {
     if (session->state == SESSION_CLOSING)
         return;
     session->state = SESSION_CLOSING;
+    sleep_close(session, session->engine->stopping && !session->client);        /* a detached one outlives its engine */
     error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox %s was closed", session->name);
     list_remove(&session->of_client);
     session->client = NULL;
@@ -207,6 +236,8 @@ void session_touch(struct session *session) {
     session->called_ns = clock_now_ns();
     if (session->idle_ms && !session->idle_timer.position)
         arm(session, &session->idle_timer, session->idle_ms, on_idle);
+    if (session->hibernate_ms && !session->hibernate_timer.position)
+        arm(session, &session->hibernate_timer, session->hibernate_ms, on_hibernate);
     if (session->ttl_ms && !session->end_timer.position)
         arm(session, &session->end_timer, session->ttl_ms, on_end);
 }
@@ -240,7 +271,7 @@ void session_thaw_soon(struct session *session) {
 static bool stands_for_work(const struct session *session) {
     const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
 
-    return work && (work->waits_for_frozen || work->waits_to_capture || work->waits_for_init || work->waits_for_copy || work->capturing);
+    return work && (work->waits_for_frozen || work->waits_to_capture || work->waits_for_init || work->waits_for_copy || work->capturing || work->holds);
 }
 
 int session_resume(struct session *session) {
@@ -277,7 +308,7 @@ static void on_end(struct loop_timer *timer) {
 
     if (left > 0)
         (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + left, on_end);
-    else
+    else if (!session->sleep)
         session_close(session);
 }
 
@@ -443,6 +474,8 @@ void session_box_dead(struct session *session, struct box *box) {
     session->thaw_due = false;
     session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
+    if (sleep_box_dead(session))
+        return;
     keep_files(session, box);
     error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside, or has not answered for too long; its files are kept, its processes are gone");
     session->pumping = true;
@@ -529,7 +562,11 @@ void session_next(struct session *session) {
         return;
     /* A loop, for as many works as wait may be over at once. What is asked of one that a fork is still making waits until that has its box. */
     session->stepping = true;
-    while (session->state != SESSION_CLOSING && !session->fork && !list_empty(&session->works)) {
+    for (;;) {
+        if (session->state != SESSION_CLOSING)
+            (void)sleep_rouse(session);
+        if (session->state == SESSION_CLOSING || session->fork || list_empty(&session->works))
+            break;
         struct work *work = container_of(session->works.next, struct work, node);
 
         if (work->started)
@@ -559,7 +596,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 }
 
 struct ask {
-    uint64_t verb, plan, idle, ttl, lifetime, number, scope, terminal;
+    uint64_t verb, plan, idle, ttl, lifetime, hibernate, number, scope, terminal;
     bool detached, textual, force, digests, same_seed, drops, attached;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
@@ -587,6 +624,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_IDLE: ask->idle = number; break;
         case TAG_TTL: ask->ttl = number; break;
         case TAG_LIFETIME: ask->lifetime = number; break;
+        case TAG_HIBERNATE: ask->hibernate = number; break;
         case TAG_NUMBER: ask->number = number; break;
         case TAG_SCOPE: ask->scope = number; break;
         case TAG_TERMINAL: ask->terminal = number; break;
@@ -617,7 +655,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
     return 0;
 }
 
-static bool valid_name(const char *name) {
+bool session_name_ok(const char *name) {
     size_t n = strlen(name);
 
     if (n < 1 || n > SESSION_NAME_MAX || name[0] == '.' || name[0] == '-')
@@ -683,6 +721,17 @@ static struct work *work_new(struct session *session, struct client *client, uin
     return work;
 }
 
+struct work *work_add(struct session *session, enum protocol_verb verb, bool first) {
+    const struct ask ask = { .verb = verb };
+    struct work *work = work_new(session, NULL, 0, &ask);
+
+    if (work && first) {
+        list_remove(&work->node);
+        list_add_tail(session->works.next, &work->node);
+    }
+    return work;
+}
+
 static int ask_create(struct client *client, uint64_t serial, const struct ask *ask, struct rollbox_error *error) {
     struct engine *engine = client->engine;
     struct program *program = program_find(engine, ask->plan);
@@ -699,7 +748,7 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
     if (program->plan->flags & PLAN_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: sandboxes that live need isolation namespace; single runs do not");
-    if (ask->sandbox && !valid_name(ask->sandbox))
+    if (ask->sandbox && !session_name_ok(ask->sandbox))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'", SESSION_NAME_MAX);
     if (ask->sandbox && session_find(engine, ask->sandbox))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", ask->sandbox);
@@ -717,6 +766,7 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
     session->idle_ms = (int64_t)MIN(ask->idle, (uint64_t)INT64_MAX / 4000000);
     session->ttl_ms = (int64_t)MIN(ask->ttl, (uint64_t)INT64_MAX / 4000000);
     session->lifetime_ms = (int64_t)MIN(ask->lifetime, (uint64_t)INT64_MAX / 4000000);
+    session->hibernate_ms = (int64_t)MIN(ask->hibernate, (uint64_t)INT64_MAX / 4000000);
     session_arm(session);
     struct work *work = work_new(session, client, serial, ask);
     if (!work) {
@@ -810,6 +860,24 @@ static int ask_claim(struct session *session, struct client *client, uint64_t se
     return 1;
 }
 
+/* It is about what a sleeping sandbox has. */
+static bool needs_awake(enum protocol_verb verb) {
+    switch ((int)verb) {
+    case VERB_SIGNAL:
+    case VERB_RESIZE:
+    case VERB_CLAIM:
+    case VERB_DROP:
+    case VERB_SNAPSHOT:
+    case VERB_FORK:
+    case VERB_RESET:
+    case VERB_DIFF:
+    case VERB_COMMIT:
+    case VERB_EXPORT:
+    case VERB_FILES: return true;
+    default: return false;
+    }
+}
+
 static int answer(struct client *client, struct wire_message *message, const struct ask *ask, struct buf *json, struct rollbox_error *error) {
     struct session *session;
     struct node *node;
@@ -834,6 +902,21 @@ static int answer(struct client *client, struct wire_message *message, const str
         return 0;
     }
     session = ask->sandbox ? session_find(client->engine, ask->sandbox) : NULL;
+    if (!session && ask->sandbox && session_name_ok(ask->sandbox)) {
+        /* It may be in the store; what keeps it from being had is told. */
+        int r = sleep_adopt(client->engine, ask->sandbox, ask->verb == VERB_CLOSE, error);
+        if (r < 0 && ask->verb == VERB_OPEN) {
+            buf_printf(json, "{\"name\": \"%s\"}", ask->sandbox);        /* so that it can be closed */
+            return 0;
+        }
+        if (r)
+            return r < 0 ? r : 0;
+        session = session_find(client->engine, ask->sandbox);
+    }
+    if (session && session->sleep && needs_awake((enum protocol_verb)ask->verb)) {
+        session_touch(session);
+        return sleep_defer(session, client, message) < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory") : 1;
+    }
     if (!session)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are", ask->sandbox ? ask->sandbox : "?");
     int r = 0;
@@ -848,7 +931,10 @@ static int answer(struct client *client, struct wire_message *message, const str
         session_text_processes(session, json);
         return 0;
     case VERB_TREE:
-        family_text(session->family, json);
+        if (session->sleep)
+            sleep_tree(session, json);
+        else
+            family_text(session->family, json);
         return 0;
     case VERB_RECORD:
         return record_begin(session, message, json, error);
@@ -885,6 +971,8 @@ static int answer(struct client *client, struct wire_message *message, const str
         return 1;
     }
     case VERB_PAUSE:
+    case VERB_HIBERNATE:
+    case VERB_WAKE:
     case VERB_SNAPSHOT:
     case VERB_FORK:
     case VERB_RESET:
@@ -912,8 +1000,13 @@ void session_request(struct client *client, struct wire_message *message) {
 
     if (r < 0)
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has a field that this engine does not know");
-    else
+    else {
+        if (!client->engine->has_adopted) {
+            client->engine->has_adopted = true;
+            (void)sleep_adopt(client->engine, NULL, false, NULL);
+        }
         r = answer(client, message, &ask, &json, &error);
+    }
     if (r < 0)
         client_fail(client, message->header.serial, &error);
     else if (r == 0)

@@ -16,6 +16,8 @@
 #ifndef ROLLBOX_ENGINE_SESSION_H
 #define ROLLBOX_ENGINE_SESSION_H
 
+#include <jansson.h>
+
 #include "engine/engine.h"
 #include "engine/protocol.h"
 
@@ -131,8 +133,10 @@ struct session {
     struct list works;          /* struct work.node; the first is under way */
     struct list ended;          /* struct ended.node: commands that are over, oldest first */
     unsigned n_runs, n_ended, n_agents;
-    struct loop_timer idle_timer, end_timer, lifetime_timer, watch;
-    int64_t idle_ms, ttl_ms, lifetime_ms;
+    struct loop_timer idle_timer, end_timer, lifetime_timer, hibernate_timer, watch;
+    int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
+    uint64_t hibernate_cpu_ns;  /* of its box when that timer was set */
+    struct sleep *sleep;        /* it is in the store, and nothing of it here; NULL: it is awake */
     int64_t made_ns, called_ns; /* CLOCK_REALTIME; CLOCK_MONOTONIC */
     int64_t since_ns;           /* CLOCK_REALTIME: what the host changed later, we do not know of */
     unsigned char operation[64];        /* of CREATE */
@@ -166,6 +170,11 @@ struct work {
     enum protocol_verb verb;
     uint64_t frozen;            /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init has done all before it */
     bool started, waits_for_frozen, waits_to_freeze, waits_to_capture, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
+    bool waits_for_death;       /* HIBERNATE: it is in the store, and its box is dying */
+    bool holds;                 /* HIBERNATE: what stands still for it is not let go until it is in the store */
+    struct sleep *sleep;        /* HIBERNATE: that it is becoming */
+    struct waking *waking;      /* WAKE: how far it is */
+    struct wire_message *deferred;      /* WAKE: a request that is answered once it is awake */
     bool drops;                 /* processes="drop" */
     bool follows_commands;      /* that were on their way to init when it was asked for */
     struct capturing *capturing;        /* while the processes stand still for it */
@@ -187,6 +196,7 @@ struct work {
 
 /* session.c */
 struct session *session_find(struct engine *engine, const char *name);
+bool session_name_ok(const char *name);
 bool session_has_user(const struct session *session, const char *user);
 void session_name_operation(const struct session *session, unsigned char *operation, size_t *length);   /* puts the session's number before it */
 void session_request(struct client *client, struct wire_message *message);      /* PROTOCOL_SANDBOX */
@@ -269,9 +279,13 @@ void copy_answer(struct launcher *launcher, const struct guest_record *record, i
 void copy_lost(struct launcher *launcher);
 void copy_forget(struct program *program, const void *data);
 
+int copy_empty(struct program *program, uint64_t bytes, uint64_t entries, copy_done done, void *data);   /* a new layer with nothing in it */
+void layer_look(struct layer *layer);    /* it was filled */
+
 /* capturing.c: the processes of a session and their image. */
 int capturing_start(struct work *work, struct rollbox_error *error);     /* state_captured tells; they stand still from then on */
 void capturing_release(struct capturing *take_capturing);      /* they go on; state_released tells when all do */
+void capturing_kill(struct capturing *capturing);      /* with the box' init all of them end, and none goes on before */
 struct capturing *capturing_free(struct capturing *capturing); /* whatever it is at; they go on. Takes and returns NULL */
 
 /* live.c: processes that go on in another box. */
@@ -286,7 +300,24 @@ void live_drop_holders(struct engine *engine);  /* those that are idle: somethin
 int live_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
 void live_restored(struct session *session);    /* they go on */
 
+/* sleep.c: hibernating and waking. */
+void sleep_start(struct work *work);
+void sleep_wake(struct work *work);
+void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, const struct rollbox_error *error);
+void sleep_abandoned(struct engine *engine, const char *id);
+bool sleep_box_dead(struct session *session);    /* its box was to die */
+void sleep_restored(struct work *work, const struct rollbox_error *error);
+bool sleep_rouse(struct session *session);       /* something waits that needs it awake: a WAKE is its first work now */
+int sleep_defer(struct session *session, struct client *client, struct wire_message *message);   /* a request that is for when it is awake; takes what is in it */
+void sleep_forget_work(struct work *work);
+void sleep_close(struct session *session, bool keeps);   /* `keeps`: what is in the store stays there */
+void sleep_tree(const struct session *session, struct buf *to);
+void sleep_execs(const struct session *session, struct buf *to, const char **between);   /* commands that go on when it wakes */
+int sleep_adopt(struct engine *engine, const char *name, bool removes, struct rollbox_error *error);     /* those that an engine before us on this socket left asleep; NULL: all that can be had. 1: it cannot be had, and was removed */
+
 /* state.c: works. */
+void state_take(struct work *work, void (*then)(struct work *work));    /* the present state becomes work->to */
+void state_go_on(struct work *work);     /* what stood still for it */
 void state_start(struct work *work);
 struct disk_mark *state_mark(struct box *box);  /* to tell later whether anything was written; NULL: cannot be told */
 struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
@@ -297,6 +328,7 @@ void state_captured(struct work *work, struct live *take_live, const struct roll
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);
 void state_box_lost(struct session *session);
+struct work *work_add(struct session *session, enum protocol_verb verb, bool first);     /* a new one that nobody waits for; `first`: before all others, of which none is under way. NULL: out of memory */
 struct work *work_free(struct work *work);
 void work_fail(struct work *work, const struct rollbox_error *error);
 void work_done(struct work *work, struct buf *json);
@@ -304,6 +336,9 @@ void work_done(struct work *work, struct buf *json);
 /* errand.c: rollbox-store. */
 struct errand;
 int errand_start(struct work *work, struct rollbox_error *error);
+#define ERRAND_FIRST_FD 3
+int errand_sleep(struct work *work, const char *command, const json_t *job, const int *fds, size_t n_fds, struct rollbox_error *error);  /* sleep_errand_over tells; the descriptors are ERRAND_FIRST_FD and up there */
+void errand_forget(struct engine *engine);       /* empties the store's trash */
 struct errand *errand_free(struct errand *job);
 
 /* record.c: trajectories. None of these waits, or fails what is recorded. */

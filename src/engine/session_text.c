@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/utf8.h"
-#include "engine/session.h"
+#include "engine/sleep.h"
 #include "sys/proc.h"
 
 #define MAX_LISTED 4096
@@ -27,6 +27,8 @@ void text_json(struct buf *to, const void *data, size_t length) {
 }
 
 static const char *state_name(const struct session *session) {
+    if (session->sleep && session->state != SESSION_CLOSING)
+        return "asleep";
     switch (session->state) {
     case SESSION_NEW: return "starting";
     case SESSION_LIVE: return session->n_runs ? "running" : "idle";
@@ -45,6 +47,8 @@ static void operation_text(const unsigned char *operation, size_t length, struct
 static void add_execs(const struct session *session, struct buf *to) {
     const char *between = "";
 
+    if (session->sleep)
+        sleep_execs(session, to, &between);
     list_for_each(node, &session->runs) {
         const struct run *run = container_of(node, struct run, of_session);
 
@@ -74,9 +78,13 @@ static void add_execs(const struct session *session, struct buf *to) {
     }
 }
 
+static const char *snapshot_of(const struct session *session) {
+    return session->sleep ? session->sleep->snapshot : node_shown(session->at)->id;
+}
+
 void session_text_brief(const struct session *session, struct buf *to) {
     buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"commands\": %u, \"running\": %u, \"idle_s\": %.3f}", session->name, state_name(session),
-               (double)session->made_ns / 1e9, node_shown(session->at)->id, session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
+               (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", session->n_runs + session->n_ended, session->n_runs,
                session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
 }
 
@@ -91,8 +99,13 @@ void session_text(struct session *session, struct buf *to) {
     if (session->box && session->box->disk >= 0 && fstatfs(session->box->disk, &disk) == 0)
         bytes += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, \"processes\": %u, \"idle_s\": %.3f, ",
-               session->name, state_name(session), (double)session->made_ns / 1e9, node_shown(session->at)->id, session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,
+               session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,
                (unsigned long long)session->program->policy->max_disk_bytes, processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
+    if (session->sleep)
+        buf_printf(to, "\"asleep\": {\"bytes\": %llu, \"processes\": %u, \"memory_bytes\": %llu}, ", (unsigned long long)session->sleep->disk_bytes, session->sleep->processes,
+                   (unsigned long long)session->sleep->memory_bytes);
+    else
+        buf_add_text(to, "\"asleep\": null, ");
     buf_add_text(to, "\"policy\": ");
     buf_add(to, session->program->key, session->program->text_length);     /* as it was given, and found to be JSON */
     if (session->program->policy->have_seed)

@@ -32,6 +32,8 @@ struct work *work_free(struct work *work) {
     if (work->session)
         copy_forget(work->session->program, work);
     work->errand = errand_free(work->errand);
+    if (work->session)
+        sleep_forget_work(work);
     if (work->capturing)
         capturing_release(work->capturing);
     live_put(work->live);
@@ -235,6 +237,13 @@ static void go_on(struct work *work) {
         thaw(work);
 }
 
+void state_go_on(struct work *work) {
+    if (!work->holds)
+        return;
+    work->holds = false;
+    go_on(work);
+}
+
 /* Init is gone, of which we have not heard yet: state_box_lost goes on. */
 static bool is_dying(int r) {
     return r == -EPIPE || r == -ECONNRESET || r == -ESRCH;
@@ -332,7 +341,9 @@ static void taken(struct work *work, struct layer *take_layer) {
     struct session *session = work->session;
     struct node *node = node_new(session->engine, session->family, session->at, session->base, take_layer);
 
-    go_on(work);
+    work->holds = node && work->verb == VERB_HIBERNATE;
+    if (!work->holds)
+        go_on(work);
     if (!node) {
         fail_copy(work, ENOMEM);
         return;
@@ -492,7 +503,7 @@ static void hand_socket(struct work *work) {
     }
 }
 
-static void take_state(struct work *work, void (*then)(struct work *work)) {
+void state_take(struct work *work, void (*then)(struct work *work)) {
     struct session *session = work->session;
 
     work->then = then;
@@ -634,6 +645,10 @@ void state_session_ready(struct session *session, const struct rollbox_error *er
         work_done(own, &json);
         return;
     }
+    if (own && own->verb == VERB_WAKE && own->waits_for_restored) {
+        sleep_restored(own, error);
+        return;
+    }
     if (error && session->restores && !work && session->state != SESSION_CLOSING)
         go_without(session);
     if (own && own->waits_for_restored) {
@@ -770,7 +785,7 @@ void state_start(struct work *work) {
         }
         return;
     case VERB_SNAPSHOT:
-        take_state(work, name_snapshot);
+        state_take(work, name_snapshot);
         return;
     case VERB_FORK:
         if (work->count < 1 || work->count > MAX_FORK) {
@@ -778,7 +793,7 @@ void state_start(struct work *work) {
             return;
         }
         if (!work->from) {
-            take_state(work, make_forks);
+            state_take(work, make_forks);
             return;
         }
         work->to = node_get(work->from);
@@ -787,6 +802,12 @@ void state_start(struct work *work) {
         return;
     case VERB_RESET:
         reset(work);
+        return;
+    case VERB_HIBERNATE:
+        sleep_start(work);
+        return;
+    case VERB_WAKE:
+        sleep_wake(work);
         return;
     case VERB_FILES:
         hand_socket(work);
@@ -802,7 +823,7 @@ void state_start(struct work *work) {
         if (work->to)
             run_job(work);
         else
-            take_state(work, run_job);
+            state_take(work, run_job);
         return;
     case VERB_OPEN:
     case VERB_INSPECT:
@@ -827,7 +848,7 @@ void state_commands_sent(struct session *session) {
     if (!work || !work->waits_for_commands)
         return;
     work->waits_for_commands = false;
-    take_state(work, work->then);
+    state_take(work, work->then);
 }
 
 /* Its box is dead, which nobody asked for. */

@@ -356,7 +356,7 @@ static void copy(const struct plan *plan, struct wire_message *message) {
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
         record.stage = GUEST_STAGE_REQUEST;
-        r = message->n_fds && message->n_fds <= GUEST_MAX_LAYERS ? take_fields(message, &sizes) : -EBADMSG;
+        r = message->n_fds <= GUEST_MAX_LAYERS ? take_fields(message, &sizes) : -EBADMSG;
     }
     if (r == 0) {
         record.stage = GUEST_STAGE_FILE;

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "store/asleep.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/layer.h"
@@ -243,6 +244,19 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
     return 1;
 }
 
+/* Of sandboxes that sleep: those whose engine is gone, unless they are to outlive it, and those that nobody can wake any more. */
+static int collect_sleeper(void *context, const char *id) {
+    const int *store = context;
+    auto_close int lock = -EBADF;
+    json_t *record = NULL;
+
+    if (asleep_lock(*store, id, &lock) < 0)
+        return 0;
+    bool is_lost = asleep_read(lock, &record, NULL) < 0 || !json_is_true(json_object_get(json_object_get(record, "record"), "detached"));
+    json_decref(record);
+    return is_lost ? asleep_remove(*store, id) : 0;
+}
+
 int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
     unsigned removed_work = 0;
@@ -273,6 +287,8 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     if (r == 0)
         names_done(&names);
     references_done(&references);
+    if (r == 0 && (r = asleep_each(store, collect_sleeper, &store)) < 0)
+        r = failed(error, r, "remove a sandbox that sleeps");
     if (r == 0)
         r = layer_sweep_work(store, &removed_work) < 0 ? failed(error, -EIO, "sweep tmp") : 0;
     close_fd(&lock);

@@ -27,6 +27,7 @@
 #include "store/job.h"
 #include "store/keep.h"
 #include "store/layer.h"
+#include "store/sleep.h"
 #include "store/snapshot.h"
 
 #define EXIT_ERROR 125
@@ -278,6 +279,24 @@ static int call_commit(int store, const struct arguments *arguments, json_t **re
     return with_job(commit_job, arguments, ret_json, error);
 }
 
+static int call_hibernate(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return sleep_write(store, STDIN_FILENO, ret_json, error);
+}
+
+static int call_wake(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return sleep_read(store, STDIN_FILENO, ret_json, error);
+}
+
+static int call_forget(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    int r = layer_empty_trash(store);
+
+    (void)arguments;
+    *ret_json = json_object();
+    return r < 0 ? error_set(error, ROLLBOX_ERR_IO, -r, "store", "the trash cannot be emptied: %s", strerror(-r)) : 0;
+}
+
 static void tell_diff(const json_t *json) {
     const json_t *row;
     size_t i;
@@ -319,6 +338,9 @@ static const struct command commands[] = {
     { "export", "FILE", "the layers of a job as one file", false, false, call_export, tell_nothing },
     { "commit", NULL, "publish the places of a job on the host; --part PART: one of them", false, false, call_commit, tell_nothing },
     { "sweep", "PATH", "remove what commits beside it have left", false, false, call_sweep, tell_nothing },
+    { "hibernate", NULL, "keep the sandbox of the job on standard input", true, true, call_hibernate, tell_nothing },
+    { "wake", NULL, "give the files of the job's sandbox back", true, false, call_wake, tell_nothing },
+    { "forget", NULL, "empty the trash", true, false, call_forget, tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults, tell_faults },
 };
 

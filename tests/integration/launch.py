@@ -47,7 +47,7 @@ class Record:
     """What the guest layer answers (struct guest_record), with its descriptors."""
 
     def __init__(self, message: bytes, fds: List[int]) -> None:
-        self.kind, self.stage, self.operation, self.error, self.serial, self.value, self.wall_ns, self.cpu_ns, self.rss = struct.unpack("IIIiQQQQQ", message)
+        self.kind, self.stage, self.operation, self.error, self.serial, self.value, self.wall_ns, self.cpu_ns, self.rss, self.read, self.written = struct.unpack("IIIiQQQQQQQ", message)
         self.fds = fds
 
     def __repr__(self) -> str:

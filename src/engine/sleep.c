@@ -1,0 +1,721 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hibernating and waking.
+ *
+ * To sleep: the present state is taken as for a snapshot, but what was captured is not let go. rollbox-store writes the layers and images to the disk, with the session's record; once that is whole and its lock is ours, the box dies, and with it
+ * the states that only this session had. What is left here is a struct sleep. Should anything fail before, the processes go on as after a snapshot; should the engine die, the store has all of it or nothing.
+ *
+ * Awake: the launcher makes empty layers, rollbox-store checks every digest and fills them, the states are made again from the record, and the box is restored like any that has processes. Only then is it out of the store. A call that needs the
+ * sandbox (a command, files, a work) puts a WAKE before itself; one that is answered at once is kept until then (struct work.deferred).
+ *
+ * A detached session of a shared engine survives that: the next engine on the same socket finds it in the store (sleep_adopt).
+ */
+#include "engine/sleep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+
+/* A layer that is being made. */
+struct filling {
+    struct work *work;
+    struct layer *layer;
+    bool is_asked;
+};
+
+struct waking {
+    json_t *whole;              /* as the store has it */
+    json_t *record;             /* what is ours of that; borrowed */
+    struct filling *layers;
+    size_t n_layers, n_made, n_images;
+    struct sleep *sleep;        /* while it is restored: back to that if it fails */
+    int *images;
+};
+
+static int store_of(struct engine *engine, int *ret_store, struct rollbox_error *error) {
+    auto_free char *path = NULL;
+    int r = engine->store_path ? store_default_path(&path, error) : error_set(error, ROLLBOX_ERR_ENGINE_START, ENOENT, "run", "rollbox-store cannot be found beside the engine; is the installation complete?");
+
+    return r < 0 ? r : store_open(path, ret_store, error);
+}
+
+static int no_memory(struct rollbox_error *error, const char *stage) {
+    return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, stage, "out of memory");
+}
+
+static struct sleep *sleep_put(struct sleep *sleep) {
+    if (sleep)
+        close_fd(&sleep->lock);
+    free(sleep);
+    return NULL;
+}
+
+/* ---- to sleep --------------------------------------------------------------------------------------------------------- */
+
+/* Nothing of its states is needed here any more. */
+static void drop_states(struct session *session, struct family *family, struct node *beginning) {
+    session_give_up_box(session);
+    session->restores = live_put(session->restores);
+    node_put(session->base);
+    node_put(session->at);
+    session->committed = node_put(session->committed);
+    family_put(session->family);
+    session->family = family;
+    session->base = beginning;
+    session->at = node_get(beginning);
+    session->dirty = false;
+    session->state = SESSION_NEW;
+}
+
+static void leave_program(struct session *session) {
+    struct program *program = session->program;
+
+    program->n_sleepers++;
+    program->n_sessions--;
+    session->engine->files++;   /* the lock */
+    program_rest(program);
+}
+
+static void enter_program(struct session *session) {
+    session->program->n_sleepers--;
+    session->program->n_sessions++;
+    session->engine->files--;
+}
+
+static void fail_sleep(struct work *work, const struct rollbox_error *error) {
+    sleep_put(TAKE_PTR(work->sleep));
+    state_go_on(work);
+    work_fail(work, error);
+}
+
+static int random_id(char ret_id[ASLEEP_ID_LENGTH + 1]) {
+    uint8_t bytes[ASLEEP_ID_LENGTH / 2];
+
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return -EIO;
+    for (size_t i = 0; i < sizeof bytes; i++)
+        (void)snprintf(ret_id + 2 * i, 3, "%02x", bytes[i]);
+    return 0;
+}
+
+/* Descriptors of layers' roots, then of images, in the order of the record. */
+static int open_parts(const struct sleep_parts *parts, int *fds) {
+    for (size_t i = 0; i < parts->n_layers; i++)
+        if ((fds[i] = openat(parts->layers[i]->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+            return -errno;
+    for (size_t i = 0; i < parts->n_lives; i++)
+        if ((fds[parts->n_layers + i] = fcntl(parts->lives[i]->image, F_DUPFD_CLOEXEC, 3)) < 0)
+            return -errno;
+    return 0;
+}
+
+static json_t *numbers_from(size_t first, size_t n) {
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_integer((json_int_t)(first + i)));
+    return list;
+}
+
+static int start_writing(struct work *work, json_t *record, const struct sleep_parts *parts, struct rollbox_error *error) {
+    struct session *session = work->session;
+    size_t n = parts->n_layers + parts->n_lives;
+    auto_free int *fds = n > ASLEEP_MAX_FILES ? NULL : calloc(n + 1, sizeof *fds);
+
+    if (n > ASLEEP_MAX_FILES)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate", "the sandbox has %zu layers and images of processes, of its snapshots, too; %d can be put to sleep: drop snapshots", n, ASLEEP_MAX_FILES);
+    for (size_t i = 0; fds && i < n; i++)
+        fds[i] = -EBADF;
+    int r = fds ? open_parts(parts, fds) : -ENOMEM;
+    if (r == 0) {
+        json_t *job = json_pack("{s:s, s:o, s:o, s:b, s:O}", "id", work->sleep->id, "layers", numbers_from(ERRAND_FIRST_FD, parts->n_layers), "images",
+                                numbers_from(ERRAND_FIRST_FD + parts->n_layers, parts->n_lives), "detached", session->client == NULL, "record", record);
+        r = errand_sleep(work, "hibernate", job, fds, n, error);
+        json_decref(job);
+    } else {
+        error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "hibernate", "the sandbox cannot be handed to rollbox-store: %s", strerror(-r));
+    }
+    for (size_t i = 0; fds && i < n; i++)
+        close_fd(&fds[i]);
+    return r;
+}
+
+/* work->to is what is to sleep, and nothing moves. */
+static void write_state(struct work *work) {
+    struct session *session = work->session;
+    struct rollbox_error error;
+    struct sleep_parts parts = { 0 };
+    struct live *live = work->drops ? NULL : work->to->live;
+
+    work->sleep = calloc(1, sizeof *work->sleep);
+    json_t *record = work->sleep ? sleep_record(session, work->to, &parts) : NULL;
+    int r = record ? 0 : no_memory(&error, "hibernate");
+    if (work->sleep) {
+        work->sleep->lock = -EBADF;
+        work->sleep->processes = live ? live->processes : 0;
+        work->sleep->memory_bytes = live ? live->bytes : 0;
+        snprintf(work->sleep->snapshot, sizeof work->sleep->snapshot, "%s", node_shown(work->to)->id);
+    }
+    if (r == 0 && random_id(work->sleep->id) < 0)
+        r = error_set(&error, ROLLBOX_ERR_INTERNAL, EIO, "hibernate", "no random numbers are to be had");
+    if (r == 0)
+        r = start_writing(work, record, &parts, &error);
+    sleep_parts_done(&parts);
+    json_decref(record);
+    if (r < 0)
+        fail_sleep(work, &error);
+}
+
+void sleep_start(struct work *work) {
+    struct buf nothing = BUF_INIT;
+
+    if (work->session->sleep)
+        work_done(work, &nothing);
+    else
+        state_take(work, write_state);
+}
+
+/* Commands that were under way go on when it wakes, as copies that nobody waits for. */
+static void end_runs(struct session *session) {
+    session->pumping = true;
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->state == RUN_QUEUED)
+            continue;           /* it came meanwhile, and wakes it */
+        run->exec = 0;
+        if (run->outcome == ROLLBOX_OUTCOME_ERROR || run->killed)
+            run_finish(run);
+        else
+            run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox was put to sleep while the command ran, which goes on when it wakes: ask for it by its id then");
+    }
+    session->pumping = false;
+}
+
+static void fall_asleep(struct work *work) {
+    struct session *session = work->session;
+    struct node *beginning = NULL;
+    struct family *family = family_new(session->engine, &beginning);
+    struct buf nothing = BUF_INIT;
+
+    /* It is dead: they can be let go of. */
+    work->capturing = capturing_free(work->capturing);
+    work->holds = false;
+    if (!family) {
+        /* It sleeps all the same, only that its states stay here, too. */
+        family = session->family;
+        family->references++;
+        beginning = node_get(container_of(family->nodes.next, struct node, in_family));
+    }
+    node_put(work->to);
+    work->to = NULL;
+    work->live = live_put(work->live);
+    drop_states(session, family, beginning);
+    session->sleep = TAKE_PTR(work->sleep);
+    leave_program(session);
+    work_done(work, &nothing);
+}
+
+bool sleep_box_dead(struct session *session) {
+    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+
+    if (!work || !work->waits_for_death)
+        return false;
+    work->waits_for_death = false;
+    fall_asleep(work);
+    return true;
+}
+
+/* It is in the store, whole. */
+static void written(struct work *work, const json_t *answer, int take_lock) {
+    struct session *session = work->session;
+
+    work->sleep->lock = take_lock;
+    work->sleep->disk_bytes = (uint64_t)json_integer_value(json_object_get(answer, "bytes"));
+    end_runs(session);
+    if (!session->box) {
+        fall_asleep(work);
+        return;
+    }
+    work->waits_for_death = true;
+    if (work->capturing)
+        capturing_kill(work->capturing);
+    if (session->box->state != BOX_DYING)
+        box_kill(session->box);
+}
+
+/* ---- awake ------------------------------------------------------------------------------------------------------------ */
+
+void sleep_forget_work(struct work *work) {
+    struct waking *waking = TAKE_PTR(work->waking);
+
+    if (work->deferred)
+        wire_message_done(work->deferred);
+    free(work->deferred);
+    work->sleep = sleep_put(work->sleep);
+    if (!waking)
+        return;
+    for (size_t i = 0; i < waking->n_layers; i++) {
+        copy_forget(work->session->program, &waking->layers[i]);
+        layer_put(waking->layers[i].layer);
+    }
+    for (size_t i = 0; i < waking->n_images; i++)
+        close_fd(&waking->images[i]);
+    sleep_put(waking->sleep);
+    json_decref(waking->whole);
+    free(waking->layers);
+    free(waking->images);
+    free(waking);
+}
+
+/* Whoever waits for it is told; it sleeps on. */
+static void fail_wake(struct work *work, const struct rollbox_error *error) {
+    struct session *session = work->session;
+
+    if (work->waking && work->waking->sleep) {
+        struct node *beginning = NULL;
+        struct family *family = family_new(session->engine, &beginning);
+
+        if (family) {
+            drop_states(session, family, beginning);
+            session->sleep = TAKE_PTR(work->waking->sleep);
+            leave_program(session);
+        }
+    }
+    session->pumping = true;
+    while (!list_empty(&session->waiting)) {
+        struct run *run = container_of(session->waiting.next, struct run, in_queue);
+
+        list_remove(&run->in_queue);
+        run_fail(run, error->code, error->error_number, error->stage, error->message);
+    }
+    session->pumping = false;
+    list_for_each(node, &session->works) {
+        struct work *other = container_of(node, struct work, node);
+
+        if (other != work && !other->started) {
+            other->started = true;
+            list_remove(&other->node);
+            record_work_ended(other, error);
+            if (other->client)
+                client_fail(other->client, other->serial, error);
+            work_free(other);
+        }
+    }
+    if (work->deferred && work->deferred->header.type == PROTOCOL_ATTACH && work->client) {
+        result_send_error(work->client, work->serial, error);
+        work->client = NULL;
+    }
+    work_fail(work, error);
+}
+
+/* What was kept for it is asked for again. */
+static void take_up(struct work *work) {
+    struct wire_message *deferred = TAKE_PTR(work->deferred);
+    struct client *client = work->client;
+
+    if (!deferred)
+        return;
+    work->client = NULL;
+    if (client)
+        (void)server_handle(client, deferred);
+    wire_message_done(deferred);
+    free(deferred);
+}
+
+static void woken(struct work *work) {
+    struct session *session = work->session;
+    struct sleep *sleep = TAKE_PTR(work->waking->sleep);
+    struct buf nothing = BUF_INIT;
+    auto_close int store = -EBADF;
+
+    /* Before anything is done in it that is not in the store. */
+    if (store_of(session->engine, &store, NULL) == 0)
+        (void)asleep_remove(store, sleep->id);
+    sleep_put(sleep);
+    errand_forget(session->engine);
+    session_touch(session);
+    take_up(work);
+    work_done(work, &nothing);
+}
+
+static int open_images(struct work *work, struct rollbox_error *error) {
+    struct waking *waking = work->waking;
+    size_t n = json_array_size(json_object_get(waking->whole, "images"));
+    auto_close int store = -EBADF;
+    int r = store_of(work->session->engine, &store, error);
+
+    waking->images = r == 0 ? calloc(n + 1, sizeof *waking->images) : NULL;
+    if (!waking->images)
+        return r < 0 ? r : no_memory(error, "wake");
+    for (; waking->n_images < n; waking->n_images++) {
+        char path[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 32];
+
+        snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s/image-%zu", work->session->sleep->id, waking->n_images);
+        /* Of a file that nobody has open for writing, and that goes from its directory when this is over. */
+        waking->images[waking->n_images] = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        if (waking->images[waking->n_images] < 0)
+            return error_set(error, ROLLBOX_ERR_IO, errno, "wake", "the image of the processes cannot be opened: %s", strerror(errno));
+    }
+    return 0;
+}
+
+/* Works that were asked for before it slept name states of that time, which have the same ids. */
+static void rebind(struct session *session) {
+    list_for_each(item, &session->works) {
+        struct work *work = container_of(item, struct work, node);
+        struct node **named[] = { &work->from, &work->to };
+
+        for (size_t i = 0; i < ARRAY_SIZE(named); i++) {
+            struct node *now = *named[i] ? node_find(session->family, (*named[i])->id) : NULL;
+
+            if (!now)
+                continue;
+            node_get(now);
+            node_put(*named[i]);
+            *named[i] = now;
+        }
+    }
+}
+
+/* Files and images are there, and right. */
+static void filled(struct work *work) {
+    struct session *session = work->session;
+    struct waking *waking = work->waking;
+    struct rollbox_error error;
+    struct family *family = NULL;
+    struct node *at = NULL, *committed = NULL;
+    auto_free struct layer **layers = calloc(waking->n_layers + 1, sizeof(struct layer *));
+    int r = layers ? open_images(work, &error) : no_memory(&error, "wake");
+
+    for (size_t i = 0; layers && i < waking->n_layers; i++) {
+        layer_look(waking->layers[i].layer);
+        layers[i] = waking->layers[i].layer;
+    }
+    if (r == 0)
+        r = sleep_family(session->engine, waking->record, layers, waking->n_layers, waking->images, waking->n_images, &family, &at, &committed, &error);
+    if (r < 0) {
+        fail_wake(work, &error);
+        return;
+    }
+    char *committed_path = TAKE_PTR(session->committed_path);
+    drop_states(session, family, at);
+    session->committed = committed;
+    session->committed_path = committed_path;
+    waking->sleep = TAKE_PTR(session->sleep);
+    enter_program(session);
+    rebind(session);
+    if (!at->live || work->drops) {
+        woken(work);
+        return;
+    }
+    session->restores = live_get(at->live);
+    work->waits_for_restored = true;
+    if (session_need_box(session, &error) < 0)
+        state_session_ready(session, &error);
+}
+
+void sleep_restored(struct work *work, const struct rollbox_error *error) {
+    work->waits_for_restored = false;
+    if (error)
+        fail_wake(work, error);
+    else
+        woken(work);
+}
+
+static void start_reading(struct work *work) {
+    struct waking *waking = work->waking;
+    struct rollbox_error error;
+    auto_free int *fds = calloc(waking->n_layers + 1, sizeof *fds);
+    int r = fds ? 0 : no_memory(&error, "wake");
+    size_t n = 0;
+
+    for (; r == 0 && n < waking->n_layers; n++) {
+        fds[n] = openat(waking->layers[n].layer->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fds[n] < 0)
+            r = error_set(&error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "wake", "a layer cannot be opened: %s", strerror(errno));
+    }
+    if (r == 0) {
+        json_t *job = json_pack("{s:s, s:o, s:[]}", "id", work->session->sleep->id, "layers", numbers_from(ERRAND_FIRST_FD, n), "images");
+
+        r = errand_sleep(work, "wake", job, fds, n, &error);
+        json_decref(job);
+    }
+    while (n)
+        close_fd(&fds[--n]);
+    if (r < 0)
+        fail_wake(work, &error);
+}
+
+static void on_empty(void *data, struct layer *take_layer, int error_number) {
+    struct filling *filling = data;
+    struct work *work = filling->work;
+    struct waking *waking = work->waking;
+    struct rollbox_error error;
+
+    filling->is_asked = false;
+    filling->layer = take_layer;
+    if (!take_layer) {
+        error_set(&error, error_code_of(error_number, ROLLBOX_ERR_RESOURCE_EXHAUSTED), error_number, "wake", "there is no room for the sandbox' files: %s", strerror(error_number));
+        fail_wake(work, &error);
+        return;
+    }
+    if (++waking->n_made == waking->n_layers)
+        start_reading(work);
+}
+
+static int begin_waking(struct work *work, struct rollbox_error *error) {
+    struct session *session = work->session;
+    struct program *program = session->program;
+    struct waking *waking = work->waking = calloc(1, sizeof *waking);
+    int r = waking ? asleep_read(session->sleep->lock, &waking->whole, error) : no_memory(error, "wake");
+
+    if (r < 0)
+        return r;
+    waking->record = json_object_get(waking->whole, "record");
+    if (strcmp(session->sleep->id, json_string_value(json_object_get(waking->whole, "id"))))
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox is that of another");
+    r = sleep_check(waking->record, program, error);
+    if (r == 0 && session->sleep->processes && !work->drops)
+        r = fingerprint_check(json_object_get(waking->record, "fingerprint"), error);
+    if (r == 0 && !program->launcher)
+        r = launcher_start(program, error);
+    size_t n = json_array_size(json_object_get(waking->whole, "layers"));
+    waking->layers = r == 0 ? calloc(n + 1, sizeof *waking->layers) : NULL;
+    if (r == 0 && !waking->layers)
+        r = no_memory(error, "wake");
+    for (size_t i = 0; r == 0 && i < n; i++) {
+        uint64_t bytes, entries;
+
+        waking->layers[i] = (struct filling){ .work = work, .is_asked = true };
+        sleep_layer_size(waking->record, i, &bytes, &entries);
+        r = copy_empty(program, bytes, entries, on_empty, &waking->layers[i]);
+        if (r < 0)
+            error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox' files cannot be made again: %s", strerror(-r));
+        waking->n_layers = i + (r == 0);
+    }
+    return r;
+}
+
+void sleep_wake(struct work *work) {
+    struct session *session = work->session;
+    struct rollbox_error error;
+    struct buf nothing = BUF_INIT;
+
+    if (!session->sleep) {
+        (void)session_resume(session);
+        take_up(work);
+        work_done(work, &nothing);
+        return;
+    }
+    if (begin_waking(work, &error) < 0)
+        fail_wake(work, &error);
+    else if (!work->waking->n_layers)
+        start_reading(work);
+}
+
+void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, const struct rollbox_error *error) {
+    auto_close int lock = take_lock;
+    struct rollbox_error without;
+
+    if (work->verb == VERB_WAKE) {
+        if (error)
+            fail_wake(work, error);
+        else
+            filled(work);
+    } else if (error) {
+        fail_sleep(work, error);
+    } else if (lock < 0) {
+        error_set(&without, ROLLBOX_ERR_INTERNAL, EMFILE, "hibernate", "the lock on what was written could not be had");
+        sleep_abandoned(work->session->engine, work->sleep->id);
+        fail_sleep(work, &without);
+    } else {
+        written(work, answer, TAKE_FD(lock));
+    }
+}
+
+/* What was written for nobody. */
+void sleep_abandoned(struct engine *engine, const char *id) {
+    auto_close int store = -EBADF;
+
+    if (store_of(engine, &store, NULL) == 0 && asleep_remove(store, id) == 0)
+        errand_forget(engine);
+}
+
+/* ---- who wakes it ----------------------------------------------------------------------------------------------------- */
+
+static bool lets_sleep(const struct work *work) {
+    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE;
+}
+
+bool sleep_rouse(struct session *session) {
+    struct work *first = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+
+    if (!session->sleep || (first ? lets_sleep(first) : list_empty(&session->waiting)))
+        return false;
+    struct work *work = work_add(session, VERB_WAKE, true);
+    if (!work) {
+        struct rollbox_error error;
+
+        no_memory(&error, "wake");
+        while (!list_empty(&session->waiting)) {
+            struct run *run = container_of(session->waiting.next, struct run, in_queue);
+
+            list_remove(&run->in_queue);
+            run_fail(run, error.code, error.error_number, error.stage, error.message);
+        }
+    }
+    return work;
+}
+
+int sleep_defer(struct session *session, struct client *client, struct wire_message *message) {
+    struct wire_message *copy = malloc(sizeof *copy);
+    struct work *work = copy ? work_add(session, VERB_WAKE, false) : NULL;
+
+    if (!work) {
+        free(copy);
+        return -ENOMEM;
+    }
+    memcpy(copy, message, sizeof *copy);
+    if (!copy->mapping)
+        copy->data = copy->bytes + ((const char *)message->data - message->bytes);
+    message->mapping = NULL;
+    message->n_fds = 0;
+    work->client = client;
+    work->serial = copy->header.serial;
+    work->deferred = copy;
+    session_next(session);
+    return 0;
+}
+
+/* ---- the end of one that sleeps --------------------------------------------------------------------------------------- */
+
+void sleep_close(struct session *session, bool keeps) {
+    struct sleep *sleep = TAKE_PTR(session->sleep);
+    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    const struct sleep *found = sleep ? sleep : !work ? NULL : work->waking ? work->waking->sleep : work->waits_for_death ? work->sleep : NULL;
+
+    if (found && !keeps)
+        sleep_abandoned(session->engine, found->id);
+    if (sleep)
+        enter_program(session);
+    sleep_put(sleep);
+}
+
+/* What cannot be read is found out when it is woken. */
+void sleep_tree(const struct session *session, struct buf *to) {
+    json_t *whole = NULL;
+
+    (void)asleep_read(session->sleep->lock, &whole, NULL);
+    sleep_tree_text(json_object_get(whole, "record"), session->name, to);
+    json_decref(whole);
+}
+
+void sleep_execs(const struct session *session, struct buf *to, const char **between) {
+    json_t *whole = NULL;
+
+    (void)asleep_read(session->sleep->lock, &whole, NULL);
+    sleep_execs_text(json_object_get(whole, "record"), to, between);
+    json_decref(whole);
+}
+
+/* ---- those of an engine that is gone ---------------------------------------------------------------------------------- */
+
+struct search {
+    struct engine *engine;
+    int store;
+    const char *name;           /* NULL: all */
+    bool removes;               /* what cannot be had */
+    struct rollbox_error *error;
+};
+
+static bool is_of_this_socket(const struct engine *engine, const json_t *record) {
+    const char *hex = json_string_value(json_object_get(record, "socket")), *path = engine->socket_path ? engine->socket_path : "";
+
+    if (!hex || strlen(hex) != 2 * strlen(path))
+        return false;
+    for (size_t i = 0; path[i]; i++) {
+        char pair[3];
+
+        snprintf(pair, sizeof pair, "%02x", (unsigned char)path[i]);
+        if (memcmp(pair, hex + 2 * i, 2))
+            return false;
+    }
+    return true;
+}
+
+static int adopt(struct engine *engine, const char *id, int *take_lock, const json_t *whole, struct rollbox_error *error) {
+    const json_t *record = json_object_get(whole, "record"), *file;
+    const char *name = json_string_value(json_object_get(record, "name")), *text;
+    char **environment = NULL;
+    struct program *program;
+    size_t length, i;
+    int r = sleep_policy(record, &text, &length, &environment);
+
+    if (r < 0)
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox has no policy");
+    r = program_get(engine, text, length, (const char *const *)environment, &program, error);
+    sleep_environment_free(environment);
+    if (r < 0)
+        return r;
+    struct sleep *sleep = calloc(1, sizeof *sleep);
+    struct session *session = sleep ? session_new(engine, program, NULL, name, NULL, NULL, error) : NULL;
+    if (!session) {
+        free(sleep);
+        return -ENOMEM;
+    }
+    sleep_settle(session, record);
+    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)json_integer_value(json_object_get(record, "at")));
+    const json_t *live = json_array_get(json_object_get(record, "lives"), (size_t)json_integer_value(json_object_get(node, "live")));
+    live = json_is_integer(json_object_get(node, "live")) ? live : NULL;
+    *sleep = (struct sleep){ .lock = TAKE_FD(*take_lock), .processes = (unsigned)json_integer_value(json_object_get(live, "processes")), .memory_bytes = (uint64_t)json_integer_value(json_object_get(live, "bytes")) };
+    snprintf(sleep->id, sizeof sleep->id, "%s", id);
+    snprintf(sleep->snapshot, sizeof sleep->snapshot, "%s", sleep_shown(record));
+    json_array_foreach(json_object_get(whole, "layers"), i, file)
+        sleep->disk_bytes += (uint64_t)json_integer_value(json_object_get(file, "bytes"));
+    json_array_foreach(json_object_get(whole, "images"), i, file)
+        sleep->disk_bytes += (uint64_t)json_integer_value(json_object_get(file, "bytes"));
+    session->sleep = sleep;
+    leave_program(session);
+    session_arm(session);
+    return 0;
+}
+
+static int adopt_one(void *context, const char *id) {
+    struct search *search = context;
+    json_t *whole = NULL;
+    auto_close int lock = -EBADF;
+
+    if (asleep_lock(search->store, id, &lock) < 0 || asleep_read(lock, &whole, NULL) < 0)
+        return 0;               /* somebody else's; or nobody's, which rollbox store gc and fsck see to */
+    const json_t *record = json_object_get(whole, "record");
+    const char *name = json_string_value(json_object_get(record, "name"));
+    int r = 0;
+
+    if (name && session_name_ok(name) && json_is_true(json_object_get(record, "detached")) && is_of_this_socket(search->engine, record) && (!search->name || !strcmp(search->name, name)) &&
+        !session_find(search->engine, name))
+        r = adopt(search->engine, id, &lock, whole, search->error);
+    if (r < 0 && search->removes && asleep_remove(search->store, id) == 0)
+        r = 1;
+    json_decref(whole);
+    return search->name ? r : 0;
+}
+
+int sleep_adopt(struct engine *engine, const char *name, bool removes, struct rollbox_error *error) {
+    auto_free char *path = NULL;
+    auto_close int store = -EBADF;
+
+    if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 || store_open(path, &store, NULL) < 0)
+        return 0;
+    struct search search = { engine, store, name, removes, error };
+    return asleep_each(store, adopt_one, &search);
+}

@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The record of a session that sleeps: everything but its bytes.
+ *
+ * States are listed after those that they hang on or lie on, so an index that is read always names an earlier one, and nothing can go round. What a guest or client has chosen is not trusted to be text: it is written in hex.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "engine/sleep.h"
+
+#define MOST_NODES 100000
+
+/* ---- bytes ------------------------------------------------------------------------------------------------------------ */
+
+static json_t *hex_of(const void *data, size_t length) {
+    auto_free char *text = malloc(2 * length + 1);
+    const unsigned char *bytes = data;
+
+    if (!text)
+        return NULL;
+    for (size_t i = 0; i < length; i++)
+        (void)snprintf(text + 2 * i, 3, "%02x", bytes[i]);
+    text[2 * length] = '\0';
+    return json_string(text);
+}
+
+static json_t *text_hex(const char *text) {
+    return text ? hex_of(text, strlen(text)) : json_null();
+}
+
+/* How many bytes; -EBADMSG. */
+static ssize_t bytes_of(const json_t *value, void *to, size_t most) {
+    const char *hex = json_string_value(value);
+    unsigned char *bytes = to;
+    size_t n = hex ? strlen(hex) / 2 : 0;
+
+    if (!hex || strlen(hex) % 2 || n > most || strspn(hex, "0123456789abcdef") != 2 * n)
+        return -EBADMSG;
+    for (size_t i = 0; i < n; i++) {
+        char pair[3] = { hex[2 * i], hex[2 * i + 1], '\0' };
+
+        bytes[i] = (unsigned char)strtoul(pair, NULL, 16);
+    }
+    return (ssize_t)n;
+}
+
+/* For free(); NULL for null, and for what is none. */
+static char *text_of(const json_t *value) {
+    size_t most = json_string_length(value) / 2;
+    char *text = json_is_string(value) ? malloc(most + 1) : NULL;
+    ssize_t n = text ? bytes_of(value, text, most) : -1;
+
+    if (n < 0) {
+        free(text);
+        return NULL;
+    }
+    text[n] = '\0';
+    return text;
+}
+
+static int64_t number(const json_t *object, const char *key) {
+    return json_integer_value(json_object_get(object, key));
+}
+
+static bool flag(const json_t *object, const char *key) {
+    return json_is_true(json_object_get(object, key));
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------------------- */
+
+struct listing {
+    const struct session *session;
+    struct sleep_parts *parts;
+    struct node **nodes;
+    size_t n_nodes, room;
+    json_t *rows;
+    bool failed;
+};
+
+static size_t index_of(void *const *list, size_t n, const void *item) {
+    size_t i = 0;
+
+    while (i < n && list[i] != item)
+        i++;
+    return i;
+}
+
+/* Null for none. */
+static json_t *layer_index(struct listing *listing, struct layer *layer) {
+    struct sleep_parts *parts = listing->parts;
+    size_t i = index_of((void *const *)parts->layers, parts->n_layers, layer);
+
+    if (!layer)
+        return json_null();
+    if (i == parts->n_layers) {
+        struct layer **more = realloc(parts->layers, (i + 1) * sizeof(struct layer *));
+
+        if (!more)
+            return NULL;
+        parts->layers = more;
+        parts->layers[parts->n_layers++] = layer;
+    }
+    return json_integer((json_int_t)i);
+}
+
+static json_t *live_index(struct listing *listing, struct live *live) {
+    struct sleep_parts *parts = listing->parts;
+    size_t i = index_of((void *const *)parts->lives, parts->n_lives, live);
+
+    if (!live)
+        return json_null();
+    if (i == parts->n_lives) {
+        struct live **more = realloc(parts->lives, (i + 1) * sizeof(struct live *));
+
+        if (!more)
+            return NULL;
+        parts->lives = more;
+        parts->lives[parts->n_lives++] = live;
+    }
+    return json_integer((json_int_t)i);
+}
+
+static json_t *node_index(const struct listing *listing, const struct node *node) {
+    size_t i = index_of((void *const *)listing->nodes, listing->n_nodes, node);
+
+    return node && i < listing->n_nodes ? json_integer((json_int_t)i) : json_null();
+}
+
+static void add_node(struct listing *listing, struct node *node) {
+    if (!node || listing->failed || index_of((void *const *)listing->nodes, listing->n_nodes, node) < listing->n_nodes)
+        return;
+    add_node(listing, node->parent);
+    add_node(listing, node->under);
+    if (listing->n_nodes == listing->room) {
+        size_t room = listing->room ? 2 * listing->room : 16;
+        struct node **more = room > MOST_NODES ? NULL : realloc(listing->nodes, room * sizeof(struct node *));
+
+        if (!more) {
+            listing->failed = true;
+            return;
+        }
+        listing->nodes = more;
+        listing->room = room;
+    }
+    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(node->name), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, node->parent), "under",
+                            node_index(listing, node->under), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, node->live), "was_live", node->is_live,
+                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "hidden", node->family == NULL);
+    listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
+    listing->nodes[listing->n_nodes++] = node;
+}
+
+static json_t *live_row(const struct live *live) {
+    json_t *commands = json_array(), *pipes = json_array();
+
+    for (size_t i = 0; i < live->n_commands; i++) {
+        const struct live_command *command = &live->commands[i];
+
+        json_array_append_new(commands, json_pack("{s:o, s:i, s:o, s:I, s:I}", "operation", hex_of(command->operation, command->operation_length), "pid", (int)command->pid, "description", text_hex(command->description),
+                                                  "timeout_ms", (json_int_t)command->timeout_ms, "output_limit", (json_int_t)command->output_limit));
+    }
+    for (size_t i = 0; i < live->n_pipes; i++)
+        json_array_append_new(pipes, json_pack("{s:i, s:i, s:b}", "command", live->pipes[i].command, "slot", (int)live->pipes[i].slot, "written", live->pipes[i].is_written));
+    if (json_array_size(commands) != live->n_commands || json_array_size(pipes) != live->n_pipes) {
+        json_decref(commands);
+        json_decref(pipes);
+        return NULL;
+    }
+    return json_pack("{s:i, s:I, s:o, s:o}", "processes", (int)live->processes, "bytes", (json_int_t)live->bytes, "commands", commands, "pipes", pipes);
+}
+
+static json_t *places_of(const struct plan *plan) {
+    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
+    json_t *places = json_array();
+
+    for (uint32_t i = 0; i < plan->box_ops.n; i++)
+        if (ops[i].kind == PLAN_OP_PLACE)
+            json_array_append_new(places, json_pack("{s:i, s:o}", "part", (int)plan_place_part(&ops[i]), "path", text_hex(plan_text(plan, ops[i].path))));
+    return places;
+}
+
+static json_t *environment_of(const struct program *program) {
+    const char *end = program->key + program->key_length;
+    json_t *list = json_array();
+
+    for (const char *at = program->key + program->text_length; at < end; at += strlen(at) + 1)
+        json_array_append_new(list, text_hex(at));
+    return list;
+}
+
+json_t *sleep_record(const struct session *session, const struct node *at, struct sleep_parts *ret_parts) {
+    struct sleep_parts parts = { 0 };
+    struct listing listing = { .session = session, .parts = &parts, .rows = json_array() };
+    struct family *family = session->family;
+    bool is_alone = family->references == 1;
+    json_t *layers = json_array(), *lives = json_array();
+
+    list_for_each(item, &family->nodes) {
+        struct node *node = container_of(item, struct node, in_family);
+
+        if (is_alone || item == family->nodes.next)
+            add_node(&listing, node);
+    }
+    add_node(&listing, (struct node *)at);
+    add_node(&listing, session->committed);
+    for (size_t i = 0; i < parts.n_layers; i++)
+        listing.failed |= json_array_append_new(layers, json_pack("{s:I, s:I}", "bytes", (json_int_t)parts.layers[i]->bytes, "entries", (json_int_t)parts.layers[i]->entries)) < 0;
+    for (size_t i = 0; i < parts.n_lives; i++)
+        listing.failed |= json_array_append_new(lives, live_row(parts.lives[i])) < 0;
+    json_t *record = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", session->name, "detached", session->client == NULL, "socket", text_hex(session->engine->socket_path), "policy",
+                               json_stringn(session->program->key, session->program->text_length), "environment", environment_of(session->program), "fingerprint", fingerprint_now(), "places", places_of(session->program->plan),
+                               "nodes", listing.rows, "layers", layers, "lives", lives, "at", node_index(&listing, at), "committed", node_index(&listing, session->committed), "committed_path", text_hex(session->committed_path));
+    json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
+                                "idle_ms", (json_int_t)session->idle_ms, "ttl_ms", (json_int_t)session->ttl_ms, "lifetime_ms", (json_int_t)session->lifetime_ms, "hibernate_ms", (json_int_t)session->hibernate_ms, "seed",
+                                (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
+                                hex_of(session->operation, session->operation_length));
+    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0) {
+        json_decref(record);
+        record = NULL;
+        sleep_parts_done(&parts);
+    } else
+        *ret_parts = parts;
+    json_decref(numbers);
+    free(listing.nodes);
+    return record;
+}
+
+void sleep_parts_done(struct sleep_parts *parts) {
+    free(parts->layers);
+    free(parts->lives);
+    *parts = (struct sleep_parts){ 0 };
+}
+
+/* ---- reading ---------------------------------------------------------------------------------------------------------- */
+
+static int damaged(struct rollbox_error *error, const char *what) {
+    return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox is not valid: its %s", what);
+}
+
+int sleep_check(const json_t *record, const struct program *program, struct rollbox_error *error) {
+    json_t *now = places_of(program->plan);
+    bool same = now && json_equal(now, json_object_get(record, "places"));
+
+    json_decref(now);
+    if (!same)
+        return error_set(error, ROLLBOX_ERR_CONFLICT, ESTALE, "wake", "the writable places of the sandbox' policy are others on this host now than when it was put to sleep; make them as they were");
+    return 0;
+}
+
+void sleep_layer_size(const json_t *record, size_t i, uint64_t *ret_bytes, uint64_t *ret_entries) {
+    const json_t *row = json_array_get(json_object_get(record, "layers"), i);
+
+    *ret_bytes = (uint64_t)MAX(number(row, "bytes"), (int64_t)0);
+    *ret_entries = (uint64_t)MAX(number(row, "entries"), (int64_t)0);
+}
+
+static int read_commands(const json_t *rows, struct live *live) {
+    const json_t *row;
+    size_t i;
+
+    live->commands = calloc(json_array_size(rows) + 1, sizeof *live->commands);
+    if (!live->commands)
+        return -ENOMEM;
+    json_array_foreach(rows, i, row) {
+        struct live_command *command = &live->commands[live->n_commands];
+        ssize_t n = bytes_of(json_object_get(row, "operation"), command->operation, sizeof command->operation);
+
+        if (n < 0 || number(row, "pid") < 2 || number(row, "timeout_ms") < 0 || number(row, "output_limit") < 0 || !(command->description = text_of(json_object_get(row, "description"))))
+            return -EBADMSG;
+        live->n_commands++;
+        command->operation_length = (size_t)n;
+        command->pid = (pid_t)number(row, "pid");
+        command->timeout_ms = number(row, "timeout_ms");
+        command->output_limit = (uint64_t)number(row, "output_limit");
+    }
+    return 0;
+}
+
+static int read_pipes(const json_t *rows, struct live *live) {
+    const json_t *row;
+    size_t i;
+
+    live->pipes = calloc(json_array_size(rows) + 1, sizeof *live->pipes);
+    if (!live->pipes || json_array_size(rows) >= FD_MESSAGE_MAX_FDS)
+        return -ENOMEM;
+    json_array_foreach(rows, i, row) {
+        int64_t command = number(row, "command"), slot = number(row, "slot");
+
+        if (command < -1 || command >= (int64_t)live->n_commands || slot < 0 || slot >= (int64_t)ARRAY_SIZE(((struct run *)0)->pipes))
+            return -EBADMSG;
+        live->pipes[live->n_pipes++] = (struct live_pipe){ .command = (int)command, .slot = (unsigned)slot, .is_written = flag(row, "written") };
+    }
+    return 0;
+}
+
+static int read_live(struct engine *engine, const json_t *row, int *take_image, struct live **ret_live) {
+    struct live *live = live_new(engine);
+    int r = live ? read_commands(json_object_get(row, "commands"), live) : -ENOMEM;
+
+    if (r == 0)
+        r = read_pipes(json_object_get(row, "pipes"), live);
+    if (r < 0) {
+        live_put(live);
+        return r;
+    }
+    live->processes = (unsigned)number(row, "processes");
+    live->bytes = (uint64_t)number(row, "bytes");
+    live->image = TAKE_FD(*take_image);
+    *ret_live = live;
+    return 0;
+}
+
+/* What an index names, below `n`; NULL for null. */
+static void *item_of(const json_t *row, const char *key, void *const *list, size_t n, bool *is_bad) {
+    const json_t *value = json_object_get(row, key);
+    json_int_t i = json_integer_value(value);
+
+    if (json_is_null(value))
+        return NULL;
+    *is_bad |= !json_is_integer(value) || i < 0 || (size_t)i >= n;
+    return *is_bad ? NULL : list[i];
+}
+
+/* As node_new makes them. */
+static bool is_id(const char *id) {
+    size_t digits = id[0] == 's' ? strspn(id + 1, "0123456789") : 0;
+
+    return digits && digits < 12 && !id[1 + digits];
+}
+
+struct building {
+    struct node **nodes;
+    struct layer *const *layers;
+    struct live **lives;
+    size_t n_layers, n_lives;
+};
+
+static int read_node(struct family *family, const json_t *row, struct building *b, size_t i) {
+    const char *id = json_string_value(json_object_get(row, "id"));
+    struct node *node = b->nodes[i];
+    bool is_bad = !id || !is_id(id);
+    struct node *parent = item_of(row, "parent", (void *const *)b->nodes, i, &is_bad), *under = item_of(row, "under", (void *const *)b->nodes, i, &is_bad);
+    struct layer *layer = item_of(row, "layer", (void *const *)b->layers, b->n_layers, &is_bad), *merged = item_of(row, "merged", (void *const *)b->layers, b->n_layers, &is_bad);
+    struct live *live = item_of(row, "live", (void *const *)b->lives, b->n_lives, &is_bad);
+
+    (void)family;
+    /* What hangs on nothing is the beginning, or out of the tree. */
+    if (is_bad || (!parent && i && !flag(row, "hidden")))
+        return -EBADMSG;
+    node->parent = parent ? node_get(parent) : NULL;
+    node->under = under ? node_get(under) : NULL;
+    node->layer = layer ? layer_get(layer) : NULL;
+    node->merged = merged ? layer_get(merged) : NULL;
+    node->live = live ? live_get(live) : NULL;
+    node->name = text_of(json_object_get(row, "name"));
+    node->made_ns = number(row, "made_ns");
+    node->is_live = flag(row, "was_live");
+    node->is_asked_for = flag(row, "asked_for");
+    node->is_of_fork = flag(row, "of_fork");
+    snprintf(node->id, sizeof node->id, "%s", id);
+    return 0;
+}
+
+/* Those that users dropped are there for what lies on them. */
+static void hide(struct node *node) {
+    list_remove(&node->in_family);
+    node->family = NULL;
+    node_put(node);
+}
+
+static int read_nodes(struct engine *engine, struct family *family, const json_t *rows, struct building *b) {
+    int r = 0;
+
+    for (size_t i = 1; i < json_array_size(rows); i++)
+        if (!(b->nodes[i] = node_new(engine, family, NULL, NULL, NULL)))
+            return -ENOMEM;
+    for (size_t i = 0; r == 0 && i < json_array_size(rows); i++)
+        r = read_node(family, json_array_get(rows, i), b, i);
+    for (size_t i = 1; r == 0 && i < json_array_size(rows); i++)
+        if (flag(json_array_get(rows, i), "hidden"))
+            hide(b->nodes[i]);
+    return r;
+}
+
+int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct family **ret_family, struct node **ret_at,
+                 struct node **ret_committed, struct rollbox_error *error) {
+    const json_t *rows = json_object_get(record, "nodes"), *lives = json_object_get(record, "lives");
+    size_t n = json_array_size(rows);
+    struct building b = { .nodes = calloc(n + 1, sizeof(struct node *)), .layers = layers, .n_layers = n_layers, .lives = calloc(n_images + 1, sizeof(struct live *)) };
+    struct family *family = b.nodes && b.lives && n && n <= MOST_NODES ? family_new(engine, &b.nodes[0]) : NULL;
+    int r = !family ? -ENOMEM : json_array_size(lives) == n_images ? 0 : -EBADMSG;
+    bool is_bad = false;
+
+    for (size_t i = 0; r == 0 && i < n_images; i++) {
+        r = read_live(engine, json_array_get(lives, i), &take_images[i], &b.lives[i]);
+        b.n_lives += r == 0;
+    }
+    if (r == 0)
+        r = read_nodes(engine, family, rows, &b);
+    struct node *at = r == 0 ? item_of(record, "at", (void *const *)b.nodes, n, &is_bad) : NULL, *committed = r == 0 ? item_of(record, "committed", (void *const *)b.nodes, n, &is_bad) : NULL;
+    if (r == 0 && (is_bad || !at))
+        r = -EBADMSG;
+    if (r == 0) {
+        family->next_name = (unsigned)number(record, "next_name");
+        *ret_family = family;
+        *ret_at = node_get(at);
+        *ret_committed = committed ? node_get(committed) : NULL;
+    }
+    for (size_t i = 0; b.nodes && i < n; i++)
+        node_put(b.nodes[i]);
+    for (size_t i = 0; i < b.n_lives; i++)
+        live_put(b.lives[i]);
+    free(b.nodes);
+    free(b.lives);
+    if (r < 0)
+        family_put(family);
+    if (r == -EBADMSG)
+        return damaged(error, "states");
+    return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox cannot be woken: %s", strerror(-r)) : 0;
+}
+
+void sleep_settle(struct session *session, const json_t *record) {
+    ssize_t n = bytes_of(json_object_get(record, "operation"), session->operation, sizeof session->operation);
+
+    session->operation_length = n > 0 ? (size_t)n : 0;
+    session->made_ns = number(record, "made_ns");
+    session->since_ns = number(record, "since_ns");
+    session->idle_ms = number(record, "idle_ms");
+    session->ttl_ms = number(record, "ttl_ms");
+    session->lifetime_ms = number(record, "lifetime_ms");
+    session->hibernate_ms = number(record, "hibernate_ms");
+    session->seed = (uint64_t)number(record, "seed");
+    session->n_forked = (uint64_t)number(record, "n_forked");
+    session->has_own_seed = flag(record, "has_own_seed");
+    session->was_used = true;
+    session->committed_path = text_of(json_object_get(record, "committed_path"));
+}
+
+void sleep_environment_free(char **environment) {
+    for (size_t i = 0; environment && environment[i]; i++)
+        free(environment[i]);
+    free(environment);
+}
+
+int sleep_policy(const json_t *record, const char **ret_text, size_t *ret_length, char ***ret_environment) {
+    const json_t *policy = json_object_get(record, "policy"), *list = json_object_get(record, "environment");
+    size_t n = json_array_size(list);
+    char **environment = calloc(n + 1, sizeof *environment);
+
+    for (size_t i = 0; environment && i < n; i++)
+        if (!(environment[i] = text_of(json_array_get(list, i)))) {
+            sleep_environment_free(environment);
+            return -EBADMSG;
+        }
+    if (!environment || !json_is_string(policy)) {
+        sleep_environment_free(environment);
+        return environment ? -EBADMSG : -ENOMEM;
+    }
+    *ret_text = json_string_value(policy);
+    *ret_length = json_string_length(policy);
+    *ret_environment = environment;
+    return 0;
+}
+
+/* ---- in words --------------------------------------------------------------------------------------------------------- */
+
+/* The index of its parent, which comes before it; -1: none. */
+static json_int_t parent_of(const json_t *nodes, json_int_t i) {
+    const json_t *parent = json_object_get(json_array_get(nodes, (size_t)i), "parent");
+
+    return json_is_integer(parent) && json_integer_value(parent) >= 0 && json_integer_value(parent) < i ? json_integer_value(parent) : -1;
+}
+
+/* As node_shown: itself, or the nearest before it that users know of. */
+static json_int_t shown(const json_t *nodes, json_int_t i) {
+    while (parent_of(nodes, i) >= 0 && !flag(json_array_get(nodes, (size_t)i), "asked_for"))
+        i = parent_of(nodes, i);
+    return i;
+}
+
+static const char *id_of(const json_t *nodes, json_int_t i) {
+    const char *id = json_string_value(json_object_get(json_array_get(nodes, (size_t)i), "id"));
+
+    return id && is_id(id) ? id : "?";
+}
+
+const char *sleep_shown(const json_t *record) {
+    const json_t *nodes = json_object_get(record, "nodes");
+
+    return id_of(nodes, shown(nodes, number(record, "at")));
+}
+
+/* What a state names of a list of the record; NULL: nothing. */
+static const json_t *named(const json_t *record, const char *list, const json_t *node, const char *key) {
+    const json_t *index = json_object_get(node, key);
+
+    return json_is_integer(index) && json_integer_value(index) >= 0 ? json_array_get(json_object_get(record, list), (size_t)json_integer_value(index)) : NULL;
+}
+
+void sleep_tree_text(const json_t *record, const char *name, struct buf *to) {
+    const json_t *nodes = json_object_get(record, "nodes");
+    const char *between = "";
+
+    buf_add_text(to, "{\"snapshots\": [");
+    for (json_int_t i = 0; i < (json_int_t)json_array_size(nodes); i++) {
+        const json_t *node = json_array_get(nodes, (size_t)i), *layer = named(record, "layers", node, "layer"), *live = named(record, "lives", node, "live");
+        const json_int_t parent = parent_of(nodes, i) < 0 ? -1 : shown(nodes, parent_of(nodes, i));
+        auto_free char *own_name = text_of(json_object_get(node, "name"));
+
+        if (shown(nodes, i) != i || flag(node, "hidden"))
+            continue;
+        buf_printf(to, "%s{\"id\": \"%s\", \"name\": ", between, id_of(nodes, i));
+        text_json(to, own_name, own_name ? strlen(own_name) : 0);
+        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %lld, \"files\": %lld, \"created\": %.3f, \"live\": %s, \"processes\": %lld, \"memory_bytes\": %lld, \"asleep\": true, \"sandboxes\": [", parent < 0 ? "" : "\"",
+                   parent < 0 ? "null" : id_of(nodes, parent), parent < 0 ? "" : "\"", (long long)number(layer, "bytes"), (long long)number(layer, "entries"), (double)number(node, "made_ns") / 1e9,
+                   flag(node, "was_live") ? "true" : "false", (long long)number(live, "processes"), (long long)number(live, "bytes"));
+        if (i == shown(nodes, number(record, "at")))
+            buf_printf(to, "\"%s\"", name);
+        buf_add_text(to, "]}");
+        between = ", ";
+    }
+    buf_add_text(to, "]}");
+}
+
+void sleep_execs_text(const json_t *record, struct buf *to, const char **between) {
+    const json_t *node = json_array_get(json_object_get(record, "nodes"), (size_t)number(record, "at")), *row;
+    size_t i;
+
+    json_array_foreach(json_object_get(named(record, "lives", node, "live"), "commands"), i, row) {
+        auto_free char *id = text_of(json_object_get(row, "operation"));
+        auto_free char *command = text_of(json_object_get(row, "description"));
+
+        buf_printf(to, "%s{\"id\": ", *between);
+        text_json(to, id, id ? strlen(id) : 0);
+        buf_add_text(to, ", \"command\": ");
+        text_json(to, command, command ? strlen(command) : 0);
+        buf_add_text(to, ", \"state\": \"asleep\", \"terminal\": false, \"detached\": true, \"output_bytes\": 0}");
+        *between = ", ";
+    }
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sandboxes that sleep, as the store has them (docs/store-format.md, "Sandboxes that sleep"): what reads them, without writing anything.
+ *
+ * asleep/ID/ has `record.json`, `layer-N` and `image-N`. Whose the sandbox is holds an exclusive lock on record.json; the kernel takes it back when the process dies.
+ */
+#ifndef ROLLBOX_STORE_ASLEEP_H
+#define ROLLBOX_STORE_ASLEEP_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <rollbox/rollbox.h>
+
+#define ASLEEP_DIRECTORY "asleep"
+#define ASLEEP_ID_LENGTH 32             /* lower-case hex digits */
+#define ASLEEP_DIGEST_HEX 64
+#define ASLEEP_MAX_BYTES (64u << 20)    /* of a record */
+#define ASLEEP_MAX_FILES 900            /* layers and images of one sandbox */
+
+bool asleep_id_ok(const char *id);
+
+/* Reads a record's text: JSON, a line with its SHA-256. *ret_record is the caller's: {"version", "id", "record": {...}, "layers": [{"bytes", "sha256"}], "images": [the same]}. DAMAGED. */
+int asleep_parse(const char *text, size_t length, json_t **ret_record, struct rollbox_error *error);
+
+/* SHA-256. */
+void asleep_digest(const void *data, size_t length, char ret_hex[ASLEEP_DIGEST_HEX + 1]);
+
+/* The text of such a record, for free(); NULL when out of memory. */
+char *asleep_text(const json_t *record);
+
+/* Reads an open record.json. */
+int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error);
+
+/* Opens asleep/ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no error is set then, nor otherwise. */
+int asleep_lock(int store, const char *id, int *ret_lock);
+
+/* Calls with the id of each; 0, or what `each` returned if that was not 0, or -errno. */
+int asleep_each(int store, int (*each)(void *context, const char *id), void *context);
+
+/* It is no more, whatever comes: what is left of it lies in the trash. 0 or -errno. */
+int asleep_remove(int store, const char *id);
+
+#endif

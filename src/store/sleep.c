@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/sleep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "base/fd.h"
+#include "store/asleep.h"
+#include "store/digest.h"
+#include "store/fault.h"
+#include "store/layer.h"
+#include "store/pack.h"
+
+#define STAGE "asleep"          /* in the directory of work */
+
+struct sleeper {
+    json_t *root;
+    const char *id;
+    const json_t *layers, *images;
+};
+
+static void sleeper_done(struct sleeper *job) {
+    json_decref(job->root);
+}
+
+static bool are_descriptors(const json_t *list) {
+    const json_t *number;
+    size_t i;
+
+    json_array_foreach(list, i, number)
+        if (!json_is_integer(number) || json_integer_value(number) <= STDERR_FILENO || fcntl((int)json_integer_value(number), F_GETFD) < 0)
+            return false;
+    return json_array_size(list) <= ASLEEP_MAX_FILES;
+}
+
+static int sleeper_read(int fd, struct sleeper *ret_job, struct rollbox_error *error) {
+    auto_buf struct buf text = BUF_INIT;
+    int r = fd_read_all(fd, ASLEEP_MAX_BYTES, &text);
+    json_t *root = r < 0 ? NULL : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
+    struct sleeper job = { .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"),
+                       .images = json_object_get(root, "images") };
+
+    if (!job.id || !asleep_id_ok(job.id) || !are_descriptors(job.layers) || !are_descriptors(job.images)) {
+        json_decref(root);
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job on standard input is not valid");
+    }
+    *ret_job = job;
+    return 0;
+}
+
+static int io_error(struct rollbox_error *error, int error_number, const char *stage, const char *doing) {
+    return error_set(error, error_code_of(error_number, ROLLBOX_ERR_IO), error_number, stage, "%s: %s%s", doing, strerror(error_number),
+                     error_number == ENOSPC || error_number == EDQUOT ? "; make room on the store's file system" : "");
+}
+
+/* ---- to sleep --------------------------------------------------------------------------------------------------------- */
+
+static int write_image(int from, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes, struct rollbox_error *error) {
+    struct digest digest;
+    struct stat st;
+
+    if (fstat(from, &st) < 0)
+        return io_error(error, errno, "hibernate", "the image of the processes cannot be read");
+    void *data = st.st_size ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, from, 0) : MAP_FAILED;
+    if (data == MAP_FAILED)
+        return io_error(error, st.st_size ? errno : EINVAL, "hibernate", "the image of the processes cannot be read");
+    digest_init(&digest);
+    digest_add(&digest, data, (size_t)st.st_size);
+    digest_end_hex(&digest, ret_digest);
+    int r = fd_write_all(to, data, (size_t)st.st_size);
+    munmap(data, (size_t)st.st_size);
+    *ret_bytes = (uint64_t)st.st_size;
+    return r < 0 ? io_error(error, -r, "hibernate", "the processes cannot be written to the store") : 0;
+}
+
+/* layer-0, layer-1, ... or image-0, ...; *ret_rows: what the record says of them. */
+static int write_files(const char *kind, const json_t *fds, int stage, json_t **ret_rows, uint64_t *bytes, struct rollbox_error *error) {
+    json_t *rows = json_array();
+    int r = rows ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
+
+    for (size_t i = 0; r == 0 && i < json_array_size(fds); i++) {
+        int from = (int)json_integer_value(json_array_get(fds, i));
+        char name[32], digest[DIGEST_HEX + 1];
+        uint64_t size = 0;
+
+        snprintf(name, sizeof name, "%s-%zu", kind, i);
+        auto_close int to = openat(stage, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (to < 0)
+            r = io_error(error, errno, "hibernate", "a file cannot be made in the store");
+        else if (kind[0] == 'l')
+            r = pack_write(from, to, digest, &size, error);
+        else
+            r = write_image(from, to, digest, &size, error);
+        fault_point(FAULT_sleep_packed);
+        if (r == 0 && fdatasync(to) < 0)
+            r = io_error(error, errno, "hibernate", "the store cannot be synced");
+        if (r == 0 && json_array_append_new(rows, json_pack("{s:I, s:s}", "bytes", (json_int_t)size, "sha256", digest)) < 0)
+            r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
+        *bytes += size;
+    }
+    if (r < 0)
+        json_decref(rows);
+    else
+        *ret_rows = rows;
+    return r;
+}
+
+static int sync_fd(int fd) {
+    return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+/* The rename is what makes it sleep. Its owner has the lock before anybody can find it. */
+static int publish(const struct work *work, int stage, const struct sleeper *job, const json_t *record, struct rollbox_error *error) {
+    auto_free char *text = asleep_text(record);
+    char target[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
+    int owner = (int)json_integer_value(json_object_get(job->root, "owner"));
+    int r = text ? layer_write_file(stage, "record.json", text, error) : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
+
+    if (r < 0)
+        return r;
+    auto_close int lock = openat(stage, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0 || fsync(stage) < 0)
+        return io_error(error, errno, "hibernate", "the store cannot be synced");
+    fault_point(FAULT_sleep_written);
+    r = fd_send(owner, "", 1, &lock, 1);
+    /* One that outlives its engine can be woken by the next. */
+    if (r < 0 && !json_is_true(json_object_get(job->root, "detached")))
+        return io_error(error, -r, "hibernate", "the engine is gone");
+    auto_close int held = layer_store_lock(work->store, LOCK_SH);
+    if (held < 0)
+        return io_error(error, -held, "hibernate", "the store cannot be locked");
+    bool is_new = mkdirat(work->store, ASLEEP_DIRECTORY, 0700) == 0;
+    if (!is_new && errno != EEXIST)
+        return io_error(error, errno, "hibernate", "a directory cannot be made in the store");
+    snprintf(target, sizeof target, ASLEEP_DIRECTORY "/%s", job->id);
+    if (renameat(work->fd, STAGE, work->store, target) < 0)
+        return io_error(error, errno, "hibernate", "the store cannot be written to");
+    auto_close int all = openat(work->store, ASLEEP_DIRECTORY, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    r = sync_fd(all);
+    if (r == 0 && is_new)
+        r = sync_fd(work->store);
+    fault_point(FAULT_sleep_published);
+    if (r < 0)
+        (void)asleep_remove(work->store, job->id);
+    return r < 0 ? io_error(error, -r, "hibernate", "the store cannot be synced") : 0;
+}
+
+int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
+    struct work work = WORK_NONE;
+    json_t *layers = NULL, *images = NULL;
+    auto_close int stage = -EBADF;
+    uint64_t bytes = 0;
+    struct sleeper job;
+    int r = sleeper_read(fd, &job, error);
+
+    if (r < 0)
+        return r;
+    r = work_begin(store, &work, error);
+    if (r == 0 && (mkdirat(work.fd, STAGE, 0700) < 0 || (stage = openat(work.fd, STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0))
+        r = io_error(error, errno, "hibernate", "a directory cannot be made in the store");
+    if (r == 0)
+        r = write_files("layer", job.layers, stage, &layers, &bytes, error);
+    if (r == 0)
+        r = write_files("image", job.images, stage, &images, &bytes, error);
+    json_t *record = r < 0 ? NULL : json_pack("{s:i, s:s, s:I, s:O, s:O, s:O}", "version", 1, "id", job.id, "created", (json_int_t)time(NULL), "record", json_object_get(job.root, "record"), "layers", layers, "images", images);
+    if (r == 0)
+        r = record ? publish(&work, stage, &job, record, error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
+    json_decref(record);
+    json_decref(layers);
+    json_decref(images);
+    work_done(&work);
+    sleeper_done(&job);
+    *ret_json = r < 0 ? NULL : json_pack("{s:I}", "bytes", (json_int_t)bytes);
+    return r;
+}
+
+/* ---- awake ------------------------------------------------------------------------------------------------------------ */
+
+static int open_file(int directory, const char *kind, size_t i, char *ret_name, size_t size) {
+    snprintf(ret_name, size, "%s-%zu", kind, i);
+    int fd = openat(directory, ret_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+static int check_file(int directory, const char *kind, size_t i, const json_t *row, struct rollbox_error *error) {
+    char name[32], found[DIGEST_HEX + 1];
+    struct digest digest;
+    struct stat st;
+    auto_free char *chunk = malloc(1 << 20);
+    auto_close int fd = open_file(directory, kind, i, name, sizeof name);
+    const char *wanted = json_string_value(json_object_get(row, "sha256"));
+    ssize_t n = 1;
+
+    if (fd < 0 || !chunk || fstat(fd, &st) < 0)
+        return io_error(error, fd < 0 ? -fd : ENOMEM, "wake", "a file of the sleeping sandbox cannot be read");
+    digest_init(&digest);
+    while (st.st_size == json_integer_value(json_object_get(row, "bytes")) && (n = read(fd, chunk, 1 << 20)) != 0) {
+        if (n < 0 && errno != EINTR)
+            return io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read");
+        digest_add(&digest, chunk, n < 0 ? 0 : (size_t)n);
+    }
+    digest_end_hex(&digest, found);
+    if (strcmp(found, wanted) != 0)
+        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "%s of the sleeping sandbox is damaged: it is not what was written; it cannot be woken (rollbox rm gives its place back)", name);
+    return 0;
+}
+
+static int check_files(int directory, const char *kind, const json_t *rows, struct rollbox_error *error) {
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < json_array_size(rows); i++)
+        r = check_file(directory, kind, i, json_array_get(rows, i), error);
+    return r;
+}
+
+static int read_layers(int directory, const struct sleeper *job, struct rollbox_error *error) {
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < json_array_size(job->layers); i++) {
+        char name[32];
+        auto_close int fd = open_file(directory, "layer", i, name, sizeof name);
+
+        r = fd < 0 ? io_error(error, -fd, "wake", "a file of the sleeping sandbox cannot be read") : pack_read(fd, (int)json_integer_value(json_array_get(job->layers, i)), error);
+    }
+    return r;
+}
+
+int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
+    char path[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
+    json_t *record = NULL;
+    struct sleeper job;
+    int r = sleeper_read(fd, &job, error);
+
+    if (r < 0)
+        return r;
+    snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s", job.id);
+    auto_close int directory = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    auto_close int file = directory < 0 ? -EBADF : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0)
+        r = io_error(error, errno, "wake", "the sleeping sandbox is not in the store any more");
+    if (r == 0)
+        r = asleep_read(file, &record, error);
+    if (r == 0 && json_array_size(json_object_get(record, "layers")) != json_array_size(job.layers))
+        r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many layers as the record");
+    if (r == 0)
+        r = check_files(directory, "layer", json_object_get(record, "layers"), error);
+    if (r == 0)
+        r = check_files(directory, "image", json_object_get(record, "images"), error);
+    if (r == 0) {
+        fault_point(FAULT_wake_checked);
+        r = read_layers(directory, &job, error);
+    }
+    if (r == 0)
+        fault_point(FAULT_wake_made);
+    json_decref(record);
+    sleeper_done(&job);
+    *ret_json = r < 0 ? NULL : json_object();
+    return r;
+}

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Putting a sandbox' files and processes on the disk, and getting them back: the work of rollbox-store for `hibernate` and `wake`.
+ *
+ * Both are jobs of the engine (docs/store-format.md, "Jobs"). What sleeps appears by rename when all of it has reached the disk, and is taken back only once every digest was found right.
+ */
+#ifndef ROLLBOX_STORE_SLEEP_H
+#define ROLLBOX_STORE_SLEEP_H
+
+#include <jansson.h>
+
+#include <rollbox/rollbox.h>
+
+/* {"id", "layers": [fd], "images": [fd], "owner": fd, "detached", "record": {...}} on `fd`. The lock on what was written goes to the socket `owner`. *ret_json: {"bytes"}. */
+int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *error);
+
+/* {"id", "layers": [fd], "images": []}: empty directories, one a layer. */
+int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error);
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The record of a sandbox that sleeps, as the engine reads it. It gets the digest that it must have, or nothing behind that would be reached.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "engine/sleep.h"
+
+#define LAYERS 2
+#define IMAGES 1
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* Every state that came of it is reached from the last. */
+static void walk(struct node *at) {
+    struct layer *layers[4];
+    struct buf text = BUF_INIT;
+
+    (void)node_chain(at, layers, ARRAY_SIZE(layers));
+    for (struct node *i = at; i; i = i->parent)
+        if (strlen(i->id) >= sizeof i->id)
+            abort();
+    family_text(at->family, &text);
+    buf_done(&text);
+}
+
+static void read_record(const json_t *record) {
+    static struct engine engine;
+    struct layer *layers[LAYERS] = { calloc(1, sizeof(struct layer)), calloc(1, sizeof(struct layer)) };
+    int images[IMAGES] = { -EBADF };
+    struct rollbox_error error = { 0 };
+    struct family *family;
+    struct node *at, *committed;
+    struct buf text = BUF_INIT;
+    const char *policy, *between = "";
+    char **environment;
+    size_t length;
+
+    list_init(&engine.sessions);
+    for (size_t i = 0; i < LAYERS; i++)
+        *layers[i] = (struct layer){ .references = 1, .fd = -EBADF };
+    if (sleep_family(&engine, record, layers, LAYERS, images, IMAGES, &family, &at, &committed, &error) == 0) {
+        if (at->family)
+            walk(at);
+        node_put(at);
+        node_put(committed);
+        family_put(family);
+    } else if (!error.code) {
+        abort();
+    }
+    if (sleep_policy(record, &policy, &length, &environment) == 0)
+        sleep_environment_free(environment);
+    sleep_tree_text(record, "box", &text);
+    sleep_execs_text(record, &text, &between);
+    buf_done(&text);
+    for (size_t i = 0; i < LAYERS; i++)
+        if (layers[i]->references != 1)
+            abort();            /* a state has leaked */
+        else
+            free(layers[i]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct rollbox_error error = { 0 };
+    json_t *whole = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL), *again = NULL;
+    auto_free char *text = whole ? asleep_text(whole) : NULL;
+
+    if (text && asleep_parse(text, strlen(text), &again, &error) == 0)
+        read_record(json_object_get(again, "record"));
+    else if (text && !error.code)
+        abort();
+    json_decref(again);
+    json_decref(whole);
+    again = NULL;
+    if (asleep_parse((const char *)data, size, &again, &error) == 0)
+        json_decref(again);
+    return 0;
+}

@@ -1,0 +1,490 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sandboxes that sleep.
+
+The model: a guest that keeps its state in memory (test_live.Asked), and files of every kind, go to the store and come back; what is left meanwhile is
+an engine and nothing below it. Whatever is killed, cut off or changed on the way, the sandbox either lives as before or sleeps, whole.
+make check runs this file as root and as an ordinary user.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import BUILD
+from harness import binaries, caller, descendants, until  # noqa: F401
+from rollbox import AsyncSandbox, Cancelled, Damaged, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError, Sandbox
+from test_live import Asked, sh
+
+FAULTS = json.loads(subprocess.run([BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True).stdout)["faults"]
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def engine(store):
+    with Engine() as engine:
+        yield engine
+
+
+@pytest.fixture
+def box(engine):
+    with Sandbox(engine=engine) as box:
+        yield box
+
+
+def asleep(store):
+    return sorted(path.name for path in (store / "asleep").iterdir()) if (store / "asleep").exists() else []
+
+
+def in_store(store, pattern):
+    (id,) = asleep(store)
+    return sorted((store / "asleep" / id).glob(pattern))
+
+
+def kin(engine):
+    """What runs below an engine, but for its janitor."""
+    return [pid for pid in descendants(engine.status()["pid"]) if (Path("/proc") / str(pid) / "comm").read_text().strip() not in ("rollbox-janitor", "rollbox-engine")]
+
+
+def test_processes_and_files_sleep_and_wake(box, engine, store):
+    asked = Asked.begin(box, "x = {'a': 1}", "f = open('/tmp/log', 'w')")
+    asked("print('before', file=f, flush=True)")
+    box.hibernate()
+    report = box.inspect()
+    assert report["state"] == "asleep" and report["pid"] == 0 and report["processes"] == 0
+    assert report["asleep"]["processes"] == 1 and report["asleep"]["bytes"] > report["asleep"]["memory_bytes"] > 0
+    assert [row["state"] for row in report["execs"] if row["id"] == asked.id][0] == "asleep"
+    assert "asleep" in [row["state"] for row in engine.sandboxes()]
+    assert box.processes() == []
+    until(lambda: not kin(engine))
+    box.wake()
+    assert box.inspect()["state"] == "running" and asleep(store) == []
+    again = asked.of(box)
+    assert again("x") == "{'a': 1}"
+    again("print('after', file=f, flush=True)")
+    assert box.read_file("/tmp/log") == b"before\nafter\n"
+
+
+def test_commands_under_way_are_cancelled_and_go_on(box):
+    process = box.spawn(["sh", "-c", "read line; echo $line; exit 7"])
+    box.hibernate()
+    with pytest.raises(Cancelled, match="put to sleep"):
+        process.wait()
+    again = box.process(process.id)     # which wakes it
+    again.stdin.write(b"hello\n")
+    again.stdin.close()
+    assert again.wait().exit_code == 7
+    assert again.stdout.read() == b"hello\n"
+
+
+def test_any_call_wakes(box):
+    asked = Asked.begin(box, "x = 5")
+    first = box.snapshot("first")
+    calls = [
+        lambda: box.exec(["true"]), lambda: box.write_file("/tmp/f", b"x"), lambda: box.read_file("/tmp/f"), lambda: box.snapshot(), lambda: box.fork(1)[0].close(), lambda: box.diff(),
+        lambda: box.kill_all(), lambda: box.reset(first), lambda: box.drop(first),
+    ]
+    for call in calls:
+        box.hibernate()
+        assert box.inspect()["state"] == "asleep"
+        call()
+        assert box.inspect()["state"] != "asleep"
+    box.hibernate()
+    box.hibernate()
+    box.pause()
+    assert "s0" in str(box.tree()) and box.inspect()["state"] == "asleep"
+    box.wake()
+    box.wake()
+    assert asked.id
+
+
+def test_snapshots_sleep_with_it(box):
+    asked = Asked.begin(box, "x = 1")
+    sh(box, "echo one > /tmp/f")
+    one = box.snapshot("one")
+    asked("x = 2")
+    sh(box, "echo two > /tmp/f")
+    box.hibernate()
+    assert "one" in str(box.tree())
+    box.reset(one)
+    assert box.read_file("/tmp/f") == b"one\n"
+    assert asked.of(box)("x") == "1"
+
+
+KINDS = r"""
+cd /tmp; mkdir -p d/e; echo text > d/f; ln d/f d/hard; ln -s f d/link; mkfifo -m 600 d/fifo; chmod 2750 d/e; touch -d '2001-02-03 04:05:06.789' d/f
+truncate -s 1G d/sparse; printf x | dd of=d/sparse bs=1 seek=500000000 conv=notrunc 2>/dev/null
+python3 -c 'import os, socket; os.setxattr("d/f", "user.a", b"b\0c"); socket.socket(socket.AF_UNIX).bind("d/socket"); open(b"d/\xff\n", "w").close()'
+mkdir closed; echo in > closed/f; chmod 0 closed/f; chmod 0 closed
+"""
+LOOK = r"""
+cd /tmp; find d closed -printf '%p %y %m %n %U %G %s %T@ %l\n' | sort | grep -v '^d[^ ]* d 1 4'; python3 -c 'import os; print(os.getxattr("d/f", "user.a"))'; md5sum < d/sparse; du d/sparse
+stat -c %i d/f d/hard | uniq | wc -l; chmod 700 closed; chmod 600 closed/f; cat closed/f; chmod 0 closed/f closed
+"""
+
+
+def test_files_of_every_kind(box):
+    assert sh(box, KINDS).exit_code == 0
+    before = sh(box, LOOK).stdout
+    for _ in range(2):
+        box.hibernate()
+        assert sh(box, LOOK).stdout == before
+
+
+def test_what_is_gone_stays_gone(engine, store, tmp_path):
+    (tmp_path / "p" / "sub").mkdir(parents=True)
+    (tmp_path / "p" / "gone").write_text("x")
+    (tmp_path / "p" / "sub" / "kept").write_text("x")
+    (tmp_path / "p").chmod(0o777)
+    (tmp_path / "p" / "sub").chmod(0o777)
+    with Sandbox({"fs_writable": [str(tmp_path / "p")]}, engine=engine) as box:
+        assert sh(box, f"cd {tmp_path}/p && rm gone && mv sub other && mkdir sub && echo new > sub/new").exit_code == 0
+        box.snapshot()
+        assert sh(box, f"cd {tmp_path}/p && rm sub/new && echo more > sub/more").exit_code == 0
+        before = [str(row) for row in box.diff()]
+        box.hibernate()
+        assert sh(box, f"cd {tmp_path}/p && find . | sort").stdout.split() == [".", "./other", "./other/kept", "./sub", "./sub/more"]
+        assert [str(row) for row in box.diff()] == before and len(before) > 4
+
+
+def test_many_sleep_at_once(engine, store):
+    with Sandbox(engine=engine) as parent:
+        asked = Asked.begin(parent, "x = []")
+        kids = parent.fork(8)
+        for i, kid in enumerate(kids):
+            kid.write_file("/tmp/i", str(i).encode())
+            kid.hibernate()
+        parent.hibernate()
+        assert len(asleep(store)) == 9
+        until(lambda: not kin(engine))
+        for i, kid in enumerate(kids):
+            again = asked.of(kid)
+            assert again("x") == "[]" and kid.read_file("/tmp/i") == str(i).encode()
+            kid.close()
+        assert len(asleep(store)) == 1
+    assert asleep(store) == []
+
+
+def test_files_alone(box):
+    asked = Asked.begin(box, "x = 1")
+    sh(box, "echo kept > /tmp/f")
+    box.hibernate(processes="drop")
+    assert box.inspect()["asleep"]["processes"] == 0
+    assert sh(box, "cat /tmp/f").stdout == "kept\n" and box.inspect()["processes"] == 0
+    asked = Asked.begin(box, "x = 1")
+    box.hibernate()
+    box.wake(processes="drop")
+    assert sh(box, "cat /tmp/f").stdout == "kept\n" and box.inspect()["processes"] == 0
+
+
+def test_what_cannot_be_captured_changes_nothing(box):
+    process = box.spawn(["cat"], pty=True)
+    with pytest.raises(FeatureMissing):
+        box.hibernate()
+    assert box.inspect()["state"] == "running"
+    process.stdin.write(b"on\n")
+    process.stdin.flush()
+    assert process.stdout.readline().strip() == b"on"
+
+
+def test_it_ends_with_its_client_and_by_close(store):
+    engine = Engine()
+    with Sandbox(engine=engine) as box, Sandbox(engine=engine) as other:
+        box.hibernate()
+        other.hibernate()
+        assert len(asleep(store)) == 2
+        box.close()
+        assert len(asleep(store)) == 1
+        engine.close()
+        until(lambda: asleep(store) == [])
+
+
+def test_async(store):
+    async def main():
+        async with AsyncSandbox(engine=Engine()) as box:
+            await box.write_file("/tmp/f", b"x")
+            await box.hibernate()
+            assert (await box.inspect())["state"] == "asleep"
+            await box.wake()
+            assert await box.read_file("/tmp/f") == b"x"
+
+    asyncio.run(main())
+
+
+def test_by_itself(engine):
+    with Sandbox(engine=engine, hibernate_after=0.05) as box:
+        box.write_file("/tmp/f", b"x")
+        until(lambda: box.inspect()["state"] == "asleep")
+        assert box.read_file("/tmp/f") == b"x"
+        assert box.exec("sleep 0.3; echo done", text=True).stdout == "done\n"       # it is waited for
+    with pytest.raises(InvalidArgument):
+        Sandbox(engine=engine, hibernate_after=-1)
+
+
+# ---- an engine's end ----------------------------------------------------------------------------------------------------
+
+
+class Shared:
+    def __init__(self, socket):
+        self.socket = socket
+
+    def __enter__(self):
+        self.process = subprocess.Popen([BUILD / "rollbox-engine", "--socket", self.socket], stdin=subprocess.DEVNULL)
+        self.engine = None
+        until(self._connects)
+        return self
+
+    def _connects(self):
+        try:
+            self.engine = Engine(socket=self.socket)
+            self.engine.status()
+            return True
+        except RollboxError:
+            return False
+
+    def end(self, signal):
+        self.process.send_signal(signal)
+        self.process.wait()
+
+    def __exit__(self, *_):
+        self.engine.close()
+        self.end(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_detached_one_outlives_its_engine(store, tmp_path, how):
+    socket = str(tmp_path / "socket")
+    with Shared(socket) as first:
+        box = Sandbox(engine=first.engine, name="kept", detached=True)
+        asked = Asked.begin(box, "x = 41")
+        sh(box, "echo one > /tmp/f")
+        box.snapshot("one")
+        box.hibernate()
+        first.end(how)
+    with Shared(socket) as second:
+        with pytest.raises(InvalidArgument):
+            with Sandbox(engine=second.engine, name="kept"):
+                pass
+        assert [(row["name"], row["state"]) for row in second.engine.sandboxes()] == [("kept", "asleep")]
+        box = Sandbox.open("kept", engine=second.engine)
+        again = asked.of(box)
+        assert again("x + 1") == "42"
+        sh(box, "echo two > /tmp/f")
+        box.reset("one")
+        assert box.read_file("/tmp/f") == b"one\n"
+        box.close()
+        assert asleep(store) == []
+        with pytest.raises(NotFound):
+            Sandbox.open("kept", engine=second.engine)
+
+
+def test_what_nobody_can_wake_is_collected(store):
+    engine = Engine()
+    box = Sandbox(engine=engine)
+    box.write_file("/tmp/f", b"x")
+    box.hibernate()
+    collect = [BUILD / "rollbox", "store", "gc"]
+    subprocess.run(collect, check=True, stdout=subprocess.DEVNULL)
+    assert len(asleep(store)) == 1
+    os.kill(engine.status()["pid"], signal.SIGKILL)
+
+    def collected():
+        subprocess.run(collect, check=True, stdout=subprocess.DEVNULL)
+        return asleep(store) == []
+
+    until(collected)
+
+
+# ---- what goes wrong ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def failing(tmp_path, monkeypatch):
+    """rollbox-store as the engine starts it, with a fault while `fault` says so."""
+    program, fault = tmp_path / "store-program", tmp_path / "fault"
+    program.write_text(f"#!/bin/sh\n[ -e {fault} ] && . {fault}\nexec {BUILD}/rollbox-store \"$@\"\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("ROLLBOX_STORE_PROGRAM", str(program))
+    return fault
+
+
+@pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] in ("hibernate", "wake")], ids=lambda row: row["name"])
+def test_killed_on_the_way(store, failing, fault):
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        asked = Asked.begin(box, "x = 3")
+        sh(box, "echo kept > /tmp/f")
+        failing.write_text(f"export ROLLBOX_FAULT={fault['name']}\n")
+        if fault["command"] == "hibernate":
+            with pytest.raises(RollboxError):
+                box.hibernate()
+            assert box.inspect()["state"] == "running" and asked("x") == "3"
+            assert asleep(store) == []
+            failing.unlink()
+            box.hibernate()
+        else:
+            failing.unlink()
+            box.hibernate()
+            failing.write_text(f"export ROLLBOX_FAULT={fault['name']}\n")
+            for call in (box.wake, lambda: box.exec(["true"]), lambda: box.process(asked.id).wait(), lambda: box.snapshot()):
+                with pytest.raises(RollboxError):
+                    call()
+                assert box.inspect()["state"] == "asleep" and len(asleep(store)) == 1
+            failing.unlink()
+        assert asked.of(box)("x") == "3" and box.read_file("/tmp/f") == b"kept\n"
+        subprocess.run([BUILD / "rollbox", "store", "fsck"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_what_has_no_policy_any_more_can_be_removed(store, tmp_path):
+    socket, granted = str(tmp_path / "socket"), tmp_path / "granted"
+    granted.mkdir()
+    with Shared(socket) as first:
+        box = Sandbox({"fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(granted)]}, engine=first.engine, name="kept", detached=True)
+        box.write_file("/tmp/f", b"x")
+        box.hibernate()
+        first.end(signal.SIGTERM)
+    granted.rmdir()
+    with Shared(socket) as second:
+        assert second.engine.sandboxes() == []
+        with pytest.raises(RollboxError, match="granted"):
+            Sandbox.open("kept", engine=second.engine)
+        removed = subprocess.run([BUILD / "rollbox", "rm", "--socket", socket, "kept"], capture_output=True)
+        assert removed.returncode == 0 and asleep(store) == []
+
+
+@pytest.mark.parametrize("when", ["hibernate", "wake"])
+def test_the_engine_is_killed_on_the_way(store, failing, tmp_path, when):
+    """By rollbox-store's start: what that was asked to write is whole when it is done, and what it was asked to read is still there."""
+    socket = str(tmp_path / "socket")
+    with Shared(socket) as first:
+        box = Sandbox(engine=first.engine, name="kept", detached=True)
+        asked = Asked.begin(box, "x = 41")
+        box.write_file("/tmp/f", b"x")
+        if when == "wake":
+            box.hibernate()
+        failing.write_text("kill -9 $PPID\n")
+        with pytest.raises(EngineLost):
+            getattr(box, when)()
+        failing.unlink()
+        first.process.wait()
+    until(lambda: len(asleep(store)) == 1 and not list((store / "tmp").iterdir()))
+    with Shared(socket) as second:
+        box = Sandbox.open("kept", engine=second.engine)
+        assert asked.of(box)("x + 1") == "42" and box.read_file("/tmp/f") == b"x"
+        box.close()
+        assert asleep(store) == []
+
+
+def test_a_full_disk(store, failing):
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        asked = Asked.begin(box, "x = 3")
+        failing.write_text("ulimit -f 100; trap '' XFSZ\n")
+        with pytest.raises(RollboxError, match="store"):
+            box.hibernate()
+        assert asked("x") == "3" and asleep(store) == []
+        failing.unlink()
+        box.hibernate()
+        assert asked.of(box)("x") == "3"
+
+
+@pytest.mark.parametrize("what", ["image-*", "layer-*", "record.json"])
+@pytest.mark.parametrize("change", ["flipped", "cut", "gone"])
+def test_damage_is_refused(box, store, what, change):
+    asked = Asked.begin(box, "x = 3")
+    sh(box, "echo kept > /tmp/f")
+    box.hibernate()
+    path = in_store(store, what)[0]
+    content = path.read_bytes()
+    if change == "gone":
+        path.rename(store / "aside")
+    elif change == "cut":
+        os.truncate(path, len(content) // 2)
+    else:
+        middle = len(content) // 2
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1:])
+    if what == "record.json" and change == "gone":
+        shutil.copy(store / "aside", path)      # the engine reads what it has locked; rollbox-store looks, too
+        os.truncate(path, 10)
+    for _ in range(2):
+        with pytest.raises(RollboxError) as failure:
+            box.wake()
+        assert isinstance(failure.value, Damaged) or change == "gone"
+        assert box.inspect()["state"] == "asleep"
+    if change == "gone":
+        (store / "aside").rename(path)
+    else:
+        path.write_bytes(content)
+    assert asked.of(box)("x") == "3"
+
+
+def test_another_kernel_is_refused_in_words(store, tmp_path):
+    socket = str(tmp_path / "socket")
+    with Shared(socket) as first:
+        box = Sandbox(engine=first.engine, name="kept", detached=True)
+        asked = Asked.begin(box, "x = 1")
+        box.write_file("/tmp/f", b"x")
+        box.hibernate()
+        first.end(signal.SIGTERM)
+        assert asked.id
+    path = in_store(store, "record.json")[0]
+    body = json.loads(path.read_text().splitlines()[0])
+    body["record"]["fingerprint"]["kernel"] = "5.0.0 of old"
+    text = json.dumps(body)
+    path.write_text(f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n")
+    with Shared(socket) as second:
+        box = Sandbox.open("kept", engine=second.engine)
+        with pytest.raises(FeatureMissing, match="5.0.0 of old"):
+            box.wake()
+        assert box.inspect()["state"] == "asleep"
+        box.wake(processes="drop")
+        assert box.read_file("/tmp/f") == b"x"
+        box.close()
+
+
+def test_the_capturer_is_killed(store, failing, tmp_path):
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        asked = Asked.begin(box, "x = 3")
+        pid = engine.status()["pid"]
+        # By the time rollbox-store starts, the capturer holds everything.
+        failing.write_text(f"for p in $(cat /proc/{pid}/task/{pid}/children); do [ \"$(cat /proc/$p/comm)\" = rollbox-capture ] && kill -9 $p; done\n")
+        with pytest.raises(RollboxError):
+            box.hibernate()
+        assert box.inspect()["state"] == "running" and asked("x") == "3"
+        failing.unlink()
+        box.hibernate()
+        assert asked.of(box)("x") == "3"
+
+
+def test_command_line(caller):  # noqa: F811
+    directory = caller.directory()
+    environment = caller.environment(ROLLBOX_STORE=str(directory / "store"))
+    with caller.popen([binaries() / "rollbox-engine", "--socket", directory / "socket"], env=environment) as engine:
+        def rollbox(command, *words):
+            return caller.rollbox(command, "--socket", directory / "socket", *words)
+
+        try:
+            until(lambda: rollbox("ps").returncode == 0)
+            assert rollbox("create", "--name", "a", "--hibernate-after", "100").returncode == 0
+            assert rollbox("exec", "a", "--", "sh", "-c", "echo hi > /tmp/f; mkdir /tmp/d; chmod 0 /tmp/d; (echo >> /tmp/f; exec sleep 1000) &").returncode == 0
+            assert rollbox("hibernate", "a").returncode == 0
+            assert b"asleep" in rollbox("ps").stdout and b"asleep" in rollbox("inspect", "a").stdout
+            assert [path.stat().st_uid for path in (directory / "store" / "asleep").iterdir()] == [caller.uid]
+            assert rollbox("wake", "a").returncode == 0
+            assert rollbox("exec", "a", "--", "head", "-n", "1", "/tmp/f").stdout == b"hi\n"
+            assert b"sleep 1000" in rollbox("ps", "a").stdout
+            assert rollbox("hibernate", "--drop-processes", "a").returncode == 0
+            assert rollbox("exec", "a", "--", "stat", "-c", "%a %U", "/tmp/d").stdout == b"0 box\n"
+            assert b"sleep 1000" not in rollbox("ps", "a").stdout
+        finally:
+            engine.terminate()
+            engine.wait()
