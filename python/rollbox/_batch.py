@@ -327,7 +327,7 @@ def _iterate_recorded(source: Iterator[_Task], width: int, recorder: _Recorder, 
             for future in ended:
                 task, result = future.result()
                 bar.step(result)
-                yield from order.put(task, result)
+                yield from order.put(task.index, result)
     finally:
         recorder.close()
         bar.close()

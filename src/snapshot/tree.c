@@ -26,6 +26,7 @@
 #define DEEP_WAITS 60           /* the child of a vfork takes less to execute something, unless it was stopped before that */
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
+#define ON_ITS_WAY_TRIES 500
 #define KCMP_VM 1
 
 /* ---- stopping ----------------------------------------------------------------------------------------------------------- */
@@ -275,14 +276,34 @@ static int stop_once(struct capture *c) {
     return capture_refuse(c, EBUSY, "its processes multiply faster than they can be stopped");
 }
 
+/* One that was restored just now has the program that did it yet, for a moment, which lies where nothing of a guest's is. */
+static bool is_on_its_way(const struct capture *c) {
+    for (size_t i = 0; i < c->n_subjects; i++) {
+        const struct subject *s = c->subjects[i];
+        char line[32];
+        auto_close int fd = s->is_apart || s->is_zombie ? -EBADF : openat(s->proc, "maps", O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof line - 1);
+
+        line[MAX(n, (ssize_t)0)] = '\0';
+        if (n > 0 && strtoull(line, NULL, 16) < IMAGE_FRAMES)
+            return true;
+    }
+    return false;
+}
+
 /* One that waits for a child that has its memory (vfork) stands only after that has executed something, which it does not while it stands. */
 int tree_stop(struct capture *c) {
     for (unsigned tries = 0;; tries++) {
         int r = stop_once(c);
 
+        if (r == 0 && tries < ON_ITS_WAY_TRIES && is_on_its_way(c)) {
+            tree_release(c);
+            wait_a_little(VFORK_NS);
+            continue;
+        }
         if (r != -EBUSY || c->error->code)
             return r;
-        if (tries == VFORK_TRIES)
+        if (tries >= VFORK_TRIES)
             return capture_refuse(c, EBUSY, "it does not stand still: it waits for a child that shares its memory, or for a device");
         tree_release(c);
         wait_a_little(VFORK_NS);

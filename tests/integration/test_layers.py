@@ -274,5 +274,5 @@ def test_copy_that_does_not_fit(launcher):
     with launcher.create() as box:
         box.run(*PYTHON, "import os\nos.chdir('/tmp')\nfor i in range(300): os.mknod(str(i)); os.mkdir('d'); os.chdir('d')")
     launcher.copy([box.layer], (1 << 20, 10), error=errno.ENOSPC)
-    launcher.copy([], error=errno.EBADMSG)
+    assert os.listdir(f"/proc/self/fd/{launcher.copy([]).fds[0]}") == []       # of nothing: to be filled by who wakes a sandbox
     assert os.listdir(f"/proc/self/fd/{merged(launcher, [box.layer])}")
