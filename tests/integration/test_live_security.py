@@ -8,6 +8,8 @@ whatever comes of it in a fork. make check runs this file as root and as an ordi
 import json
 import os
 
+import contextlib
+
 import pytest
 from harness import guest, skip
 
@@ -83,9 +85,17 @@ def test_a_dispatcher_of_a_guests_own_tells_no_lies(box):
     assert "answers system calls itself" in refused(box, captive)
 
 
-@pytest.mark.parametrize("what", ["narrow", "no-vdso", "closed-vdso", "read-vdso", "own-vdso", "stop", "traces", "vfork"])
+@pytest.mark.parametrize("what", ["narrow", "no-vdso", "closed-vdso", "read-vdso", "own-vdso", "traces", "vfork"])
 def test_what_cannot_be_captured_is_as_it_was(box, what):
     assert refused(box, Captive.begin(box, what))
+
+
+def test_a_stop_that_comes_at_any_moment(box):
+    """Who is stopped, or is about to be, is refused, and else captured; it is as it was in any case."""
+    captive = Captive.begin(box, "stop")
+    with contextlib.suppress(RollboxError):
+        box.snapshot()
+    assert captive() == "as it was" and box.exec("echo on", text=True).stdout == "on\n"
 
 
 @pytest.mark.parametrize("flags", ["100", "400", "4000", "40000"])
