@@ -5,10 +5,9 @@ The model: a captive brings itself into an awkward state; beside it runs a bysta
 whatever comes of it in a fork. make check runs this file as root and as an ordinary user.
 """
 
+import contextlib
 import json
 import os
-
-import contextlib
 
 import pytest
 from harness import guest, skip
