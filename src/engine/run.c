@@ -851,6 +851,9 @@ static int start(struct run *run, struct rollbox_error *error) {
     if (box->home && (processes = process_limit(run->program)))
         wire_add_u64(&run->request, GUEST_PROCESSES, processes);
     r = hand_over(run, box);
+    /* A new one that has ended already has said why: that is in its socket yet. */
+    if (!is_spare && (r == -EPIPE || r == -ECONNRESET))
+        r = 0;
     if (r < 0) {
         box->run = NULL;
         run->box = NULL;

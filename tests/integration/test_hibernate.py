@@ -6,6 +6,7 @@ an engine and nothing below it. Whatever is killed, cut off or changed on the wa
 make check runs this file as root and as an ordinary user.
 """
 
+import contextlib
 import asyncio
 import hashlib
 import json
@@ -54,7 +55,12 @@ def in_store(store, pattern):
 
 def kin(engine):
     """What runs below an engine, but for its janitor."""
-    return [pid for pid in descendants(engine.status()["pid"]) if (Path("/proc") / str(pid) / "comm").read_text().strip() not in ("rollbox-janitor", "rollbox-engine")]
+    found = []
+    for pid in descendants(engine.status()["pid"]):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if (Path("/proc") / str(pid) / "comm").read_text().strip() not in ("rollbox-janitor", "rollbox-engine"):
+                found.append(pid)
+    return found
 
 
 def test_processes_and_files_sleep_and_wake(box, engine, store):
