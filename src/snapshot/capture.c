@@ -53,6 +53,14 @@ const char *capture_field(const char *text, const char *name) {
     return at ? at + strlen(name) : "";
 }
 
+uint32_t capture_innermost(const char *text, const char *name) {
+    const char *line = capture_field(text, name), *end = line + strcspn(line, "\n");
+
+    while (end > line && end[-1] != '\t')
+        end--;
+    return (uint32_t)strtoul(end, NULL, 10);
+}
+
 uint64_t capture_text(struct capture *c, const char *text) {
     const char *end = c->texts.data + c->texts.length;
 

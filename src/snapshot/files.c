@@ -238,12 +238,8 @@ static int capture_timer(struct capture *c, const struct open_file *file, struct
 
 /* Descriptors of processes that end soon after are told by number, so only of one that is captured. */
 static int capture_pidfd(struct capture *c, const struct open_file *file, struct image_file *to) {
-    const char *pids = capture_field(file->info.data, "\nNSpid:"), *end = pids + strcspn(pids, "\n");
-
-    while (end > pids && end[-1] != '\t')
-        end--;
     to->kind = IMAGE_FILE_PIDFD;
-    to->value = strtoull(end, NULL, 10);
+    to->value = capture_innermost(file->info.data, "\nNSpid:");
     for (size_t i = 0; i < c->n_subjects; i++)
         if (!c->subjects[i]->is_apart && c->subjects[i]->inner_pid == to->value)
             return 0;

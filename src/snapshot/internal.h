@@ -13,7 +13,6 @@
 #include "snapshot/capture.h"
 #include "snapshot/trace.h"
 
-
 /* A process that is being captured. */
 struct subject {
     pid_t pid, parent;          /* the host's */
@@ -77,6 +76,8 @@ int capture_fail(struct capture *c, const char *what, int negative_errno);
 int capture_read(struct capture *c, const struct subject *s, const char *name, struct buf *to);
 /* The line of a text of /proc that begins so, past that; "" if there is none. */
 const char *capture_field(const char *text, const char *name);
+/* The last of a line's numbers: lines like "NSpid:" have one for each namespace, the innermost last. */
+uint32_t capture_innermost(const char *text, const char *name);
 uint64_t capture_text(struct capture *c, const char *text);
 uint64_t capture_blob(struct capture *c, const void *data, size_t length);
 struct image_range capture_range(const struct buf *table, size_t before, size_t entry_size);

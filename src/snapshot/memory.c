@@ -257,10 +257,9 @@ static int identify(struct capture *c, struct subject *s, const struct map_line 
 }
 
 /* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line that it has in maps. */
-static void add_flags(const struct capture *c, const char **at, struct image_area *area) {
+static void add_flags(const char **at, struct image_area *area) {
     char address[32], line[256];
 
-    (void)c;
     snprintf(address, sizeof address, "\n%08llx-", (unsigned long long)area->start);
     const char *found = strstr(*at, address), *flags = found ? strstr(found, "\nVmFlags:") : NULL;
     if (!flags)
@@ -287,7 +286,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
         return 0;               /* [vsyscall], the same in all processes; what an earlier restoring has left */
     if (map->start < IMAGE_LOWEST)
         return capture_refuse(c, ENOTSUP, "it has memory at 0x%llx", (unsigned long long)map->start);
-    add_flags(c, flags_at, &area);
+    add_flags(flags_at, &area);
     if (!strncmp(map->path, "[vvar", 5) || !strcmp(map->path, "[vdso]")) {
         area.kind = map->path[2] == 'v' ? IMAGE_VVAR : IMAGE_VDSO;
     } else if (is_nameless(map)) {
@@ -328,7 +327,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
     return capture_count(&c->areas, struct image_area) <= IMAGE_MAX_AREAS ? 0 : capture_refuse(c, E2BIG, "there are more than %u mappings", IMAGE_MAX_AREAS);
 }
 
-/* Each line of its maps in turn, which are text of lines; puts the text back as it was. */
+/* Each line of its maps in turn. */
 typedef int line_call(struct capture *c, struct subject *s, const struct map_line *map, void *data);
 
 static int each_line(struct capture *c, struct subject *s, line_call *call, void *data) {

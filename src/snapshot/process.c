@@ -252,11 +252,8 @@ static int look_at_thread(struct capture *c, struct subject *s, struct task *tas
     int r = capture_read(c, s, path, &status);
     if (r < 0)
         return capture_fail(c, "its threads", r);
-    const char *pids = capture_field(status.data, "\nNSpid:"), *end = pids + strcspn(pids, "\n"), *name = capture_field(status.data, "Name:\t");
-    while (end > pids && end[-1] != '\t')
-        end--;
-    thread.tid = (uint32_t)strtoul(end, NULL, 10);
-    snprintf(path, sizeof path, "task/%d/comm", (int)task->trace.tid);
+    const char *name = capture_field(status.data, "Name:\t");
+    thread.tid = capture_innermost(status.data, "\nNSpid:");
     snprintf(thread.name, sizeof thread.name, "%.*s", (int)strcspn(name, "\n"), name);
     r = look_at_registers(c, s, &task->trace, &thread);
     if (r < 0)

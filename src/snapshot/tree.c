@@ -319,15 +319,6 @@ struct task *tree_main(struct capture *c, const struct subject *s) {
 
 /* ---- relations ---------------------------------------------------------------------------------------------------------- */
 
-/* The last of a line's numbers: lines like "NSpid:" have one for each namespace, the innermost last. */
-static uint32_t innermost(const char *status, const char *name) {
-    const char *line = capture_field(status, name), *end = line + strcspn(line, "\n");
-
-    while (end > line && end[-1] != '\t')
-        end--;
-    return (uint32_t)strtoul(end, NULL, 10);
-}
-
 static int look_at_ids(struct capture *c, struct subject *s) {
     auto_buf struct buf status = BUF_INIT;
     auto_buf struct buf stat = BUF_INIT;
@@ -339,9 +330,9 @@ static int look_at_ids(struct capture *c, struct subject *s) {
     /* Found by number, and numbers are used again: all are held fast by now, so who is somebody else's child is somebody else. */
     if ((pid_t)strtoul(capture_field(status.data, "\nPPid:\t"), NULL, 10) != s->parent)
         return capture_refuse(c, EAGAIN, "its number is another's by now");
-    s->inner_pid = innermost(status.data, "\nNSpid:");
-    s->group = innermost(status.data, "\nNSpgid:");
-    s->session = innermost(status.data, "\nNSsid:");
+    s->inner_pid = capture_innermost(status.data, "\nNSpid:");
+    s->group = capture_innermost(status.data, "\nNSpgid:");
+    s->session = capture_innermost(status.data, "\nNSsid:");
     const char *name = capture_field(status.data, "Name:\t");
     snprintf(s->name, sizeof s->name, "%.*s", (int)strcspn(name, "\n"), name);
     if (!s->inner_pid)
@@ -444,8 +435,8 @@ int tree_describe(struct capture *c) {
     for (size_t i = 0; i < c->n_subjects; i++) {
         struct subject *s = c->subjects[i];
 
-        /* init, which is not stopped, forgets its own when it comes to it; others may have, before they stood. */
-        s->is_apart |= (s->is_zombie && s->parent == c->options->init) || !state_at(s, "stat");
+        /* Its parent may have reaped it before the parent stood. */
+        s->is_apart |= !state_at(s, "stat");
         int r = s->is_apart ? 0 : look_at_ids(c, s);
 
         if (r < 0)

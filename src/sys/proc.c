@@ -94,12 +94,17 @@ static size_t children_of_thread(pid_t pid, pid_t thread, pid_t *pids, size_t mo
     return n;
 }
 
-size_t proc_children(pid_t pid, pid_t *pids, size_t most) {
-    char path[64];
-    size_t n = 0;
+static DIR *open_threads(pid_t pid) {
+    char path[32];
 
     snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    DIR *threads = opendir(path);
+    return opendir(path);
+}
+
+size_t proc_children(pid_t pid, pid_t *pids, size_t most) {
+    size_t n = 0;
+    DIR *threads = open_threads(pid);
+
     if (!threads)
         return 0;
     for (const struct dirent *entry; (entry = readdir(threads)) && n < most;)
@@ -110,11 +115,9 @@ size_t proc_children(pid_t pid, pid_t *pids, size_t most) {
 }
 
 size_t proc_threads(pid_t pid, pid_t *tids, size_t most) {
-    char path[64];
     size_t n = 0;
+    DIR *threads = open_threads(pid);
 
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    DIR *threads = opendir(path);
     if (!threads)
         return 0;
     for (const struct dirent *entry; n < most && (entry = readdir(threads));)

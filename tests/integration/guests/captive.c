@@ -395,20 +395,25 @@ static void names(void) {
     serve(NULL);
 }
 
-/* 32-bit code, which goes round in a circle. */
+/* 32-bit code, which tells that it runs and goes round in a circle. */
 static void narrow(void) {
+    static const unsigned char program[] = {0xc6, 0x05, 0x00, 0x20, 0x00, 0x10, 0x01,       /* movb $1, 0x10002000 */
+                                            0xeb, 0xfe};                                    /* jmp to itself */
     unsigned char *code = mmap((void *)0x10000000, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    volatile unsigned char *runs = mmap((void *)0x10002000, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 
-    must(code != MAP_FAILED, "mmap");
-    memset(code, 0x90, 4094);
-    code[100] = 0xeb;           /* jmp to itself */
-    code[101] = 0xfe;
+    must(code != MAP_FAILED && runs != MAP_FAILED, "mmap");
+    memcpy(code, program, sizeof program);
     pid_t child = fork();
     if (child == 0)
         __asm__ volatile("mov $0x10001000, %%rsp\n"
+                         "mov $0x2b, %%eax\n"
+                         "mov %%eax, %%ds\n"
                          "push $0x23\n"
                          "push $0x10000000\n"
-                         "lretq\n" ::: "memory");
+                         "lretq\n" ::: "rax", "memory");
+    while (!*runs)
+        sched_yield();
     serve(NULL);
 }
 
