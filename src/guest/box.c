@@ -139,10 +139,10 @@ static int build_ruleset(struct box *box, struct guest_fault *fault) {
 
 /* What the kernel counts for a user over all his namespaces, so that one sandbox could use up all others' and the caller's. A namespace may set itself less. */
 static int limit_user_counts(int proc_sys) {
-    int user = openat(proc_sys, "user", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int user = proc_sys < 0 ? -1 : openat(proc_sys, "user", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
     if (user < 0)
-        return errno == ENOENT ? 0 : -errno;
+        return proc_sys < 0 || errno == ENOENT ? 0 : -errno;
     int r = guest_write(user, "max_inotify_instances", "16");
     if (r == 0)
         r = guest_write(user, "max_inotify_watches", "8192");
@@ -150,14 +150,17 @@ static int limit_user_counts(int proc_sys) {
     return r == -ENOENT ? 0 : r;
 }
 
-static int enter_user_namespace(const struct plan *plan, uint32_t outer_id, int proc_self, int proc_sys) {
+static int enter_user_namespace(const struct box *box, int proc_self) {
+    const struct plan *plan = box->plan;
+    uint32_t outer_id = box->outer_id;
+
     /* Leaving U0's root for another of its ids drops our rights there, and makes us undumpable, which would make /proc/self another's. */
     if (outer_id && (setresgid(outer_id, outer_id, outer_id) < 0 || setresuid(outer_id, outer_id, outer_id) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0))
         return -errno;
     if (unshare(CLONE_NEWUSER) < 0)
         return -errno;
     int r = guest_map_one(proc_self, plan->inner_uid, outer_id, plan->inner_gid, outer_id);
-    return r < 0 ? r : limit_user_counts(proc_sys);
+    return r < 0 ? r : limit_user_counts(box->proc_sys);
 }
 
 int box_drop_privileges(void) {
@@ -228,10 +231,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     int r, proc_self = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-    int proc_sys = open("/proc/sys", O_PATH | O_DIRECTORY | O_CLOEXEC);
-
     umask(0);
-    if (proc_self < 0 || proc_sys < 0)
+    if (proc_self < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, -errno);
     /* Only now, in the cgroups of the sandbox: paths count from where the one who makes the namespace is, and those above name the engine, or the caller's session. */
     if (plan->flags & PLAN_CGROUPNS && unshare(CLONE_NEWCGROUP) < 0)
@@ -257,12 +258,13 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
     if (box->uuid && (r = seed_setup(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
-    if (restore_is_tree() && (r = restore_keep_pids(proc_sys)) < 0)
+    if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC);    /* without it that is not known */
-    r = enter_user_namespace(plan, box->outer_id, proc_self, proc_sys);
+    r = enter_user_namespace(box, proc_self);
     close(proc_self);
-    close(proc_sys);
+    if (box->proc_sys >= 0)
+        close(box->proc_sys);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);

@@ -43,6 +43,7 @@ struct box {
     uint64_t bytes, entries;    /* the size of the private tmpfs; 0: the plan's */
     int template;               /* with an image: the template's root, once the sandbox has entered its own; -1 */
     int root;                   /* and that */
+    int proc_sys;               /* /proc/sys of its own, while it is set up; -1 */
     int ruleset;                /* Landlock; -1 */
     int home;                   /* isolation process: the directory of its private files; -1 */
     int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */

@@ -269,7 +269,7 @@ static bool find_layers(const struct wire_message *message, size_t *ret_first, s
 }
 
 _Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
-    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .ruleset = -1, .home = -1, .io = -1 };
+    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .proc_sys = -1, .ruleset = -1, .home = -1, .io = -1 };
     struct guest_fault fault = { 0 };
     size_t first_layer, n_layers;
 

@@ -220,25 +220,32 @@ static int mount_at(int root, const char *source, const char *path, const char *
     return r;
 }
 
-/* Read-only. With a seed or a clock init keeps a copy of the mount that is not, for memory of its guests (determinism_vdso.c); so it is this mount that is made read-only, and not the file system. */
-static int mount_proc(int root, const struct plan *plan, const char *path, bool strictly) {
+/* What guests see of it is read-only; so it is this mount that is, and not the file system. Through a copy of the mount that is not, init sets limits of its user namespace, and, with a seed or a clock, writes to memory of its guests
+ * (determinism_vdso.c). In the launcher's proc, the kernel would look for what is of a namespace among that of all sandboxes. */
+static int mount_proc(int root, struct box *box, const char *path, bool strictly) {
     struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
-    unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
-    int r = mount_at(root, "proc", path, "proc", determinism_wanted(plan) ? flags : flags | MS_RDONLY, NULL, strictly);
+    bool is_determined = determinism_wanted(box->plan);
+    int r = mount_at(root, "proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, strictly);
 
-    if (r < 0 || !determinism_wanted(plan))
+    if (r < 0)
         return r;
     int mounted = open_strictly(root, below(path), O_PATH);
     if (mounted < 0)
         return mounted;
-    r = determinism_proc = sys_open_tree(mounted, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    int copy = r = sys_open_tree(mounted, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     if (r >= 0)
         r = sys_mount_setattr(mounted, "", AT_EMPTY_PATH, &read_only);
-    if (r >= 0)
-        r = vdso_probe();
-    if (r >= 0 && plan->flags & PLAN_VIRTUAL)
-        r = virtual_make_page();
     close(mounted);
+    if (r >= 0 && (box->proc_sys = openat(copy, "sys", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 && errno != ENOENT)
+        r = -errno;
+    if (is_determined)
+        determinism_proc = copy;
+    else if (copy >= 0)
+        close(copy);
+    if (r >= 0 && is_determined)
+        r = vdso_probe();
+    if (r >= 0 && is_determined && box->plan->flags & PLAN_VIRTUAL)
+        r = virtual_make_page();
     return r;
 }
 
@@ -451,7 +458,7 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
     case PLAN_OP_COVER_IF:
         return cover(root, box, plan, op, strictly);
     case PLAN_OP_PROC:
-        return mount_proc(root, plan, path, strictly);
+        return mount_proc(root, box, path, strictly);
     case PLAN_OP_DEVPTS:
         return mount_at(root, "devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, source, strictly);
     }
