@@ -220,33 +220,34 @@ static int mount_at(int root, const char *source, const char *path, const char *
     return r;
 }
 
-/* What guests see of it is read-only; so it is this mount that is, and not the file system. Through a copy of the mount that is not, init sets limits of its user namespace, and, with a seed or a clock, writes to memory of its guests
- * (determinism_vdso.c). In the launcher's proc, the kernel would look for what is of a namespace among that of all sandboxes. */
+/* What guests see is a read-only copy of the mount, over the mount itself. Through that, which nobody else reaches, init sets limits of its user namespace, and, with a seed or a clock, writes to memory of its guests (determinism_vdso.c).
+ * In the launcher's proc, the kernel would look for what is of a namespace among that of all sandboxes; and to give up a mount that nothing is below, it waits for all processors. */
 static int mount_proc(int root, struct box *box, const char *path, bool strictly) {
     struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
-    bool is_determined = determinism_wanted(box->plan);
     int r = mount_at(root, "proc", path, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL, strictly);
 
     if (r < 0)
         return r;
-    int mounted = open_strictly(root, below(path), O_PATH);
-    if (mounted < 0)
-        return mounted;
-    int copy = r = sys_open_tree(mounted, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    int own = open_strictly(root, below(path), O_PATH);
+    if (own < 0)
+        return own;
+    int seen = r = sys_open_tree(own, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     if (r >= 0)
-        r = sys_mount_setattr(mounted, "", AT_EMPTY_PATH, &read_only);
-    close(mounted);
-    if (r >= 0 && (box->proc_sys = openat(copy, "sys", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 && errno != ENOENT)
+        r = sys_mount_setattr(seen, "", AT_EMPTY_PATH, &read_only);
+    if (r >= 0)
+        r = sys_move_mount(seen, "", own, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    if (seen >= 0)
+        close(seen);
+    if (r >= 0 && (box->proc_sys = openat(own, "sys", O_PATH | O_DIRECTORY | O_CLOEXEC)) < 0 && errno != ENOENT)
         r = -errno;
-    if (is_determined)
-        determinism_proc = copy;
-    else if (copy >= 0)
-        close(copy);
-    if (r >= 0 && is_determined)
+    if (!determinism_wanted(box->plan)) {
+        close(own);
+        return r;
+    }
+    determinism_proc = own;
+    if (r >= 0)
         r = vdso_probe();
-    if (r >= 0 && is_determined && box->plan->flags & PLAN_VIRTUAL)
-        r = virtual_make_page();
-    return r;
+    return r >= 0 && box->plan->flags & PLAN_VIRTUAL ? virtual_make_page() : r;
 }
 
 /* Where the template is: the root, until the sandbox enters an image's. */
