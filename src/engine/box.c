@@ -26,6 +26,7 @@
 
 #define SETUP_SECONDS 60        /* far more than set-up takes on a host that is not broken */
 #define SPARE_SECONDS 30
+#define AHEAD_MS 1000           /* the clocks of the processes in it run on meanwhile */
 #define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
 #define FILES_OF_SLOT 14
 #define FILES_OF_LIVE 3         /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
@@ -90,7 +91,11 @@ static void leave_spares(struct box *box) {
     if (list_empty(&box->in_program))
         return;
     list_remove(&box->in_program);
-    box->program->n_spares--;
+    if (box->ahead) {
+        box->ahead->ahead = NULL;
+        box->ahead = NULL;
+    } else
+        box->program->n_spares--;
 }
 
 static void take_ready(struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
@@ -110,7 +115,7 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
         loop_timer_clear(box->engine->loop, &box->deadline);
         session_box_ready(box->session);
     } else if (!list_empty(&box->in_program))
-        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + SPARE_SECONDS * 1000000000ll, box->deadline.callback);
+        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + (box->ahead ? AHEAD_MS * 1000000ll : SPARE_SECONDS * 1000000000ll), box->deadline.callback);
 }
 
 /* One record of init's. False when there is none, or no more to come. */
@@ -182,21 +187,21 @@ static void on_deadline(struct loop_timer *timer) {
         box_kill(box);
 }
 
-int box_new(struct program *program, struct session *session, struct launcher *holder, struct box **ret_box, struct rollbox_error *error) {
+int box_new(struct program *program, const struct box_options *options, struct box **ret_box, struct rollbox_error *error) {
     struct engine *engine = program->engine;
     int pair[2] = { -EBADF, -EBADF };
-    int r = holder || program->launcher ? 0 : launcher_start(program, error);
+    int r = options->holder || program->launcher ? 0 : launcher_start(program, error);
 
     if (r < 0)
         return r;
     struct box *box = calloc(1, sizeof *box);
     if (!box)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "out of memory");
-    struct launcher *launcher = holder ? holder : program->launcher;
+    struct launcher *launcher = options->holder ? options->holder : program->launcher;
     box->engine = engine;
     box->program = program;
-    box->session = session;
-    box->is_layered = session || program->n_sessions;
+    box->session = options->session;
+    box->is_layered = options->session || options->base || program->n_sessions;
     box->launcher = launcher->number;
     box->pidfd = box->socket = box->netns = box->disk = -EBADF;
     list_init(&box->in_program);
@@ -226,7 +231,7 @@ int box_new(struct program *program, struct session *session, struct launcher *h
     if (r == 0 && program->plan->flags & PLAN_PROCESS)
         r = home_new(program, launcher->id_base, &box->home);
     if (r == 0)
-        r = launcher_create(launcher, box, pair[1]);
+        r = launcher_create(launcher, box, options->base, pair[1]);
     close_fd(&pair[1]);
     if (r < 0) {
         box_free(box);
@@ -341,6 +346,28 @@ void box_make_spare(struct box *box) {
     box->program->n_spares++;
 }
 
+void box_make_ahead(struct box *box, struct live *live) {
+    list_add_tail(&box->program->spares, &box->in_program);
+    box->ahead = live;
+    live->ahead = box;
+}
+
+static void take(struct box *box) {
+    leave_spares(box);
+    loop_timer_clear(box->engine->loop, &box->deadline);
+    if (box->state != BOX_READY)
+        box_expect_start(box);
+}
+
+struct box *box_take_ahead(struct live *live, const struct program *program) {
+    struct box *box = live->ahead;
+
+    if (!box || box->program != program)
+        return NULL;
+    take(box);
+    return box;
+}
+
 /* One that is ready, else one that is on its way. */
 struct box *box_take_spare(struct program *program, bool layered) {
     struct box *best = NULL;
@@ -348,7 +375,7 @@ struct box *box_take_spare(struct program *program, bool layered) {
     list_for_each(node, &program->spares) {
         struct box *box = container_of(node, struct box, in_program);
 
-        if (layered && !box->is_layered)
+        if (box->ahead || (layered && !box->is_layered))
             continue;
         if (box->state == BOX_READY || (box->state == BOX_SETUP && !best)) {
             best = box;
@@ -356,11 +383,7 @@ struct box *box_take_spare(struct program *program, bool layered) {
                 break;
         }
     }
-    if (best) {
-        leave_spares(best);
-        loop_timer_clear(best->engine->loop, &best->deadline);
-        if (best->state != BOX_READY)
-            box_expect_start(best);
-    }
+    if (best)
+        take(best);
     return best;
 }

@@ -28,6 +28,7 @@
 #include "sys/features.h"
 
 struct live;
+struct node;
 struct live_command;
 
 struct engine {
@@ -173,6 +174,7 @@ struct box {
     struct program *program;
     struct list node;           /* engine->boxes */
     struct list in_program;     /* program->spares */
+    struct live *ahead;         /* a spare of this state, which has one, with its processes in it; NULL: of none */
     struct list in_launcher;
     uint64_t serial;            /* of CREATE */
     struct launcher *maker;     /* until that is answered */
@@ -315,15 +317,19 @@ struct host *host_free(struct host *host);
 void launcher_prestart(struct engine *engine); /* one that waits for the first plan */
 void launcher_drop_idle(struct engine *engine);         /* that one */
 int launcher_start(struct program *program, struct rollbox_error *error);
-int launcher_create(struct launcher *launcher, struct box *box, int box_socket);
+int launcher_create(struct launcher *launcher, struct box *box, struct node *base, int box_socket);      /* base: NULL: on no layers */
 int launcher_hold(struct program *program, struct live *live, struct rollbox_error *error);      /* starts the holder of it */
 void launcher_stop(struct launcher *launcher);
 void launcher_kill(struct launcher *launcher);          /* it does not answer */
 void launcher_drop(struct launcher *launcher);          /* it is of no use: what waits for it fails */
 
 /* box.c */
-/* session: NULL: of a run, or a spare. holder: that makes it; NULL: the program's launcher. */
-int box_new(struct program *program, struct session *session, struct launcher *holder, struct box **ret_box, struct rollbox_error *error);
+struct box_options {
+    struct session *session;    /* whose it is; NULL: of a run, or a spare */
+    struct node *base;          /* a state of files that it stands on; NULL: none */
+    struct launcher *holder;    /* that makes it; NULL: the program's launcher */
+};
+int box_new(struct program *program, const struct box_options *options, struct box **ret_box, struct rollbox_error *error);
 void box_created(struct box *box, pid_t pid, int take_pidfd);
 void box_failed(struct box *box, const struct guest_record *record);
 void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
@@ -334,6 +340,8 @@ bool box_has_room(const struct engine *engine);         /* for one more, in open
 void box_live(struct box *box);         /* a session's, which is ready: holds no more than it must */
 void box_make_spare(struct box *box);
 struct box *box_take_spare(struct program *program, bool layered);
+void box_make_ahead(struct box *box, struct live *live);       /* a spare with the processes of a state, which has none: for a moment */
+struct box *box_take_ahead(struct live *live, const struct program *program);
 
 /* slot.c */
 int slot_get(struct program *program, bool living, struct slot **ret_slot);      /* living: of a sandbox that lives */

@@ -283,7 +283,7 @@ static void start_in_box(struct interpreter *interpreter, enum interpreter_state
     if (interpreter->engine->stopping)
         return;
     interpreter->state = state;
-    int r = box_new(interpreter->program, NULL, NULL, &box, &error);
+    int r = box_new(interpreter->program, &(struct box_options){ 0 }, &box, &error);
     if (r < 0) {
         fail(interpreter, false, "%s", error.message);
         return;

@@ -336,15 +336,15 @@ static void add_affinity(struct buf *to, unsigned n) {
 }
 
 /* What the layers under it hold is part of its disk; a little is left in any case, for deleting takes room, too. */
-static void add_disk(const struct box *box, struct buf *message) {
+static void add_disk(const struct box *box, struct node *base, struct buf *message) {
     uint64_t bytes, entries, most = box->program->policy->max_disk_bytes, most_entries = most / 16384 + 1024;
 
-    node_usage(box->session->base, &bytes, &entries);
+    node_usage(base, &bytes, &entries);
     wire_add_u64(message, GUEST_BYTES, most > bytes + LEAST_DISK ? most - bytes : MIN((uint64_t)LEAST_DISK, most));
     wire_add_u64(message, GUEST_ENTRIES, most_entries > entries + LEAST_ENTRIES ? most_entries - entries : LEAST_ENTRIES);
 }
 
-int launcher_create(struct launcher *launcher, struct box *box, int box_socket) {
+int launcher_create(struct launcher *launcher, struct box *box, struct node *base, int box_socket) {
     auto_buf struct buf message = BUF_INIT;
     struct engine *engine = launcher->program->engine;
     struct layer *layers[GUEST_MAX_LAYERS];
@@ -380,8 +380,8 @@ int launcher_create(struct launcher *launcher, struct box *box, int box_socket) 
     }
     if (box->is_layered)
         flags |= GUEST_CREATE_LAYERED;
-    if (box->session && (n_layers = node_chain(box->session->base, layers, GUEST_MAX_LAYERS))) {
-        add_disk(box, &message);
+    if (base && (n_layers = node_chain(base, layers, GUEST_MAX_LAYERS))) {
+        add_disk(box, base, &message);
         flags |= (uint32_t)n_layers << GUEST_CREATE_LAYERS_SHIFT;
         uint64_t parts[GUEST_MAX_LAYERS];
 

@@ -43,6 +43,8 @@ struct live *live_get(struct live *live) {
 struct live *live_put(struct live *live) {
     if (!live || --live->references)
         return NULL;
+    if (live->ahead)
+        box_kill(live->ahead);
     if (live->holder)
         launcher_stop(live->holder);
     close_fd(&live->image);
@@ -147,6 +149,20 @@ int live_holder(struct live *live, struct program *program, struct launcher **re
     list_add_tail(&engine->holders, &live->node);
     *ret_holder = live->holder;
     return 0;
+}
+
+/* From the second one on: what is done once is often not done again. With a seed or clocks of its own nothing is to depend on when a box was made. */
+void live_make_ahead(struct live *live, struct program *program, struct node *base) {
+    struct engine *engine = live->engine;
+    struct launcher *holder;
+    struct rollbox_error error;
+    struct box *box;
+
+    if (++live->n_restored < 2 || live->ahead || live->references < 2 || engine->stopping || engine->n_queued || program->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
+        return;
+    /* What goes wrong the next one will meet and tell. */
+    if (live_holder(live, program, &holder, &error) == 0 && box_new(program, &(struct box_options){ .base = base, .holder = holder }, &box, &error) == 0)
+        box_make_ahead(box, live);
 }
 
 /* ---- going on ----------------------------------------------------------------------------------------------------------- */

@@ -473,7 +473,7 @@ int program_keep_spares(struct program *program) {
 
     while (program->n_spares < wanted && !program->engine->stopping && !program->engine->n_queued && box_has_room(program->engine)) {
         struct box *box;
-        int r = box_new(program, NULL, NULL, &box, &error);
+        int r = box_new(program, &(struct box_options){ 0 }, &box, &error);
 
         if (r < 0)
             return r;           /* the next run will meet the same and tell it */

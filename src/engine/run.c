@@ -839,7 +839,7 @@ static int start(struct run *run, struct rollbox_error *error) {
         close_streams_again(run);
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "setup", "the pipes of the command cannot be made: %s", strerror(-r));
     }
-    if (!box && (r = box_new(run->program, NULL, NULL, &box, error)) < 0) {
+    if (!box && (r = box_new(run->program, &(struct box_options){ 0 }, &box, error)) < 0) {
         close_streams_again(run);
         return r;
     }

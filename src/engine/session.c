@@ -331,12 +331,15 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     size_t n = node_chain(session->base, layers, GUEST_MAX_LAYERS);
     if (n > GUEST_MAX_LAYERS)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "the layers of the sandbox could not be merged for want of memory; drop snapshots or close sandboxes");
-    int r = session->restores ? live_holder(session->restores, session->program, &holder, error) : 0;
+    struct live *live = session->restores;
+    struct box *box = live && !session->has_own_seed ? box_take_ahead(live, session->program) : NULL;
+    int r = live && !box ? live_holder(live, session->program, &holder, error) : 0;
     if (r < 0)
         return r;
-    struct box *box = n || holder || session->has_own_seed ? NULL : box_take_spare(session->program, true);
+    if (!n && !live && !session->has_own_seed)
+        box = box_take_spare(session->program, true);
     bool was_spare = box;
-    r = box ? 0 : box_new(session->program, session, holder, &box, error);
+    r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder }, &box, error);
     if ((r == -EPIPE || r == -ECONNRESET) && holder && list_empty(&holder->creating)) {
         launcher_drop(holder);          /* it was killed, and we have not heard yet */
         return session_need_box(session, error);
@@ -346,7 +349,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     box->session = session;
     session->box = box;
     session->oom_kills = 0;
-    r = holder ? 0 : announce(session, error);
+    r = live ? 0 : announce(session, error);
     if (r < 0) {
         session_give_up_box(session);
         return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
@@ -400,10 +403,17 @@ static void restored(struct session *session, const struct guest_record *record)
         session->restored_early = true; /* the launcher's word of the box is on its way */
         return;
     }
+    struct program *program = session->program;
+    struct live *live = live_get(session->restores);
+    struct node *base = node_get(session->base);
+
     session->state = SESSION_LIVE;
     live_restored(session);
     state_session_ready(session, NULL);
     session_next(session);
+    live_make_ahead(live, program, base);
+    node_put(base);
+    live_put(live);
 }
 
 void session_box_created(struct session *session) {

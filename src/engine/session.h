@@ -44,6 +44,8 @@ struct live {
     unsigned references;
     struct list node;           /* engine->holders */
     struct launcher *holder;    /* NULL: none now */
+    struct box *ahead;          /* in which they wait for the next who wants them; NULL: none now */
+    unsigned n_restored;
     int image;                  /* a sealed memory file */
     unsigned processes;
     uint64_t bytes;
@@ -296,6 +298,7 @@ struct live *live_get(struct live *live);
 struct live *live_put(struct live *live);
 int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error);
 void live_holder_gone(struct live *live);
+void live_make_ahead(struct live *live, struct program *program, struct node *base);  /* a box for the next one, if there is likely to be one */
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
 int live_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
 void live_restored(struct session *session);    /* they go on */

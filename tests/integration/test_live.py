@@ -524,6 +524,55 @@ def test_a_killed_holder_is_started_anew():
             wait_gone(family)
 
 
+def held(engine):
+    """The inits of forks, those that wait for their use included, and the holder."""
+    return children(engine.pid, "rollbox-hold")
+
+
+def test_a_box_that_waits_for_the_next_fork():
+    """From the second fork of a state on there is one, for a second, which is nobody's: its death, or that of the state, is nobody's loss."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = 1")
+        at = box.snapshot()
+        box.fork(1, snapshot=at)[0].close()
+        until(lambda: len(held(engine)) == 1)
+        holder, = held(engine)
+        killed = 0
+        for i in range(500):
+            with closing(box.fork(1, snapshot=at)) as kids:
+                one = origin.of(kids[0])
+                assert one("x") == "1" and one(f"x = {i}") == "done"
+                known, waiting = {holder, kids[0].inspect()["pid"]}, set()
+                for _ in range(100 * (i % 2)):
+                    waiting = waiting or set(held(engine)) - known
+                for init in waiting:
+                    family = pidfds([init])
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(init, signal.SIGKILL)
+                    wait_gone(family)
+                    killed += 1
+                assert one("x") == str(i)
+            if killed >= 4:
+                break
+        assert killed >= 4
+        for _ in range(4):
+            box.reset(at)
+            assert origin.of(box)("x") == "1"
+        until(lambda: len(held(engine)) == 2)           # nobody came for it
+        box.reset(at)
+        with closing(box.fork(1)) as kids:              # of another state, which has none yet
+            assert origin.of(kids[0])("x") == "1"
+        assert origin.of(box)("x") == "1"
+        box.reset(at)
+        box.drop(at)
+        until(lambda: len(held(engine)) <= 2)
+        at = box.snapshot()
+        for _ in range(3):
+            box.reset(at)
+        family = pidfds(held(engine))
+    wait_gone(family)
+
+
 def test_a_killed_init_of_a_fork_is_its_end_alone():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1")
