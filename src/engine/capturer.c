@@ -3,39 +3,14 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/error.h"
 #include "guest/image.h"
-#include "snapshot/capture.h"
 
 _Static_assert(CAPTURER_MAX_MAINS >= IMAGE_MAX_PROCESSES, "a verdict has room for every process of an image");
-
-static bool read_at(int fd, void *to, size_t length, uint64_t at) {
-    return pread(fd, to, length, (off_t)at) == (ssize_t)length;
-}
-
-static int find_mains(int image, struct verdict *verdict) {
-    struct image header;
-    struct stat st;
-
-    if (fstat(image, &st) < 0 || (uint64_t)st.st_size < sizeof header || !read_at(image, &header, sizeof header, (uint64_t)st.st_size - sizeof header))
-        return -EIO;
-    for (uint64_t i = 0; i < header.processes.n; i++) {
-        struct image_process process;
-
-        if (!read_at(image, &process, sizeof process, header.processes.at + i * sizeof process))
-            return -EIO;
-        if (process.kind == IMAGE_LIVING && !process.parent && verdict->n_mains < ARRAY_SIZE(verdict->mains))
-            verdict->mains[verdict->n_mains++] = process.pid;
-    }
-    return 0;
-}
 
 /* They die where they stand, without another instruction: with init, but for who traces them to see to. */
 _Noreturn static void end_all(pid_t init) {
@@ -45,30 +20,43 @@ _Noreturn static void end_all(pid_t init) {
     _exit(0);
 }
 
-_Noreturn void capturer_run(pid_t init, const uint64_t *externals, size_t n_externals, uint64_t most_bytes, int image, int socket) {
+static bool tell(int socket, const struct verdict *verdict) {
+    return send(socket, verdict, sizeof *verdict, MSG_NOSIGNAL) == sizeof *verdict;
+}
+
+/* What comes; 0: nothing more will. */
+static char hear(int socket) {
+    char order = 0;
+
+    while (recv(socket, &order, 1, 0) < 0 && errno == EINTR)
+        ;
+    return order;
+}
+
+_Noreturn void capturer_run(const struct capture_options *options, int image, int socket) {
     static struct verdict verdict;
-    struct capture_options options = { .init = init, .externals = externals, .n_externals = n_externals, .most_bytes = most_bytes };
     struct capture *capture = NULL;
-    char byte;
-    int r = capture_begin(&options, image, &capture, &verdict.error);
+    int r = capture_begin(options, image, &capture, &verdict.error);
 
     if (r == 0) {
         struct capture_summary summary = capture_summary(capture);
 
+        verdict.is_complete = capture_is_complete(capture);
         verdict.processes = summary.processes;
         verdict.bytes = summary.bytes;
-        r = find_mains(image, &verdict);
-        if (r < 0)
-            error_set(&verdict.error, ROLLBOX_ERR_INTERNAL, -r, "snapshot", "the image cannot be read: %s", strerror(-r));
+        verdict.n_mains = (uint32_t)capture_mains(capture, verdict.mains, ARRAY_SIZE(verdict.mains));
     }
-    close(image);               /* it is for others to read now, and for nobody to write to */
-    if (send(socket, &verdict, sizeof verdict, MSG_NOSIGNAL) == sizeof verdict && r == 0) {
-        ssize_t n;
-
-        while ((n = recv(socket, &byte, 1, 0)) < 0 && errno == EINTR)
-            ;
-        if (n > 0)
-            end_all(init);
+    if (r < 0 || verdict.is_complete)
+        close(image);           /* it is for others to read now, and for nobody to write to */
+    char order = tell(socket, &verdict) && r == 0 ? hear(socket) : 0;
+    if (order == CAPTURER_END)
+        end_all(options->init);
+    if (order == CAPTURER_GO_ON && !verdict.is_complete) {
+        r = capture_go_on(capture, &verdict.error);
+        close(image);
+        verdict.is_complete = true;
+        verdict.bytes = capture_summary(capture).bytes;
+        tell(socket, &verdict);
     }
     capture_end(capture);
     _exit(r < 0);

@@ -5,23 +5,33 @@
 #ifndef ROLLBOX_ENGINE_CAPTURER_H
 #define ROLLBOX_ENGINE_CAPTURER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include <rollbox/rollbox.h>
 
+#include "snapshot/capture.h"
+
 #define CAPTURER_MAX_MAINS 512
 
-/* What it says, once: one message. */
+/* What it says: one message, or two. */
 struct verdict {
     struct rollbox_error error; /* code 0: it is captured, and stands still */
-    uint64_t bytes;
+    bool is_complete;           /* and the image is written; else there is a second message when that is so */
+    uint64_t bytes;             /* of the image, then */
     uint32_t processes;
     uint32_t n_mains, mains[CAPTURER_MAX_MAINS];        /* pids, inside, of init's children */
 };
 
-/* Captures what is below `init` to the empty memory file `image`, tells how that went, and lets it go on when the other end of `socket` is closed; or ends it, if anything is sent before. */
-_Noreturn void capturer_run(pid_t init, const uint64_t *externals, size_t n_externals, uint64_t most_bytes, int image, int socket);
+/* What it is told, after the first: a byte. */
+enum capturer_order {
+    CAPTURER_END = 1,           /* all of them end, and none goes on before */
+    CAPTURER_GO_ON,             /* they go on; for where the image is not complete */
+};
+
+/* Captures to the empty memory file `image`, tells how that went, and lets everything go on when the other end of `socket` is closed. */
+_Noreturn void capturer_run(const struct capture_options *options, int image, int socket);
 
 #endif

@@ -2,8 +2,8 @@
 /*
  * Capturing the processes of a session.
  *
- * ptrace blocks, and what it looks at is hostile; so a child of the engine does it (src/snapshot), the capturer. It stops every process, writes the image, tells how that went, and holds them until our end of its socket
- * closes: meanwhile the files are copied (state.c), and both are of one moment. Should it be killed, or we, the kernel lets all of them go on.
+ * ptrace blocks, and what it looks at is hostile; so a child of the engine does it (src/snapshot), the capturer. It stops every process, looks at it, tells how that went, and holds them until it is told that they go on:
+ * meanwhile the files are copied (state.c), and both are of one moment. The image may take it longer, where twins have the memory; it tells when that is written. Should it be killed, or we, the kernel lets all of them go on.
  *
  * Commands and pipes are noted before, for the image has them by what we call them; which of the commands were still there when everything stood, the image tells.
  */
@@ -25,6 +25,7 @@
 #include "base/fd.h"
 #include "engine/capturer.h"
 #include "engine/session.h"
+#include "sys/cgroup.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
@@ -40,7 +41,8 @@ struct capturing {
     int socket, pidfd;
     struct loop_source source;
     struct loop_timer deadline;
-    bool captured;
+    bool captured, complete;    /* they stand; and the image is written */
+    bool goes_on;               /* they do not stand any more, and it is not */
 };
 
 /* ---- what is noted ------------------------------------------------------------------------------------------------------ */
@@ -126,7 +128,7 @@ static void dismiss(struct capturing *capturing) {
     loop_remove(capturing->engine->loop, &capturing->source);
     loop_timer_clear(capturing->engine->loop, &capturing->deadline);
     close_fd(&capturing->socket);
-    /* One that is not done yet would find that out late. */
+    /* One that is not done yet would find that out late; but of twins, it alone can make an end. */
     if (!capturing->captured && capturing->pidfd >= 0)
         sys_pidfd_send_signal(capturing->pidfd, SIGKILL, NULL, 0);
     capturing->live = live_put(capturing->live);
@@ -165,7 +167,24 @@ void capturing_release(struct capturing *take_capturing) {
 void capturing_kill(struct capturing *capturing) {
     loop_remove(capturing->engine->loop, &capturing->source);
     loop_timer_clear(capturing->engine->loop, &capturing->deadline);
-    (void)send(capturing->socket, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)send(capturing->socket, &(const char){ CAPTURER_END }, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void start_clock(struct capturing *capturing) {
+    (void)loop_timer_set(capturing->engine->loop, &capturing->deadline, clock_now_ns() + CAPTURE_SECONDS * 1000000000ll, capturing->deadline.callback);
+}
+
+bool capturing_is_complete(const struct capturing *capturing) {
+    return capturing->complete;
+}
+
+bool capturing_go_on(struct capturing *capturing) {
+    if (capturing->complete)
+        return false;
+    capturing->goes_on = true;
+    start_clock(capturing);
+    (void)send(capturing->socket, &(const char){ CAPTURER_GO_ON }, 1, MSG_NOSIGNAL | MSG_DONTWAIT);     /* if it is gone, we are told */
+    return true;
 }
 
 static void fail(struct capturing *capturing, const struct rollbox_error *error) {
@@ -174,7 +193,10 @@ static void fail(struct capturing *capturing, const struct rollbox_error *error)
 
     if (length + sizeof HINT <= sizeof hinted.message)
         memcpy(hinted.message + length, HINT, sizeof HINT);
-    state_captured(capturing->work, NULL, &hinted);
+    if (capturing->goes_on)
+        state_imaged(capturing->work, &hinted);
+    else
+        state_captured(capturing->work, NULL, &hinted);
 }
 
 static void on_verdict(struct loop_source *source, uint32_t events) {
@@ -186,7 +208,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n != sizeof verdict || capturing->captured) {
+    if (n != sizeof verdict || capturing->complete || (capturing->captured && !verdict.is_complete)) {
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that captured the sandbox was killed from outside; nothing was changed");
         fail(capturing, &error);
         return;
@@ -196,25 +218,30 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
         fail(capturing, &verdict.error);
         return;
     }
-    int r = live_seal_image(&capturing->live->image);
+    struct live *live = capturing->live;
+    int r = verdict.is_complete ? live_seal_image(&live->image) : 0;
     if (r < 0) {
         error_set(&error, ROLLBOX_ERR_INTERNAL, -r, "snapshot", "the image cannot be sealed: %s", strerror(-r));
         fail(capturing, &error);
         return;
     }
-    struct live *live = TAKE_PTR(capturing->live);
-    live->processes = verdict.processes;
+    capturing->complete = verdict.is_complete;
     live->bytes = verdict.bytes;
+    if (capturing->captured) {
+        state_imaged(capturing->work, NULL);
+        return;
+    }
+    live->processes = verdict.processes;
     keep_mains(live, &verdict);
     capturing->captured = true;
-    state_captured(capturing->work, live, NULL);
+    state_captured(capturing->work, live_get(live), NULL);
 }
 
 static void on_deadline(struct loop_timer *timer) {
     struct capturing *capturing = container_of(timer, struct capturing, deadline);
     struct rollbox_error error;
 
-    if (capturing->captured)
+    if (capturing->complete || (capturing->captured && !capturing->goes_on))
         return;                 /* copies have a time of their own */
     error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ETIMEDOUT, "snapshot", "the processes of the sandbox were not captured within %d seconds", CAPTURE_SECONDS);
     fail(capturing, &error);
@@ -227,6 +254,19 @@ static uint64_t most_bytes(const struct session *session) {
     if (!limit)
         limit = UINT64_MAX;
     return proc_memory_available(&available, NULL) == 0 ? MIN(limit, available / 2) : limit;
+}
+
+/* What more of the sandbox' memory twins may take. Whoever is to stand still afterwards has none: there would be a moment in which they do not. */
+static uint64_t twin_bytes(const struct work *work) {
+    const struct session *session = work->session;
+    uint64_t limit = session->program->policy->max_memory_bytes, used, cpu;
+    uint32_t processes;
+
+    if (work->verb == VERB_HIBERNATE || session->was_thawed || session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK) || box_usage(session->box, &used, &cpu, &processes) < 0)
+        return 0;
+    if (session->box->slot)
+        (void)cgroup_slot_memory_now(session->box->slot->cgroup, &used);
+    return !limit ? UINT64_MAX : limit > used ? limit - used : 0;
 }
 
 int capturing_start(struct work *work, struct rollbox_error *error) {
@@ -254,12 +294,13 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     if (r == 0) {
+        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .most_bytes = most_bytes(session), .twin_bytes = twin_bytes(work) };
         int fds[] = { live->image, pair[1] };
 
         capturing->socket = pair[0];
         r = spawn_fork("rollbox-capture", fds, ARRAY_SIZE(fds));
         if (r == 0)
-            capturer_run(session->box->pid, externals, live->n_pipes, most_bytes(session), live->image, pair[1]);
+            capturer_run(&options, live->image, pair[1]);
     }
     close_fd(&pair[1]);
     if (r > 0)

@@ -181,6 +181,7 @@ struct work {
     bool follows_commands;      /* that were on their way to init when it was asked for */
     struct capturing *capturing;        /* while the processes stand still for it */
     struct live *live;          /* what came of that; a reference */
+    struct layer *layer;        /* and of the files, while the image is written yet; NULL: nothing */
     struct node *from, *to;     /* references */
     char *name, *path;
     unsigned count;
@@ -287,6 +288,8 @@ void layer_look(struct layer *layer);    /* it was filled */
 /* capturing.c: the processes of a session and their image. */
 int capturing_start(struct work *work, struct rollbox_error *error);     /* state_captured tells; they stand still from then on */
 void capturing_release(struct capturing *take_capturing);      /* they go on; state_released tells when all do */
+bool capturing_is_complete(const struct capturing *capturing);         /* the image is written */
+bool capturing_go_on(struct capturing *capturing);     /* they go on, and state_imaged tells when the image is written; false: it is */
 void capturing_kill(struct capturing *capturing);      /* with the box' init all of them end, and none goes on before */
 struct capturing *capturing_free(struct capturing *capturing); /* whatever it is at; they go on. Takes and returns NULL */
 
@@ -327,6 +330,7 @@ struct node *state_seal(struct session *session, struct box *box);      /* the f
 void state_released(struct session *session);   /* who held its processes is gone */
 void state_commands_sent(struct session *session);       /* none waits any more */
 void state_answer(struct session *session, const struct guest_record *record);   /* FROZEN, SIGNALLED */
+void state_imaged(struct work *work, const struct rollbox_error *error);       /* what was captured has its image now; error: it has none */
 void state_captured(struct work *work, struct live *take_live, const struct rollbox_error *error);        /* NULL: it failed, and they go on */
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);

@@ -37,6 +37,7 @@ struct work *work_free(struct work *work) {
     if (work->capturing)
         capturing_release(work->capturing);
     live_put(work->live);
+    layer_put(work->layer);
     node_put(work->from);
     node_put(work->to);
     close_fd(&work->fd);
@@ -339,6 +340,11 @@ static void fail_copy(struct work *work, int error_number) {
 /* Its files, as they were while everything stood still; no layer: as those it stands on. */
 static void taken(struct work *work, struct layer *take_layer) {
     struct session *session = work->session;
+
+    if (work->capturing && capturing_go_on(work->capturing)) {
+        work->layer = take_layer;
+        return;
+    }
     struct node *node = node_new(session->engine, session->family, session->at, session->base, take_layer);
 
     work->holds = node && work->verb == VERB_HIBERNATE;
@@ -353,6 +359,24 @@ static void taken(struct work *work, struct layer *take_layer) {
     set(&session->at, node);
     work->to = node;            /* its reference */
     have_state(work);
+}
+
+/* It takes its time to load what was captured. What goes wrong is told when it is needed. */
+static void load_ahead(struct work *work) {
+    struct launcher *holder;
+
+    if (work->verb == VERB_FORK)
+        (void)live_holder(work->live, work->session->program, &holder, NULL);
+}
+
+void state_imaged(struct work *work, const struct rollbox_error *error) {
+    if (!error) {
+        load_ahead(work);
+        taken(work, TAKE_PTR(work->layer));
+        return;
+    }
+    release(work);
+    work_fail(work, error);
 }
 
 static void on_copied(void *data, struct layer *take_layer, int error_number) {
@@ -427,7 +451,6 @@ static void not_captured(struct work *work, const struct rollbox_error *error) {
 
 void state_captured(struct work *work, struct live *take_live, const struct rollbox_error *error) {
     struct session *session = work->session;
-    struct launcher *holder;
 
     if (!take_live) {
         not_captured(work, error);
@@ -441,9 +464,8 @@ void state_captured(struct work *work, struct live *take_live, const struct roll
         return;
     }
     work->live = take_live;
-    /* It takes its time to load what is captured, and the files theirs to copy. What goes wrong is told when it is needed. */
-    if (work->verb == VERB_FORK)
-        (void)live_holder(take_live, session->program, &holder, NULL);
+    if (capturing_is_complete(work->capturing))
+        load_ahead(work);
     if (is_unchanged(session->box))
         taken(work, NULL);
     else

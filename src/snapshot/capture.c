@@ -18,7 +18,6 @@
 #include "base/fd.h"
 #include "snapshot/internal.h"
 
-#define MAX_TEXT (16u << 20)
 #define MAX_TRIES 2000
 #define TRY_AGAIN_NS 500000
 
@@ -44,7 +43,7 @@ int capture_read(struct capture *c, const struct subject *s, const char *name, s
     auto_close int fd = openat(s->proc, name, O_RDONLY | O_CLOEXEC);
 
     (void)c;
-    return fd < 0 ? -errno : fd_read_all(fd, MAX_TEXT, to);
+    return fd < 0 ? -errno : fd_read_all(fd, CAPTURE_MAX_TEXT, to);
 }
 
 const char *capture_field(const char *text, const char *name) {
@@ -170,6 +169,10 @@ static int finish(struct capture *c) {
     return r < 0 ? capture_fail(c, "its image", r) : 0;
 }
 
+static bool is_captured(const struct subject *s) {
+    return !s->is_apart && !s->is_zombie;
+}
+
 /* ---- the work ----------------------------------------------------------------------------------------------------------- */
 
 static int look_at_init(struct capture *c) {
@@ -179,7 +182,7 @@ static int look_at_init(struct capture *c) {
 
     snprintf(path, sizeof path, "/proc/%d/status", (int)c->options->init);
     auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int r = fd < 0 ? -errno : fd_read_all(fd, MAX_TEXT, &status);
+    int r = fd < 0 ? -errno : fd_read_all(fd, CAPTURE_MAX_TEXT, &status);
     if (r < 0)
         return capture_fail(c, "the sandbox' init", r);
     c->n_filters = strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10);
@@ -210,7 +213,7 @@ static int look_at_clocks(struct capture *c) {
     const struct subject *s = NULL;
 
     for (size_t i = 0; i < c->n_subjects && !s; i++)
-        if (!c->subjects[i]->is_apart && !c->subjects[i]->is_zombie)
+        if (is_captured(c->subjects[i]))
             s = c->subjects[i];
     if (!s)
         return 0;
@@ -268,6 +271,16 @@ static int stop_command(struct capture *c) {
     }
 }
 
+/* The memory of those with twins, or of the others. */
+static int save_memory(struct capture *c, bool of_twins) {
+    int r = 0;
+
+    for (size_t i = 0; i < c->n_subjects && r == 0; i++)
+        if (is_captured(c->subjects[i]) && (c->subjects[i]->twin.pid > 0) == of_twins)
+            r = memory_capture(c, c->subjects[i]);
+    return r;
+}
+
 static int capture_all(struct capture *c) {
     int r = look_at_init(c);
 
@@ -279,11 +292,16 @@ static int capture_all(struct capture *c) {
     if (r == 0)
         r = look_at_clocks(c);
     for (size_t i = 0; i < c->n_subjects && r == 0; i++)
-        if (!c->subjects[i]->is_apart && !c->subjects[i]->is_zombie)
+        if (is_captured(c->subjects[i]))
             r = process_capture(c, c->subjects[i]);
     if (r == 0)
         r = sockets_connect(c);
-    return r < 0 ? r : finish(c);
+    if (r == 0)
+        r = save_memory(c, false);
+    if (r < 0 || c->twins)
+        return r;
+    c->is_complete = true;
+    return finish(c);
 }
 
 static void free_tables(struct capture *c) {
@@ -303,8 +321,6 @@ int capture_begin(const struct capture_options *options, int fd, struct capture 
     c->error = error;
     c->fd = fd;
     int r = capture_all(c);
-    free_tables(c);
-    c->error = NULL;
     if (r < 0) {
         capture_end(c);
         return r;
@@ -313,17 +329,47 @@ int capture_begin(const struct capture_options *options, int fd, struct capture 
     return 0;
 }
 
+bool capture_is_complete(const struct capture *c) {
+    return c->is_complete;
+}
+
+int capture_go_on(struct capture *c, struct rollbox_error *error) {
+    error->code = 0;
+    c->error = error;
+    tree_let_go(c);
+    int r = save_memory(c, true);
+    if (r == 0)
+        r = finish(c);
+    c->is_complete = r == 0;
+    return r;
+}
+
 struct capture_summary capture_summary(const struct capture *c) {
     struct capture_summary summary = { .threads = c->n_threads, .bytes = c->image.length };
 
     for (size_t i = 0; i < c->n_subjects; i++)
-        summary.processes += !c->subjects[i]->is_apart && !c->subjects[i]->is_zombie;
+        summary.processes += is_captured(c->subjects[i]);
     return summary;
+}
+
+size_t capture_mains(const struct capture *c, uint32_t *pids, size_t most) {
+    size_t n = 0;
+
+    for (size_t i = 0; i < capture_count(&c->processes, struct image_process) && n < most; i++) {
+        const struct image_process *p = capture_entry(&c->processes, i, struct image_process);
+
+        if (p->kind == IMAGE_LIVING && !p->parent)
+            pids[n++] = p->pid;
+    }
+    return n;
 }
 
 void capture_end(struct capture *c) {
     if (!c)
         return;
+    for (size_t i = 0; i < c->n_subjects; i++)
+        twin_end(c, c->subjects[i]);
     tree_release(c);
+    free_tables(c);
     free(c);
 }

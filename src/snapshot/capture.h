@@ -21,6 +21,7 @@ struct capture_options {
     const uint64_t *externals;  /* inodes of pipes that lead outside */
     size_t n_externals;
     uint64_t most_bytes;        /* of memory to save */
+    uint64_t twin_bytes;        /* of memory that processes may have for which twins stand (twin.c); 0: they stand themselves until everything is saved */
     bool is_command;            /* there is one process, with one thread, which waits in `call`, or is about to; its descriptors are not captured: restored, it gets those of a command */
     long call;
     unsigned highest_fd;        /* it may have descriptors up to this one */
@@ -33,9 +34,16 @@ struct capture_summary {
 
 struct capture;
 
-/* Writes the image to the empty memory file `fd`. After 0 they stand still, until capture_end. 0 or -errno and the error: then they go on. */
+/* Looks at everything that is of this moment, and writes the image to the empty memory file `fd`, but for memory that twins have. After 0 they stand still, until capture_go_on or capture_end. 0 or -errno and the error: then they go on.
+ * The options are the caller's until the end. */
 int capture_begin(const struct capture_options *options, int fd, struct capture **ret_capture, struct rollbox_error *error);
+/* Is the image written? */
+bool capture_is_complete(const struct capture *capture);
+/* The processes go on, and the rest of the image is written. 0 or -errno and the error. */
+int capture_go_on(struct capture *capture, struct rollbox_error *error);
 struct capture_summary capture_summary(const struct capture *capture);
+/* The pids, inside, of init's children: how many, at most `most`. */
+size_t capture_mains(const struct capture *capture, uint32_t *pids, size_t most);
 /* Everything goes on. Frees it; NULL is nothing. */
 void capture_end(struct capture *capture);
 

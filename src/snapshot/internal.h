@@ -13,6 +13,14 @@
 #include "snapshot/capture.h"
 #include "snapshot/trace.h"
 
+#define CAPTURE_MAX_TEXT (16u << 20)     /* of one file in /proc */
+
+/* Where the memory of a process is read: the process, or its twin. */
+struct pages {
+    pid_t pid;
+    int proc, pagemap, memory;  /* /proc/PID, and files in it */
+};
+
 /* A process that is being captured. */
 struct subject {
     pid_t pid, parent;          /* the host's */
@@ -23,7 +31,12 @@ struct subject {
     uint32_t status;            /* of a zombie */
     int proc, root, pagemap;    /* /proc/PID, its root directory */
     struct trace_tools tools;
+    struct pages pages;
     struct buf maps;
+    struct buf notes;           /* memory.c: of each line of these */
+    uint64_t anonymous;         /* bytes that are there of its memory */
+    struct pages twin;          /* twin.c; pid 0: none */
+    pid_t inner_twin;           /* its number in the sandbox */
     char name[16];
 };
 
@@ -64,6 +77,8 @@ struct capture {
     unsigned long n_filters;    /* of system calls; init's, and those of all its processes */
     const struct subject *current;      /* whom errors are about */
     unsigned n_threads;
+    uint64_t twins;             /* bytes of memory that they have */
+    bool is_complete;
 };
 
 #define capture_entry(buf, index, type) ((type *)(void *)((buf)->data + (size_t)(index) * sizeof(type)))
@@ -87,13 +102,24 @@ int tree_stop(struct capture *c);
 void tree_release(struct capture *c);
 int tree_describe(struct capture *c);
 struct task *tree_main(struct capture *c, const struct subject *s);
+/* They go on; what is known of them is kept. */
+void tree_let_go(struct capture *c);
+/* A thread that may have gone on since is to stand once more. 0 or -errno: it goes on. */
+int tree_hold(struct trace *trace, pid_t tid);
 
-/* process.c */
+/* process.c: everything but private memory. */
 int process_capture(struct capture *c, struct subject *s);
+
+/* twin.c */
+/* Makes one, if there is room for it: then s->pages are its. */
+void twin_make(struct capture *c, struct subject *s);
+void twin_end(struct capture *c, struct subject *s);
 
 /* memory.c */
 int memory_find_tools(struct capture *c, struct subject *s);
-int memory_capture(struct capture *c, struct subject *s, struct image_process *process);
+/* What others may change once the process goes on: memory that is shared, and what files are. */
+int memory_note(struct capture *c, struct subject *s);
+int memory_capture(struct capture *c, struct subject *s);
 /* The content of a file of `length` bytes, without its holes. */
 int memory_save_file(struct capture *c, int fd, uint64_t length, struct image_range *ret_runs);
 /* The content of shared memory as far as it is mapped here. */

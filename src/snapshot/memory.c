@@ -31,6 +31,7 @@
 #define CHUNK_PAGES 256u
 #define ENTRIES 65536u          /* of pagemap at a time */
 #define MAX_SHARED (256ull << 20)
+#define MAX_LINE 4352
 
 static bool ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
@@ -88,9 +89,9 @@ static int save(struct capture *c, size_t first_run, uint64_t address, const cha
 /* As the process reads them, or, where it may not, past its protections. How many bytes there are, or -errno. */
 static ssize_t read_pages(const struct subject *s, uint64_t address, char *to, size_t length, bool may_read) {
     struct iovec here = { to, length }, there = { (void *)(uintptr_t)address, length };
-    ssize_t n = may_read ? process_vm_readv(s->pid, &here, 1, &there, 1, 0) : -1;
+    ssize_t n = may_read ? process_vm_readv(s->pages.pid, &here, 1, &there, 1, 0) : -1;
 
-    return n == (ssize_t)length ? n : trace_read(&s->tools, address, to, length);
+    return n == (ssize_t)length ? n : trace_read(s->pages.memory, address, to, length);
 }
 
 static char *chunk_memory(void) {
@@ -130,7 +131,7 @@ static uint64_t skip_nothing(const struct subject *s, uint64_t start, uint64_t e
     const uint64_t there = PAGE_IS_PRESENT | PAGE_IS_SWAPPED;
     struct uapi_page_region found;
     struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)&found, .vec_len = 1, .max_pages = 1, .category_anyof_mask = there, .return_mask = there };
-    int n = ioctl(s->pagemap, PAGEMAP_SCAN, &scan);
+    int n = ioctl(s->pages.pagemap, PAGEMAP_SCAN, &scan);
 
     return n < 0 ? start : n ? found.start : end;
 }
@@ -149,7 +150,7 @@ static int each_own_stretch(struct capture *c, const struct subject *s, uint64_t
         if (r || start >= end)
             break;
         size_t n = (size_t)MIN((end - start) / IMAGE_PAGE, (uint64_t)ENTRIES);
-        ssize_t got = pread(s->pagemap, entries, n * sizeof *entries, (off_t)(start / IMAGE_PAGE * sizeof *entries));
+        ssize_t got = pread(s->pages.pagemap, entries, n * sizeof *entries, (off_t)(start / IMAGE_PAGE * sizeof *entries));
 
         if (got <= 0)
             return got < 0 ? -errno : -EIO;
@@ -234,25 +235,30 @@ int memory_save_shared(struct capture *c, const struct subject *s, const struct 
 
 /* ---- areas -------------------------------------------------------------------------------------------------------------- */
 
-static int identify(struct capture *c, struct subject *s, const struct map_line *map, struct image_area *area) {
-    struct stat st;
+/* What is at the path of a mapping: 0, or -errno and nothing. */
+struct note {
+    int error;
+    mode_t mode;
+    uint64_t inode, size;
+    struct timespec mtime;
+};
 
+static int identify(struct capture *c, const struct note *note, const struct map_line *map, struct image_area *area) {
     if (ends_with(map->path, " (deleted)"))
         return capture_refuse(c, ENOTSUP, "it maps a file that is deleted, %.200s", map->path);
-    int r = memory_find_path(s, map->path, &st);
-    if (r < 0)
-        return capture_refuse(c, r == -ENOENT ? ENOTSUP : -r, "it maps %.200s, which cannot be found: %s", map->path, strerror(-r));
-    if (!S_ISREG(st.st_mode))
+    if (note->error < 0)
+        return capture_refuse(c, note->error == -ENOENT ? ENOTSUP : -note->error, "it maps %.200s, which cannot be found: %s", map->path, strerror(-note->error));
+    if (!S_ISREG(note->mode))
         return capture_refuse(c, ENOTSUP, "it maps %.200s, which is no file", map->path);
     area->kind = IMAGE_FILE;
     area->path = capture_text(c, map->path);
     area->offset = map->offset;
     area->is_shared = map->is_shared;
     area->is_written = map->is_shared && map->protection & PROT_WRITE;
-    area->inode = st.st_ino;
-    area->size = (uint64_t)st.st_size;
-    area->mtime_s = st.st_mtim.tv_sec;
-    area->mtime_ns = st.st_mtim.tv_nsec;
+    area->inode = note->inode;
+    area->size = note->size;
+    area->mtime_s = note->mtime.tv_sec;
+    area->mtime_ns = note->mtime.tv_nsec;
     return 0;
 }
 
@@ -276,14 +282,19 @@ static bool is_nameless(const struct map_line *map) {
     return map->is_shared && (!map->path[0] || !strncmp(map->path, "/memfd:", 7) || !strncmp(map->path, "/dev/zero (deleted)", 19) || !strncmp(map->path, "[anon_shmem:", 12) || ends_with(map->path, " (deleted)"));
 }
 
-static int save_area(struct capture *c, struct subject *s, const struct map_line *map, const char **flags_at) {
+/* [vsyscall], the same in all processes; what an earlier restoring has left. */
+static bool is_nobodys(const struct map_line *map) {
+    return map->start >= IMAGE_HIGHEST || (map->start >= IMAGE_FRAMES && map->end <= IMAGE_LOWEST);
+}
+
+static int save_area(struct capture *c, struct subject *s, const struct map_line *map, const struct note *note, const char **flags_at) {
     struct image_area area = { .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS };
     bool is_file = map->path[0] == '/';
     struct saving saving = { capture_count(&c->runs, struct image_run), map->protection & PROT_READ };
     int r = 0;
 
-    if (map->start >= IMAGE_HIGHEST || (map->start >= IMAGE_FRAMES && map->end <= IMAGE_LOWEST))
-        return 0;               /* [vsyscall], the same in all processes; what an earlier restoring has left */
+    if (is_nobodys(map))
+        return 0;
     if (map->start < IMAGE_LOWEST)
         return capture_refuse(c, ENOTSUP, "it has memory at 0x%llx", (unsigned long long)map->start);
     add_flags(flags_at, &area);
@@ -302,14 +313,14 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
     } else if (area.forgets && is_file) {
         r = capture_refuse(c, ENOTSUP, "it maps %.200s so that it is forgotten", map->path);
     } else if (map->is_shared) {
-        r = is_file ? identify(c, s, map, &area) : capture_refuse(c, ENOTSUP, "it shares memory, %.200s", map->path);
+        r = is_file ? identify(c, note, map, &area) : capture_refuse(c, ENOTSUP, "it shares memory, %.200s", map->path);
     } else if (!area.forgets) {
         int own = is_file ? each_own_stretch(c, s, map->start, map->end, is_there, NULL) : 0;
 
         if (own < 0)
             r = own;
         else if (is_file && !own && map->protection)
-            r = identify(c, s, map, &area);
+            r = identify(c, note, map, &area);
         else if (is_file)
             r = own ? save_stretch(c, s, saving.first_run, map->start, (map->end - map->start) / IMAGE_PAGE, saving.may_read, true) : 0;
         else
@@ -331,7 +342,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
 typedef int line_call(struct capture *c, struct subject *s, const struct map_line *map, void *data);
 
 static int each_line(struct capture *c, struct subject *s, line_call *call, void *data) {
-    char line[4352];
+    char line[MAX_LINE];
     int r = 0;
 
     for (const char *at = s->maps.data, *end; *at && r == 0; at = end + (*end == '\n')) {
@@ -347,8 +358,48 @@ static int each_line(struct capture *c, struct subject *s, line_call *call, void
     return r;
 }
 
+static int note_line(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
+    struct note note = { .error = -ENOENT }, *last = s->notes.length ? capture_entry(&s->notes, capture_count(&s->notes, struct note) - 1, struct note) : NULL;
+    char *last_path = data;
+    uint32_t file;
+    int r = 0;
+
+    if (is_nobodys(map) || map->start < IMAGE_LOWEST)
+        ;
+    else if (is_nameless(map))
+        r = c->options->is_command ? 0 : files_memory(c, s, map, &file);
+    else if (map->path[0] == '/' && last && !strcmp(map->path, last_path))
+        note = *last;
+    else if (map->path[0] == '/' && !ends_with(map->path, " (deleted)")) {
+        struct stat st;
+
+        note.error = memory_find_path(s, map->path, &st);
+        if (note.error == 0)
+            note = (struct note){ .mode = st.st_mode, .inode = st.st_ino, .size = (uint64_t)st.st_size, .mtime = st.st_mtim };
+    }
+    snprintf(last_path, MAX_LINE, "%s", map->path);
+    buf_add(&s->notes, &note, sizeof note);
+    return r;
+}
+
+int memory_note(struct capture *c, struct subject *s) {
+    char last_path[MAX_LINE] = "";
+    int r = each_line(c, s, note_line, last_path);
+
+    if (r < 0 && !c->error->code)
+        return capture_fail(c, "its memory", r);
+    return r < 0 ? r : buf_failed(&s->notes) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
+}
+
+struct lines {
+    const char *flags_at;       /* in its smaps */
+    size_t n;
+};
+
 static int save_line(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
-    return save_area(c, s, map, data);
+    struct lines *lines = data;
+
+    return save_area(c, s, map, capture_entry(&s->notes, lines->n++, struct note), &lines->flags_at);
 }
 
 /* The vDSO has a `syscall`; the uppermost words of the stack, or else of other memory that may be written to, do for a while. */
@@ -372,16 +423,19 @@ int memory_find_tools(struct capture *c, struct subject *s) {
     return r < 0 ? r : s->tools.instruction && s->tools.scratch ? 0 : capture_refuse(c, ENOTSUP, "it has no vDSO, or no memory that can be written to");
 }
 
-int memory_capture(struct capture *c, struct subject *s, struct image_process *process) {
+int memory_capture(struct capture *c, struct subject *s) {
     size_t before = capture_count(&c->areas, struct image_area);
+    struct image_process *process = capture_entry(&c->processes, s->index, struct image_process);
+    auto_close int smaps = openat(s->pages.proc, "smaps", O_RDONLY | O_CLOEXEC);
 
+    c->current = s;
     c->smaps.length = 0;
     buf_add(&c->smaps, "\n", 1);
-    int r = capture_read(c, s, "smaps", &c->smaps);
+    int r = smaps < 0 ? -errno : fd_read_all(smaps, CAPTURE_MAX_TEXT, &c->smaps);
     if (r < 0)
         return capture_fail(c, "its mappings", r);
-    const char *flags_at = c->smaps.data;
-    r = each_line(c, s, save_line, (void *)&flags_at);
+    struct lines lines = { .flags_at = c->smaps.data };
+    r = each_line(c, s, save_line, &lines);
     process->areas = capture_range(&c->areas, before, sizeof(struct image_area));
     return r < 0 ? r : buf_failed(&c->areas) || buf_failed(&c->runs) || buf_failed(&c->texts) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
 }

@@ -92,6 +92,7 @@ static int look_at_status(struct capture *c, struct subject *s, struct image_pro
 
     if (r < 0)
         return capture_fail(c, "its status", r);
+    s->anonymous = strtoull(capture_field(status.data, "\nRssAnon:\t"), NULL, 10) * 1024;
     process->umask = (uint32_t)strtoul(capture_field(status.data, "\nUmask:\t"), NULL, 8);
     *ret_handled = strtoull(capture_field(status.data, "\nSigIgn:\t"), NULL, 16) | strtoull(capture_field(status.data, "\nSigCgt:\t"), NULL, 16);
     return 0;
@@ -237,7 +238,7 @@ static int look_at_registers(struct capture *c, struct subject *s, const struct 
     if (r < 0)
         return capture_fail(c, "its restartable sequences", r);
     /* Where a sequence is under way, struct rseq (linux/rseq.h) says so. */
-    if (thread->rseq && trace_read(&s->tools, thread->rseq + 8, &section, sizeof section) != sizeof section)
+    if (thread->rseq && trace_read(s->tools.memory, thread->rseq + 8, &section, sizeof section) != sizeof section)
         return capture_fail(c, "its restartable sequences", -EFAULT);
     return section ? capture_refuse(c, EAGAIN, "it is in a restartable sequence") : 0;
 }
@@ -342,6 +343,7 @@ int process_capture(struct capture *c, struct subject *s) {
     s->tools.memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC);
     if (s->root < 0 || s->pagemap < 0 || s->tools.memory < 0)
         return capture_fail(c, "/proc", -errno);
+    s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
     int r = check_threads(c, s);
     if (r == 0)
         r = memory_find_tools(c, s);
@@ -364,11 +366,13 @@ int process_capture(struct capture *c, struct subject *s) {
     if (r == 0)
         r = look_at_pending(c, &first->trace, true, &process.pending);
     if (r == 0)
+        twin_make(c, s);
+    if (r == 0)
         r = put_threads_back(c, s);
     if (r == 0 && !c->options->is_command)
         r = files_capture(c, s, &process);
     if (r == 0)
-        r = memory_capture(c, s, &process);
+        r = memory_note(c, s);
     *capture_entry(&c->processes, s->index, struct image_process) = process;
     return r;
 }

@@ -12,9 +12,11 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -118,13 +120,14 @@ int trace_await(struct trace *trace) {
     return look_at_stop(trace, status);
 }
 
-static int wait_for(const struct trace *trace) {
+/* 0, or the PTRACE_EVENT_* that it stands for. */
+static int wait_for(pid_t tid) {
     int status;
 
-    while (waitpid(trace->tid, &status, __WALL) < 0)
+    while (waitpid(tid, &status, __WALL) < 0)
         if (errno != EINTR)
             return -errno;
-    return WIFSTOPPED(status) ? 0 : -ESRCH;
+    return WIFSTOPPED(status) ? status >> 16 : -ESRCH;
 }
 
 /* Its last call left it in a single step, which would kill it if we were killed now: it stands anew, without having gone on. Nothing else stops it first, for all signals are blocked yet. */
@@ -135,7 +138,7 @@ int trace_put_back(struct trace *trace) {
     if (r == 0 && (ptrace(PTRACE_INTERRUPT, trace->tid, 0, 0) < 0 || ptrace(PTRACE_CONT, trace->tid, 0, 0) < 0))
         r = -errno;
     if (r == 0)
-        r = wait_for(trace);
+        r = MIN(wait_for(trace->tid), 0);
     if (r == 0 && ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;
     trace->is_used = r < 0;
@@ -162,11 +165,11 @@ void trace_release(struct trace *trace) {
     trace->is_seized = trace->stands = false;
 }
 
-ssize_t trace_read(const struct trace_tools *tools, uint64_t address, void *to, size_t length) {
+ssize_t trace_read(int memory, uint64_t address, void *to, size_t length) {
     size_t done = 0;
 
     while (done < length) {
-        ssize_t n = pread(tools->memory, (char *)to + done, length - done, (off_t)(address + done));
+        ssize_t n = pread(memory, (char *)to + done, length - done, (off_t)(address + done));
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -179,7 +182,7 @@ ssize_t trace_read(const struct trace_tools *tools, uint64_t address, void *to, 
 
 int trace_find_instruction(struct trace_tools *tools, uint64_t start, uint64_t length) {
     static unsigned char code[65536];
-    ssize_t n = trace_read(tools, start, code, MIN((size_t)length, sizeof code));
+    ssize_t n = trace_read(tools->memory, start, code, MIN((size_t)length, sizeof code));
 
     for (ssize_t i = 0; i + 1 < n; i++)
         if (code[i] == 0x0f && code[i + 1] == 0x05) {
@@ -205,7 +208,7 @@ static int begin_calls(struct trace *trace) {
 }
 
 static int step(const struct trace *trace) {
-    return ptrace(PTRACE_SINGLESTEP, trace->tid, 0, 0) < 0 ? -errno : wait_for(trace);
+    return ptrace(PTRACE_SINGLESTEP, trace->tid, 0, 0) < 0 ? -errno : wait_for(trace->tid);
 }
 
 int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result) {
@@ -220,14 +223,14 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
         *places[i] = arguments[i];
     registers.rax = (uint64_t)number;
     registers.rip = tools->instruction;
-    if (length && trace_read(tools, tools->scratch, saved, length) != (ssize_t)length)
+    if (length && trace_read(tools->memory, tools->scratch, saved, length) != (ssize_t)length)
         return -EFAULT;
     if (length)
         r = write_memory(tools, tools->scratch, ret_data, length);
     if (r == 0)
         r = set_registers(trace, &registers);
     for (unsigned met = 0; r == 0; met++) {
-        r = step(trace);
+        r = MIN(step(trace), 0);
         if (r == 0)
             r = get_registers(trace, &registers);
         if (r < 0 || registers.rip != tools->instruction)
@@ -239,10 +242,63 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
     if (r == 0 && registers.rip != tools->instruction + SYSCALL_LENGTH)
         r = -EINTR;
     *ret_result = (int64_t)registers.rax;
-    if (r == 0 && length && trace_read(tools, tools->scratch, ret_data, length) != (ssize_t)length)
+    if (r == 0 && length && trace_read(tools->memory, tools->scratch, ret_data, length) != (ssize_t)length)
         r = -EFAULT;
     int back = length ? write_memory(tools, tools->scratch, saved, length) : 0;
     return r < 0 ? r : back;
+}
+
+/* Its first stop, where it was born. */
+static int await_birth(pid_t pid) {
+    int r = wait_for(pid);
+
+    return r < 0 ? r : r == EVENT_STOP ? 0 : -ESRCH;
+}
+
+/* Past the call, with a stop for its child's birth on the way. Like a process that is killed meanwhile, its child has no stack: neither does anything with what it shares with others. */
+static int step_over_fork(struct trace *trace, const struct trace_tools *tools, struct image_registers *registers, pid_t *ret_pid) {
+    unsigned long pid = 0;
+    int r = 0;
+
+    for (unsigned met = 0; r >= 0 && met <= MAX_SIGNALS_MET; met++) {
+        int event = r = step(trace);
+
+        if (event == PTRACE_EVENT_CLONE && ptrace(PTRACE_GETEVENTMSG, trace->tid, 0, &pid) < 0)
+            r = -errno;
+        if (r >= 0)
+            r = MIN(get_registers(trace, registers), 0);
+        if (r == 0 && event != PTRACE_EVENT_CLONE && registers->rip != tools->instruction)
+            break;
+    }
+    *ret_pid = (pid_t)pid;
+    return r < 0 ? r : registers->rip == tools->instruction + SYSCALL_LENGTH ? 0 : -EINTR;
+}
+
+int trace_fork(struct trace *trace, const struct trace_tools *tools, pid_t *ret_pid, pid_t *ret_inner) {
+    struct image_registers registers = trace->registers;
+    pid_t pid = 0;
+    int r = begin_calls(trace);
+
+    registers.rax = SYS_clone;
+    registers.rip = tools->instruction;
+    registers.rdi = CLONE_FILES;
+    registers.rsi = registers.rdx = registers.r10 = registers.r8 = registers.rsp = 0;
+    if (r == 0 && ptrace(PTRACE_SETOPTIONS, trace->tid, 0, PTRACE_O_TRACECLONE) < 0)
+        r = -errno;
+    if (r == 0)
+        r = set_registers(trace, &registers);
+    if (r == 0)
+        r = step_over_fork(trace, tools, &registers, &pid);
+    (void)ptrace(PTRACE_SETOPTIONS, trace->tid, 0, 0);
+    if (pid > 0 && await_birth(pid) < 0)
+        r = -ESRCH;
+    if (r == 0 && (int64_t)registers.rax < 0)
+        r = (int)registers.rax;
+    if (r == 0 && pid <= 0)
+        r = -ECHILD;
+    *ret_pid = pid;
+    *ret_inner = (pid_t)registers.rax;
+    return r;
 }
 
 /* Up to the last component that a process has without asking for it: those of AMX, which are large, are another matter, and a sigreturn with room for them would be refused. */

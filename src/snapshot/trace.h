@@ -44,11 +44,14 @@ void trace_release(struct trace *trace);
 /* Finds a `syscall` instruction among `length` bytes that a process has at `start`. 0 or -errno. */
 int trace_find_instruction(struct trace_tools *tools, uint64_t start, uint64_t length);
 
-/* How many bytes were read, less than asked for where there is no memory; or -errno. */
-ssize_t trace_read(const struct trace_tools *tools, uint64_t address, void *to, size_t length);
+/* From /proc/PID/mem: how many bytes were read, less than asked for where there is no memory; or -errno. */
+ssize_t trace_read(int memory, uint64_t address, void *to, size_t length);
 
 /* Makes the thread call; tools->scratch may be among the arguments: it is filled from `ret_data` and read back into it (NULL: neither). The call's result, or -errno, which ret_result tells apart. */
 int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result);
+
+/* Makes it fork: a child that shares its descriptors, stands, and never runs; whose end is told to nobody, but by wait4 with __WCLONE. The child's pid, and the one that the process knows. 0 or -errno. */
+int trace_fork(struct trace *trace, const struct trace_tools *tools, pid_t *ret_pid, pid_t *ret_inner);
 
 /* What only the kernel knows of it. 0 or -errno. */
 int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *ret_length, uint64_t *ret_features);

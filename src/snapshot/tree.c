@@ -23,6 +23,7 @@
 #define MAX_ROUNDS 200
 #define MAX_WAITS 1000
 #define WAIT_NS 50000
+#define HOLD_WAITS 500          /* of one that goes on by itself: some 25 ms */
 #define DEEP_WAITS 60           /* the child of a vfork takes less to execute something, unless it was stopped before that */
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
@@ -51,6 +52,7 @@ static void subject_free(struct subject *s) {
     close_fd(&s->pagemap);
     close_fd(&s->tools.memory);
     buf_done(&s->maps);
+    buf_done(&s->notes);
     free(s);
 }
 
@@ -79,7 +81,7 @@ static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
     struct subject *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    *s = (struct subject){ .pid = pid, .parent = parent, .proc = -EBADF, .root = -EBADF, .pagemap = -EBADF, .tools.memory = -EBADF };
+    *s = (struct subject){ .pid = pid, .parent = parent, .proc = -EBADF, .root = -EBADF, .pagemap = -EBADF, .tools.memory = -EBADF, .twin = { 0, -EBADF, -EBADF, -EBADF } };
     snprintf(path, sizeof path, "/proc/%d", (int)pid);
     s->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     s->is_apart = fstatat(s->proc, "exe", &st, 0) < 0 ? errno == EACCES && is_called_agent(s) : st.st_dev == c->program_device && st.st_ino == c->program_inode;
@@ -244,13 +246,30 @@ static void release_late(struct trace *trace) {
     trace_release(trace);
 }
 
-void tree_release(struct capture *c) {
+int tree_hold(struct trace *trace, pid_t tid) {
+    int r = trace_seize(trace, tid);
+
+    if (r < 0)
+        return r;
+    for (unsigned waits = 0; (r = trace_await(trace)) == -EAGAIN && waits < HOLD_WAITS; waits++)
+        if (waits > 20)
+            wait_a_little(WAIT_NS);
+    if (r == -EAGAIN)
+        release_late(trace);
+    return r;
+}
+
+void tree_let_go(struct capture *c) {
     for (size_t i = 0; i < c->n_tasks; i++)
         if (c->tasks[i].trace.stands)
             trace_release(&c->tasks[i].trace);
     for (size_t i = 0; i < c->n_tasks; i++)
         if (c->tasks[i].trace.is_seized)
             release_late(&c->tasks[i].trace);
+}
+
+void tree_release(struct capture *c) {
+    tree_let_go(c);
     for (size_t i = 0; i < c->n_subjects; i++)
         subject_free(c->subjects[i]);
     free(c->tasks);

@@ -510,6 +510,46 @@ def test_a_killed_capturer_is_told_of_and_nothing_stands_still():
         until(lambda: not children(engine.pid, "rollbox-capture"))
 
 
+def state_of(pid):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_capturer_killed_while_a_twin_stands_leaves_nothing_that_runs():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = bytearray(b'1' * (96 << 20))")
+        host_pid, = (row["host_pid"] for row in box.processes())
+        told = []
+        for _ in range(20):
+            over = threading.Event()
+
+            def hunt():
+                while not over.is_set():
+                    twin = Path(f"/proc/{host_pid}/task/{host_pid}/children").read_text().strip()
+                    if twin and state_of(twin) == "t" and state_of(host_pid) == "S":
+                        for pid in children(engine.pid, "rollbox-capture"):
+                            with contextlib.suppress(ProcessLookupError):
+                                os.kill(pid, signal.SIGKILL)
+                        return
+
+            hunter = threading.Thread(target=hunt)
+            hunter.start()
+            try:
+                box.snapshot()
+            except RollboxError as problem:
+                told.append(str(problem))
+            finally:
+                over.set()
+                hunter.join()
+            until(lambda: all(row["state"] == "Z" for row in box.processes() if row["host_pid"] != host_pid))
+            assert origin("len(x)") == str(96 << 20)
+            if told:
+                break
+        assert "was killed from outside" in told[0]
+        with closing(box.fork(1)) as kids:
+            assert origin.of(kids[0])("len(x)") == str(96 << 20)
+
+
 def test_a_killed_holder_is_started_anew():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = 1")
@@ -608,6 +648,75 @@ def test_with_the_engine_everything_goes():
     family = pidfds([row["host_pid"] for one in (box, *kids) for row in one.processes()] + [one.inspect()["pid"] for one in (box, *kids)] + children(engine.pid, "rollbox-launch") + children(engine.pid, "rollbox-hold"))
     os.kill(engine.pid, signal.SIGKILL)
     wait_gone(family)
+
+
+# Twins: while its memory is copied a process goes on
+
+COUNTER = """
+import sys, threading
+pages = bytearray(8 << 20)
+def count():
+    k = 0
+    while True:
+        k = (k + 1) % 256
+        for at in range(0, len(pages), 4096):
+            pages[at] = k
+threading.Thread(target=count, daemon=True).start()
+for line in sys.stdin:
+    now = pages[::4096]
+    step = next((i for i in range(1, len(now)) if now[i] != now[i - 1]), len(now))
+    print(now == bytes([now[0]]) * step + bytes([(now[0] - 1) % 256]) * (len(now) - step) or (step, bytes(now)), flush=True)
+"""
+WAITER = """
+import os, sys, threading
+kept, met, pids = bytearray(b"x" * (8 << 20)), [], set()
+def wait():
+    while True:
+        try:
+            pid, _ = os.wait()
+            if pid not in pids:
+                met.append(pid)
+            pids.discard(pid)
+        except ChildProcessError:
+            child = os.fork()
+            if child == 0:
+                os._exit(0)
+            pids.add(child)
+threading.Thread(target=wait, daemon=True).start()
+for line in sys.stdin:
+    print(met, flush=True)
+"""
+
+
+@pytest.mark.parametrize("code, answer", [(COUNTER, "True"), (WAITER, "[]")])
+def test_twins_are_of_one_moment_and_nobodys_children(code, answer):
+    with Sandbox(Policy(max_memory="1G")) as box:
+        process = Asked(box.spawn([*PYTHON, code]))
+        assert process("") == answer
+        for _ in range(10):
+            with closing(box.fork(1)) as kids:
+                assert process.of(kids[0])("") == answer
+            assert process("") == answer
+        until(lambda: not [row for row in box.processes() if row["state"] in "tT"])
+
+
+def test_twins_leave_nothing():
+    with Sandbox(Policy(max_memory="1G")) as box:
+        origin = Asked.begin(box, "x = bytearray(b'1' * (8 << 20))")
+        for _ in range(20):
+            box.drop(box.snapshot())
+        until(lambda: len(box.processes()) == 1)
+        assert origin("import os") == "done"
+        assert origin("open('/proc/self/task/%d/children' % os.getpid()).read()") == "''"
+
+
+def test_where_memory_is_short_there_are_no_twins():
+    with Sandbox(Policy(max_memory="64M")) as box:
+        origin = Asked.begin(box, "x = bytearray(40 << 20)", "x[::4096] = b'1' * (len(x) // 4096)")
+        for _ in range(3):
+            with closing(box.fork(1)) as kids:
+                assert origin.of(kids[0])("x.count(b'1')") == str(40 << 8)
+            assert origin("x.count(b'1')") == str(40 << 8)
 
 
 # What is told

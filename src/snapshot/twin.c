@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Twins.
+ *
+ * To copy the memory of a process takes as long as there is of it. So that it need not stand for that, it is made to fork: the child has its memory as it was, page by page shared until one of them writes to it, and is what is copied,
+ * while the process goes on. A twin stands from its birth to its end and shares the process' table of descriptors, so nothing that the process closes stays open for it. It is a child that sends no signal when it ends and that nobody
+ * finds who does not wait for clones; its end is collected in the process' name, for which that stands once more, for a moment.
+ *
+ * What a twin takes counts for the sandbox: there is one where that much more memory may be had. Should a process end while it has one, the twin becomes a child of the main process of its command, as other orphans do, which may come
+ * to know of its end; so those below a main process, which end more often, have twins only where the copying would take long. Else, and where the kernel refuses, the process stands until it is copied.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "snapshot/internal.h"
+
+/* What has less memory is copied faster than forked. */
+#define LEAST_OF_MAIN (1u << 20)
+#define LEAST_BELOW (64u << 20)
+
+static int open_pages(struct pages *pages) {
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/%d", (int)pages->pid);
+    pages->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    pages->pagemap = openat(pages->proc, "pagemap", O_RDONLY | O_CLOEXEC);
+    pages->memory = openat(pages->proc, "mem", O_RDONLY | O_CLOEXEC);
+    return pages->proc < 0 || pages->pagemap < 0 || pages->memory < 0 ? -errno : 0;
+}
+
+/* Areas that forks do not have are missing, and what was mapped is all there else. */
+static bool has_all(const struct subject *s, const struct pages *twin) {
+    auto_buf struct buf maps = BUF_INIT;
+    auto_close int fd = openat(twin->proc, "maps", O_RDONLY | O_CLOEXEC);
+
+    return fd >= 0 && fd_read_all(fd, CAPTURE_MAX_TEXT, &maps) == 0 && maps.length == s->maps.length && !memcmp(maps.data, s->maps.data, maps.length);
+}
+
+void twin_make(struct capture *c, struct subject *s) {
+    if (s->anonymous < (s->parent == c->options->init ? LEAST_OF_MAIN : LEAST_BELOW) || s->anonymous > c->options->twin_bytes || c->twins > c->options->twin_bytes - s->anonymous)
+        return;
+    int r = trace_fork(&tree_main(c, s)->trace, &s->tools, &s->twin.pid, &s->inner_twin);
+    if (r == 0)
+        r = open_pages(&s->twin);
+    if (r < 0 || !has_all(s, &s->twin)) {
+        twin_end(c, s);
+        return;
+    }
+    s->pages = s->twin;
+    c->twins += s->anonymous;
+}
+
+static void collect(const struct subject *s, struct trace *trace) {
+    const uint64_t arguments[] = { (uint64_t)s->inner_twin, 0, WNOHANG | __WCLONE, 0 };
+    int64_t result;
+
+    (void)trace_call(trace, &s->tools, SYS_wait4, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
+}
+
+void twin_end(struct capture *c, struct subject *s) {
+    struct task *main = tree_main(c, s);
+    struct trace trace;
+
+    if (s->twin.pid <= 0)
+        return;
+    (void)kill(s->twin.pid, SIGKILL);
+    while (waitpid(s->twin.pid, NULL, __WALL) < 0 && errno == EINTR)
+        ;
+    if (main && main->trace.stands) {
+        collect(s, &main->trace);
+        (void)trace_put_back(&main->trace);
+    } else if (tree_hold(&trace, s->pid) == 0) {
+        collect(s, &trace);
+        trace_release(&trace);
+    }
+    close_fd(&s->twin.proc);
+    close_fd(&s->twin.pagemap);
+    close_fd(&s->twin.memory);
+    s->twin.pid = 0;
+    s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
+}
