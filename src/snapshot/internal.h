@@ -28,12 +28,12 @@ struct subject {
     uint32_t index;             /* in the image */
     unsigned round;             /* of looking, in which it was seen last */
     bool is_zombie, is_apart;   /* apart: of init's own program; it stands still, and that is all */
-    uint32_t status;            /* of a zombie */
+    uint32_t end_status;        /* of a zombie */
     int proc, root, pagemap;    /* /proc/PID, its root directory */
     struct trace_tools tools;
     struct pages pages;
-    struct buf maps;
-    struct buf notes;           /* memory.c: of each line of these */
+    struct buf status, maps;    /* files in /proc/PID */
+    struct buf notes;           /* memory.c: of each line of `maps` */
     uint64_t anonymous;         /* bytes that are there of its memory */
     struct pages twin;          /* twin.c; pid 0: none */
     pid_t inner_twin;           /* its number in the sandbox */
@@ -44,6 +44,8 @@ struct task {
     struct trace trace;
     struct subject *subject;
     bool is_gone;
+    uint32_t inner_tid;
+    char name[16];
 };
 
 /* A file description that is known: whose, by which number, and what tells it from others at a glance. */

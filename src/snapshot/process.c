@@ -86,16 +86,12 @@ static int look_at_places(struct capture *c, struct subject *s, struct image_pro
     return r < 0 ? capture_fail(c, "its root", r) : strcmp(target, "/") ? capture_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
 }
 
-static int look_at_status(struct capture *c, struct subject *s, struct image_process *process, uint64_t *ret_handled) {
-    auto_buf struct buf status = BUF_INIT;
-    int r = capture_read(c, s, "status", &status);
+static uint64_t look_at_status(struct subject *s, struct image_process *process) {
+    const char *status = s->status.data;
 
-    if (r < 0)
-        return capture_fail(c, "its status", r);
-    s->anonymous = strtoull(capture_field(status.data, "\nRssAnon:\t"), NULL, 10) * 1024;
-    process->umask = (uint32_t)strtoul(capture_field(status.data, "\nUmask:\t"), NULL, 8);
-    *ret_handled = strtoull(capture_field(status.data, "\nSigIgn:\t"), NULL, 16) | strtoull(capture_field(status.data, "\nSigCgt:\t"), NULL, 16);
-    return 0;
+    s->anonymous = strtoull(capture_field(status, "\nRssAnon:\t"), NULL, 10) * 1024;
+    process->umask = (uint32_t)strtoul(capture_field(status, "\nUmask:\t"), NULL, 8);
+    return strtoull(capture_field(status, "\nSigIgn:\t"), NULL, 16) | strtoull(capture_field(status, "\nSigCgt:\t"), NULL, 16);
 }
 
 /* A paragraph for each: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID: 0\n"; pids are those of whoever reads. */
@@ -244,19 +240,11 @@ static int look_at_registers(struct capture *c, struct subject *s, const struct 
 }
 
 static int look_at_thread(struct capture *c, struct subject *s, struct task *task) {
-    struct image_thread thread = { 0 };
-    auto_buf struct buf status = BUF_INIT;
-    char path[48];
+    struct image_thread thread = { .tid = task->inner_tid };
     int64_t result;
 
-    snprintf(path, sizeof path, "task/%d/status", (int)task->trace.tid);
-    int r = capture_read(c, s, path, &status);
-    if (r < 0)
-        return capture_fail(c, "its threads", r);
-    const char *name = capture_field(status.data, "Name:\t");
-    thread.tid = capture_innermost(status.data, "\nNSpid:");
-    snprintf(thread.name, sizeof thread.name, "%.*s", (int)strcspn(name, "\n"), name);
-    r = look_at_registers(c, s, &task->trace, &thread);
+    memcpy(thread.name, task->name, sizeof task->name);
+    int r = look_at_registers(c, s, &task->trace, &thread);
     if (r < 0)
         return r;
     uint64_t stack[] = { 0, s->tools.scratch }, clear[] = { 40 /* PR_GET_TID_ADDRESS */, s->tools.scratch };
@@ -299,24 +287,36 @@ static int look_at_threads(struct capture *c, struct subject *s, struct image_pr
 }
 
 /* Calls are made in it, and those that a filter of its own answers tell lies, or kill it; nor could its copy have that filter, or a dispatcher. */
-static int check_threads(struct capture *c, const struct subject *s) {
-    for (size_t i = 0; i < c->n_tasks; i++) {
-        auto_buf struct buf status = BUF_INIT;
-        char path[48];
+static int check_thread(struct capture *c, const struct subject *s, struct task *task) {
+    auto_buf struct buf own = BUF_INIT;
+    const char *status = s->status.data, *why = trace_oddity(&task->trace);
+    char path[48];
+    int r = 0;
 
-        if (c->tasks[i].subject != s || c->tasks[i].is_gone)
-            continue;
-        const char *why = trace_oddity(&c->tasks[i].trace);
-        if (why)
-            return capture_refuse(c, ENOTSUP, "%s", why);
-        snprintf(path, sizeof path, "task/%d/status", (int)c->tasks[i].trace.tid);
-        int r = capture_read(c, s, path, &status);
-        if (r < 0)
-            return capture_fail(c, "its threads", r);
-        if (!c->options->is_command && strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10) > c->n_filters)
-            return capture_refuse(c, ENOTSUP, "it has a seccomp filter of its own");
+    if (why)
+        return capture_refuse(c, ENOTSUP, "%s", why);
+    if (task->trace.tid != s->pid) {
+        snprintf(path, sizeof path, "task/%d/status", (int)task->trace.tid);
+        r = capture_read(c, s, path, &own);
+        status = own.data;
     }
+    if (r < 0)
+        return capture_fail(c, "its threads", r);
+    if (!c->options->is_command && strtoul(capture_field(status, "\nSeccomp_filters:"), NULL, 10) > c->n_filters)
+        return capture_refuse(c, ENOTSUP, "it has a seccomp filter of its own");
+    const char *name = capture_field(status, "Name:\t");
+    task->inner_tid = capture_innermost(status, "\nNSpid:");
+    snprintf(task->name, sizeof task->name, "%.*s", (int)strcspn(name, "\n"), name);
     return 0;
+}
+
+static int check_threads(struct capture *c, const struct subject *s) {
+    int r = 0;
+
+    for (size_t i = 0; i < c->n_tasks && r == 0; i++)
+        if (c->tasks[i].subject == s && !c->tasks[i].is_gone)
+            r = check_thread(c, s, &c->tasks[i]);
+    return r;
 }
 
 static int put_threads_back(struct capture *c, const struct subject *s) {
@@ -330,7 +330,6 @@ static int put_threads_back(struct capture *c, const struct subject *s) {
 
 int process_capture(struct capture *c, struct subject *s) {
     struct image_process process = *capture_entry(&c->processes, s->index, struct image_process);
-    uint64_t handled = 0;
     struct task *first = tree_main(c, s);
 
     c->current = s;
@@ -344,11 +343,10 @@ int process_capture(struct capture *c, struct subject *s) {
     if (s->root < 0 || s->pagemap < 0 || s->tools.memory < 0)
         return capture_fail(c, "/proc", -errno);
     s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
+    uint64_t handled = look_at_status(s, &process);
     int r = check_threads(c, s);
     if (r == 0)
         r = memory_find_tools(c, s);
-    if (r == 0)
-        r = look_at_status(c, s, &process, &handled);
     if (r == 0)
         r = look_at_places(c, s, &process);
     if (r == 0)

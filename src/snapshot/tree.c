@@ -51,6 +51,7 @@ static void subject_free(struct subject *s) {
     close_fd(&s->root);
     close_fd(&s->pagemap);
     close_fd(&s->tools.memory);
+    buf_done(&s->status);
     buf_done(&s->maps);
     buf_done(&s->notes);
     free(s);
@@ -339,27 +340,27 @@ struct task *tree_main(struct capture *c, const struct subject *s) {
 /* ---- relations ---------------------------------------------------------------------------------------------------------- */
 
 static int look_at_ids(struct capture *c, struct subject *s) {
-    auto_buf struct buf status = BUF_INIT;
     auto_buf struct buf stat = BUF_INIT;
-    int r = capture_read(c, s, "status", &status);
+    int r = capture_read(c, s, "status", &s->status);
 
     c->current = s;
     if (r < 0)
         return capture_fail(c, "its status", r);
+    const char *status = s->status.data;
     /* Found by number, and numbers are used again: all are held fast by now, so who is somebody else's child is somebody else. */
-    if ((pid_t)strtoul(capture_field(status.data, "\nPPid:\t"), NULL, 10) != s->parent)
+    if ((pid_t)strtoul(capture_field(status, "\nPPid:\t"), NULL, 10) != s->parent)
         return capture_refuse(c, EAGAIN, "its number is another's by now");
-    s->inner_pid = capture_innermost(status.data, "\nNSpid:");
-    s->group = capture_innermost(status.data, "\nNSpgid:");
-    s->session = capture_innermost(status.data, "\nNSsid:");
-    const char *name = capture_field(status.data, "Name:\t");
+    s->inner_pid = capture_innermost(status, "\nNSpid:");
+    s->group = capture_innermost(status, "\nNSpgid:");
+    s->session = capture_innermost(status, "\nNSsid:");
+    const char *name = capture_field(status, "Name:\t");
     snprintf(s->name, sizeof s->name, "%.*s", (int)strcspn(name, "\n"), name);
     if (!s->inner_pid)
         return capture_refuse(c, ENOTSUP, "its pid cannot be told");
     if (s->is_zombie) {
         r = capture_read(c, s, "stat", &stat);
         const char *last = r < 0 ? NULL : strrchr(stat.data, ' ');
-        s->status = last ? (uint32_t)strtoul(last + 1, NULL, 10) : 0;
+        s->end_status = last ? (uint32_t)strtoul(last + 1, NULL, 10) : 0;
         return r < 0 ? capture_fail(c, "its end", r) : 0;
     }
     const struct subject *parent = find(c, s->parent);
@@ -395,7 +396,7 @@ static uint32_t session_of(const struct capture *c, uint32_t parent) {
 
 /* Whose child it is made as: its parent's, or that of the ghost of its session's leader, from whom it then comes to its parent. */
 static int add_process(struct capture *c, struct subject *s, uint32_t parent) {
-    struct image_process process = { .kind = s->is_zombie ? IMAGE_ZOMBIE : IMAGE_LIVING, .pid = s->inner_pid, .session = s->session, .group = s->group, .parent = parent, .status = s->status };
+    struct image_process process = { .kind = s->is_zombie ? IMAGE_ZOMBIE : IMAGE_LIVING, .pid = s->inner_pid, .session = s->session, .group = s->group, .parent = parent, .status = s->end_status };
 
     c->current = s;
     if (s->session != s->inner_pid && s->session != session_of(c, parent)) {

@@ -13,13 +13,12 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/fd.h"
 #include "snapshot/internal.h"
 
 /* What has less memory is copied faster than forked. */
@@ -36,12 +35,20 @@ static int open_pages(struct pages *pages) {
     return pages->proc < 0 || pages->pagemap < 0 || pages->memory < 0 ? -errno : 0;
 }
 
-/* Areas that forks do not have are missing, and what was mapped is all there else. */
-static bool has_all(const struct subject *s, const struct pages *twin) {
-    auto_buf struct buf maps = BUF_INIT;
-    auto_close int fd = openat(twin->proc, "maps", O_RDONLY | O_CLOEXEC);
+static unsigned long pages_mapped(int proc) {
+    char text[128];
+    auto_close int fd = openat(proc, "statm", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 
-    return fd >= 0 && fd_read_all(fd, CAPTURE_MAX_TEXT, &maps) == 0 && maps.length == s->maps.length && !memcmp(maps.data, s->maps.data, maps.length);
+    text[MAX(n, (ssize_t)0)] = '\0';
+    return strtoul(text, NULL, 10);
+}
+
+/* Areas that forks do not have (MADV_DONTFORK) are missing in it. */
+static bool has_all(const struct subject *s, const struct pages *twin) {
+    unsigned long n = pages_mapped(twin->proc);
+
+    return n && n == pages_mapped(s->proc);
 }
 
 void twin_make(struct capture *c, struct subject *s) {
