@@ -256,16 +256,19 @@ static uint64_t most_bytes(const struct session *session) {
     return proc_memory_available(&available, NULL) == 0 ? MIN(limit, available / 2) : limit;
 }
 
-/* What more of the sandbox' memory twins may take. Whoever is to stand still afterwards has none: there would be a moment in which they do not. */
+/* What more of the sandbox' memory twins may take, where there is plenty of memory and processes: what they take is not to be missed by others. Whoever is to stand still afterwards has none: there would be a moment in which they do not. */
 static uint64_t twin_bytes(const struct work *work) {
     const struct session *session = work->session;
-    uint64_t limit = session->program->policy->max_memory_bytes, used, cpu;
+    const struct policy *policy = session->program->policy;
+    uint64_t limit = policy->max_memory_bytes, used, cpu;
     uint32_t processes;
 
     if (work->verb == VERB_HIBERNATE || session->was_thawed || session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK) || box_usage(session->box, &used, &cpu, &processes) < 0)
         return 0;
     if (session->box->slot)
         (void)cgroup_slot_memory_now(session->box->slot->cgroup, &used);
+    if (policy->max_processes && processes > policy->max_processes / 2)
+        return 0;
     return !limit ? UINT64_MAX : limit > used ? limit - used : 0;
 }
 
