@@ -15,6 +15,15 @@ _rollbox() {
         fi
         command="$command ${COMP_WORDS[2]}" first=3
         ;;
+    snapshot)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'show verify' -- "$cur") $(compgen -W "$("${COMP_WORDS[0]}" ps -q 2>/dev/null)" -- "$cur"))
+            [[ $cur == -* ]] || return
+        fi
+        case ${COMP_WORDS[2]} in
+        show | verify) command="$command ${COMP_WORDS[2]}" first=3 ;;
+        esac
+        ;;
     image)
         if ((COMP_CWORD == 2)); then
             COMPREPLY=($(compgen -W 'import ls rm show' -- "$cur"))
@@ -65,6 +74,8 @@ _rollbox() {
     'resume') options='--socket --help' ;;
     'hibernate') options='--drop-processes --socket --help' ;;
     'wake') options='--drop-processes --socket --help' ;;
+    'snapshot show') options='--json --socket --help' ;;
+    'snapshot verify') options='--json --socket --help' ;;
     'snapshot') options='--as --drop-processes --json --socket --help' ;;
     'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --from --drop-processes --force --json --socket --help' ;;
     'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --drop-processes --force --json --socket --help' ;;
@@ -111,7 +122,7 @@ _rollbox() {
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
-    exec | attach | ps | inspect | kill | rm | pause | resume | hibernate | wake | snapshot | fork | restore | reset | tree | diff | commit | discard | export)
+    exec | attach | ps | inspect | kill | rm | pause | resume | hibernate | wake | 'snapshot show' | 'snapshot verify' | snapshot | fork | restore | reset | tree | diff | commit | discard | export)
         if [[ $cur == -* ]]; then
             COMPREPLY=($(compgen -W "$options" -- "$cur"))
         else

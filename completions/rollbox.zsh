@@ -18,6 +18,15 @@ _rollbox() {
         fi
         command="$command $words[3]" first=3
         ;;
+    snapshot)
+        if ((CURRENT == 3)); then
+            compadd -- show verify
+            [[ $words[3] == -* ]] || { _rollbox_sandboxes; return }
+        fi
+        case $words[3] in
+        show | verify) command="$command $words[3]" first=3 ;;
+        esac
+        ;;
     image)
         if ((CURRENT == 3)); then
             compadd -- import ls rm show
@@ -421,6 +430,22 @@ _rollbox() {
     'wake')
         _arguments -s -S \
             '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'snapshot show')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'snapshot verify')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \

@@ -365,6 +365,15 @@ ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *op
 /* Gives a snapshot's place in memory back, once nothing stands on it. */
 ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);
 
+/* What a snapshot (NULL: the latest of this sandbox' line) holds: as a row of ROLLBOX_QUERY_TREE, with {"commands": [{"id", "command", "pid", "timeout_ms"}], "kernel", "processes": [{"pid", "parent", "session", "group", "state", "name", "command",
+ * "executable", "directory", "memory_bytes", "mapped_bytes", "threads": [{"tid", "name"}], "descriptors": {kind: how many}}], "changes": as of rollbox_diff, from the snapshot before it}; free(). A sandbox that sleeps is not woken: "asleep" is true then,
+ * and "changes" null. NOT_FOUND. */
+ROLLBOX_PUBLIC int rollbox_snapshot_show(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error);
+
+/* The same, with {"sound", "checks": [{"what", "ok", "why"}]}: whether it is what was kept, and what would refuse its processes, which are made in a sandbox of their own and do not go on. "ok" is null of what was not tried ("restoring", while the
+ * sandbox sleeps). What is not sound is no error. */
+ROLLBOX_PUBLIC int rollbox_snapshot_verify(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error);
+
 /* What differs between two states: snapshot ids; NULL for `from`: the beginning; for `to`: now. {"changes": [{"path", "change": "A"|"M"|"D", "type", "size", "old_size"}], ...}; with `text`, unified
  * diffs of text files, too. free(). */
 ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error);

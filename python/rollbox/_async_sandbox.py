@@ -475,6 +475,14 @@ class AsyncSandbox(_Boxed):
         """As Sandbox.tree."""
         return await _in_thread(self._box.tree)
 
+    async def show(self, snapshot: Optional[SnapshotLike] = None) -> Dict[str, Any]:
+        """As Sandbox.show."""
+        return await _in_thread(self._box.show, snapshot)
+
+    async def verify(self, snapshot: Optional[SnapshotLike] = None) -> Dict[str, Any]:
+        """As Sandbox.verify."""
+        return await _in_thread(self._box.verify, snapshot)
+
     async def diff(self, start: Optional[SnapshotLike] = None, end: Optional[SnapshotLike] = None, *, text: bool = False) -> List[Change]:
         """As Sandbox.diff."""
         return await _in_thread(self._box.diff, start, end, text=text)

@@ -243,6 +243,8 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_reset": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(StateOptions), _ERROR]),
     "rollbox_claim": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), _ERROR]),
     "rollbox_snapshot_drop": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
+    "rollbox_snapshot_show": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
+    "rollbox_snapshot_verify": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
     "rollbox_diff": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_commit": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_export": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, _ERROR]),

@@ -454,6 +454,20 @@ class Session(Base, SessionFiles):
                  memory_bytes=row.get("memory_bytes", 0))
             for row in _parents_first(rows))
 
+    def show(self, snapshot: Optional[SnapshotLike] = None) -> Dict[str, Any]:
+        """What a snapshot (None: the latest of this session's line) holds: id, name, parent, bytes and files; commands; kernel, memory_bytes and
+        processes (pid, parent, name, command, threads, memory_bytes, descriptors by kind); changes, the files, from the snapshot before it.
+        A sleeping session is not woken: asleep is true, and changes None. Raises NotFound."""
+        held: Dict[str, Any] = self._session().json("rollbox_snapshot_show", snapshot_id(snapshot))
+        return held
+
+    def verify(self, snapshot: Optional[SnapshotLike] = None) -> Dict[str, Any]:
+        """The same, with sound, and checks: [{"what", "ok", "why"}]: whether it is what was kept, and what would refuse its processes here.
+        They are made in a sandbox of their own, and do not go on. Of a sleeping session what is on the disk is checked. Raises NotFound;
+        what is not sound is no exception."""
+        checked: Dict[str, Any] = self._session().json("rollbox_snapshot_verify", snapshot_id(snapshot))
+        return checked
+
     def diff(self, start: Optional[SnapshotLike] = None, end: Optional[SnapshotLike] = None, *, text: bool = False) -> List[Change]:
         """What differs from one state (None: how it began) to another (None: now), by path. text: unified diffs of text files, too."""
         answer = self._session().json("rollbox_diff", snapshot_id(start), snapshot_id(end), text)

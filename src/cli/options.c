@@ -20,17 +20,18 @@
 /* What makes sandboxes that live, which can be recorded. */
 #define KEPT_COMMANDS (COMMAND_CREATE | COMMAND_FORK | COMMAND_RESTORE)
 #define EVERY_COMMAND UINT64_MAX
+#define STATE_COMMANDS (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY)
 #define TEMPLATE_COMMANDS (COMMAND_TEMPLATE_CREATE | COMMAND_TEMPLATE_LS | COMMAND_TEMPLATE_RM)
 #define SESSION_COMMANDS                                                                                                                       \
     (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | COMMAND_HIBERNATE | COMMAND_WAKE | \
-     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS)
+     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS)
 #define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
 #define STORE_COMMANDS                                                                                                                            \
     (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
 #define JSON_COMMANDS                                                                                                                              \
     (COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK | COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_SNAPSHOT | \
-     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | COMMAND_TEMPLATE_LS | STORE_COMMANDS | RECORD_COMMANDS)
+     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | COMMAND_TEMPLATE_LS | STATE_COMMANDS | STORE_COMMANDS | RECORD_COMMANDS)
 
 /* In the order of the help. */
 const struct option option_table[] = {
@@ -169,6 +170,11 @@ const struct command command_table[] = {
     { "hibernate", "NAME", "put a sandbox to sleep on the disk, files and processes; the next call wakes it", "Nothing of it runs then, and no memory is used. A detached one outlives its engine.\n",
       COMMAND_HIBERNATE, 1, 1, cmd_sandbox, 0 },
     { "wake", "NAME", "wake a sandbox that sleeps", NULL, COMMAND_WAKE, 1, 1, cmd_sandbox, 0 },
+    { "snapshot show", "NAME [SNAPSHOT]", "show what a snapshot holds (default: the latest): its processes, memory, descriptors, commands and files",
+      "A sandbox that sleeps is not woken.\n", COMMAND_SNAPSHOT_SHOW, 1, 2, cmd_sandbox, 0 },
+    { "snapshot verify", "NAME [SNAPSHOT]", "check a snapshot: every table and digest, and whether its processes could go on here",
+      "They are made in a sandbox of their own, and do not go on. Of a sandbox that sleeps what is on the disk is checked. Exit status: 1 if something would refuse it.\n",
+      COMMAND_SNAPSHOT_VERIFY, 1, 2, cmd_sandbox, 0 },
     { "snapshot", "NAME", "keep the state of a sandbox, files and processes, and print its id", NULL, COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
     { "fork", "NAME", "make new sandboxes in the state of a sandbox, files and processes, and print their names", NULL, COMMAND_FORK, 1, 1, cmd_sandbox, 0 },
     { "restore", "NAME SNAPSHOT", "make a new sandbox in the state of a snapshot: fork --from", NULL, COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },

@@ -30,6 +30,7 @@
  *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content; what a snapshot that answered "recorded_files": true has
  *            changed; what a client has to say)
  *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
+ *   SHOW, VERIFY SANDBOX SNAPSHOT?                          what a snapshot (without: the latest) holds; and with "checks", what would refuse it. They do not wake a sandbox that sleeps
  *
  * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0, 1 and 2 (STDIN and STDIO exclude each other).
  * EXEC's: if STDIN is 1, a sealed memory file; else if INPUT is 1, what becomes the standard input or is typed into the terminal; then STREAM (0 to 3) says by bit 0 that there is one to copy stdout to, by bit 1 one for stderr;
@@ -61,7 +62,7 @@ enum protocol_type {
 
 enum protocol_verb {
     VERB_CREATE = 1, VERB_OPEN, VERB_INSPECT, VERB_PROCESSES, VERB_TREE, VERB_PAUSE, VERB_RESUME, VERB_CLOSE, VERB_LIST, VERB_SIGNAL, VERB_RESIZE, VERB_FILES, VERB_SNAPSHOT, VERB_FORK, VERB_RESET,
-    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE, VERB_CLAIM, VERB_HIBERNATE, VERB_WAKE,
+    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE, VERB_CLAIM, VERB_HIBERNATE, VERB_WAKE, VERB_SHOW, VERB_VERIFY,
 };
 
 enum protocol_tag {

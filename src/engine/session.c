@@ -38,7 +38,7 @@ struct session *session_find(struct engine *engine, const char *name) {
     list_for_each(node, bucket_of(engine, name)) {
         struct session *session = container_of(node, struct session, by_name);
 
-        if (session->state != SESSION_CLOSING && !strcmp(session->name, name))
+        if (session->state != SESSION_CLOSING && !session->is_trial && !strcmp(session->name, name))
             return session;
     }
     return NULL;
@@ -401,6 +401,10 @@ static void restored(struct session *session, const struct guest_record *record)
     }
     if (session->box->pid <= 0) {
         session->restored_early = true; /* the launcher's word of the box is on its way */
+        return;
+    }
+    if (session->is_trial) {
+        state_session_ready(session, NULL);
         return;
     }
     struct program *program = session->program;
@@ -825,10 +829,29 @@ static int find_node(struct session *session, const char *id, struct node **ret_
     return 0;
 }
 
+/* It is about what a sleeping sandbox has. */
+static bool needs_awake(enum protocol_verb verb) {
+    switch ((int)verb) {
+    case VERB_SIGNAL:
+    case VERB_RESIZE:
+    case VERB_CLAIM:
+    case VERB_DROP:
+    case VERB_SNAPSHOT:
+    case VERB_FORK:
+    case VERB_RESET:
+    case VERB_DIFF:
+    case VERB_COMMIT:
+    case VERB_EXPORT:
+    case VERB_FILES: return true;
+    default: return false;
+    }
+}
+
 static int ask_work(struct session *session, struct client *client, struct wire_message *message, const struct ask *ask, struct rollbox_error *error) {
     struct node *from, *to = NULL;
+    bool is_in_store = session->sleep && !needs_awake((enum protocol_verb)ask->verb);    /* as is what it names */
 
-    if (find_node(session, ask->snapshot, &from, error) < 0)
+    if (find_node(session, is_in_store ? NULL : ask->snapshot, &from, error) < 0)
         return -ENOENT;
     if (find_node(session, ask->to, &to, error) < 0) {
         node_put(from);
@@ -842,6 +865,10 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     }
     work->from = from;
     work->to = to;
+    if (is_in_store && ask->snapshot && !work->name && !(work->name = strdup(ask->snapshot))) {
+        work_free(work);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+    }
     if (message->n_fds && (ask->verb == VERB_FILES || ask->verb == VERB_EXPORT))
         work->fd = wire_take_fd(message, 0);
     record_work_begun(work);
@@ -870,24 +897,6 @@ static int ask_claim(struct session *session, struct client *client, uint64_t se
     return 1;
 }
 
-/* It is about what a sleeping sandbox has. */
-static bool needs_awake(enum protocol_verb verb) {
-    switch ((int)verb) {
-    case VERB_SIGNAL:
-    case VERB_RESIZE:
-    case VERB_CLAIM:
-    case VERB_DROP:
-    case VERB_SNAPSHOT:
-    case VERB_FORK:
-    case VERB_RESET:
-    case VERB_DIFF:
-    case VERB_COMMIT:
-    case VERB_EXPORT:
-    case VERB_FILES: return true;
-    default: return false;
-    }
-}
-
 static int answer(struct client *client, struct wire_message *message, const struct ask *ask, struct buf *json, struct rollbox_error *error) {
     struct session *session;
     struct node *node;
@@ -902,7 +911,7 @@ static int answer(struct client *client, struct wire_message *message, const str
         buf_add_text(json, "{\"sandboxes\": [");
         list_for_each(at, &client->engine->sessions) {
             session = container_of(at, struct session, node);
-            if (session->state == SESSION_CLOSING)
+            if (session->state == SESSION_CLOSING || session->is_trial)
                 continue;
             buf_add_text(json, between);
             session_text_brief(session, json);
@@ -990,6 +999,8 @@ static int answer(struct client *client, struct wire_message *message, const str
     case VERB_COMMIT:
     case VERB_EXPORT:
     case VERB_FILES:
+    case VERB_SHOW:
+    case VERB_VERIFY:
         if (ask->verb == VERB_FILES && message->n_fds != 1)
             return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
         session_touch(session);

@@ -126,6 +126,7 @@ struct session {
     unsigned fork_index;        /* it was the n-th child of that step */
     uint64_t seed, n_forked;    /* random_seed, the policy's unless has_own_seed; how many children it has had, whose seeds follow */
     bool has_own_seed;
+    bool is_trial;              /* of a VERIFY: what is restored in it does not go on, and nobody knows of it */
     bool was_used;              /* something was done in it that a record begun now has not */
     struct work *fork;          /* of another session: that made this one and waits for its box */
     struct capturing *releasing;        /* lets its processes go; until then nobody else can capture them */
@@ -188,8 +189,10 @@ struct work {
     bool same_seed;             /* FORK: not one for each */
     bool attached;              /* FORK: they are the asker's */
     bool textual, force, digests;
+    bool was_tried;             /* VERIFY: its processes; what refused them is `refusal`, unless that is NULL */
+    char *refusal;
     int fd;                     /* of EXPORT */
-    struct session **made;      /* FORK */
+    struct session **made;      /* FORK, VERIFY */
     unsigned n_made, n_asked, n_ready;
     struct errand *errand;
     uint64_t step, begun_at;    /* record.c */
@@ -271,6 +274,17 @@ int node_drop(struct node *node);
 size_t node_chain(struct node *node, struct layer **layers, size_t most);        /* bottom first; how many there are, perhaps more than most */
 void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries);  /* of its chain */
 void node_merge_soon(struct node *node, struct program *program);
+/* What users are told of a state. */
+struct node_facts {
+    const char *id, *name, *parent;     /* name, parent: or NULL */
+    uint64_t bytes, files;      /* that its parent has not */
+    int64_t made_ns;
+    bool was_live;
+    unsigned processes;
+    uint64_t memory_bytes;
+};
+void node_facts(struct node *node, struct node_facts *ret_facts);
+void node_facts_text(const struct node_facts *facts, struct buf *to);   /* members of a JSON object */
 struct node *node_shown(struct node *node);      /* itself, or the nearest before it that users know of */
 void family_tidy(struct family *family); /* forgets states that nobody asked for and nothing stands on */
 void family_text(struct family *family, struct buf *to);
@@ -320,6 +334,12 @@ void sleep_close(struct session *session, bool keeps);   /* `keeps`: what is in 
 void sleep_tree(const struct session *session, struct buf *to);
 void sleep_execs(const struct session *session, struct buf *to, const char **between);   /* commands that go on when it wakes */
 int sleep_adopt(struct engine *engine, const char *name, bool removes, struct rollbox_error *error);     /* those that an engine before us on this socket left asleep; NULL: all that can be had. 1: it cannot be had, and was removed */
+
+/* show.c: what a state holds, and whether it is sound. */
+void show_start(struct work *work);
+void show_tried(struct work *work, const struct rollbox_error *error);  /* VERIFY: whether the processes could go on in another sandbox */
+void show_command_text(const struct live_command *command, const char **between, struct buf *to);
+json_t *show_state(const struct work *work);     /* what the engine knows of work->to; NULL: out of memory */
 
 /* state.c: works. */
 void state_take(struct work *work, void (*then)(struct work *work));    /* the present state becomes work->to */

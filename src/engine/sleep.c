@@ -554,7 +554,7 @@ void sleep_abandoned(struct engine *engine, const char *id) {
 /* ---- who wakes it ----------------------------------------------------------------------------------------------------- */
 
 static bool lets_sleep(const struct work *work) {
-    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE;
+    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE || work->verb == VERB_SHOW || work->verb == VERB_VERIFY;
 }
 
 bool sleep_rouse(struct session *session) {

@@ -43,6 +43,7 @@ struct work *work_free(struct work *work) {
     close_fd(&work->fd);
     free(work->name);
     free(work->path);
+    free(work->refusal);
     free(work->made);
     free(work);
     return NULL;
@@ -551,12 +552,12 @@ void state_take(struct work *work, void (*then)(struct work *work)) {
 
 /* ---- what is done with it ----------------------------------------------------------------------------------------------- */
 
-static void node_text(const struct node *node, struct buf *to) {
-    buf_printf(to, "{\"id\": \"%s\", \"name\": ", node->id);
-    text_json(to, node->name, node->name ? strlen(node->name) : 0);
-    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s, \"processes\": %u, \"memory_bytes\": %llu", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
-               node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, node->is_live ? "true" : "false",
-               node->live ? node->live->processes : 0, node->live ? (unsigned long long)node->live->bytes : 0ull);
+static void node_text(struct node *node, struct buf *to) {
+    struct node_facts facts;
+
+    node_facts(node, &facts);
+    buf_add_text(to, "{");
+    node_facts_text(&facts, to);
 }
 
 /* A state that has a name already gets another node of nothing for another, so that both are found. */
@@ -658,6 +659,10 @@ void state_session_ready(struct session *session, const struct rollbox_error *er
     struct work *own = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
     struct buf json = BUF_INIT;
 
+    if (work && work->verb == VERB_VERIFY) {
+        show_tried(work, error);
+        return;
+    }
     if (own && own->verb == VERB_CREATE && own->started) {
         if (error) {
             work_fail(own, error);
@@ -833,6 +838,10 @@ void state_start(struct work *work) {
         return;
     case VERB_FILES:
         hand_socket(work);
+        return;
+    case VERB_SHOW:
+    case VERB_VERIFY:
+        show_start(work);
         return;
     case VERB_DIFF:
     case VERB_COMMIT:

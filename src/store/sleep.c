@@ -43,19 +43,27 @@ static bool are_descriptors(const json_t *list) {
     return json_array_size(list) <= ASLEEP_MAX_FILES;
 }
 
-static int sleeper_read(int fd, struct sleeper *ret_job, struct rollbox_error *error) {
+int sleep_job(int fd, json_t **ret_job, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     int r = fd_read_all(fd, ASLEEP_MAX_BYTES, &text);
-    json_t *root = r < 0 ? NULL : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
-    struct sleeper job = { .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"),
-                       .images = json_object_get(root, "images") };
+    json_t *job = r < 0 ? NULL : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
+    const char *id = json_string_value(json_object_get(job, "id"));
 
-    if (!job.id || !asleep_id_ok(job.id) || !are_descriptors(job.layers) || !are_descriptors(job.images)) {
-        json_decref(root);
+    if (!id || !asleep_id_ok(id) || !are_descriptors(json_object_get(job, "layers")) || !are_descriptors(json_object_get(job, "images"))) {
+        json_decref(job);
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job on standard input is not valid");
     }
     *ret_job = job;
     return 0;
+}
+
+static int sleeper_read(int fd, struct sleeper *ret_job, struct rollbox_error *error) {
+    json_t *root;
+    int r = sleep_job(fd, &root, error);
+
+    if (r == 0)
+        *ret_job = (struct sleeper){ .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"), .images = json_object_get(root, "images") };
+    return r;
 }
 
 static int io_error(struct rollbox_error *error, int error_number, const char *stage, const char *doing) {
@@ -235,21 +243,54 @@ static int read_layers(int directory, const struct sleeper *job, struct rollbox_
     return r;
 }
 
-int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
+static int open_sleeper(int store, const char *id) {
     char path[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
+
+    snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s", id);
+    int fd = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* The directory of one that sleeps, and its record. */
+static int open_record(int store, const char *id, int *ret_directory, json_t **ret_record, struct rollbox_error *error) {
+    auto_close int directory = open_sleeper(store, id);
+    auto_close int file = directory < 0 ? -EBADF : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int r = file < 0 ? io_error(error, directory < 0 ? -directory : errno, "wake", "the sleeping sandbox is not in the store any more") : asleep_read(file, ret_record, error);
+
+    if (r == 0)
+        *ret_directory = TAKE_FD(directory);
+    return r;
+}
+
+int sleep_open_image(int store, const char *id, size_t i) {
+    auto_close int directory = open_sleeper(store, id);
+    char name[32];
+
+    return directory < 0 ? directory : open_file(directory, "image", i, name, sizeof name);
+}
+
+int sleep_verify(int store, const char *id, struct rollbox_error *error) {
+    auto_close int directory = -EBADF;
+    json_t *record = NULL;
+    int r = open_record(store, id, &directory, &record, error);
+
+    if (r == 0)
+        r = check_files(directory, "layer", json_object_get(record, "layers"), error);
+    if (r == 0)
+        r = check_files(directory, "image", json_object_get(record, "images"), error);
+    json_decref(record);
+    return r;
+}
+
+int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
+    auto_close int directory = -EBADF;
     json_t *record = NULL;
     struct sleeper job;
     int r = sleeper_read(fd, &job, error);
 
     if (r < 0)
         return r;
-    snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s", job.id);
-    auto_close int directory = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    auto_close int file = directory < 0 ? -EBADF : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (file < 0)
-        r = io_error(error, errno, "wake", "the sleeping sandbox is not in the store any more");
-    if (r == 0)
-        r = asleep_read(file, &record, error);
+    r = open_record(store, job.id, &directory, &record, error);
     if (r == 0 && json_array_size(json_object_get(record, "layers")) != json_array_size(job.layers))
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many layers as the record");
     if (r == 0)
