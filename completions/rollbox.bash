@@ -62,7 +62,7 @@ _rollbox() {
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
     'policy plan') options='--readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --name --idle --hibernate-after --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
@@ -114,6 +114,7 @@ _rollbox() {
         done
     fi
     case $prev in
+    --auto-snapshot) COMPREPLY=($(compgen -W 'changed off' -- "$cur")); return ;;
     --scope) COMPREPLY=($(compgen -W 'main tree children group' -- "$cur")); return ;;
     --net) COMPREPLY=($(compgen -W 'none loopback host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;

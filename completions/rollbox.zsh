@@ -295,6 +295,8 @@ _rollbox() {
             '*--name=[the sandbox'\'' name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: one is made up)]:NAME:' \
             '*--idle=[pause it after so long without a call or a running command]:SECONDS:' \
             '*--hibernate-after=[put it to sleep after so long without a call, or a command that is waited for]:SECONDS:' \
+            '*--auto-snapshot=[changed\: take a snapshot after each command that has changed something (default off)]:value:(changed off)' \
+            '*--auto-keep=[of those keep the latest N, and what has a name or branches (default 16)]:N:' \
             '*--ttl=[remove it after so long without a call]:SECONDS:' \
             '*--lifetime=[remove it after so long, whatever happens]:SECONDS:' \
             '*--no-detach[stay until a signal or the end of standard input, and remove it then]' \

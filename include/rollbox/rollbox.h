@@ -229,6 +229,7 @@ struct rollbox_sandbox_options {
     int64_t lifetime_ms;        /* closed after so long, whatever happens; 0: never */
     const char *operation_id;   /* as of a run: a retry gets the sandbox that the first call made */
     int64_t hibernate_ms;       /* put to sleep (rollbox_hibernate) after so long without a call, a command that is waited for, or a hundredth of a processor used; 0: never */
+    unsigned auto_snapshots;    /* take a snapshot after each command that has changed something, and keep so many of these, the latest; 0: take none */
 };
 
 /* Errors: as rollbox_prepare; INVALID_ARGUMENT (name taken), RESOURCE_EXHAUSTED, SETUP_FAILED. The caller owns *ret_sandbox. */
@@ -256,7 +257,7 @@ ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **re
 enum rollbox_query {
     ROLLBOX_QUERY_INSPECT = 1,  /* {"name", "state", "policy", "isolation", "snapshot", "execs": [{"id", "command", "state", ...}], "memory_bytes", "disk_bytes", ...} */
     ROLLBOX_QUERY_PROCESSES,    /* {"processes": [{"pid", "parent", "state", "command", "cpu_ms", "memory_bytes", "exec"}]} */
-    ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "processes", "memory_bytes", "created", "sandboxes": [...]}]} */
+    ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "kind": "files"|"live"|"warm"|"asleep", "automatic", "processes", "memory_bytes", "disk_bytes", "created", "sandboxes": [...]}]} */
 };
 
 /* JSON text for free(). */

@@ -115,6 +115,7 @@ class SandboxOptions(ctypes.Structure):
         ("lifetime_ms", ctypes.c_int64),
         ("operation_id", ctypes.c_char_p),
         ("hibernate_ms", ctypes.c_int64),
+        ("auto_snapshots", ctypes.c_uint),
     ]
 
 

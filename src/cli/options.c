@@ -58,6 +58,8 @@ const struct option option_table[] = {
     { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL, "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
     { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "pause it after so long without a call or a running command" },
     { OPTION_HIBERNATE_AFTER, 0, "hibernate-after", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "put it to sleep after so long without a call, or a command that is waited for" },
+    { OPTION_AUTO_SNAPSHOT, 0, "auto-snapshot", "changed|off", OPTION_TEXT, COMMAND_CREATE, NULL, "changed: take a snapshot after each command that has changed something (default off)" },
+    { OPTION_AUTO_KEEP, 0, "auto-keep", "N", OPTION_COUNT, COMMAND_CREATE, NULL, "of those keep the latest N, and what has a name or branches (default 16)" },
     { OPTION_TTL, 0, "ttl", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long without a call" },
     { OPTION_LIFETIME, 0, "lifetime", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long, whatever happens" },
     { OPTION_NO_DETACH, 0, "no-detach", NULL, OPTION_FLAG, COMMAND_CREATE, NULL, "stay until a signal or the end of standard input, and remove it then" },

@@ -198,7 +198,8 @@ struct forest {
 
 static void print_node(const json_t *node) {
     const char *name = json_string_value(json_object_get(node, "name"));
-    const json_t *sandboxes = json_object_get(node, "sandboxes");
+    const char *kind = json_string_value(json_object_get(node, "kind"));
+    const json_t *sandboxes = json_object_get(node, "sandboxes"), *disk = json_object_get(node, "disk_bytes");
     json_int_t files = json_integer_value(json_object_get(node, "files")), processes = json_integer_value(json_object_get(node, "processes"));
     auto_buf struct buf size = BUF_INIT;
     auto_buf struct buf memory = BUF_INIT;
@@ -217,6 +218,18 @@ static void print_node(const json_t *node) {
         add_size(&memory, json_number_value(json_object_get(node, "memory_bytes")));
         printf("; %" JSON_INTEGER_FORMAT " process%s, %s", processes, processes == 1 ? "" : "es", memory.data ? memory.data : "");
     }
+    /* Files alone need no word. */
+    if (kind && strcmp(kind, "files") != 0) {
+        printf(", ");
+        shown_text(kind);
+    }
+    if (json_is_integer(disk) && json_integer_value(disk)) {
+        printf(", ");
+        shown_size(json_number_value(disk));
+        printf(" on disk");
+    }
+    if (json_is_true(json_object_get(node, "automatic")))
+        printf(", automatic");
     json_array_foreach(sandboxes, i, sandbox) {
         printf(i ? ", " : "  <- ");
         shown_text(json_string_value(sandbox));

@@ -111,6 +111,8 @@ static int encode_create(struct buf *to, const struct rollbox_plan *plan, const 
     }
     if (options->detached)
         wire_add_u64(to, TAG_DETACHED, 1);
+    if (options->auto_snapshots)
+        wire_add_u64(to, TAG_CHECKPOINTS, options->auto_snapshots);
     return r;
 }
 

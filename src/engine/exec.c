@@ -222,6 +222,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         close(run->extra[--run->n_extra]);
     run->state = RUN_STARTING;
     run->box = session->box;
+    session->dirty = true;      /* again: a state may have been taken while it waited */
     (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + START_NS, on_deaf);
     return 0;
 }

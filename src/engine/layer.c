@@ -324,7 +324,7 @@ void node_facts(struct node *node, struct node_facts *ret_facts) {
 
     *ret_facts = (struct node_facts){
         .id = node->id, .name = node->name, .parent = parent ? parent->id : NULL, .bytes = node->layer ? node->layer->bytes : 0, .files = node->layer ? node->layer->entries : 0, .made_ns = node->made_ns,
-        .was_live = node->is_live, .processes = node->live ? node->live->processes : 0, .memory_bytes = node->live ? node->live->bytes : 0,
+        .was_live = node->is_live, .is_automatic = node->automatic, .kind = !node->live ? "files" : node->live->holder ? "warm" : "live", .processes = node->live ? node->live->processes : 0, .memory_bytes = node->live ? node->live->bytes : 0,
     };
 }
 
@@ -333,8 +333,8 @@ void node_facts_text(const struct node_facts *facts, struct buf *to) {
     text_json(to, facts->name, facts->name ? strlen(facts->name) : 0);
     buf_add_text(to, ", \"parent\": ");
     text_json(to, facts->parent, facts->parent ? strlen(facts->parent) : 0);
-    buf_printf(to, ", \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"live\": %s, \"processes\": %u, \"memory_bytes\": %llu", (unsigned long long)facts->bytes, (unsigned long long)facts->files,
-               (double)facts->made_ns / 1e9, facts->was_live ? "true" : "false", facts->processes, (unsigned long long)facts->memory_bytes);
+    buf_printf(to, ", \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"automatic\": %s, \"live\": %s, \"kind\": \"%s\", \"processes\": %u, \"memory_bytes\": %llu, \"disk_bytes\": %llu", (unsigned long long)facts->bytes, (unsigned long long)facts->files,
+               (double)facts->made_ns / 1e9, facts->is_automatic ? "true" : "false", facts->was_live ? "true" : "false", facts->kind, facts->processes, (unsigned long long)facts->memory_bytes, (unsigned long long)facts->disk_bytes);
 }
 
 void family_text(struct family *family, struct buf *to) {

@@ -17,7 +17,7 @@
  *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) | FAILED
  *
  * Sandboxes that live (sessions) are named by SANDBOX. The verbs and their fields:
- *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE?    {"name"}
+ *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE? CHECKPOINTS?    {"name"}
  *   OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of rollbox.h; {} of those that only do
  *   LIST                                                                   {"sandboxes": [...]}
  *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
@@ -136,6 +136,7 @@ enum protocol_tag {
     TAG_DROPS,                  /* u64: files alone, no processes */
     TAG_ATTACHED,               /* u64: forks are the client's, whosever the sandbox is */
     TAG_HIBERNATE,              /* u64: milliseconds; 0: never */
+    TAG_CHECKPOINTS,            /* u64: a snapshot is taken after each command that has changed something, and so many are kept; 0: none is taken */
 };
 
 #endif

@@ -430,6 +430,8 @@ void record_work_ended(struct work *work, const struct rollbox_error *error) {
     }
     if (!error && work->verb == VERB_FORK)
         add_children(work, &message);
+    if (work->is_automatic)
+        add_status(&message, "after", work->after != 0, (int)work->after);
     end_step(record, &message, NULL, 0, 0);
 }
 

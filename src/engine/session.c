@@ -158,6 +158,7 @@ static void session_free(struct session *session) {
     capturing_free(session->releasing);
     live_put(session->restores);
     free(session->strays);
+    free(session->checkpoints.refusal);
     node_put(session->base);
     node_put(session->at);
     node_put(session->committed);
@@ -566,8 +567,10 @@ void session_watch(struct session *session) {
         (void)loop_timer_set(session->engine->loop, &session->watch, clock_now_ns() + WATCH_NS / 10, on_watch);
 }
 
-void session_exec_ended(struct session *session) {
+void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
     session_touch(session);
+    if (has_run)
+        checkpoint_after(session, step);
     session_next(session);
 }
 
@@ -610,7 +613,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 }
 
 struct ask {
-    uint64_t verb, plan, idle, ttl, lifetime, hibernate, number, scope, terminal;
+    uint64_t verb, plan, idle, ttl, lifetime, hibernate, checkpoints, number, scope, terminal;
     bool detached, textual, force, digests, same_seed, drops, attached;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
@@ -639,6 +642,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_TTL: ask->ttl = number; break;
         case TAG_LIFETIME: ask->lifetime = number; break;
         case TAG_HIBERNATE: ask->hibernate = number; break;
+        case TAG_CHECKPOINTS: ask->checkpoints = number; break;
         case TAG_NUMBER: ask->number = number; break;
         case TAG_SCOPE: ask->scope = number; break;
         case TAG_TERMINAL: ask->terminal = number; break;
@@ -781,6 +785,7 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
     session->ttl_ms = (int64_t)MIN(ask->ttl, (uint64_t)INT64_MAX / 4000000);
     session->lifetime_ms = (int64_t)MIN(ask->lifetime, (uint64_t)INT64_MAX / 4000000);
     session->hibernate_ms = (int64_t)MIN(ask->hibernate, (uint64_t)INT64_MAX / 4000000);
+    session->checkpoints.keep = (unsigned)MIN(ask->checkpoints, (uint64_t)INT32_MAX);
     session_arm(session);
     struct work *work = work_new(session, client, serial, ask);
     if (!work) {

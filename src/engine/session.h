@@ -91,6 +91,15 @@ struct node {
     bool is_live;               /* taken while something ran */
     bool is_asked_for;          /* by SNAPSHOT or FORK */
     bool is_of_fork;            /* by FORK alone: kept as long as somebody stands on it */
+    uint64_t automatic;         /* the number of the session whose command's end it was taken at; 0: somebody asked for it */
+};
+
+/* Of a session: checkpoint.c. */
+struct checkpoints {
+    unsigned keep;              /* how many; 0: none are taken */
+    uint64_t n_taken, n_unchanged;
+    char last[32];              /* id of the latest; "": none */
+    char *refusal;              /* of the last one, if it could not be taken; NULL */
 };
 
 enum session_state { SESSION_NEW, SESSION_LIVE, SESSION_PAUSED, SESSION_CLOSING };
@@ -138,6 +147,7 @@ struct session {
     unsigned n_runs, n_ended, n_agents;
     struct loop_timer idle_timer, end_timer, lifetime_timer, hibernate_timer, watch;
     int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
+    struct checkpoints checkpoints;
     uint64_t hibernate_cpu_ns;  /* of its box when that timer was set */
     struct sleep *sleep;        /* it is in the store, and nothing of it here; NULL: it is awake */
     int64_t made_ns, called_ns; /* CLOCK_REALTIME; CLOCK_MONOTONIC */
@@ -189,6 +199,8 @@ struct work {
     bool same_seed;             /* FORK: not one for each */
     bool attached;              /* FORK: they are the asker's */
     bool textual, force, digests;
+    bool is_automatic;          /* SNAPSHOT: checkpoint.c's */
+    uint64_t after;             /* of that: the step of the command that ended; 0: it was none */
     bool was_tried;             /* VERIFY: its processes; what refused them is `refusal`, unless that is NULL */
     char *refusal;
     int fd;                     /* of EXPORT */
@@ -213,7 +225,7 @@ void session_box_created(struct session *session);
 void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session);
 bool session_met_limit(struct session *session);        /* of memory, since this was asked last */
-void session_exec_ended(struct session *session);
+void session_exec_ended(struct session *session, uint64_t step, bool has_run);
 void session_forget_client(struct client *client);
 void session_close(struct session *session);    /* and frees */
 void session_close_all(struct engine *engine);
@@ -279,9 +291,10 @@ struct node_facts {
     const char *id, *name, *parent;     /* name, parent: or NULL */
     uint64_t bytes, files;      /* that its parent has not */
     int64_t made_ns;
-    bool was_live;
+    bool was_live, is_automatic;
+    const char *kind;           /* what becoming it takes: "files" alone; "live": its processes from their image; "warm": they are held ready; "asleep": it is in the store */
     unsigned processes;
-    uint64_t memory_bytes;
+    uint64_t memory_bytes, disk_bytes;  /* disk: of one that sleeps */
 };
 void node_facts(struct node *node, struct node_facts *ret_facts);
 void node_facts_text(const struct node_facts *facts, struct buf *to);   /* members of a JSON object */
@@ -335,6 +348,12 @@ void sleep_tree(const struct session *session, struct buf *to);
 void sleep_execs(const struct session *session, struct buf *to, const char **between);   /* commands that go on when it wakes */
 int sleep_adopt(struct engine *engine, const char *name, bool removes, struct rollbox_error *error);     /* those that an engine before us on this socket left asleep; NULL: all that can be had. 1: it cannot be had, and was removed */
 
+/* checkpoint.c: snapshots that are taken by themselves. */
+void checkpoint_after(struct session *session, uint64_t step);  /* a command has ended, which was that step of its record (0: none) */
+void checkpoint_taken(struct work *work);
+void checkpoint_failed(struct session *session, const struct rollbox_error *error);
+void checkpoint_text(const struct session *session, struct buf *to);
+
 /* show.c: what a state holds, and whether it is sound. */
 void show_start(struct work *work);
 void show_tried(struct work *work, const struct rollbox_error *error);  /* VERIFY: whether the processes could go on in another sandbox */
@@ -345,6 +364,7 @@ json_t *show_state(const struct work *work);     /* what the engine knows of wor
 void state_take(struct work *work, void (*then)(struct work *work));    /* the present state becomes work->to */
 void state_go_on(struct work *work);     /* what stood still for it */
 void state_start(struct work *work);
+bool state_is_as_made(struct box *box);  /* nothing seems to run in it, and nothing was written: as far as can be told without asking init */
 struct disk_mark *state_mark(struct box *box);  /* to tell later whether anything was written; NULL: cannot be told */
 struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
 void state_released(struct session *session);   /* who held its processes is gone */

@@ -137,7 +137,7 @@ static void look_asleep(struct work *work) {
     struct rollbox_error error;
     int r = asleep_read(session->sleep->lock, &whole, &error);
     const json_t *record = json_object_get(whole, "record");
-    json_t *state = r == 0 ? sleep_state(session->engine, record, work->name, &image, &own) : NULL;
+    json_t *state = r == 0 ? sleep_state(session->engine, whole, work->name, &image, &own) : NULL;
 
     if (r == 0 && !state)
         r = error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no snapshot %.100s of sandbox %s; `rollbox tree` lists those there are", work->name ? work->name : "", session->name);

@@ -411,6 +411,11 @@ static void filled(struct work *work) {
     drop_states(session, family, at);
     session->committed = committed;
     session->committed_path = committed_path;
+    list_for_each(item, &session->family->nodes) {
+        struct node *node = container_of(item, struct node, in_family);
+
+        node->automatic = node->automatic ? session->number : 0;
+    }
     waking->sleep = TAKE_PTR(session->sleep);
     enter_program(session);
     rebind(session);
@@ -616,7 +621,7 @@ void sleep_tree(const struct session *session, struct buf *to) {
     json_t *whole = NULL;
 
     (void)asleep_read(session->sleep->lock, &whole, NULL);
-    sleep_tree_text(json_object_get(whole, "record"), session->name, to);
+    sleep_tree_text(whole, session->name, to);
     json_decref(whole);
 }
 

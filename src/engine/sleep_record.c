@@ -147,9 +147,9 @@ static void add_node(struct listing *listing, struct node *node) {
         listing->nodes = more;
         listing->room = room;
     }
-    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(node->name), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, node->parent), "under",
+    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(node->name), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, node->parent), "under",
                             node_index(listing, node->under), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, node->live), "was_live", node->is_live,
-                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "hidden", node->family == NULL);
+                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "automatic", node->automatic == listing->session->number, "hidden", node->family == NULL);
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
     listing->nodes[listing->n_nodes++] = node;
 }
@@ -214,9 +214,9 @@ json_t *sleep_record(const struct session *session, const struct node *at, struc
     json_t *record = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", session->name, "detached", session->client == NULL, "socket", text_hex(session->engine->socket_path), "policy",
                                json_stringn(session->program->key, session->program->text_length), "environment", environment_of(session->program), "fingerprint", fingerprint_now(), "places", places_of(session->program->plan),
                                "nodes", listing.rows, "layers", layers, "lives", lives, "at", node_index(&listing, at), "committed", node_index(&listing, session->committed), "committed_path", text_hex(session->committed_path));
-    json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
+    json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
                                 "idle_ms", (json_int_t)session->idle_ms, "ttl_ms", (json_int_t)session->ttl_ms, "lifetime_ms", (json_int_t)session->lifetime_ms, "hibernate_ms", (json_int_t)session->hibernate_ms, "seed",
-                                (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
+                                (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "checkpoints", (int)session->checkpoints.keep, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
                                 hex_of(session->operation, session->operation_length));
     if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0) {
         json_decref(record);
@@ -361,6 +361,7 @@ static int read_node(struct family *family, const json_t *row, struct building *
     node->is_live = flag(row, "was_live");
     node->is_asked_for = flag(row, "asked_for");
     node->is_of_fork = flag(row, "of_fork");
+    node->automatic = flag(row, "automatic") ? UINT64_MAX : 0;     /* the session is told later */
     snprintf(node->id, sizeof node->id, "%s", id);
     return 0;
 }
@@ -435,6 +436,7 @@ void sleep_settle(struct session *session, const json_t *record) {
     session->hibernate_ms = number(record, "hibernate_ms");
     session->seed = (uint64_t)number(record, "seed");
     session->n_forked = (uint64_t)number(record, "n_forked");
+    session->checkpoints.keep = (unsigned)number(record, "checkpoints");
     session->has_own_seed = flag(record, "has_own_seed");
     session->was_used = true;
     session->committed_path = text_of(json_object_get(record, "committed_path"));
@@ -502,18 +504,21 @@ static const json_t *named(const json_t *record, const char *list, const json_t 
 }
 
 /* *ret_name is for free(), and what the facts point to. */
-static void facts_of(const json_t *record, json_int_t i, struct node_facts *ret_facts, char **ret_name) {
+static void facts_of(const json_t *whole, json_int_t i, struct node_facts *ret_facts, char **ret_name) {
+    const json_t *record = json_object_get(whole, "record");
     const json_t *nodes = json_object_get(record, "nodes"), *node = json_array_get(nodes, (size_t)i), *layer = named(record, "layers", node, "layer"), *live = named(record, "lives", node, "live");
     const json_int_t parent = parent_of(nodes, i) < 0 ? -1 : shown(nodes, parent_of(nodes, i));
 
     *ret_name = text_of(json_object_get(node, "name"));
     *ret_facts = (struct node_facts){
         .id = id_of(nodes, i), .name = *ret_name, .parent = parent < 0 ? NULL : id_of(nodes, parent), .bytes = (uint64_t)number(layer, "bytes"), .files = (uint64_t)number(layer, "entries"),
-        .made_ns = number(node, "made_ns"), .was_live = flag(node, "was_live"), .processes = (unsigned)number(live, "processes"), .memory_bytes = (uint64_t)number(live, "bytes"),
+        .made_ns = number(node, "made_ns"), .is_automatic = flag(node, "automatic"), .was_live = flag(node, "was_live"), .processes = (unsigned)number(live, "processes"), .memory_bytes = (uint64_t)number(live, "bytes"), .kind = "asleep",
+        .disk_bytes = (uint64_t)number(named(whole, "layers", node, "layer"), "bytes") + (uint64_t)number(named(whole, "images", node, "live"), "bytes"),
     };
 }
 
-void sleep_tree_text(const json_t *record, const char *name, struct buf *to) {
+void sleep_tree_text(const json_t *whole, const char *name, struct buf *to) {
+    const json_t *record = json_object_get(whole, "record");
     const json_t *nodes = json_object_get(record, "nodes");
     const char *between = "";
 
@@ -524,7 +529,7 @@ void sleep_tree_text(const json_t *record, const char *name, struct buf *to) {
 
         if (shown(nodes, i) != i || flag(json_array_get(nodes, (size_t)i), "hidden"))
             continue;
-        facts_of(record, i, &facts, &own_name);
+        facts_of(whole, i, &facts, &own_name);
         buf_printf(to, "%s{", between);
         node_facts_text(&facts, to);
         buf_add_text(to, ", \"asleep\": true, \"sandboxes\": [");
@@ -550,7 +555,8 @@ static json_int_t find(const json_t *record, const char *wanted) {
     return wanted ? -1 : number(record, "at");
 }
 
-json_t *sleep_state(struct engine *engine, const json_t *record, const char *wanted, json_t **ret_image, json_t **ret_own) {
+json_t *sleep_state(struct engine *engine, const json_t *whole, const char *wanted, json_t **ret_image, json_t **ret_own) {
+    const json_t *record = json_object_get(whole, "record");
     json_int_t i = find(record, wanted);
     const json_t *node = i < 0 ? NULL : json_array_get(json_object_get(record, "nodes"), (size_t)i), *place;
     struct live *live = node ? live_new(engine) : NULL;
@@ -562,7 +568,7 @@ json_t *sleep_state(struct engine *engine, const json_t *record, const char *wan
 
     if (!live)
         return NULL;
-    facts_of(record, i, &facts, &name);
+    facts_of(whole, i, &facts, &name);
     buf_add_text(&text, "{");
     node_facts_text(&facts, &text);
     buf_add_text(&text, ", \"asleep\": true, \"commands\": [");

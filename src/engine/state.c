@@ -71,6 +71,8 @@ void work_fail(struct work *work, const struct rollbox_error *error) {
     struct session *session = work->session;
 
     record_work_ended(work, error);
+    if (work->is_automatic)
+        checkpoint_failed(session, error);
     close_made(work);
     if (work->client)
         client_fail(work->client, work->serial, error);
@@ -154,6 +156,27 @@ static bool is_unchanged(struct box *box) {
 
     return now && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
            !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
+}
+
+/* Nothing in it but perhaps agents; what takes itself for one is found out by init. */
+static bool seems_empty(const struct box *box) {
+    static const char agent[] = "rollbox-files\n";
+    pid_t pids[64];
+    size_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
+
+    for (size_t i = 0; i < n; i++) {
+        auto_buf struct buf name = BUF_INIT;
+        char path[64];
+
+        snprintf(path, sizeof path, "/proc/%d/comm", (int)pids[i]);
+        if (fd_read_file(path, 64, &name) == 0 && (name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length)))
+            return false;
+    }
+    return n < ARRAY_SIZE(pids);
+}
+
+bool state_is_as_made(struct box *box) {
+    return is_unchanged(box) && seems_empty(box);
 }
 
 /* The state of a session in which nothing of a node's processes is: that node, or one of its files alone. A reference, or NULL. */
@@ -309,23 +332,6 @@ void state_released(struct session *session) {
         work->waits_to_freeze = false;
         freeze(work);
     }
-}
-
-/* Nothing in it but perhaps agents; what takes itself for one is found out by init. */
-static bool seems_empty(const struct box *box) {
-    static const char agent[] = "rollbox-files\n";
-    pid_t pids[64];
-    size_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
-
-    for (size_t i = 0; i < n; i++) {
-        auto_buf struct buf name = BUF_INIT;
-        char path[64];
-
-        snprintf(path, sizeof path, "/proc/%d/comm", (int)pids[i]);
-        if (fd_read_file(path, 64, &name) == 0 && (name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length)))
-            return false;
-    }
-    return n < ARRAY_SIZE(pids);
 }
 
 /* Guests have ways to go on when they are stopped; what moves away under the copy is then theirs to explain. */
@@ -597,6 +603,7 @@ static void name_snapshot(struct work *work) {
     }
     work->to->is_asked_for = true;
     work->to->is_of_fork = false;
+    work->to->automatic = 0;
     node_text(work->to, &json);
     buf_add_text(&json, record_wants_files(work->session) ? ", \"recorded_files\": true}" : "}");
     work_done(work, &json);
@@ -739,6 +746,7 @@ static void make_forks(struct work *work) {
         made->idle_ms = session->idle_ms;
         made->ttl_ms = session->ttl_ms;
         made->lifetime_ms = session->lifetime_ms;
+        made->checkpoints.keep = session->checkpoints.keep;
         made->restores = live ? live_get(live) : NULL;
         session_arm(made);
         work->made[work->n_made++] = made;
@@ -812,7 +820,7 @@ void state_start(struct work *work) {
         }
         return;
     case VERB_SNAPSHOT:
-        state_take(work, name_snapshot);
+        state_take(work, work->is_automatic ? checkpoint_taken : name_snapshot);
         return;
     case VERB_FORK:
         if (work->count < 1 || work->count > MAX_FORK) {
