@@ -55,14 +55,14 @@ _rollbox() {
     esac
     case $command in
     'run') options='--template --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
     'verify') options='--keep --max-record --redact --redact-env --env-values --parent --trust --twice --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
     'policy plan') options='--readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
@@ -77,8 +77,8 @@ _rollbox() {
     'snapshot show') options='--json --socket --help' ;;
     'snapshot verify') options='--json --socket --help' ;;
     'snapshot') options='--as --drop-processes --json --socket --help' ;;
-    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --from --drop-processes --force --json --socket --help' ;;
-    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --drop-processes --force --json --socket --help' ;;
+    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --same-seed --count --from --drop-processes --force --json --socket --help' ;;
+    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --same-seed --count --drop-processes --force --json --socket --help' ;;
     'reset') options='--drop-processes --socket --help' ;;
     'tree') options='--json --socket --help' ;;
     'diff') options='--text --json --socket --help' ;;

@@ -103,6 +103,7 @@ _rollbox() {
             '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-changes[record after each command the files that it has changed, by digest]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
@@ -292,6 +293,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--record-changes[record after each command the files that it has changed, by digest]' \
             '*--name=[the sandbox'\'' name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: one is made up)]:NAME:' \
             '*--idle=[pause it after so long without a call or a running command]:SECONDS:' \
             '*--hibernate-after=[put it to sleep after so long without a call, or a command that is waited for]:SECONDS:' \
@@ -472,6 +474,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--record-changes[record after each command the files that it has changed, by digest]' \
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
@@ -494,6 +497,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--record-changes[record after each command the files that it has changed, by digest]' \
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \

@@ -131,6 +131,7 @@ class RecordOptions(ctypes.Structure):
         ("redact_patterns", ctypes.POINTER(ctypes.c_char_p)),
         ("env_values", ctypes.c_bool),
         ("files", ctypes.c_bool),
+        ("changes", ctypes.c_bool),
     ]
 
 

@@ -112,7 +112,8 @@ class Child:
 @dataclass(frozen=True)
 class Step:
     """One action with its observation. `number` counts actions as they were asked for, from 1; steps are in the file, and are yielded, as they ended, and `begun_at` is how many had ended when this
-    one began. `time` is its end in seconds since 1970; `digest` is of all up to here: equal digests, equal histories. `sandbox` is the id of whose step it is."""
+    one began. `time` is its end in seconds since 1970; `digest` is of all up to here: equal digests, equal histories. `sandbox` is the id of whose step it is. `after`, of a snapshot that was taken
+    by itself and of the files that a command has changed: the step of that command."""
 
     sandbox: str
     number: int
@@ -125,6 +126,7 @@ class Step:
     message: Optional[str]
     digest: str
     chance: Optional[Chance] = None
+    after: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,7 @@ def _step(row: Mapping[str, Any], sandbox: str) -> Step:
         observation=_observation(row["observation"]),
         resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"], used.get("read_bytes"), used.get("written_bytes")) if used else None,
         children=tuple(Child(child["id"], child["name"], child.get("random_seed")) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
-        digest=row["digest"], chance=Chance(chance["seed"], chance.get("stream")) if chance else None)
+        digest=row["digest"], chance=Chance(chance["seed"], chance.get("stream")) if chance else None, after=row.get("after"))
 
 
 def _header(row: Mapping[str, Any]) -> Header:

@@ -46,6 +46,7 @@ const struct option option_table[] = {
     { OPTION_REDACT_ENV, 0, "redact-env", "NAME", OPTION_TEXT, RULE_COMMANDS, NULL, "the same for the value that this variable has in a command, wherever it occurs" },
     { OPTION_ENV_VALUES, 0, "env-values", NULL, OPTION_FLAG, RULE_COMMANDS, NULL, "record variables with their values, not their names alone" },
     { OPTION_RECORD_FILES, 0, "record-files", NULL, OPTION_FLAG, KEPT_COMMANDS, NULL, "record with each snapshot what has changed since the beginning, by digest" },
+    { OPTION_RECORD_CHANGES, 0, "record-changes", NULL, OPTION_FLAG, KEPT_COMMANDS | COMMAND_RECORD, NULL, "record after each command the files that it has changed, by digest" },
     { OPTION_SAME_SEED, 0, "same-seed", NULL, OPTION_FLAG, COMMAND_FORK | COMMAND_RESTORE, NULL, "under a policy with --seed all have the parent's; without this, each has its own, which follows from it" },
     { OPTION_PARENT, 0, "parent", "FILE", OPTION_FILE, COMMAND_REPLAY | COMMAND_VERIFY, NULL, "the record of the sandbox that this one was forked from; again for that one's, the oldest first" },
     { OPTION_TRUST, 0, "trust", NULL, OPTION_FLAG, COMMAND_REPLAY | COMMAND_VERIFY, NULL, "replay under a policy that grants more than the default one, too" },

@@ -152,6 +152,7 @@ int play_record(struct play *play, const struct reader *reader, int fd, struct r
         .redact_patterns = patterns,
         .env_values = json_is_true(json_object_get(reader->header, "env_values")),
         .files = json_is_true(json_object_get(reader->header, "files")),
+        .changes = json_is_true(json_object_get(reader->header, "changes")),
     };
 
     return !names || !patterns ? no_memory(error) : rollbox_record(play->sandbox, &options, NULL, error);
@@ -514,7 +515,7 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     else if (is_file)
         r = play_file(play, step, &own);
     else if (!strcmp(step->kind, "files"))
-        r = 0;                  /* comes with the snapshot before it */
+        r = 0;                  /* comes with the snapshot or command before it */
     else if (!strcmp(step->kind, "note"))
         r = play_note(play, step, &own);
     else if (!strcmp(step->kind, "snapshot"))

@@ -20,10 +20,14 @@ static bool is_being_put_elsewhere(const struct session *session) {
     return work && work->started && (work->verb == VERB_RESET || work->verb == VERB_HIBERNATE || work->verb == VERB_WAKE);
 }
 
+bool checkpoint_is_due(const struct session *session) {
+    return session->state != SESSION_CLOSING && !session->sleep && !session->fork && session->box && session->dirty && !is_being_put_elsewhere(session);
+}
+
 void checkpoint_after(struct session *session, uint64_t step) {
     struct checkpoints *checkpoints = &session->checkpoints;
 
-    if (!checkpoints->keep || session->state == SESSION_CLOSING || session->sleep || session->fork || !session->box || !session->dirty || is_being_put_elsewhere(session))
+    if (!checkpoints->keep || !checkpoint_is_due(session))
         return;
     /* That nothing runs any more is a change, too; and what the box stands on may be a state that nobody knows of. */
     if (!session->at->live && node_shown(session->at) == session->at && state_is_as_made(session->box)) {

@@ -28,6 +28,8 @@
 
 #define MAX_LAYERS 256
 #define MAX_ANSWER (512u << 20)
+#define RECORDED_CHANGES 10000  /* of one command, as a record has them */
+#define RECORDED_BYTES (256 << 20)      /* of files read for their digests */
 #define HIGH_FD ERRAND_FIRST_FD /* the first after the standard streams */
 
 struct errand {
@@ -131,7 +133,10 @@ static int split(const struct work *work, struct layer **layers, size_t *ret_low
         from = session->committed;
     if (from && from->parent && split_at(from, work->to, layers, ret_lower, ret_all))
         return 0;
-    if (work->verb == VERB_DIFF && from && from->parent)
+    /* Nobody knows of what a box with processes stands on, so it may be out of the tree; but it is there. */
+    if (work->is_recorded && from->parent && work->to->under && work->to->under->under && split_at(work->to->under, work->to, layers, ret_lower, ret_all))
+        return 0;
+    if (work->verb == VERB_DIFF && from && from->parent && !work->is_recorded)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s does not stand on %s: compare with one that it was made from, or with the beginning", work->to->id, from->id);
     *ret_lower = 0;
     *ret_all = node_chain(work->to, layers, MAX_LAYERS);
@@ -150,6 +155,10 @@ static int describe(const struct work *work, size_t n_lower, size_t n, struct ro
     json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:b, s:I}", "places", places, "lower", lower, "upper", upper, "text", work->textual, "digests", work->digests, "force", work->force, "since_ns", (json_int_t)session->since_ns);
     if (job && work->verb == VERB_COMMIT)
         json_object_set_new(job, "kept", json_integer((json_int_t)(HIGH_FD + n)));
+    if (job && work->is_recorded) {
+        json_object_set_new(job, "most_changes", json_integer(RECORDED_CHANGES));
+        json_object_set_new(job, "most_digested", json_integer(RECORDED_BYTES));
+    }
     if (job && shows(work) && work->to->live)
         json_object_set_new(job, "image", json_integer((json_int_t)(HIGH_FD + n)));
     if (job && shows(work))
@@ -326,6 +335,7 @@ static void on_end(struct loop_source *source, uint32_t events) {
         buf_done(&answer);
         work_fail(work, &error);
     } else {
+        work->answer = &answer;
         work_done(work, &answer);
     }
 }

@@ -389,6 +389,62 @@ static void add_work(const struct work *work, struct buf *to) {
     close_part(to);
 }
 
+/* ---- changed files ---------------------------------------------------------------------------------------------------- */
+
+void record_changes_after(struct session *session, uint64_t step) {
+    struct record *record = session->record;
+
+    if (!record || !record->wants_changes || record->done || record->error || !checkpoint_is_due(session) || state_is_as_made(session->box))
+        return;
+    struct work *work = work_add(session, VERB_DIFF, false);
+    if (!work)
+        return;
+    work->is_recorded = work->digests = true;
+    work->after = step;
+    work->step = record->next_step++;
+    work->begun_at = record->ended;
+}
+
+bool record_is_behind(const struct session *session) {
+    list_for_each(node, &session->works)
+        if (container_of(node, struct work, node)->is_recorded)
+            return true;
+    return false;
+}
+
+/* What the answer of a diff says, in its words. */
+static void add_changes(const struct work *work, struct buf *to) {
+    json_t *answer = json_loadb(work->answer->data ? work->answer->data : "", work->answer->length, JSON_ALLOW_NUL, NULL);
+    auto_free char *changes = json_dumps(json_object_get(answer, "changes"), JSON_COMPACT);
+    json_int_t omitted = json_integer_value(json_object_get(answer, "omitted"));
+
+    json_decref(answer);
+    to->failed |= !changes;
+    wire_add_text(to, RECORD_KEY, "changes");
+    wire_add_text(to, RECORD_DATA, changes ? changes : "null");
+    if (omitted)
+        add_value(to, "omitted", RECORD_NUMBER, (uint64_t)omitted);
+    /* Of a box in which something runs there is only all that was written in it. */
+    if (work->from != work->to && work->to->under != work->from)
+        add_value(to, "cumulative", RECORD_FLAG, 1);
+}
+
+static void add_changed_files(const struct work *work, const struct rollbox_error *error, struct buf *to) {
+    open_part(to, "action", RECORD_OBJECT);
+    add_word(to, "kind", "files");
+    add_word(to, "of", "exec");
+    close_part(to);
+    if (error) {
+        add_done(to, error);
+    } else {
+        open_part(to, "observation", RECORD_OBJECT);
+        add_word(to, "outcome", "done");
+        add_changes(work, to);
+        close_part(to);
+    }
+    add_status(to, "after", work->after != 0, (int)work->after);
+}
+
 static void add_seed(const struct session *session, struct buf *to) {
     if (session->program->policy->have_seed)
         add_value(to, "random_seed", RECORD_NUMBER, session->seed);
@@ -419,6 +475,11 @@ void record_work_ended(struct work *work, const struct rollbox_error *error) {
         return;
     begin_step(record, &message, work->step, work->begun_at);
     work->step = 0;
+    if (work->is_recorded) {
+        add_changed_files(work, error, &message);
+        end_step(record, &message, NULL, 0, 0);
+        return;
+    }
     add_work(work, &message);
     if (!error && work->verb == VERB_SNAPSHOT && work->to) {
         open_part(&message, "observation", RECORD_OBJECT);
@@ -650,7 +711,8 @@ static int begin(struct session *session, struct wire_message *from, struct reco
         default: break;
         }
     record->env_values = env_values;
-    record->wants_files = files;
+    record->wants_files = files & 1;
+    record->wants_changes = files & 2;
     most = MIN(most, (uint64_t)RECORD_STREAM_MOST);
     wire_begin(&message, RECORD_BEGIN, record->number);
     wire_add_text(&message, RECORD_POLICY, policy ? policy : "{}");
@@ -668,7 +730,9 @@ static int begin(struct session *session, struct wire_message *from, struct reco
     add_value(&message, "file_bytes", RECORD_NUMBER, MIN(file_most, (uint64_t)INT64_MAX));
     close_part(&message);
     add_value(&message, "env_values", RECORD_FLAG, env_values);
-    add_value(&message, "files", RECORD_FLAG, files);
+    add_value(&message, "files", RECORD_FLAG, record->wants_files);
+    if (record->wants_changes)
+        add_value(&message, "changes", RECORD_FLAG, 1);
     if (add_rules(from, record, &message) < 0)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
     if (buf_failed(&message))

@@ -569,8 +569,10 @@ void session_watch(struct session *session) {
 
 void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
     session_touch(session);
-    if (has_run)
+    if (has_run) {
+        record_changes_after(session, step);
         checkpoint_after(session, step);
+    }
     session_next(session);
 }
 
@@ -991,7 +993,11 @@ static int answer(struct client *client, struct wire_message *message, const str
 
         if (!work)
             return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
-        session_close(session);
+        /* The record is to have what the last command has changed. */
+        if (record_is_behind(session))
+            session_next(session);
+        else
+            session_close(session);
         return 1;
     }
     case VERB_PAUSE:

@@ -200,7 +200,9 @@ struct work {
     bool attached;              /* FORK: they are the asker's */
     bool textual, force, digests;
     bool is_automatic;          /* SNAPSHOT: checkpoint.c's */
-    uint64_t after;             /* of that: the step of the command that ended; 0: it was none */
+    bool is_recorded;           /* DIFF: it is for the record, and nobody waits */
+    const struct buf *answer;   /* of that, while it ends */
+    uint64_t after;             /* of these two: the step of the command that ended; 0: it was none */
     bool was_tried;             /* VERIFY: its processes; what refused them is `refusal`, unless that is NULL */
     char *refusal;
     int fd;                     /* of EXPORT */
@@ -349,6 +351,7 @@ void sleep_execs(const struct session *session, struct buf *to, const char **bet
 int sleep_adopt(struct engine *engine, const char *name, bool removes, struct rollbox_error *error);     /* those that an engine before us on this socket left asleep; NULL: all that can be had. 1: it cannot be had, and was removed */
 
 /* checkpoint.c: snapshots that are taken by themselves. */
+bool checkpoint_is_due(const struct session *session);  /* its state may be another than before the command that has just ended */
 void checkpoint_after(struct session *session, uint64_t step);  /* a command has ended, which was that step of its record (0: none) */
 void checkpoint_taken(struct work *work);
 void checkpoint_failed(struct session *session, const struct rollbox_error *error);
@@ -394,6 +397,8 @@ int record_note(struct session *session, struct wire_message *from, struct rollb
 void record_run_begun(struct run *run);
 void record_run_ended(struct run *run);
 void record_work_begun(struct work *work);
+void record_changes_after(struct session *session, uint64_t step);     /* a command has ended: what it has changed is to be a step, too, if that is wanted */
+bool record_is_behind(const struct session *session);   /* it waits for such a step */
 void record_work_ended(struct work *work, const struct rollbox_error *error);
 void record_signal(struct session *session, const struct run *run, unsigned number, unsigned scope);
 void record_close(struct session *session);     /* nothing more comes */

@@ -851,6 +851,9 @@ void state_start(struct work *work) {
     case VERB_VERIFY:
         show_start(work);
         return;
+    case VERB_CLOSE:
+        session_close(session);
+        return;
     case VERB_DIFF:
     case VERB_COMMIT:
     case VERB_EXPORT:
@@ -859,6 +862,8 @@ void state_start(struct work *work) {
             work->from = NULL;
         }
         work->drops = true;     /* they are about files */
+        if (work->is_recorded && !work->from)
+            work->from = node_get(session->at);
         if (work->to)
             run_job(work);
         else
@@ -869,7 +874,6 @@ void state_start(struct work *work) {
     case VERB_PROCESSES:
     case VERB_TREE:
     case VERB_RESUME:
-    case VERB_CLOSE:
     case VERB_LIST:
     case VERB_SIGNAL:
     case VERB_RESIZE:
