@@ -407,6 +407,26 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct 
 /* A step of the caller's own in the sandbox' record: a reward, a model's words. `json` is any JSON text. Does nothing if the sandbox is not recorded. */
 ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error);
 
+/* A command that was given to a shell which runs as a command of the sandbox (rollbox_exec, with pipes), and what came of it: for who keeps such a shell, as the Python package does. */
+struct rollbox_shell_note {
+    size_t size;                /* sizeof(struct rollbox_shell_note) */
+    const char *operation_id;   /* of the shell */
+    const void *command;
+    size_t command_length;
+    int64_t timeout_ms;         /* -1: none */
+    uint64_t output_limit;      /* bytes a stream */
+    enum rollbox_outcome outcome;
+    int exit_code, signal;      /* if the outcome is EXIT, SIGNAL */
+    const void *stdout_data, *stderr_data;
+    size_t stdout_length, stderr_length;
+    bool stdout_truncated, stderr_truncated;
+    bool ended;                 /* it ended the shell, too */
+    double wall_ms;
+};
+
+/* A step `shell` in the sandbox' record, which rollbox replay can do again. Does nothing if the sandbox is not recorded. */
+ROLLBOX_PUBLIC int rollbox_note_shell(struct rollbox_sandbox *sandbox, const struct rollbox_shell_note *note, struct rollbox_error *error);
+
 /* ---- files of a sandbox ------------------------------------------------------------------------------------------- */
 
 /* Without a guest's program: rollbox-init reads and writes them, with the guest's own rights and inside its root, so that no path leads outside. Paths are absolute. Errors: NOT_FOUND, PATH_DENIED,

@@ -42,7 +42,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Action:
-    """What was done: `kind` is "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "files", "fork", "reset", "commit", "signal" or "note" (whose `data` it has); the other attributes are those that the kind has. `argv` and
+    """What was done: `kind` is "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "files", "fork", "reset", "commit", "signal", "shell" (whose `command` was given to the shell that step `exec` is) or "note" (whose `data` it has); the other attributes are those that the kind has. `argv` and
     `path` are str; what is not UTF-8 in them is as os.fsdecode has it. `env` are the variables' names, `env_values` their values if those were recorded. `fields` is all of it as in the file."""
 
     kind: str
@@ -58,6 +58,8 @@ class Action:
     snapshot: Optional[str] = None
     count: Optional[int] = None
     processes: Optional[str] = None
+    command: Optional[Content] = None
+    exec: Optional[int] = None
     data: Any = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -249,7 +251,8 @@ def _action(row: Mapping[str, Any]) -> Action:
         env=tuple(_text(name) for name in env), env_values={name: _text(value) for name, value in env.items()} if isinstance(env, dict) else None,
         stdin=_content(row.get("stdin")), files=files, timeout=timeout / 1000 if timeout is not None else None,
         path=_text(row["path"]) if row.get("path") is not None else None, content=_content(row.get("content")), snapshot=row.get("snapshot"),
-        count=row.get("count"), processes=row.get("processes"), data=row.get("data"), fields=row)
+        count=row.get("count"), processes=row.get("processes"), data=row.get("data"), command=_content(row.get("command")) if row["kind"] == "shell" else None,
+        exec=row.get("exec"), fields=row)
 
 
 def _observation(row: Mapping[str, Any]) -> Observation:

@@ -130,6 +130,8 @@ struct session *exec_leave(struct run *run) {
     memcpy(ended->operation, run->operation, sizeof ended->operation);
     ended->operation_length = run->operation_length;
     ended->command = exec_describe(run);
+    ended->step = run->step;
+    ended->ended_as = run->ended_as;
     ended->outcome = run->outcome;
     ended->status = run->status;
     ended->wall_ns = run->wall_ns;

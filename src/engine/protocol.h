@@ -29,6 +29,7 @@
  *   RECORD   SANDBOX STREAM_MOST? FILE_MOST? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
  *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content; what a snapshot that answered "recorded_files": true has
  *            changed; what a client has to say)
+ *   NOTE     SANDBOX NAME ("shell") EXEC TIMEOUT? OUTPUT_LIMIT OUTCOME EXIT_CODE SIGNAL STDOUT_TRUNCATED STDERR_TRUNCATED FORCE (it ended the shell) WALL_NS   (three memory files: a command that was given to that shell, and what it wrote)
  *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
  *   SHOW, VERIFY SANDBOX SNAPSHOT?                          what a snapshot (without: the latest) holds; and with "checks", what would refuse it. They do not wake a sandbox that sleeps
  *

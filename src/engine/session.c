@@ -656,6 +656,14 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_DROPS: ask->drops = number; break;
         case TAG_ATTACHED: ask->attached = number; break;
         case TAG_TEXT_DATA:
+        case TAG_TIMEOUT:
+        case TAG_OUTPUT_LIMIT:
+        case TAG_OUTCOME:
+        case TAG_EXIT_CODE:
+        case TAG_SIGNAL:
+        case TAG_STDOUT_TRUNCATED:
+        case TAG_STDERR_TRUNCATED:
+        case TAG_WALL_NS:
         case TAG_STREAM_MOST:
         case TAG_FILE_MOST:
         case TAG_ENV_VALUES:

@@ -168,6 +168,7 @@ struct ended {
     unsigned char operation[72];
     size_t operation_length;
     char *command;
+    uint64_t step, ended_as;    /* record.c */
     enum rollbox_outcome outcome;
     int status;
     uint64_t wall_ns, cpu_ns;
