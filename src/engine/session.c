@@ -355,9 +355,10 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         session_give_up_box(session);
         return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
     }
+    struct program *program = session->program;
     if (session->state == SESSION_NEW && box->state == BOX_READY)
-        session_box_ready(session);
-    (void)program_keep_spares(session->program);
+        session_box_ready(session);     /* one that was made for a work may be gone after this */
+    (void)program_keep_spares(program);
     return 0;
 }
 
