@@ -4,8 +4,15 @@
 Each says "ready" (or "absent": the sandbox has not what it is about) once it has its state, and then, for each line it reads, "ok" if all of that is still as it should be: in the process that was
 captured, and in each that was made of it. At the end of its input it ends with 0.
 
-PROGRAMS: by name, the command.
+PROGRAMS: by name, the command; `files` is what that needs in its sandbox, and `missing` what the machine lacks.
 """
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 
 # What a Python program of the corpus is: `begin` makes a state, `check` looks at it; both may use all that is imported here.
 PYTHON = """
@@ -317,6 +324,55 @@ digest = hashlib.blake2b(b"".join(blocks)).digest()
 def check():
     assert hashlib.blake2b(b"".join(blocks)).digest() == digest
 """,
+    "heap_of_300_mb": """
+blocks = [bytearray(os.urandom(1 << 12) * 256) for _ in range(300)]
+sums, n = [zlib.crc32(block) for block in blocks], 0
+def check():
+    global n
+    assert [zlib.crc32(block) for block in blocks] == sums
+    blocks[n % 300][:8] = struct.pack("Q", n); sums[n % 300] = zlib.crc32(blocks[n % 300])
+    n += 7
+""",
+    "moved_memory": """
+page = mmap.PAGESIZE
+libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+def new(pages): return libc.mmap(None, pages * page, 3, 0x22, -1, 0)
+def fill(at, pages):
+    for n in range(pages): ctypes.memset(at + n * page, n % 255 + 1, page)
+def filled(at, pages, first=0): return all(ctypes.string_at(at + n * page, page) == bytes([(first + n) % 255 + 1]) * page for n in range(pages))
+grown = new(32); fill(grown, 32); grown = libc.mremap(grown, 32 * page, 4096 * page, 1, None)
+split = new(96); fill(split, 96); middle = new(64); middle = libc.mremap(split + 32 * page, 32 * page, 32 * page, 3, middle + 16 * page)
+left = new(16); fill(left, 16); taken = libc.mremap(left, 16 * page, 16 * page, 5, None)
+def check():
+    assert filled(grown, 32) and ctypes.string_at(grown + 4095 * page, page) == bytes(page)
+    assert filled(split, 32) and filled(middle, 32, 32) and filled(split + 64 * page, 32, 64)
+    assert filled(taken, 16) and ctypes.string_at(left, 16 * page) == bytes(16 * page)
+    assert libc.mremap(grown, 4096 * page, 40 * page, 1, None) == grown and filled(grown, 32)
+    moved = libc.mremap(grown, 40 * page, 4096 * page, 1, None)
+    assert moved == grown or filled(moved, 32)
+    globals().update(grown=moved)
+""",
+    "advised_memory": """
+page = mmap.PAGESIZE
+libc.mmap.restype = ctypes.c_void_p
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+def advised(size, advice):
+    at = libc.mmap(None, size, 3, 0x22, -1, 0)
+    ctypes.memset(at, 5, size)
+    assert libc.madvise(at, size, advice) == 0, (advice, ctypes.get_errno())
+    return at
+free, huge, small, wiped, kept = advised(16 * page, 8), advised(4 << 20, 14), advised(16 * page, 15), advised(16 * page, 18), advised(16 * page, 16)
+def seen_by_child(at):
+    child = os.fork()
+    if not child: os._exit(ctypes.string_at(at, 1)[0])
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def check():
+    assert all(ctypes.string_at(free + n * page, page) in (bytes(page), bytes([5]) * page) for n in range(16))
+    assert ctypes.string_at(huge, 4 << 20) == bytes([5]) * (4 << 20) and ctypes.string_at(small, page) == ctypes.string_at(kept, page) == bytes([5]) * page
+    assert ctypes.string_at(wiped, page) in (bytes(page), bytes([5]) * page)     # a copy is a fork
+    assert (seen_by_child(wiped), seen_by_child(kept)) == (0, 5)
+""",
     "pipes_with_something_in_them": """
 r, w = os.pipe(); os.write(w, b"1234567890" * 100); assert os.read(r, 5) == b"12345"
 full_r, full_w = os.pipe(); os.set_blocking(full_w, False)
@@ -615,6 +671,15 @@ exec 7< <(n=0; while :; do echo $((n++)); done)
 n=0
 check() { read -r x <&7; [ "$x" = $n ] && n=$((n + 1)); }
 """,
+    "deep_chain": """
+cat > /tmp/chain <<'END'
+[ $1 = 0 ] && exec cat
+while read -r x; do echo $((x + 1)); done | sh /tmp/chain $(($1 - 1))
+END
+coproc CHAIN { exec sh /tmp/chain 30; }
+check() { echo 7 >&"${CHAIN[1]}"; read -r x <&"${CHAIN[0]}"; [ "$x" = 37 ]; }
+check
+""",
     "time_limit": """
 timeout 100000 sleep 100000 & t=$!
 check() { kill -0 $t && pgrep -x sleep > /dev/null; }
@@ -643,9 +708,162 @@ readline.createInterface({input: process.stdin}).on('line', () => {
 }).on('close', () => process.exit(0));
 """
 
+GO = r"""
+package main
+
+import (
+	"bufio"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+func main() {
+	var ticks atomic.Int64
+	go func() {
+		for range time.Tick(2 * time.Millisecond) {
+			ticks.Add(1)
+		}
+	}()
+	var lock sync.Mutex
+	counts := map[int]int{}
+	asked, answers := make(chan int), make(chan int)
+	for worker := 0; worker < 8; worker++ {
+		go func() {
+			for n := range asked {
+				lock.Lock()
+				counts[n]++
+				lock.Unlock()
+				answers <- n * n
+			}
+		}()
+	}
+	heap := make([][]byte, 64)
+	for i := range heap {
+		heap[i] = make([]byte, 1<<16)
+		for k := range heap[i] {
+			heap[i][k] = byte(i + k)
+		}
+	}
+	reader, writer, _ := os.Pipe()
+	echo := make(chan string)
+	go func() {
+		for lines := bufio.NewScanner(reader); lines.Scan(); {
+			echo <- lines.Text()
+		}
+	}()
+	check := func(round int) bool {
+		before := ticks.Load()
+		for n := 0; n < 100; n++ {
+			asked <- n
+			if <-answers != n*n {
+				return false
+			}
+		}
+		for i := range heap {
+			heap[i] = append([]byte(nil), heap[i]...) // garbage, to be collected
+			for k := range heap[i] {
+				if heap[i][k] != byte(i+k) {
+					return false
+				}
+			}
+		}
+		writer.WriteString("hello\n")
+		for ticks.Load() < before+3 {
+			time.Sleep(time.Millisecond)
+		}
+		return <-echo == "hello" && counts[99] == round
+	}
+	println := func(text string) { os.Stdout.WriteString(text + "\n") }
+	println("ready")
+	for lines, round := bufio.NewScanner(os.Stdin), 1; lines.Scan(); round++ {
+		if check(round) {
+			println("ok")
+		} else {
+			println("wrong")
+		}
+	}
+}
+"""
+
+JAVA = r"""
+import java.io.*;
+import java.util.*;
+import java.util.concurrent.*;
+import java.util.concurrent.atomic.*;
+import java.security.MessageDigest;
+
+public class Corpus {
+    public static void main(String[] arguments) throws Exception {
+        AtomicLong ticks = new AtomicLong();
+        ScheduledExecutorService clock = Executors.newScheduledThreadPool(1, task -> { Thread t = new Thread(task); t.setDaemon(true); return t; });
+        clock.scheduleAtFixedRate(ticks::incrementAndGet, 0, 2, TimeUnit.MILLISECONDS);
+        ExecutorService pool = Executors.newFixedThreadPool(4, task -> { Thread t = new Thread(task); t.setDaemon(true); return t; });
+        List<byte[]> heap = new ArrayList<>();
+        for (int i = 0; i < 64; i++) {
+            byte[] block = new byte[1 << 16];
+            Arrays.fill(block, (byte) i);
+            heap.add(block);
+        }
+        byte[] first = sum(heap);
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready");
+        while (lines.readLine() != null) {
+            long before = ticks.get(), total = 0;
+            List<Future<Integer>> answers = new ArrayList<>();
+            for (int i = 0; i < 100; i++) {
+                int n = i;
+                answers.add(pool.submit(() -> n * n));
+            }
+            for (Future<Integer> answer : answers)
+                total += answer.get();
+            for (int i = 0; i < 100; i++)
+                heap.set(i % 64, heap.get(i % 64).clone());
+            System.gc();
+            while (ticks.get() < before + 3)
+                Thread.sleep(1);
+            System.out.println(total == 328350 && Arrays.equals(sum(heap), first) ? "ok" : "wrong");
+        }
+    }
+
+    static byte[] sum(List<byte[]> heap) throws Exception {
+        MessageDigest digest = MessageDigest.getInstance("SHA-256");
+        heap.forEach(digest::update);
+        return digest.digest();
+    }
+}
+"""
+
 PROGRAMS = {
     **{name: ["python3", "-c", PYTHON.format(source)] for name, source in SOURCES.items()},
     **{f"bash_{name}": ["bash", "-c", SHELL.format(source)] for name, source in SHELLS.items()},
     "perl": ["perl", "-e", PERL],
     "node": ["node", "-e", NODE],
+    "go": ["/tmp/corpus"],
+    "java": ["java", "-Xmx256m", "/tmp/Corpus.java"],
 }
+
+# By the name of a program: what has to be installed for it, where that is not its first word.
+TOOLS = {"go": "go"}
+
+
+@functools.lru_cache(maxsize=None)
+def files(name):
+    """What a program needs in its sandbox, by path."""
+    if name == "java":
+        return {"/tmp/Corpus.java": JAVA.encode()}
+    if name != "go":
+        return {}
+    with tempfile.TemporaryDirectory(prefix="rollbox-corpus-") as place:
+        source, program = Path(place, "corpus.go"), Path(place, "corpus")
+        source.write_text(GO)
+        environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", place), "GOCACHE": f"{place}/cache", "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+        subprocess.run(["go", "build", "-o", program, source], cwd=place, env=environment, check=True, capture_output=True)
+        return {"/tmp/corpus": program.read_bytes()}
+
+
+def missing(name):
+    """The tool without which there is no such program, or None."""
+    tool = TOOLS.get(name, PROGRAMS[name][0])
+    return None if shutil.which(tool) else tool
