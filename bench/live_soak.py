@@ -53,9 +53,10 @@ class Talk:
         self.process, self.said = process, b""
 
     def hear(self) -> str:
-        fd = self.process.stdout.fileno()
+        fd, events = self.process.stdout.fileno(), select.poll()
+        events.register(fd, select.POLLIN)
         while b"\n" not in self.said:
-            if not select.select([fd], [], [], SILENCE_S)[0]:
+            if not events.poll(SILENCE_S * 1000):
                 return "(silence)"
             more = os.read(fd, 4096)
             if not more:
@@ -66,6 +67,8 @@ class Talk:
 
     def say(self, text: str) -> None:
         with contextlib.suppress(BrokenPipeError):
+            if self.process.stdin is None:      # it has ended already
+                return
             os.write(self.process.stdin.fileno(), text.encode() + b"\n")
 
     def ask(self, text: str = "check") -> str:
@@ -95,6 +98,9 @@ def moment(box: Any, origin: Talk, source: random.Random, depth: int) -> Tuple[s
                 refused, wrong = moment(kid, copy, source, depth - 1)
             elif answer != "ok":
                 wrong = f"the copy said {answer!r}"
+                if answer == "(its end)":
+                    result = copy.process.wait(SILENCE_S)
+                    wrong += f": {result.outcome} {result.exit_code} {result.signal} {result.stderr[-300:]!r}"
     except RollboxError as problem:
         refused = str(problem)
     if asked and (answer := origin.hear()) != "ok":
@@ -121,7 +127,7 @@ def moments(engine: Any, name: str, rounds: int, source: random.Random) -> Dict[
             refused[no.partition("cannot be captured: ")[2].partition(";")[0] or no] += bool(no)
             if bad:
                 wrong.append(f"moment {n}: {bad}")
-            if "silence" in bad or "end" in bad:
+            if "the program" in bad and ("silence" in bad or "end" in bad):
                 break
     return {"rounds": rounds, "refused": dict(+refused), "wrong": wrong, "seconds": time.monotonic() - started}
 
