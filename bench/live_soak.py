@@ -30,6 +30,7 @@ from rollbox import Engine, RollboxError, Sandbox  # noqa: E402
 
 POLICY = {"max_processes": 200, "max_memory": "1G", "net": "loopback"}
 SILENCE_S = 120
+WARM_UP = 400   # rounds: the engine keeps the results of the last 1,024 runs
 AT_ONCE = 250   # forks that live at the same time, in the part about a thousand
 # What keeps its own state and says what that is: "set N" and "get", answered by the number and a digest of what was there before.
 DIVERGING = """
@@ -242,7 +243,7 @@ def main() -> int:
         diverging = diverge(engine, arguments.forks)
         print(f"{diverging['forks']} forks, {len(diverging['wrong'])} wrong", *diverging["wrong"][:10], sep="\n    ", flush=True)
     with Engine() as engine:
-        grown = growth(engine, max(arguments.rounds // 10, 5), arguments.rounds)
+        grown = growth(engine, max(arguments.rounds // 10, WARM_UP), arguments.rounds)
     print(f"{grown['rounds']} rounds of two forks and a reset, {grown['seconds']:.0f} s", *grown["wrong"][:10], sep="\n    ")
     for name, entry in grown["measures"].items():
         print(f"{'ok' if entry['ok'] else 'GROWS':6} {name}: {entry['before']} -> {entry['after']}")
