@@ -509,7 +509,10 @@ void session_box_dead(struct session *session, struct box *box) {
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
     switch (record->kind) {
     case GUEST_RESTORED:
-        restored(session, record);
+        if (!record->error && live_take_terminals(session, fds, n_fds) < 0)
+            restored(session, &(struct guest_record){ .kind = GUEST_RESTORED, .error = ENOMEM });
+        else
+            restored(session, record);
         return;                 /* it may be gone */
     case GUEST_SIGNALLED:
         exec_signalled(session, record->serial);

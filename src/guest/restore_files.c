@@ -302,6 +302,10 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
         return (int)sys_call2(__NR_pidfd_open, file->value, file->flags & O_NONBLOCK);
     case IMAGE_FILE_SOCKET:
         return make_socket(file, fds);
+    case IMAGE_FILE_MASTER:
+    case IMAGE_FILE_TERMINAL:
+    case IMAGE_FILE_HUNG_UP:
+        return restore_open_terminal(file);
     }
     return -EBADMSG;
 }

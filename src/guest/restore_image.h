@@ -47,6 +47,7 @@ static inline bool restored_is_memory(const struct image_area *area) {
 /* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. */
 enum restore_order_kind {
     RESTORE_MAKE_CHILD = 1, RESTORE_JOIN_GROUP, RESTORE_END, RESTORE_REAP, RESTORE_AWAIT_END, RESTORE_PREPARE, RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY, RESTORE_COMPLETE, RESTORE_MAKE_THREADS, RESTORE_GO,
+    RESTORE_SET_FOREGROUND,
 };
 
 struct restore_order {
@@ -72,6 +73,13 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
 
 /* Things that only who has the descriptors can do. 0 or -errno. */
 int restore_fill_epoll(const struct image_process *process);
+
+/* restore_terminals.c. In init, before the processes are made; then in each of them; and in init again. 0, a descriptor, or -errno. */
+int restore_make_terminals(void);
+int restore_enter_terminal(const struct image_process *process);
+int restore_set_foreground(const struct image_process *process);
+int restore_open_terminal(const struct image_file *file);
+size_t restore_leave_terminals(int *ret_masters);
 
 /* restore_last.c: what is done without a program. */
 int restore_put_last(void);     /* in the launcher */

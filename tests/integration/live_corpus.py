@@ -31,6 +31,78 @@ for line in sys.stdin:
 os._exit(0)     # what ticks would kill an interpreter that takes itself apart
 """
 
+# What is used on a terminal by a program that holds the other end.
+PTY = """
+import pty, shutil, termios
+def begin(*argv, **more):
+    if not shutil.which(argv[0]):
+        print("absent", flush=True)
+        raise SystemExit
+    child, master = pty.fork()
+    if not child:
+        os.environ.update(TERM="vt100", PS1="p> ", **more); os.execvp(argv[0], argv)
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    return child, master
+def hear(what):
+    got = b""
+    while what not in got:
+        assert select.select([master], [], [], 20)[0], (what, got)
+        got += os.read(master, 1000)
+    return got
+def type(text): os.write(master, text.encode())
+"""
+
+TERMINALS = {
+    "bash": """
+child, master = begin("bash", "--norc", "--noprofile", "-i")
+hear(b"p> "); type("x=7; sleep 100000 &\\n"); hear(b"p> "); type("cat\\n"); hear(b"cat\\r\\n")
+import pathlib
+while os.tcgetpgrp(master) == child or "cat" not in pathlib.Path(f"/proc/{os.tcgetpgrp(master)}/comm").read_text(): time.sleep(0.001)
+def check():
+    type("hello\\n"); hear(b"hello\\r\\nhello\\r\\n"); type("\\x1a"); hear(b"p> ")
+    type("echo $x$x; jobs; stty size; tty\\n"); said = hear(b"/dev/pts/0"); assert b"77\\r\\n" in said and b"24 80" in said and b"Running" in said and b"Stopped" in said, said
+    type("fg\\n"); hear(b"cat\\r\\n")
+    while os.tcgetpgrp(master) == child: time.sleep(0.001)
+""",
+    "vim": """
+open("/tmp/text", "w").write("one\\ntwo\\n")
+child, master = begin("vim", "-u", "NONE", "-n", "-N", "/tmp/text", HOME="/tmp")
+hear(b"one"); type("Gothree\\x1b"); hear(b"three"); type(":set noro\\r"); n = 0
+def check():
+    global n
+    n += 1
+    type(f"ggyyGp:s/one/line {n}/\\r:w! /tmp/out{n}\\r"); hear(b"written")
+    assert open(f"/tmp/out{n}").read().split("\\n") == ["one", "two", "three", *(f"line {i}" for i in range(1, n + 1)), ""]
+""",
+    "less": """
+open("/tmp/text", "w").write("".join(f"this is {n}.\\n" for n in range(1, 1000)))
+child, master = begin("less", "/tmp/text")
+hear(b"this is 23."); n = 23
+def check():
+    global n
+    n += 1
+    type("\\r"); hear(b"this is %d." % n)
+""",
+    "script": """
+child, master = begin("script", "-q", "-c", "cat", "/tmp/typescript")
+type("first\\n"); hear(b"first\\r\\nfirst\\r\\n"); type("behind\\n")
+def check():
+    type("again\\n"); hear(b"again\\r\\nagain\\r\\n")
+""",
+    "tmux": """
+child, master = begin("tmux", "-f", "/dev/null", "-S", "/tmp/tmux", "new-session", "-s", "corpus", "cat", LC_ALL="C.UTF-8")
+shows = lambda what: what in subprocess.run(["tmux", "-S", "/tmp/tmux", "capture-pane", "-p", "-t", "corpus"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+hear(b"corpus"); type("first\\r"); hear(b"first\\r\\nfirst"); n = 0
+while not shows("first\\nfirst"): time.sleep(0.001)
+def check():
+    global n
+    n += 1
+    type(f"line{n}\\r")
+    while not shows(f"line{n}\\nline{n}"): time.sleep(0.001)
+    while select.select([master], [], [], 0)[0]: os.read(master, 10000)
+""",
+}
+
 SOURCES = {
     "objects": """
 state = {"list": list(range(1000)), "text": "x" * 100000, "nested": [{}, {"a": {1, 2, 3}}]}
@@ -603,6 +675,85 @@ def check():
     for t in threads: t.join(20); assert not t.is_alive()
     assert len(done) == 3
 """,
+    "terminals": """
+import termios, tty
+a, b, c = os.openpty(), os.openpty(), os.openpty(); os.close(b[0]); os.close(b[1])
+first, second = a[1], os.open(os.ttyname(c[1]), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+tty.setraw(first); fcntl.ioctl(c[0], termios.TIOCSWINSZ, struct.pack("HHHH", 11, 22, 33, 44)); fcntl.ioctl(c[0], termios.TIOCPKT, struct.pack("i", 1))
+modes = termios.tcgetattr(c[1]); modes[0] |= 0o40000; modes[3] &= ~termios.ECHO; modes[6][termios.VINTR] = b"\\x07"; termios.tcsetattr(c[1], termios.TCSANOW, modes)
+set_to = termios.tcgetattr(first), termios.tcgetattr(second)
+os.write(first, b"as it is\\n"); os.write(second, b"line\\n" * 1000)
+def check():
+    assert (os.ttyname(first), os.ttyname(second)) == ("/dev/pts/0", "/dev/pts/2") and (termios.tcgetattr(first), termios.tcgetattr(second)) == set_to
+    assert struct.unpack("HHHH", fcntl.ioctl(second, termios.TIOCGWINSZ, bytes(8))) == (11, 22, 33, 44) and fcntl.fcntl(second, fcntl.F_GETFL) & os.O_NONBLOCK
+    assert os.read(a[0], 100) == b"as it is\\n"
+    got = b""
+    while len(got) < 6000:
+        packet = os.read(c[0], 1000); assert packet[0] == 0; got += packet[1:]
+    assert got == b"line\\r\\n" * 1000
+    os.write(a[0], b"\\x03"); assert os.read(first, 10) == b"\\x03"
+    os.write(c[0], b"typed\\n"); assert os.read(second, 10) == b"typed\\n"
+    os.write(first, b"as it is\\n"); os.write(second, b"line\\n" * 1000)
+    fd, other = os.openpty(); assert os.ttyname(other) == "/dev/pts/1"; os.close(fd); os.close(other)
+""",
+    "terminals_with_input": """
+import tty
+lines, raw = os.openpty(), os.openpty(); tty.setraw(raw[1])
+def put():
+    os.write(lines[0], b"one\\n" + b"t\\x16\\x03o\\x04\\x04four\\rthr\\x16\\x04ee"); os.write(raw[0], bytes(range(256)))
+    select.select([lines[1]], [], [], 20); select.select([raw[1]], [], [], 20)
+    seen = b""
+    while not seen.endswith(b"ee"): seen += os.read(lines[0], 100)
+put()
+def check():
+    assert os.read(lines[1], 100) == b"one\\n" and os.read(lines[1], 100) == b"t\\x03o" and os.read(lines[1], 100) == b"" and os.read(lines[1], 100) == b"four\\n"
+    assert not select.select([lines[1]], [], [], 0)[0]
+    os.write(lines[0], b"\\x7f\\x7fen\\n"); assert os.read(lines[1], 100) == b"thr\\x04en\\n"
+    assert os.read(raw[1], 1000) == bytes(range(256)) and not select.select([raw[1]], [], [], 0)[0]
+    while select.select([lines[0]], [], [], 0)[0]: os.read(lines[0], 1000)
+    put()
+""",
+    "terminal_that_controls": """
+import pty, termios
+child, master = pty.fork()
+if not child:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    group = os.fork()
+    if not group:
+        os.setpgid(0, 0)
+        while True: signal.sigwait([signal.SIGINT]); os.write(1, b"interrupted;")
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN); os.setpgid(group, group); own = os.open("/dev/tty", os.O_RDWR); os.tcsetpgrp(own, group)
+    os.write(own, b"begun;")
+    while True: time.sleep(100)
+heard = b""
+def hear(what):
+    global heard
+    while what not in heard: heard += os.read(master, 100)
+    heard = b""
+hear(b"begun;")
+import pathlib
+fields = lambda: pathlib.Path(f"/proc/{child}/stat").read_text().rsplit(")")[1].split()[4:6]
+before = fields()
+def check():
+    assert fields() == before and before[1] != str(child) and os.tcgetpgrp(master) == int(before[1])
+    os.write(master, b"\\x03"); hear(b"interrupted;")
+""",
+    "terminal_that_hung_up": """
+r, w = os.pipe()
+master, slave = os.openpty()
+child = os.fork()
+if not child:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN); os.close(master); os.setsid(); fcntl.ioctl(slave, 0x540e, 0)
+    os.write(w, b"x")
+    while True: time.sleep(100)
+assert os.read(r, 1) == b"x"
+os.close(master)
+def check():
+    assert os.read(slave, 10) == b"" and select.select([slave], [], [], 0)[0] == [slave]
+    try: os.write(slave, b"x"); raise AssertionError
+    except OSError as problem: assert problem.errno == 5
+""",
+    **{f"{name}_on_a_terminal": PTY + source for name, source in TERMINALS.items()},
     "spinning_thread": """
 n = [0]
 def spin():
