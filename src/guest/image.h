@@ -20,6 +20,7 @@
 #define IMAGE_MAX_RUNS 1048576u
 #define IMAGE_MAX_FILES 4096u
 #define IMAGE_MAX_FDS 65536u
+#define IMAGE_MAX_WATCHES 65536u        /* also the highest number of one */
 #define IMAGE_MAX_TERMINALS 64u         /* what a sandbox' devpts has */
 #define IMAGE_MAX_XSTATE 3072u          /* with the rest of a frame it fits into IMAGE_FRAME */
 #define IMAGE_SIGNALS 64
@@ -104,6 +105,7 @@ enum image_file_kind {
     IMAGE_FILE_MASTER,          /* of terminal `value` */
     IMAGE_FILE_TERMINAL,        /* terminal `value` itself */
     IMAGE_FILE_HUNG_UP,         /* a terminal that is not any more */
+    IMAGE_FILE_NOTIFY,          /* inotify: `targets` are of the table of watches, by number */
 };
 
 #define IMAGE_REUSE_ADDRESS 1u
@@ -144,6 +146,12 @@ struct image_file {
 struct image_pipe {
     uint64_t data, length;      /* what is in it */
     uint64_t capacity;
+};
+
+/* Of inotify(7). */
+struct image_watch {
+    uint32_t number, mask;
+    uint64_t path;
 };
 
 /* The kernel's struct termios2. */
@@ -263,7 +271,7 @@ struct image_process {
 };
 
 struct image {
-    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals;
+    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches;
     uint64_t texts, texts_end;  /* NUL-terminated each */
     int64_t clocks[2];          /* CLOCK_MONOTONIC, CLOCK_BOOTTIME of the processes: nanoseconds */
     uint64_t n_externals;

@@ -316,6 +316,8 @@ static int go_on(const int *externals, size_t n_externals, int *files) {
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         if (restored_process(i)->kind == IMAGE_LIVING)
             r = tell(i, RESTORE_MAKE_THREADS, 0);
+    if (r == 0 && (r = restore_watch(files, &file)) < 0)
+        failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     return r;
 }
 

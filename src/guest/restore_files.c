@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -20,6 +21,7 @@
 
 #define CREATING (O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC)
 #define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+#define WATCH_MASK (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK)
 #define SET_TICKS 0x40085400u   /* TFD_IOC_SET_TICKS */
 #define SET_PIPE_SIZE 1031      /* F_SETPIPE_SZ */
 #define ADD_SEALS 1033          /* F_ADD_SEALS */
@@ -302,6 +304,8 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
         return (int)sys_call2(__NR_pidfd_open, file->value, file->flags & O_NONBLOCK);
     case IMAGE_FILE_SOCKET:
         return make_socket(file, fds);
+    case IMAGE_FILE_NOTIFY:
+        return (int)sys_call1(__NR_inotify_init1, (file->flags & O_NONBLOCK) | O_CLOEXEC);
     case IMAGE_FILE_MASTER:
     case IMAGE_FILE_TERMINAL:
     case IMAGE_FILE_HUNG_UP:
@@ -325,6 +329,61 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
             fds[i] = r;
     }
     return 0;
+}
+
+/* ---- inotify ------------------------------------------------------------------------------------------------------------ */
+
+/* Numbers are given one after another, so what is nobody's is watched, for those in between; of a pipe, which no guest watches. */
+static int watch_to(int fd, const char *nothing, uint32_t from, uint32_t to) {
+    for (; from < to; from++) {
+        long number = sys_call3(__NR_inotify_add_watch, fd, nothing, IN_ATTRIB);
+
+        if (number != (long)from)
+            return number < 0 ? (int)number : -EEXIST;
+        (void)sys_call2(__NR_inotify_rm_watch, fd, number);
+    }
+    return 0;
+}
+
+static int watch(int fd, const struct image_file *file, const char *nothing) {
+    const struct image_watch *watches = restored_table(watches, struct image_watch) + file->targets.first;
+    char events[4096];
+    int waiting = 0;
+
+    for (uint32_t i = 0; i < file->targets.n; i++) {
+        int r = watch_to(fd, nothing, i ? watches[i - 1].number + 1 : 1, watches[i].number);
+        if (r < 0)
+            return r;
+        long made = sys_call3(__NR_inotify_add_watch, fd, restored_text(watches[i].path), (watches[i].mask & WATCH_MASK) | IN_DONT_FOLLOW);
+        if (made != (long)watches[i].number)
+            return made < 0 ? (int)made : -EEXIST;
+    }
+    /* Of the watches in between. */
+    while (ioctl(fd, (int)FIONREAD, &waiting) == 0 && waiting > 0)
+        if (read(fd, events, sizeof events) <= 0)
+            return -errno;
+    return 0;
+}
+
+int restore_watch(const int *fds, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    char nothing[32] = "/proc/self/fd/";
+    int ends[2] = { -1, -1 }, r = 0;
+
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        if (files[i].kind != IMAGE_FILE_NOTIFY || !files[i].targets.n)
+            continue;
+        if (ends[0] < 0 && (r = (int)sys_call2(__NR_pipe2, ends, O_CLOEXEC)) == 0)
+            *guest_put_number(nothing + strlen(nothing), (uint64_t)ends[0]) = '\0';
+        if (r == 0)
+            r = watch(fds[i], &files[i], nothing);
+        *ret_file = (uint32_t)i;
+    }
+    if (ends[0] >= 0) {
+        close(ends[0]);
+        close(ends[1]);
+    }
+    return r;
 }
 
 int restore_fill_epoll(const struct image_process *process) {

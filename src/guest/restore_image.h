@@ -71,6 +71,9 @@ int restore_next_pid(uint32_t pid);
 /* restore_files.c, in init: makes the open files, each once. 0 or -errno, and which. */
 int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file);
 
+/* When nobody opens anything any more: what inotify watches. 0 or -errno, and of which file. */
+int restore_watch(const int *fds, uint32_t *ret_file);
+
 /* Things that only who has the descriptors can do. 0 or -errno. */
 int restore_fill_epoll(const struct image_process *process);
 

@@ -109,6 +109,8 @@ static void relocate(struct capture *c, uint64_t blobs, uint64_t texts) {
             a->path += texts;
     for_table(c, pipes, struct image_pipe, p)
         p->data += blobs;
+    for_table(c, watches, struct image_watch, w)
+        w->path += texts;
     for_table(c, terminals, struct image_terminal, t) {
         t->output += blobs;
         t->input += blobs;
@@ -142,6 +144,7 @@ static int finish(struct capture *c) {
         { &c->timers, &image->timers, sizeof(struct image_timer) },         { &c->locks, &image->locks, sizeof(struct image_lock) },
         { &c->files, &image->files, sizeof(struct image_file) },            { &c->pipes, &image->pipes, sizeof(struct image_pipe) },       { &c->targets, &image->targets, sizeof(struct image_target) },
         { &c->fds, &image->fds, sizeof(struct image_fd) },                  { &c->terminals, &image->terminals, sizeof(struct image_terminal) },
+        { &c->watches, &image->watches, sizeof(struct image_watch) },
     };
     int r;
 
@@ -302,6 +305,8 @@ static int capture_all(struct capture *c) {
     if (r == 0)
         r = sockets_connect(c);
     if (r == 0)
+        r = notify_connect(c);
+    if (r == 0)
         r = save_memory(c, false);
     if (r == 0)
         r = terminals_connect(c);
@@ -313,7 +318,7 @@ static int capture_all(struct capture *c) {
 
 static void free_tables(struct capture *c) {
     terminals_forget(c);
-    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->scratch, &c->smaps };
+    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->scratch, &c->smaps };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);

@@ -246,22 +246,18 @@ static int capture_pidfd(struct capture *c, const struct open_file *file, struct
     return refuse(c, file, "of a process that has ended");
 }
 
-static int capture_terminal(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
-    const char *why = NULL;
-    auto_close int process = sys_pidfd_open(s->pid, 0);
-    int fd = process < 0 ? process : sys_pidfd_getfd(process, file->number, 0);
-    int r = fd < 0 ? fd : terminals_capture(c, s, &file->st, fd, to, &why);
-
-    return why ? refuse(c, file, why) : r < 0 ? fail(c, file, r) : 0;
-}
-
-static int capture_socket(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
+/* What only a descriptor of our own tells. */
+static int capture_copied(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     const char *why = NULL;
     auto_close int process = sys_pidfd_open(s->pid, 0);
     auto_close int fd = process < 0 ? process : sys_pidfd_getfd(process, file->number, 0);
-    int r = fd < 0 ? fd : sockets_capture(c, fd, file->st.st_ino, to, &why);
+    int r = fd;
 
-    return why ? refuse(c, file, why) : r < 0 ? fail(c, file, r) : 0;
+    if (fd >= 0 && terminals_is_one(&file->st))
+        r = terminals_capture(c, s, &file->st, TAKE_FD(fd), to, &why);
+    else if (fd >= 0)
+        r = S_ISSOCK(file->st.st_mode) ? sockets_capture(c, fd, file->st.st_ino, to, &why) : notify_capture(c, s, file->number, fd, file->info.data, to, &why);
+    return why ? capture_refuse(c, r == -EAGAIN ? EAGAIN : ENOTSUP, "its descriptor %d is %.200s: %s", file->number, file->name, why) : r < 0 ? fail(c, file, r) : 0;
 }
 
 static int capture_other(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
@@ -275,6 +271,8 @@ static int capture_other(struct capture *c, struct subject *s, const struct open
         return capture_epoll(c, s, file, to);
     if (!strcmp(file->name, "anon_inode:[timerfd]"))
         return capture_timer(c, file, to);
+    if (!strcmp(file->name, "anon_inode:inotify"))
+        return capture_copied(c, s, file, to);
     if (!strcmp(file->name, "anon_inode:[signalfd]")) {
         to->kind = IMAGE_FILE_SIGNAL;
         to->value = field_number(file, "\nsigmask:", 16);
@@ -283,7 +281,7 @@ static int capture_other(struct capture *c, struct subject *s, const struct open
     if (!strcmp(file->name, "anon_inode:[pidfd]") || !strncmp(file->name, "pidfd:", 6))
         return capture_pidfd(c, file, to);
     if (!strncmp(file->name, "socket:", 7))
-        return capture_socket(c, s, file, to);
+        return capture_copied(c, s, file, to);
     return refuse(c, file, "of a kind that is not captured");
 }
 
@@ -294,7 +292,7 @@ static int capture_description(struct capture *c, struct subject *s, const struc
     if (file->name[0] != '/')
         return capture_other(c, s, file, to);
     if (terminals_is_one(&file->st))
-        return capture_terminal(c, s, file, to);
+        return capture_copied(c, s, file, to);
     if (!strncmp(file->name, "/memfd:", 7) || !file->st.st_nlink)
         return capture_memory(c, s, file, to);
     return capture_path(c, s, file, to);

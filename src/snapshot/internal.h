@@ -69,12 +69,13 @@ struct capture {
     size_t n_tasks, tasks_room;
     struct image image;
     /* Tables, filled as it goes. */
-    struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, texts;
+    struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, texts;
     struct buf blobs;           /* what tables name by offset; they follow the pages */
     struct buf known;           /* struct known_file, parallel to `files` */
     struct buf pipe_inodes;     /* uint64_t, parallel to `pipes` */
     struct buf sockets;         /* sockets.c */
     struct buf ends;            /* terminals.c */
+    struct buf watched;         /* notify.c */
     struct buf scratch, smaps;
     uint64_t saved;             /* bytes of pages */
     uint64_t program_device, program_inode;     /* init's */
@@ -147,6 +148,11 @@ uint32_t terminals_number(uint64_t device);
 /* When all is known that could be a reason to refuse: how they are set, and what is in them. */
 int terminals_connect(struct capture *c);
 void terminals_forget(struct capture *c);
+
+/* notify.c: inotify; `fd` is a copy of the process' own, which has it as `number`; `info` is its fdinfo. -errno; why (ret_why) if it is refused. */
+int notify_capture(struct capture *c, const struct subject *s, int number, int fd, const char *info, struct image_file *to, const char **ret_why);
+/* When all is known: the paths of what is watched. */
+int notify_connect(struct capture *c);
 
 /* The memory that a mapping is of: its index among the files. */
 int files_memory(struct capture *c, struct subject *s, const struct map_line *map, uint32_t *ret_file);

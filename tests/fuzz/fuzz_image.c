@@ -21,18 +21,19 @@ struct made {
     struct image_pending pending;
     struct image_timer timer;
     struct image_lock lock;
-    struct image_file files[4];
+    struct image_file files[5];
     struct image_pipe pipe;
     struct image_target target;
     struct image_fd fds[2];
     struct image_terminal terminal;
+    struct image_watch watch;
     char texts[64];
     struct image header;
 };
 
 #define PART(member) ((struct image_part){ offsetof(struct made, member), sizeof(((struct made *)0)->member) / sizeof(one_of(((struct made *)0)->member)) })
 #define one_of(member) _Generic(&(member), struct image_process(*)[2]: ((struct made *)0)->processes[0], struct image_area(*)[3]: ((struct made *)0)->areas[0], struct image_run(*)[2]: ((struct made *)0)->runs[0], \
-                                struct image_file(*)[4]: ((struct made *)0)->files[0], struct image_fd(*)[2]: ((struct made *)0)->fds[0], default: (member))
+                                struct image_file(*)[5]: ((struct made *)0)->files[0], struct image_fd(*)[2]: ((struct made *)0)->fds[0], default: (member))
 
 static void make(struct made *m) {
     const uint64_t text = offsetof(struct made, texts);
@@ -40,7 +41,7 @@ static void make(struct made *m) {
     memset(m, 0, sizeof *m);
     m->header = (struct image){
         .processes = PART(processes), .threads = PART(thread), .areas = PART(areas), .runs = PART(runs), .actions = PART(action), .pending = PART(pending), .timers = PART(timer), .locks = PART(lock),
-        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .terminals = PART(terminal), .n_lent = 1, .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
+        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .terminals = PART(terminal), .watches = PART(watch), .n_lent = 1, .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
     };
     m->processes[0] = (struct image_process){
         .kind = IMAGE_LIVING, .pid = 5, .session = 5, .group = 5, .executable = text, .directory = text, .areas = { 0, 3 }, .threads = { 0, 1 }, .actions = { 0, 1 }, .pending = { 0, 1 },
@@ -57,6 +58,8 @@ static void make(struct made *m) {
     m->files[1] = (struct image_file){ .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 1, 1 } };
     m->files[2] = (struct image_file){ .kind = IMAGE_FILE_EPOLL, .path = text, .targets = { 0, 1 } };
     m->files[3] = (struct image_file){ .kind = IMAGE_FILE_TERMINAL, .path = text };
+    m->files[4] = (struct image_file){ .kind = IMAGE_FILE_NOTIFY, .path = text, .targets = { 0, 1 } };
+    m->watch = (struct image_watch){ .number = 9, .path = text };
     m->terminal = (struct image_terminal){ .number = 7, .lent = 1, .output_length = 20, .input_length = 30 };
     m->pipe = (struct image_pipe){ .length = 10 };
     m->fds[1].file = 2;
@@ -121,6 +124,13 @@ static void walk(const struct image *it, const char *base) {
             look(base + runs[r].at, runs[r].length);
         if (files[i].kind == IMAGE_FILE_TERMINAL || files[i].kind == IMAGE_FILE_MASTER)
             sum += image_table(it, base, terminals, struct image_terminal)[files[i].value].number;
+        for (uint32_t k = files[i].targets.first; files[i].kind == IMAGE_FILE_NOTIFY && k < files[i].targets.first + files[i].targets.n; k++) {
+            const struct image_watch *watch = image_table(it, base, watches, struct image_watch) + k;
+
+            if (watch->number < 1 || watch->number > IMAGE_MAX_WATCHES)
+                abort();
+            look(base + watch->path, strlen(base + watch->path) + 1);
+        }
         if (files[i].kind == IMAGE_FILE_PIPE) {
             const struct image_pipe *pipe = image_table(it, base, pipes, struct image_pipe) + files[i].value;
             look(base + pipe->data, pipe->length);

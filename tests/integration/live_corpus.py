@@ -541,6 +541,43 @@ def check():
         for fd, _ in epoll.poll(1): seen.add(fd)
     assert struct.unpack("Q", os.read(timer, 8))[0] >= 1; os.read(r, 10)
 """,
+    "inotify": """
+fd = libc.inotify_init1(os.O_NONBLOCK)
+os.makedirs("/tmp/w/below/deep"); open("/tmp/w/file", "w").close()
+add = lambda path, mask: libc.inotify_add_watch(fd, path.encode(), mask)
+assert [add("/tmp", 0x100), add("/tmp/w/file", 2), add("/tmp/w", 0x340), add("/etc", 0x300)] == [1, 2, 3, 4]
+libc.inotify_rm_watch(fd, 1)
+for _ in range(50): libc.inotify_rm_watch(fd, add("/tmp/w/below", 0x100))
+deep = add("/tmp/w/below/deep", 0x80000100); assert deep == 55
+def events():
+    found = []
+    try: data = os.read(fd, 65536)
+    except BlockingIOError: return found
+    while data:
+        number, mask, cookie, length = struct.unpack_from("iIII", data); found.append((number, mask, data[16:16 + length].rstrip(bytes(1)).decode())); data = data[16 + length:]
+    return found
+events(); n = 0
+def check():
+    global n
+    n += 1
+    assert events() == []
+    with open("/tmp/w/file", "a") as f: f.write("x")
+    open(f"/tmp/w/new{n}", "w").close(); os.rename(f"/tmp/w/new{n}", f"/tmp/w/moved{n}"); os.unlink(f"/tmp/w/moved{n}"); open(f"/tmp/w/below/{n}", "w").close()
+    assert events() == [(2, 2, ""), (3, 0x100, f"new{n}"), (3, 0x40, f"new{n}"), (3, 0x200, f"moved{n}")]
+    if n == 1:
+        open("/tmp/w/below/deep/one", "w").close(); open("/tmp/w/below/deep/two", "w").close()
+        assert events() == [(deep, 0x100, "one"), (deep, 0x8000, "")]
+""",
+    "followed_file": """
+log = open("/tmp/log", "w", buffering=1)
+tail = subprocess.Popen(["tail", "-n", "+1", "-F", "/tmp/log"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, bufsize=1)
+n = 0
+def check():
+    global n
+    n += 1
+    print(f"line {n}", file=log)
+    assert tail.stdout.readline() == f"line {n}\\n"
+""",
     "signal_descriptor": """
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
 fd = libc.signalfd(-1, struct.pack("Q", 1 << (signal.SIGUSR2 - 1)), 0)
