@@ -112,7 +112,7 @@ static bool are_files(const struct image *it, const char *base) {
     for (uint64_t i = 0; i < it->files.n; i++) {
         const struct image_file *f = &files[i];
 
-        if (!is_text(it, f->path) || !is_range(f->runs, it->runs) || !is_range(f->targets, f->kind == IMAGE_FILE_NOTIFY ? it->watches : it->targets) || !is_within(f->data, f->data_length, it->length) || !is_within(f->name, f->name_length, it->length) || f->name_length > 128 || f->peer > it->files.n ||
+        if (!is_text(it, f->path) || !is_range(f->runs, it->runs) || !is_range(f->targets, f->kind == IMAGE_FILE_NOTIFY ? it->watches : it->targets) || !is_within(f->data, f->data_length, it->length) || !is_within(f->name, f->name_length, it->length) || f->name_length > 128 || !is_within(f->remote, f->remote_length, it->length) || f->remote_length > 128 || f->peer > it->files.n ||
             (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) || (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals) ||
             ((f->kind == IMAGE_FILE_MASTER || f->kind == IMAGE_FILE_TERMINAL) && f->value >= it->terminals.n))
             return false;

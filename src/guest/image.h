@@ -100,7 +100,7 @@ enum image_file_kind {
     IMAGE_FILE_EPOLL,           /* its entries are `targets`, by the numbers of the process with pid `value` */
     IMAGE_FILE_TIMER,           /* timerfd: clock `value`; `timer` */
     IMAGE_FILE_SIGNAL,          /* signalfd: its mask is `value` */
-    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`; or one of the internet's, which is alone: not connected to anybody */
+    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`; or one of the internet's: likewise, by TCP; or, of UDP, alone and perhaps connected to `remote` */
     IMAGE_FILE_PIDFD,           /* of process `value`, its pid inside */
     IMAGE_FILE_MASTER,          /* of terminal `value` */
     IMAGE_FILE_TERMINAL,        /* terminal `value` itself */
@@ -114,6 +114,9 @@ enum image_file_kind {
 #define IMAGE_BROADCAST 8u
 #define IMAGE_V6_ONLY 16u
 #define IMAGE_NO_DELAY 32u
+
+/* Of TCP: TCP_KEEPIDLE, _KEEPINTVL, _KEEPCNT, _USER_TIMEOUT, and SO_LINGER: 0 or its seconds + 1. */
+#define IMAGE_TUNING 5u
 
 /* An open file description: several descriptors, of several processes, may have it. */
 struct image_file {
@@ -137,8 +140,10 @@ struct image_file {
     uint32_t passes_credentials;
     uint32_t domain, protocol;
     uint32_t options;           /* IMAGE_REUSE_ADDRESS... */
-    uint32_t unused;
+    uint32_t fixed;             /* SO_BUF_LOCK */
     uint64_t name, name_length; /* a sockaddr that it is bound to */
+    uint64_t remote, remote_length;     /* a sockaddr that it is connected to */
+    uint32_t tuning[IMAGE_TUNING], more_unused;
     uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8; of a FIFO, also PATH: bytes */
     uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */
 };

@@ -119,6 +119,7 @@ static void relocate(struct capture *c, uint64_t blobs, uint64_t texts) {
         f->path += texts;
         f->data += blobs;
         f->name += blobs;
+        f->remote += blobs;
     }
 }
 

@@ -120,6 +120,7 @@ static void walk(const struct image *it, const char *base) {
         look(base + files[i].path, strlen(base + files[i].path) + 1);
         look(base + files[i].data, files[i].data_length);
         look(base + files[i].name, files[i].name_length);
+        look(base + files[i].remote, files[i].remote_length);
         for (uint32_t r = files[i].runs.first; r < files[i].runs.first + files[i].runs.n; r++)
             look(base + runs[r].at, runs[r].length);
         if (files[i].kind == IMAGE_FILE_TERMINAL || files[i].kind == IMAGE_FILE_MASTER)

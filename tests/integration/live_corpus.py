@@ -526,6 +526,79 @@ def check():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender: sender.sendto(b"datagram", address)
     assert udp.recv(100) == b"datagram" and udp.getsockname() == address
 """,
+    "connections": """
+server = socket.create_server(("127.0.0.1", 8125)); six = socket.create_server(("::", 8126), family=socket.AF_INET6, dualstack_ipv6=True)
+def pair(listening, *address, family=socket.AF_INET):
+    client = socket.socket(family); client.settimeout(20); client.connect(address); there, _ = listening.accept(); there.settimeout(20)
+    return client, there
+a, b = pair(server, "127.0.0.1", 8125); c, d = pair(six, "127.0.0.1", 8126); e, f = pair(six, "::1", 8126, family=socket.AF_INET6); g, h = pair(server, "127.0.0.1", 8125); i, j = pair(server, "127.0.0.1", 8125)
+a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1); b.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1); b.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77); a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 5))
+names = [(s.getsockname(), s.getpeername()) for s in (a, b, c, d, e, f, g, h)]
+options = lambda: [s.getsockopt(*name) for s in (a, b, server, d) for name in ((socket.SOL_SOCKET, socket.SO_REUSEADDR), (socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), (socket.SOL_SOCKET, 72))] + [a.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)]
+set_to = options()
+g.sendall(b"last"); g.shutdown(socket.SHUT_WR); i.sendall(b"gone"); i.close()
+udp = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+for s in udp: s.bind(("127.0.0.1", 0)); s.settimeout(20)
+udp[0].connect(udp[1].getsockname()); udp[1].connect(udp[0].getsockname())
+def put():
+    for s in (a, b, c, d, e, f): s.sendall(b"waiting" * 5000)
+def take(s, n):
+    got = b""
+    while len(got) < n: got += s.recv(n - len(got))
+    return got
+put(); n = 0
+def check():
+    global n
+    n += 1
+    assert names == [(s.getsockname(), s.getpeername()) for s in (a, b, c, d, e, f, g, h)] and set_to == options()
+    for s in (a, b, c, d, e, f): assert take(s, 35000) == b"waiting" * 5000 and not select.select([s], [], [], 0)[0]
+    put()
+    if n == 1: assert take(h, 4) == b"last" and take(j, 4) == b"gone"
+    assert h.recv(10) == b"" and j.recv(10) == b""
+    h.sendall(b"back"); assert take(g, 4) == b"back"
+    udp[0].send(b"to"); assert udp[1].recv(10) == b"to"; udp[1].send(b"fro"); assert udp[0].recv(10) == b"fro"
+    more = [*pair(server, "127.0.0.1", 8125), *pair(six, "::1", 8126, family=socket.AF_INET6)]
+    more[0].sendall(b"new"); assert take(more[1], 3) == b"new"
+    for s in more: s.close()
+""",
+    "asyncio_server_on_loopback": """
+loop = asyncio.new_event_loop()
+async def answer(reader, writer):
+    while line := await reader.readline():
+        writer.write(line.upper())
+        await writer.drain()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+server = asyncio.run_coroutine_threadsafe(asyncio.start_server(answer, "127.0.0.1", 8127), loop).result()
+async def connect(): return await asyncio.open_connection("127.0.0.1", 8127)
+async def ask(client, line):
+    client[1].write(line); await client[1].drain()
+    return await client[0].readline()
+clients = [asyncio.run_coroutine_threadsafe(connect(), loop).result() for _ in range(20)]
+for client in clients: asyncio.run_coroutine_threadsafe(ask(client, b"\\n"), loop).result()
+kept = socket.create_connection(("127.0.0.1", 8127), 20); kept.sendall(b"first\\n"); assert kept.recv(100) == b"FIRST\\n"; kept.sendall(b"half a ")
+def check():
+    assert [asyncio.run_coroutine_threadsafe(ask(client, b"line %d\\n" % n), loop).result(20) for n, client in enumerate(clients)] == [b"LINE %d\\n" % n for n in range(20)]
+    kept.sendall(b"line\\nhalf a "); assert kept.recv(100) == b"HALF A LINE\\n"
+    assert asyncio.run_coroutine_threadsafe(ask(asyncio.run_coroutine_threadsafe(connect(), loop).result(20), b"new\\n"), loop).result(20) == b"NEW\\n"
+""",
+    "server_with_a_kept_connection": """
+import http.server, http.client
+os.makedirs("/tmp/www"); os.chdir("/tmp/www"); open("page", "w").write("served" * 1000)
+class Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8128), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+client = http.client.HTTPConnection("127.0.0.1", 8128, timeout=20)
+def get():
+    client.request("GET", "/page"); answer = client.getresponse(); return answer.status, answer.read()
+assert get() == (200, b"served" * 1000); client.auto_open = 0; kept = client.sock.getsockname()
+client.request("GET", "/page")
+def check():
+    answer = client.getresponse(); assert (answer.status, answer.read()) == (200, b"served" * 1000)
+    assert get() == (200, b"served" * 1000) and client.sock.getsockname() == kept
+    client.request("GET", "/page")
+""",
     "event_and_timer_descriptors": """
 event = os.eventfd(7, os.EFD_NONBLOCK); semaphore = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
 timer = libc.timerfd_create(1, os.O_NONBLOCK); libc.timerfd_settime(timer, 0, struct.pack("qqqq", 0, 5000000, 0, 5000000), None)
