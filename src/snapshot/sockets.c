@@ -5,7 +5,7 @@
  * Which Unix socket is connected to which only the kernel's list of sockets tells (sock_diag(7)), which is that of a network namespace: a child enters the sandbox' and asks. What waits to be read is peeked at, and stays.
  *
  * A connection of TCP has both its ends in the sandbox, which their addresses tell; it is made anew by connecting. What was sent is at the other end as soon as that says so, which it does when asked to (TCP_QUICKACK); what it has no room for
- * waits at the sender, where nobody can look at it but with rights over the network, and is refused.
+ * waits at the sender, where it can be looked at with rights over the network alone (TCP_REPAIR).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -72,7 +72,8 @@ static void add_entry(const struct nlmsghdr *header, struct buf *to) {
     buf_add(to, &entry, sizeof entry);
 }
 
-static int list_here(struct buf *to) {
+static int list_here(int unused, struct buf *to) {
+    (void)unused;
     struct {
         struct nlmsghdr header;
         struct unix_diag_req request;
@@ -107,7 +108,7 @@ static int list_here(struct buf *to) {
 }
 
 /* A process that enters the namespace does not come back: a child of ours. With what it takes an ordinary user to do that, the rights over the user namespace that it belongs to. */
-_Noreturn static void list_there(int namespace, int to) {
+_Noreturn static void ask_there(int namespace, int (*ask)(int fd, struct buf *to), int fd, int to) {
     struct buf list = BUF_INIT;
     int owner = ioctl(namespace, GET_USERNS), r = 0;
 
@@ -115,33 +116,34 @@ _Noreturn static void list_there(int namespace, int to) {
     if (setns(namespace, CLONE_NEWNET) < 0 && (owner < 0 || setns(owner, CLONE_NEWUSER) < 0 || setns(namespace, CLONE_NEWNET) < 0))
         r = -errno;
     if (r == 0)
-        r = list_here(&list);
+        r = ask(fd, &list);
     if (r == 0)
         r = fd_write_all(to, list.data, list.length);
     _exit(r < 0 ? -r : 0);
 }
 
-static int list(struct capture *c) {
+static int ask_in_network(const struct subject *s, int (*ask)(int fd, struct buf *to), int fd, struct buf *ret_answer) {
     int status, r = 0;
     auto_close int to = memfd_create("rollbox-sockets", MFD_CLOEXEC);
-
-    if (c->sockets.length)
-        return 0;
     /* The process', for init may not be looked at. */
-    auto_close int namespace = openat(c->current->proc, "ns/net", O_RDONLY | O_CLOEXEC);
+    auto_close int namespace = openat(s->proc, "ns/net", O_RDONLY | O_CLOEXEC);
     if (to < 0 || namespace < 0)
         return -errno;
     pid_t pid = fork();
     if (pid == 0)
-        list_there(namespace, to);
+        ask_there(namespace, ask, fd, to);
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         return -errno;
     if (!WIFEXITED(status) || WEXITSTATUS(status))
         return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
     if (lseek(to, 0, SEEK_SET) < 0)
         return -errno;
-    r = fd_read_all(to, MAX_LIST, &c->sockets);
+    r = fd_read_all(to, MAX_LIST, ret_answer);
     return r < 0 ? r : 0;
+}
+
+static int list(struct capture *c) {
+    return c->sockets.length ? 0 : ask_in_network(c->current, list_here, -EBADF, &c->sockets);
 }
 
 static const struct entry *find(const struct capture *c, uint64_t inode) {
@@ -436,28 +438,84 @@ static int await_arrival(struct capture *c, size_t index) {
             return 0;
         nanosleep(&(struct timespec){ .tv_nsec = ACK_NS }, NULL);
     }
-    return fd < 0 ? fd : capture_refuse(c, EAGAIN, "descriptor %d of one of them is a connection of TCP on which more was sent than the other end has room for", capture_entry(&c->known, index, struct known_file)->number);
+    if (fd >= 0 && other < 0)
+        return capture_refuse(c, EAGAIN, "descriptor %d of one of them is a connection of TCP that is about to end", capture_entry(&c->known, index, struct known_file)->number);
+    return MIN(fd, 0);
+}
+
+/* Leaving that mode forgets that its address may be used again. */
+static int peek_unsent(int fd, struct buf *to) {
+    int on = 1, queue = 2 /* TCP_SEND_QUEUE */, off = -1 /* TCP_REPAIR_OFF_NO_WP */, reuse = option(fd, SO_REUSEADDR), waiting = 0, r = 0;
+
+    if (reuse < 0 || ioctl(fd, TIOCOUTQ, &waiting) < 0)
+        return -errno;
+    char *room = buf_reserve(to, (size_t)waiting + 1);
+    if (!room)
+        return -ENOMEM;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) < 0)
+        return -errno;
+    ssize_t n = setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) < 0 ? -1 : recv(fd, room, (size_t)waiting, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0)
+        r = -errno;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off) < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) < 0)
+        r = -errno;
+    to->length += n > 0 ? (size_t)n : 0;
+    return r;
+}
+
+static uint64_t most_of(const char *path) {
+    char text[32] = "";
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    return fd >= 0 && read(fd, text, sizeof text - 1) > 0 ? 2 * strtoull(text, NULL, 10) : 0;
+}
+
+/* Whoever makes it anew may have no larger buffers than anybody; half of that is data, for sure. */
+static bool has_room(const struct image_file *file, const struct image_file *other, size_t length) {
+    uint64_t room = MIN(file->buffers[1], most_of("/proc/sys/net/core/rmem_max")) + (other ? MIN(other->buffers[0], most_of("/proc/sys/net/core/wmem_max")) : 0);
+
+    return length <= room / 2 || length < 65536;
+}
+
+static const struct subject *subject_of(const struct capture *c, size_t index) {
+    pid_t pid = capture_entry(&c->known, index, struct known_file)->pid;
+
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (c->subjects[i]->pid == pid)
+            return c->subjects[i];
+    return NULL;
 }
 
 static int peek_connection(struct capture *c, size_t index) {
+    static const char nothing[8];
+    struct image_file *file = capture_entry(&c->files, index, struct image_file);
     auto_buf struct buf data = BUF_INIT;
     auto_close int fd = copy_of(c, index);
-    int waiting = 0;
+    auto_close int other = file->peer ? copy_of(c, file->peer - 1) : -EBADF;
+    int waiting = 0, unsent = 0, r = 0;
+    uint64_t length = 0;
 
-    if (fd < 0 || ioctl(fd, FIONREAD, &waiting) < 0)
+    if (fd < 0 || ioctl(fd, FIONREAD, &waiting) < 0 || (other >= 0 && ioctl(other, TIOCOUTQ, &unsent) < 0))
         return fd < 0 ? fd : -errno;
-    if (!waiting)
-        return 0;
-    uint64_t *length = buf_reserve(&data, sizeof *length + (size_t)waiting + 8);
-    if (!length)
+    buf_add(&data, &length, sizeof length);
+    char *room = waiting ? buf_reserve(&data, (size_t)waiting) : NULL;
+    if (waiting && (!room || recv(fd, room, (size_t)waiting, MSG_PEEK | MSG_DONTWAIT) != waiting))
+        return room ? -EIO : -ENOMEM;
+    data.length += (size_t)waiting;
+    const struct subject *sender = file->peer ? subject_of(c, file->peer - 1) : NULL;
+    if (unsent)
+        r = sender ? ask_in_network(sender, peek_unsent, other, &data) : -ESRCH;
+    length = data.length - sizeof length;
+    if (r < 0 || !length)
+        return r;
+    if (!has_room(file, file->peer ? capture_entry(&c->files, file->peer - 1, struct image_file) : NULL, length))
+        return capture_refuse(c, EAGAIN, "descriptor %d of one of them is a connection of TCP on which more waits than a new one has room for", capture_entry(&c->known, index, struct known_file)->number);
+    buf_add(&data, nothing, (8 - length % 8) % 8);
+    if (buf_failed(&data))
         return -ENOMEM;
-    memset(length, 0, sizeof *length + (size_t)waiting + 8);
-    *length = (uint64_t)waiting;
-    if (recv(fd, length + 1, (size_t)waiting, MSG_PEEK | MSG_DONTWAIT) != waiting)
-        return -EIO;
-    struct image_file *file = capture_entry(&c->files, index, struct image_file);
-    file->data_length = sizeof *length + (((uint64_t)waiting + 7) & ~7ull);
-    file->data = capture_blob(c, data.data, file->data_length);
+    memcpy(data.data, &length, sizeof length);
+    file->data_length = data.length;
+    file->data = capture_blob(c, data.data, data.length);
     return 0;
 }
 
