@@ -23,6 +23,7 @@
 
 #define MAX_ENTRIES 200000u     /* looked at for all watches: they stand still meanwhile */
 #define MAX_DEPTH 64
+#define MAX_PLACE 4096          /* of a path: where there are longer ones, they are not found */
 #define MAX_HANDLE 128          /* MAX_HANDLE_SZ */
 #define WEAK_HANDLE 0x81        /* FILEID_INO64_GEN, of what makes no handles of its own */
 #define ANY_INODE 0x200         /* AT_HANDLE_FID: as the kernel tells it, of file systems, too, that open none by it; Linux 6.5 */
@@ -178,14 +179,14 @@ static void match(struct search *search, int directory, const char *name, uint64
 
 /* A path that somebody has in use, and all above it. */
 static void try_path(struct search *search, const char *known) {
-    char path[4096];
+    char place[MAX_PLACE];
     struct stat st;
 
-    for (snprintf(path, sizeof path, "%s", known); *path == '/' && search->n_missing; *strrchr(path, '/') = '\0') {
-        if (!path[1])
+    for (snprintf(place, sizeof place, "%s", known); *place == '/' && search->n_missing; *strrchr(place, '/') = '\0') {
+        if (!place[1])
             break;
-        if (fstatat(search->subject->root, path + 1, &st, AT_SYMLINK_NOFOLLOW) == 0)
-            match(search, search->subject->root, path + 1, st.st_ino, path);
+        if (fstatat(search->subject->root, place + 1, &st, AT_SYMLINK_NOFOLLOW) == 0)
+            match(search, search->subject->root, place + 1, st.st_ino, place);
     }
 }
 
@@ -197,9 +198,9 @@ static void walk(struct search *search, int take_directory, char *path, size_t l
         return;
     }
     for (const struct dirent *entry; search->n_missing && search->n_entries < MAX_ENTRIES && (entry = readdir(list));) {
-        int n = snprintf(path + length, 4096 - length, "/%s", entry->d_name);
+        int n = snprintf(path + length, MAX_PLACE - length, "/%s", entry->d_name);
 
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || n >= (int)(4096 - length))
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || n >= (int)(MAX_PLACE - length))
             continue;
         search->n_entries++;
         match(search, dirfd(list), entry->d_name, entry->d_ino, path);
@@ -226,20 +227,20 @@ static bool is_wanted(struct capture *c, unsigned device_major, unsigned device_
 /* Where file systems are mounted that have some of them. */
 static void look_everywhere(struct search *search) {
     struct capture *c = search->c;
-    char path[4096];
+    char place[MAX_PLACE];
 
     for (const char *line = search->mounts.data; line && *line && search->n_missing; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
         unsigned device_major, device_minor;
         struct stat st;
 
-        if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &device_major, &device_minor, path) != 3 || !is_wanted(c, device_major, device_minor))
+        if (sscanf(line, "%*u %*u %u:%u %*s %4095s", &device_major, &device_minor, place) != 3 || !is_wanted(c, device_major, device_minor))
             continue;
-        int directory = openat(search->subject->root, path[1] ? path + 1 : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        int directory = openat(search->subject->root, place[1] ? place + 1 : ".", O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (directory < 0)
             continue;
-        if (fstat(directory, &st) == 0 && path[1])
-            match(search, search->subject->root, path + 1, st.st_ino, path);
-        walk(search, directory, path, path[1] ? strlen(path) : 0, 0);
+        if (fstat(directory, &st) == 0 && place[1])
+            match(search, search->subject->root, place + 1, st.st_ino, place);
+        walk(search, directory, place, place[1] ? strlen(place) : 0, 0);
     }
 }
 

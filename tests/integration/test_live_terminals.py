@@ -51,6 +51,13 @@ class Typed:
         return Typed(box.process(self.id))
 
 
+def await_cat(box):
+    """Until the shell has given it the terminal, and its modes: what is typed before is not typed to it."""
+    shell = box.processes()[0]["pid"]
+    while b"cat" not in box.exec(["sh", "-c", f"read -r _ _ _ _ _ _ _ group _ < /proc/{shell}/stat; cat /proc/$group/comm"]).stdout:
+        time.sleep(0.005)
+
+
 def test_a_shell_on_a_terminal_goes_on_in_a_fork():
     with Sandbox() as box:
         shell = Typed.begin(box)
@@ -75,12 +82,14 @@ def test_job_control_goes_on_in_a_fork():
     with Sandbox() as box:
         shell = Typed.begin(box)
         shell("cat\n", b"cat\r\n")
+        await_cat(box)
         shell("begun\n", b"begun\r\nbegun\r\n")
         with box.fork(1)[0] as kid:
             copy = shell.of(kid)
             copy("in the copy\n", b"in the copy\r\nin the copy\r\n")
             assert b"Stopped" in copy("\x1a") and b"Stopped" in copy("jobs\n")
             copy("fg\n", b"cat\r\n")
+            await_cat(kid)
             copy("more\n", b"more\r\nmore\r\n")
             assert b"130\r\n" in copy("\x03") + copy("echo $?\n")
         shell("here\n", b"here\r\nhere\r\n")
