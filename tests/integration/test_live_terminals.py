@@ -126,6 +126,17 @@ def test_a_terminal_after_a_reset_and_in_the_store():
         assert b"9 31 117\r\n" in shell("echo $n $(stty size)\n")
 
 
+def test_a_terminal_is_shown_and_verified():
+    with Sandbox() as box:
+        shell = Typed.begin(box)
+        at = box.snapshot()
+        held = box.show(at)
+        assert held["processes"][0]["descriptors"]["terminal"] >= 3, held["processes"]
+        found = box.verify(at)
+        assert found["sound"], found["checks"]
+        assert b"p> " in shell("true\n")
+
+
 def test_what_a_command_on_a_terminal_left_running():
     """Its terminal was hung up when its session's leader ended; and of one that closed it the master went with it."""
     with Sandbox() as box:
