@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -359,11 +360,20 @@ static void take(struct box *box) {
         box_expect_start(box);
 }
 
+/* Killed from outside, of which we have not heard yet. */
+static bool is_dead(const struct box *box) {
+    return box->pidfd >= 0 && poll(&(struct pollfd){ .fd = box->pidfd, .events = POLLIN }, 1, 0) > 0;
+}
+
 struct box *box_take_ahead(struct live *live, const struct program *program) {
     struct box *box = live->ahead;
 
     if (!box || box->program != program)
         return NULL;
+    if (is_dead(box)) {
+        box_kill(box);
+        return NULL;
+    }
     take(box);
     return box;
 }

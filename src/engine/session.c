@@ -323,6 +323,35 @@ static int announce(struct session *session, struct rollbox_error *error) {
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the sandbox cannot be spoken to: %s", strerror(-r)) : 0;
 }
 
+/* A box that is ready becomes the session's. */
+static int enter_box(struct session *session, struct rollbox_error *error) {
+    box_live(session->box);
+    if (!session->box->fresh)
+        session->box->fresh = state_mark(session->box);
+    return session->restores ? live_restore(session, error) : 0;
+}
+
+static void entered(struct session *session) {
+    if (session->restores)
+        return;                 /* init answers when they go on */
+    if (session->state == SESSION_NEW)
+        session->state = SESSION_LIVE;
+    state_session_ready(session, NULL);
+    session_next(session);
+}
+
+static void leave_box(struct session *session, const struct rollbox_error *error) {
+    session->pumping = true;
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->state != RUN_QUEUED)
+            end_run(run, error);
+    }
+    session->pumping = false;
+    session_give_up_box(session);
+}
+
 int session_need_box(struct session *session, struct rollbox_error *error) {
     struct layer *layers[GUEST_MAX_LAYERS];
     struct launcher *holder = NULL;
@@ -356,8 +385,14 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
     }
     struct program *program = session->program;
-    if (session->state == SESSION_NEW && box->state == BOX_READY)
-        session_box_ready(session);     /* one that was made for a work may be gone after this */
+    if (session->state == SESSION_NEW && box->state == BOX_READY) {
+        r = enter_box(session, error);
+        if (r < 0) {
+            leave_box(session, error);
+            return r;           /* the caller has it, who may be looking at several */
+        }
+        entered(session);       /* one that was made for a work may be gone after this */
+    }
     (void)program_keep_spares(program);
     return 0;
 }
@@ -379,15 +414,7 @@ void session_give_up_box(struct session *session) {
 
 /* What was to go on in its box does not. It stands on the files alone then. */
 static void not_restored(struct session *session, const struct rollbox_error *error) {
-    session->pumping = true;
-    list_for_each(node, &session->runs) {
-        struct run *run = container_of(node, struct run, of_session);
-
-        if (run->state != RUN_QUEUED)
-            end_run(run, error);
-    }
-    session->pumping = false;
-    session_give_up_box(session);
+    leave_box(session, error);
     state_session_ready(session, error);
 }
 
@@ -434,18 +461,10 @@ void session_box_created(struct session *session) {
 void session_box_ready(struct session *session) {
     struct rollbox_error error;
 
-    box_live(session->box);
-    if (!session->box->fresh)
-        session->box->fresh = state_mark(session->box);
-    if (session->restores) {
-        if (live_restore(session, &error) < 0)
-            not_restored(session, &error);
-        return;
-    }
-    if (session->state == SESSION_NEW)
-        session->state = SESSION_LIVE;
-    state_session_ready(session, NULL);
-    session_next(session);
+    if (enter_box(session, &error) < 0)
+        not_restored(session, &error);
+    else
+        entered(session);
 }
 
 /* Set-up failed: whoever waits for it is told, and the next call tries again. */
