@@ -284,9 +284,16 @@ static int stop_command(struct capture *c) {
 static int save_memory(struct capture *c, bool of_twins) {
     int r = 0;
 
-    for (size_t i = 0; i < c->n_subjects && r == 0; i++)
-        if (is_captured(c->subjects[i]) && (c->subjects[i]->twin.pid > 0) == of_twins)
-            r = memory_capture(c, c->subjects[i]);
+    for (size_t i = 0; i < c->n_subjects && r == 0; i++) {
+        struct subject *s = c->subjects[i];
+
+        if (!is_captured(s) || (s->twin.pid > 0) != of_twins)
+            continue;
+        r = memory_capture(c, s);
+        /* A guest can end it, and what is read of its memory is nothing from then on. */
+        if (of_twins && !twin_stands(s))
+            r = capture_refuse(c, EAGAIN, "its copy was killed before it was written; try again");
+    }
     return r;
 }
 

@@ -118,11 +118,13 @@ int process_capture(struct capture *c, struct subject *s);
 /* twin.c */
 /* Makes one, if there is room for it: then s->pages are its. */
 void twin_make(struct capture *c, struct subject *s);
+/* Or was it killed? */
+bool twin_stands(const struct subject *s);
 void twin_end(struct capture *c, struct subject *s);
 
 /* memory.c */
 int memory_find_tools(struct capture *c, struct subject *s);
-/* What others may change once the process goes on: memory that is shared, and what files are. */
+/* What others may change once the process goes on: memory that is shared, what files are, and what is mapped of them. */
 int memory_note(struct capture *c, struct subject *s);
 int memory_capture(struct capture *c, struct subject *s);
 /* The content of a file of `length` bytes, without its holes. */

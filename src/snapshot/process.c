@@ -217,7 +217,6 @@ static int look_at_pending(struct capture *c, const struct trace *trace, bool is
 
 static int look_at_registers(struct capture *c, struct subject *s, const struct trace *trace, struct image_thread *thread) {
     static unsigned char xstate[16384];
-    uint64_t section = 0;
     size_t length;
     long list, list_length;
 
@@ -237,10 +236,8 @@ static int look_at_registers(struct capture *c, struct subject *s, const struct 
     r = trace_rseq(trace, &thread->rseq, &thread->rseq_length, &thread->rseq_signature);
     if (r < 0)
         return capture_fail(c, "its restartable sequences", r);
-    /* Where a sequence is under way, struct rseq (linux/rseq.h) says so. */
-    if (thread->rseq && trace_read(s->tools.memory, thread->rseq + 8, &section, sizeof section) != sizeof section)
-        return capture_fail(c, "its restartable sequences", -EFAULT);
-    return section ? capture_refuse(c, EAGAIN, "it is in a restartable sequence") : 0;
+    r = trace_in_sequence(trace, s->tools.memory);
+    return r < 0 ? capture_fail(c, "its restartable sequences", r) : r ? capture_refuse(c, EAGAIN, "it is in a restartable sequence") : 0;
 }
 
 static int look_at_thread(struct capture *c, struct subject *s, struct task *task) {

@@ -12,6 +12,7 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -248,11 +249,18 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
     return r < 0 ? r : back;
 }
 
-/* Its first stop, where it was born. */
-static int await_birth(pid_t pid) {
+/* From its first stop on, where it was born: what it shares of descriptors it gives up, or they would be open as long as it stands. -ESRCH: it is gone. */
+static int begin_child(pid_t pid, const struct trace_tools *tools) {
+    const uint64_t all[] = { 0, UINT32_MAX, CLOSE_RANGE_UNSHARE };
+    struct trace child = { .tid = pid, .is_used = true };    /* all signals were blocked when it was born */
+    int64_t result = 0;
     int r = wait_for(pid);
 
-    return r < 0 ? r : r == EVENT_STOP ? 0 : -ESRCH;
+    if (r >= 0)
+        r = r == EVENT_STOP ? get_registers(&child, &child.registers) : -EPROTO;
+    if (r == 0)
+        r = trace_call(&child, tools, SYS_close_range, all, ARRAY_SIZE(all), NULL, 0, &result);
+    return r < 0 ? r : (int)result;
 }
 
 /* Past the call, with a stop for its child's birth on the way. Like a process that is killed meanwhile, its child has no stack: neither does anything with what it shares with others. */
@@ -290,15 +298,14 @@ int trace_fork(struct trace *trace, const struct trace_tools *tools, pid_t *ret_
     if (r == 0)
         r = step_over_fork(trace, tools, &registers, &pid);
     (void)ptrace(PTRACE_SETOPTIONS, trace->tid, 0, 0);
-    if (pid > 0 && await_birth(pid) < 0)
-        r = -ESRCH;
     if (r == 0 && (int64_t)registers.rax < 0)
         r = (int)registers.rax;
     if (r == 0 && pid <= 0)
         r = -ECHILD;
-    *ret_pid = pid;
-    *ret_inner = (pid_t)registers.rax;
-    return r;
+    int born = pid > 0 ? begin_child(pid, tools) : 0;
+    *ret_pid = born == -ESRCH ? 0 : pid;
+    *ret_inner = pid > 0 && (int64_t)registers.rax > 0 ? (pid_t)registers.rax : 0;
+    return r < 0 ? r : born;
 }
 
 /* Up to the last component that a process has without asking for it: those of AMX, which are large, are another matter, and a sigreturn with room for them would be refused. */
@@ -343,6 +350,15 @@ int trace_rseq(const struct trace *trace, uint64_t *ret_address, uint64_t *ret_l
     *ret_length = configuration.size;
     *ret_signature = configuration.signature;
     return 0;
+}
+
+int trace_in_sequence(const struct trace *trace, int memory) {
+    uint64_t address = 0, length, signature, section = 0;
+    int r = trace_rseq(trace, &address, &length, &signature);
+
+    if (r < 0 || !address)
+        return r;
+    return trace_read(memory, address + 8, &section, sizeof section) != sizeof section ? -EFAULT : section != 0;
 }
 
 int trace_pending(const struct trace *trace, bool is_shared, void *to, unsigned most) {

@@ -50,12 +50,14 @@ ssize_t trace_read(int memory, uint64_t address, void *to, size_t length);
 /* Makes the thread call; tools->scratch may be among the arguments: it is filled from `ret_data` and read back into it (NULL: neither). The call's result, or -errno, which ret_result tells apart. */
 int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result);
 
-/* Makes it fork: a child that shares its descriptors, stands, and never runs; whose end is told to nobody, but by wait4 with __WCLONE. The child's pid, and the one that the process knows. 0 or -errno. */
+/* Makes it fork: a child without descriptors that stands, and never runs; whose end is told to nobody, but by wait4 with __WCLONE. The child's pid (0: there is none, or it has ended), and the one that the process knows. 0 or -errno. */
 int trace_fork(struct trace *trace, const struct trace_tools *tools, pid_t *ret_pid, pid_t *ret_inner);
 
 /* What only the kernel knows of it. 0 or -errno. */
 int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *ret_length, uint64_t *ret_features);
 int trace_rseq(const struct trace *trace, uint64_t *ret_address, uint64_t *ret_length, uint64_t *ret_signature);
+/* Is a restartable sequence under way, as struct rseq (linux/rseq.h) says? Calls would be taken for its end. 0, 1 or -errno. */
+int trace_in_sequence(const struct trace *trace, int memory);
 /* Signals that wait for it, or for its process: how many were read, at most `most` of 128 bytes each, or -errno. */
 int trace_pending(const struct trace *trace, bool is_shared, void *to, unsigned most);
 

@@ -3,8 +3,8 @@
  * Twins.
  *
  * To copy the memory of a process takes as long as there is of it. So that it need not stand for that, it is made to fork: the child has its memory as it was, page by page shared until one of them writes to it, and is what is copied,
- * while the process goes on. A twin stands from its birth to its end and shares the process' table of descriptors, so nothing that the process closes stays open for it. It is a child that sends no signal when it ends and that nobody
- * finds who does not wait for clones; its end is collected in the process' name, for which that stands once more, for a moment.
+ * while the process goes on. A twin stands from its birth to its end and has no descriptors, so nothing that the process closes, or leaves when it ends, stays open for it. It is a child that sends no signal when it ends and that nobody
+ * finds who does not wait for clones; its end is collected in the process' name, for which that stands once more, for a moment. It may be another program by then, and where that is one in which no calls can be made, the end is left to lie.
  *
  * What a twin takes counts for the sandbox: there is one where that much more memory may be had. Should a process end while it has one, the twin becomes a child of the main process of its command, as other orphans do, which may come
  * to know of its end; so those below a main process, which end more often, have twins only where the copying would take long. Else, and where the kernel refuses, the process stands until it is copied.
@@ -24,6 +24,7 @@
 /* What has less memory is copied faster than forked. */
 #define LEAST_OF_MAIN (1u << 20)
 #define LEAST_BELOW (64u << 20)
+#define COLLECT_TRIES 3
 
 static int open_pages(struct pages *pages) {
     char path[32];
@@ -65,6 +66,10 @@ void twin_make(struct capture *c, struct subject *s) {
     c->twins += s->anonymous;
 }
 
+bool twin_stands(const struct subject *s) {
+    return pages_mapped(s->twin.proc) != 0;
+}
+
 static void collect(const struct subject *s, struct trace *trace) {
     const uint64_t arguments[] = { (uint64_t)s->inner_twin, 0, WNOHANG | __WCLONE, 0 };
     int64_t result;
@@ -72,25 +77,43 @@ static void collect(const struct subject *s, struct trace *trace) {
     (void)trace_call(trace, &s->tools, SYS_wait4, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
 }
 
-void twin_end(struct capture *c, struct subject *s) {
-    struct task *main = tree_main(c, s);
-    struct trace trace;
+/* What was looked at when it was captured may be otherwise since. */
+static bool may_call(struct capture *c, struct subject *s, const struct trace *trace) {
+    close_fd(&s->tools.memory);
+    s->status.length = s->maps.length = 0;
+    s->tools = (struct trace_tools){ .memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC) };
+    return s->tools.memory >= 0 && capture_read(c, s, "status", &s->status) == 0 && strtoul(capture_field(s->status.data, "\nSeccomp_filters:"), NULL, 10) <= c->n_filters && !trace_oddity(trace) &&
+           !trace_in_sequence(trace, s->tools.memory) && memory_find_tools(c, s) == 0;
+}
 
-    if (s->twin.pid <= 0)
-        return;
-    (void)kill(s->twin.pid, SIGKILL);
-    while (waitpid(s->twin.pid, NULL, __WALL) < 0 && errno == EINTR)
-        ;
-    if (main && main->trace.stands) {
-        collect(s, &main->trace);
-        (void)trace_put_back(&main->trace);
-    } else if (tree_hold(&trace, s->pid) == 0) {
-        collect(s, &trace);
+static void collect_late(struct capture *c, struct subject *s) {
+    struct trace trace;
+    bool collected = false;
+
+    for (unsigned tries = 0; tries < COLLECT_TRIES && !collected && tree_hold(&trace, s->pid) == 0; tries++) {
+        collected = may_call(c, s, &trace);
+        if (collected)
+            collect(s, &trace);
         trace_release(&trace);
     }
+}
+
+void twin_end(struct capture *c, struct subject *s) {
+    struct task *main = tree_main(c, s);
+
+    if (s->twin.pid > 0) {
+        (void)kill(s->twin.pid, SIGKILL);
+        while (waitpid(s->twin.pid, NULL, __WALL) < 0 && errno == EINTR)
+            ;
+    }
+    if (s->inner_twin > 0 && main && main->trace.stands) {
+        collect(s, &main->trace);
+        (void)trace_put_back(&main->trace);
+    } else if (s->inner_twin > 0)
+        collect_late(c, s);
     close_fd(&s->twin.proc);
     close_fd(&s->twin.pagemap);
     close_fd(&s->twin.memory);
-    s->twin.pid = 0;
+    s->twin.pid = s->inner_twin = 0;
     s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
 }
