@@ -15,6 +15,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -39,10 +40,15 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && !strcmp(text + n - m, end);
 }
 
-int memory_find_path(const struct subject *s, const char *path, struct stat *ret_st) {
-    /* Its root is its own: what is looked at is a name and nothing behind it. */
+/* Its root is its own: what is looked at is a name and nothing behind it. */
+static int open_path(const struct subject *s, const char *path) {
     struct open_how how = { .flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS };
-    auto_close int fd = sys_openat2(s->root, path, &how);
+
+    return sys_openat2(s->root, path, &how);
+}
+
+int memory_find_path(const struct subject *s, const char *path, struct stat *ret_st) {
+    auto_close int fd = open_path(s, path);
 
     return fd < 0 ? fd : fstat(fd, ret_st) < 0 ? -errno : 0;
 }
@@ -241,6 +247,9 @@ struct note {
     mode_t mode;
     uint64_t inode, size;
     struct timespec mtime;
+    bool is_fixed;              /* nobody in the sandbox can write to it */
+    bool is_saved;              /* what is mapped is in the image already: */
+    struct image_range runs;
 };
 
 static int identify(struct capture *c, const struct note *note, const struct map_line *map, struct image_area *area) {
@@ -287,6 +296,12 @@ static bool is_nobodys(const struct map_line *map) {
     return map->start >= IMAGE_HIGHEST || (map->start >= IMAGE_FRAMES && map->end <= IMAGE_LOWEST);
 }
 
+static int fail(struct capture *c, int r) {
+    if (c->error->code)
+        return r;
+    return r == -E2BIG ? capture_refuse(c, E2BIG, "there are more than %llu bytes of memory", (unsigned long long)c->options->most_bytes) : capture_fail(c, "its memory", r);
+}
+
 static int save_area(struct capture *c, struct subject *s, const struct map_line *map, const struct note *note, const char **flags_at) {
     struct image_area area = { .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS };
     bool is_file = map->path[0] == '/';
@@ -314,7 +329,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
         r = capture_refuse(c, ENOTSUP, "it maps %.200s so that it is forgotten", map->path);
     } else if (map->is_shared) {
         r = is_file ? identify(c, note, map, &area) : capture_refuse(c, ENOTSUP, "it shares memory, %.200s", map->path);
-    } else if (!area.forgets) {
+    } else if (!area.forgets && !note->is_saved) {
         int own = is_file ? each_own_stretch(c, s, map->start, map->end, is_there, NULL) : 0;
 
         if (own < 0)
@@ -328,12 +343,10 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
         if (!strcmp(map->path, "[stack]"))
             area.kind = IMAGE_STACK;
     }
-    if (r < 0 && !c->error->code)
-        return r == -E2BIG ? capture_refuse(c, E2BIG, "there are more than %llu bytes of memory", (unsigned long long)c->options->most_bytes) : capture_fail(c, "its memory", r);
     if (r < 0)
-        return r;
+        return fail(c, r);
     if (area.kind <= IMAGE_STACK)
-        area.runs = capture_range(&c->runs, saving.first_run, sizeof(struct image_run));
+        area.runs = note->is_saved ? note->runs : capture_range(&c->runs, saving.first_run, sizeof(struct image_run));
     buf_add(&c->areas, &area, sizeof area);
     return capture_count(&c->areas, struct image_area) <= IMAGE_MAX_AREAS ? 0 : capture_refuse(c, E2BIG, "there are more than %u mappings", IMAGE_MAX_AREAS);
 }
@@ -358,6 +371,29 @@ static int each_line(struct capture *c, struct subject *s, line_call *call, void
     return r;
 }
 
+static void identify_path(const struct subject *s, const char *path, struct note *ret_note) {
+    auto_close int fd = open_path(s, path);
+    struct statvfs system;
+    struct stat st;
+
+    ret_note->error = fd < 0 ? fd : fstat(fd, &st) < 0 || fstatvfs(fd, &system) < 0 ? -errno : 0;
+    if (ret_note->error == 0)
+        *ret_note = (struct note){ .mode = st.st_mode, .inode = st.st_ino, .size = (uint64_t)st.st_size, .mtime = st.st_mtim, .is_fixed = system.f_flag & ST_RDONLY };
+}
+
+/* Of a private mapping that is saved whole, because pages of it are the process' own, the others are the file's yet, in the twin, too. */
+static int save_mapped(struct capture *c, struct subject *s, const struct map_line *map, struct note *note) {
+    size_t before = capture_count(&c->runs, struct image_run);
+    int r = each_own_stretch(c, s, map->start, map->end, is_there, NULL);
+
+    if (r <= 0)
+        return r;
+    r = save_stretch(c, s, before, map->start, (map->end - map->start) / IMAGE_PAGE, map->protection & PROT_READ, true);
+    note->is_saved = true;
+    note->runs = capture_range(&c->runs, before, sizeof(struct image_run));
+    return r;
+}
+
 static int note_line(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
     struct note note = { .error = -ENOENT }, *last = s->notes.length ? capture_entry(&s->notes, capture_count(&s->notes, struct note) - 1, struct note) : NULL;
     char *last_path = data;
@@ -370,13 +406,11 @@ static int note_line(struct capture *c, struct subject *s, const struct map_line
         r = c->options->is_command ? 0 : files_memory(c, s, map, &file);
     else if (map->path[0] == '/' && last && !strcmp(map->path, last_path))
         note = *last;
-    else if (map->path[0] == '/' && !ends_with(map->path, " (deleted)")) {
-        struct stat st;
-
-        note.error = memory_find_path(s, map->path, &st);
-        if (note.error == 0)
-            note = (struct note){ .mode = st.st_mode, .inode = st.st_ino, .size = (uint64_t)st.st_size, .mtime = st.st_mtim };
-    }
+    else if (map->path[0] == '/' && !ends_with(map->path, " (deleted)"))
+        identify_path(s, map->path, &note);
+    note.is_saved = false;
+    if (r == 0 && s->twin.pid > 0 && map->path[0] == '/' && !map->is_shared && !note.is_fixed)
+        r = save_mapped(c, s, map, &note);
     snprintf(last_path, MAX_LINE, "%s", map->path);
     buf_add(&s->notes, &note, sizeof note);
     return r;
@@ -386,9 +420,7 @@ int memory_note(struct capture *c, struct subject *s) {
     char last_path[MAX_LINE] = "";
     int r = each_line(c, s, note_line, last_path);
 
-    if (r < 0 && !c->error->code)
-        return capture_fail(c, "its memory", r);
-    return r < 0 ? r : buf_failed(&s->notes) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
+    return r < 0 ? fail(c, r) : buf_failed(&s->notes) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
 }
 
 struct lines {
