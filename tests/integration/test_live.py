@@ -402,7 +402,7 @@ def test_threads():
 
 def test_a_program_that_never_waits():
     with Sandbox() as box:
-        process = box.spawn([*PYTHON, "n = 0\nwhile True:\n    n += 1\n    if n % 100000 == 0: print(n, flush=True)"])
+        process = box.spawn([*PYTHON, "n = 0\nwhile True:\n    n += 1\n    if n % 100000 == 0: print(f'{n}\\n', end='', flush=True)"])
         process.stdout.readline()
         with closing(box.fork(2)) as kids:
             for kid in kids:
