@@ -280,7 +280,7 @@ static uint64_t most_bytes(const struct session *session) {
     return proc_memory_available(&available, NULL) == 0 ? MIN(limit, available / 2) : limit;
 }
 
-/* What more of the sandbox' memory twins may take, where there is plenty of memory and processes: what they take is not to be missed by others. Whoever is to stand still afterwards has none: there would be a moment in which they do not. */
+/* What more of the sandbox' memory twins may take, where there is plenty of memory and processes: what they take is not to be missed by others, who may take as much meanwhile; over the limit, all would go. Whoever is to stand still afterwards has none: there would be a moment in which they do not. */
 static uint64_t twin_bytes(const struct work *work) {
     const struct session *session = work->session;
     const struct policy *policy = session->program->policy;
@@ -293,7 +293,7 @@ static uint64_t twin_bytes(const struct work *work) {
         (void)cgroup_slot_memory_now(session->box->slot->cgroup, &used);
     if (policy->max_processes && processes > policy->max_processes / 2)
         return 0;
-    return !limit ? UINT64_MAX : limit > used ? limit - used : 0;
+    return !limit ? UINT64_MAX : limit > used ? (limit - used) / 2 : 0;
 }
 
 int capturing_start(struct work *work, struct rollbox_error *error) {
