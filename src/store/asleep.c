@@ -101,6 +101,21 @@ int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error) {
     return asleep_parse(text.data, text.length, ret_record, error);
 }
 
+const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_FILE_NAME]) {
+    static const struct { const char *list, *file; } kinds[] = { { "layers", "layer" }, { "images", "image" } };
+
+    for (size_t k = 0; k < ARRAY_SIZE(kinds); k++) {
+        const json_t *rows = json_object_get(record, kinds[k].list);
+
+        if (i < json_array_size(rows)) {
+            (void)snprintf(ret_name, ASLEEP_FILE_NAME, "%s-%zu", kinds[k].file, i);
+            return json_array_get(rows, i);
+        }
+        i -= json_array_size(rows);
+    }
+    return NULL;
+}
+
 int asleep_lock(int store, const char *id, int *ret_lock) {
     struct asleep_path path = path_of(id, "/record.json");
     struct stat held, there;

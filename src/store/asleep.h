@@ -33,6 +33,11 @@ char *asleep_text(const json_t *record);
 /* Reads an open record.json. */
 int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error);
 
+#define ASLEEP_FILE_NAME 32
+
+/* What a record says of its i-th file, {"bytes", "sha256"}, and how that is called; NULL after the last. Borrowed. */
+const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_FILE_NAME]);
+
 /* Opens asleep/ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no error is set then, nor otherwise. */
 int asleep_lock(int store, const char *id, int *ret_lock);
 

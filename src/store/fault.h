@@ -23,6 +23,7 @@
     X(manifest_removed, "rm", true) \
     X(gc_trashed, "gc", true) \
     X(gc_deleting, "gc", true) \
+    X(gc_sleeper_trashed, "gc-asleep", true) \
     X(damage_marked, "fsck", true) \
     X(export_half, "export", false) \
     X(export_written, "export", false)          /* under its temporary name */ \

@@ -193,7 +193,10 @@ static int call_collect(int store, const struct arguments *arguments, json_t **r
 }
 
 static void tell_collect(const json_t *json) {
-    printf("%" JSON_INTEGER_FORMAT " layers removed, %s freed", number(json, "removed_layers"), size(number(json, "freed_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " layers", number(json, "removed_layers"));
+    if (number(json, "removed_asleep"))
+        printf(" and %" JSON_INTEGER_FORMAT " sandboxes that slept", number(json, "removed_asleep"));
+    printf(" removed, %s freed", size(number(json, "freed_bytes")));
     if (number(json, "in_use"))
         printf("; %" JSON_INTEGER_FORMAT " are in use", number(json, "in_use"));
     putchar('\n');
@@ -204,11 +207,21 @@ static int call_check(int store, const struct arguments *arguments, json_t **ret
     return keep_check(store, ret_json, error);
 }
 
+static void tell_sleeper(const json_t *row) {
+    const char *name = text(row, "sandbox");
+
+    printf("%s%s(asleep, %.12s): %s is damaged: %s; it cannot be woken\n", files_printable(name), name[0] ? " " : "", text(row, "asleep"), text(row, "file"), text(row, "reason"));
+}
+
 static void tell_check(const json_t *json) {
     const json_t *row, *user;
     size_t i, j;
 
     json_array_foreach(json_object_get(json, "damaged"), i, row) {
+        if (json_object_get(row, "asleep")) {
+            tell_sleeper(row);
+            continue;
+        }
         printf("layer %.12s is damaged: %s", text(row, "layer"), text(row, "reason"));
         json_array_foreach(json_object_get(row, "used_by"), j, user)
             printf("%s%s", j ? ", " : "; used by ", json_string_value(user));
@@ -216,7 +229,10 @@ static void tell_check(const json_t *json) {
     }
     json_array_foreach(json_object_get(json, "manifests"), i, row)
         printf("%s: %s\n", text(row, "name"), text(row, "problem"));
-    printf("%" JSON_INTEGER_FORMAT " layers checked, %zu damaged\n", number(json, "layers"), json_array_size(json_object_get(json, "damaged")));
+    printf("%" JSON_INTEGER_FORMAT " layers checked", number(json, "layers"));
+    if (number(json, "asleep"))
+        printf(", and %" JSON_INTEGER_FORMAT " sandboxes that sleep", number(json, "asleep"));
+    printf("; %zu damaged\n", json_array_size(json_object_get(json, "damaged")));
 }
 
 static int call_usage(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -228,6 +244,7 @@ static void tell_usage(const json_t *json) {
     printf("%" JSON_INTEGER_FORMAT " images, %" JSON_INTEGER_FORMAT " snapshots\n", number(json, "images"), number(json, "snapshots"));
     printf("%" JSON_INTEGER_FORMAT " layers, %s\n", number(json, "layers"), size(number(json, "bytes")));
     printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n", number(json, "unused_layers"), size(number(json, "unused_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", number(json, "asleep"), size(number(json, "asleep_bytes")));
     printf("%s free\n", size(number(json, "free_bytes")));
 }
 
@@ -332,7 +349,7 @@ static const struct command commands[] = {
     { "rm", "NAME", "remove an image, or snapshot:NAME", true, false, call_remove, tell_nothing },
     { "path", NULL, "where the store is", false, false, call_path, tell_path },
     { "gc", NULL, "remove what nothing needs", true, true, call_collect, tell_collect },
-    { "fsck", NULL, "read every layer and mark those that are damaged", true, true, call_check, tell_check },
+    { "fsck", NULL, "read every layer, and all that sleeps, and tell what is damaged", true, true, call_check, tell_check },
     { "df", NULL, "how much there is", true, true, call_usage, tell_usage },
     { "diff", NULL, "what the layers of the job on standard input change", false, false, call_diff, tell_diff },
     { "export", "FILE", "the layers of a job as one file", false, false, call_export, tell_nothing },

@@ -22,6 +22,7 @@
 #include "store/pack.h"
 
 #define STAGE "asleep"          /* in the directory of work */
+#define CHUNK (1u << 20)
 
 struct sleeper {
     json_t *root;
@@ -186,51 +187,62 @@ int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *erro
 
 /* ---- awake ------------------------------------------------------------------------------------------------------------ */
 
-static int open_file(int directory, const char *kind, size_t i, char *ret_name, size_t size) {
-    snprintf(ret_name, size, "%s-%zu", kind, i);
-    int fd = openat(directory, ret_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    return fd < 0 ? -errno : fd;
-}
-
-static int check_file(int directory, const char *kind, size_t i, const json_t *row, struct rollbox_error *error) {
-    char name[32], found[DIGEST_HEX + 1];
+int sleep_check_file(int directory, const char *name, const json_t *row, const char **ret_reason) {
+    char found[DIGEST_HEX + 1];
     struct digest digest;
     struct stat st;
-    auto_free char *chunk = malloc(1 << 20);
-    auto_close int fd = open_file(directory, kind, i, name, sizeof name);
-    const char *wanted = json_string_value(json_object_get(row, "sha256"));
+    auto_free char *chunk = malloc(CHUNK);
+    auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     ssize_t n = 1;
 
+    *ret_reason = NULL;
+    if (fd < 0 && (errno == ENOENT || errno == ELOOP)) {
+        *ret_reason = "it is missing";
+        return 0;
+    }
     if (fd < 0 || !chunk || fstat(fd, &st) < 0)
-        return io_error(error, fd < 0 ? -fd : ENOMEM, "wake", "a file of the sleeping sandbox cannot be read");
+        return fd < 0 ? -errno : -ENOMEM;
+    if (st.st_size != json_integer_value(json_object_get(row, "bytes"))) {
+        *ret_reason = "it has another length than what was written";
+        return 0;
+    }
     digest_init(&digest);
-    while (st.st_size == json_integer_value(json_object_get(row, "bytes")) && (n = read(fd, chunk, 1 << 20)) != 0) {
+    while ((n = read(fd, chunk, CHUNK)) != 0) {
         if (n < 0 && errno != EINTR)
-            return io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read");
+            return -errno;
         digest_add(&digest, chunk, n < 0 ? 0 : (size_t)n);
     }
     digest_end_hex(&digest, found);
-    if (strcmp(found, wanted) != 0)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "%s of the sleeping sandbox is damaged: it is not what was written; it cannot be woken (rollbox rm gives its place back)", name);
+    if (strcmp(found, json_string_value(json_object_get(row, "sha256"))) != 0)
+        *ret_reason = "it is not what was written";
     return 0;
 }
 
-static int check_files(int directory, const char *kind, const json_t *rows, struct rollbox_error *error) {
-    int r = 0;
+static int check_files(int directory, const json_t *record, struct rollbox_error *error) {
+    char name[ASLEEP_FILE_NAME];
+    const json_t *row;
 
-    for (size_t i = 0; r == 0 && i < json_array_size(rows); i++)
-        r = check_file(directory, kind, i, json_array_get(rows, i), error);
-    return r;
+    for (size_t i = 0; (row = asleep_file(record, i, name)); i++) {
+        const char *reason;
+        int r = sleep_check_file(directory, name, row, &reason);
+
+        if (r < 0)
+            return io_error(error, -r, "wake", "a file of the sleeping sandbox cannot be read");
+        if (reason)
+            return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "%s of the sleeping sandbox is damaged: %s; it cannot be woken (rollbox rm gives its place back)", name, reason);
+    }
+    return 0;
 }
 
 static int read_layers(int directory, const struct sleeper *job, struct rollbox_error *error) {
     int r = 0;
 
     for (size_t i = 0; r == 0 && i < json_array_size(job->layers); i++) {
-        char name[32];
-        auto_close int fd = open_file(directory, "layer", i, name, sizeof name);
+        char name[ASLEEP_FILE_NAME];
 
-        r = fd < 0 ? io_error(error, -fd, "wake", "a file of the sleeping sandbox cannot be read") : pack_read(fd, (int)json_integer_value(json_array_get(job->layers, i)), error);
+        (void)snprintf(name, sizeof name, "layer-%zu", i);
+        auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        r = fd < 0 ? io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read") : pack_read(fd, (int)json_integer_value(json_array_get(job->layers, i)), error);
     }
     return r;
 }
@@ -253,9 +265,7 @@ int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error
     if (r == 0 && json_array_size(json_object_get(record, "layers")) != json_array_size(job.layers))
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many layers as the record");
     if (r == 0)
-        r = check_files(directory, "layer", json_object_get(record, "layers"), error);
-    if (r == 0)
-        r = check_files(directory, "image", json_object_get(record, "images"), error);
+        r = check_files(directory, record, error);
     if (r == 0) {
         fault_point(FAULT_wake_checked);
         r = read_layers(directory, &job, error);

@@ -17,4 +17,7 @@ int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *erro
 /* {"id", "layers": [fd], "images": []}: empty directories, one a layer. */
 int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
+/* Is a file what its row ({"bytes", "sha256"}) says? *ret_reason, static: what is wrong with it; NULL: nothing. -errno if that cannot be found out. */
+int sleep_check_file(int directory, const char *name, const json_t *row, const char **ret_reason);
+
 #endif

@@ -8,6 +8,7 @@ make check runs this file as root and as an ordinary user.
 
 import contextlib
 import asyncio
+import fcntl
 import hashlib
 import json
 import os
@@ -51,6 +52,12 @@ def asleep(store):
 def in_store(store, pattern):
     (id,) = asleep(store)
     return sorted((store / "asleep" / id).glob(pattern))
+
+
+def store_tells(command, status=0, **environment):
+    done = subprocess.run([BUILD / "rollbox", "store", command, "--json"], capture_output=True, env={**os.environ, **environment})
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout) if status != -signal.SIGKILL else None
 
 
 def kin(engine):
@@ -300,16 +307,27 @@ def test_what_nobody_can_wake_is_collected(store):
     box = Sandbox(engine=engine)
     box.write_file("/tmp/f", b"x")
     box.hibernate()
-    collect = [BUILD / "rollbox", "store", "gc"]
-    subprocess.run(collect, check=True, stdout=subprocess.DEVNULL)
-    assert len(asleep(store)) == 1
+    assert store_tells("gc")["removed_asleep"] == 0 and len(asleep(store)) == 1
+    assert store_tells("df")["asleep"] == 1 and store_tells("fsck")["asleep"] == 1
+    size = sum(path.stat().st_size for path in in_store(store, "*"))
+    assert store_tells("df")["asleep_bytes"] == size
+    assert b"1 sandboxes asleep" in subprocess.run([BUILD / "rollbox", "store", "df"], capture_output=True, check=True).stdout
     os.kill(engine.status()["pid"], signal.SIGKILL)
+    until(lambda: store_tells("gc")["removed_asleep"] == 1)
+    assert asleep(store) == [] and store_tells("df")["asleep_bytes"] == 0 and list((store / "trash").iterdir()) == []
 
-    def collected():
-        subprocess.run(collect, check=True, stdout=subprocess.DEVNULL)
-        return asleep(store) == []
 
-    until(collected)
+def test_gc_is_killed_while_it_collects_what_slept(store):
+    fault = next(row["name"] for row in FAULTS if row["command"] == "gc-asleep")
+    engine = Engine()
+    box = Sandbox(engine=engine)
+    box.hibernate()
+    with open(in_store(store, "record.json")[0], "rb") as lock:
+        os.kill(engine.status()["pid"], signal.SIGKILL)
+        fcntl.flock(lock, fcntl.LOCK_EX)        # its engine's end gives it back
+    store_tells("gc", -signal.SIGKILL, ROLLBOX_FAULT=fault)
+    assert asleep(store) == [] and store_tells("fsck")["asleep"] == 0
+    assert store_tells("gc")["removed_asleep"] == 0 and list((store / "trash").iterdir()) == []
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------------------------------
@@ -426,10 +444,16 @@ def test_damage_is_refused(box, store, what, change):
             box.wake()
         assert isinstance(failure.value, Damaged) or change == "gone"
         assert box.inspect()["state"] == "asleep"
+        (found,) = store_tells("fsck", 1)["damaged"]
+        assert (found["asleep"], found["file"]) == (asleep(store)[0], path.name) and found["reason"]
+        assert found["sandbox"] == (None if what == "record.json" else box.inspect()["name"])
+    told = subprocess.run([BUILD / "rollbox", "store", "fsck"], capture_output=True)
+    assert told.returncode == 1 and f"{path.name} is damaged".encode() in told.stdout
     if change == "gone":
         (store / "aside").rename(path)
     else:
         path.write_bytes(content)
+    assert store_tells("fsck")["damaged"] == []
     assert asked.of(box)("x") == "3"
 
 
