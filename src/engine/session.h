@@ -23,9 +23,16 @@
 
 #define SESSION_NAME_MAX 64
 
+/* Layer or image `index` of what a session was woken from: the store has it still (sleep.c). */
+struct origin {
+    struct woken *woken;        /* a reference; NULL: it comes from nowhere */
+    size_t index;
+};
+
 /* Immutable files: see GUEST_MAX_LAYERS. */
 struct layer {
     unsigned references;
+    struct origin origin;
     int fd;
     uint64_t bytes, entries;
     uint64_t parts;             /* GUEST_PARTS */
@@ -47,6 +54,7 @@ struct live {
     struct box *ahead;          /* in which they wait for the next who wants them; NULL: none now */
     unsigned n_restored;
     int image;                  /* a sealed memory file */
+    struct origin origin;
     unsigned processes;
     uint64_t bytes;
     struct live_command *commands;
@@ -139,6 +147,7 @@ struct session {
     int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
     uint64_t hibernate_cpu_ns;  /* of its box when that timer was set */
     struct sleep *sleep;        /* it is in the store, and nothing of it here; NULL: it is awake */
+    struct origin origin;       /* the image that its processes were restored from */
     int64_t made_ns, called_ns; /* CLOCK_REALTIME; CLOCK_MONOTONIC */
     int64_t since_ns;           /* CLOCK_REALTIME: what the host changed later, we do not know of */
     unsigned char operation[64];        /* of CREATE */
@@ -307,6 +316,9 @@ int live_restore(struct session *session, struct rollbox_error *error);  /* in i
 void live_restored(struct session *session);    /* they go on */
 
 /* sleep.c: hibernating and waking. */
+void origin_set(struct origin *origin, struct woken *woken, size_t index);
+struct origin origin_of(const struct origin *origin);    /* another reference */
+void origin_put(struct origin *origin);         /* which is none then */
 void sleep_start(struct work *work);
 void sleep_wake(struct work *work);
 void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, const struct rollbox_error *error);

@@ -15,6 +15,7 @@ struct sleep {
     char id[ASLEEP_ID_LENGTH + 1];      /* of asleep/ID in the store */
     int lock;                   /* its record.json, which nobody else has */
     uint64_t disk_bytes, memory_bytes;  /* in the store, all of it; of that, what processes had in memory */
+    uint64_t written_bytes;     /* what was not there already, from the sleep before */
     unsigned processes;
     char snapshot[32];          /* the state that users know of, on which it stood */
 };
@@ -33,8 +34,9 @@ void sleep_parts_done(struct sleep_parts *parts);
 /* 0, or the error: it is not for this kernel, this processor or the policy's places as they are now. */
 int sleep_check(const json_t *record, const struct program *program, struct rollbox_error *error);
 
-/* The states of a record: a family of their own. Layers and images are in the order of the record; references to layers and descriptors of images are taken. *ret_at is a reference. DAMAGED. */
-int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct family **ret_family, struct node **ret_at,
+/* The states of a record: a family of their own. Layers and images are in the order of the record; references to layers and descriptors of images are taken; what the latter are said to come from may be NULL.
+ * *ret_at is a reference. DAMAGED. */
+int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct woken *woken, struct family **ret_family, struct node **ret_at,
                  struct node **ret_committed, struct rollbox_error *error);
 
 /* What a session is beside its states, into one that was just made. */

@@ -131,11 +131,20 @@ static json_t *node_index(const struct listing *listing, const struct node *node
     return node && i < listing->n_nodes ? json_integer((json_int_t)i) : json_null();
 }
 
+/* States that are nobody's and hold nothing would otherwise become more with every sleep. */
+static struct node *lies_on(const struct node *node) {
+    struct node *under = node->under;
+
+    while (under && !under->family && !under->layer && !under->merged)
+        under = under->under;
+    return under;
+}
+
 static void add_node(struct listing *listing, struct node *node) {
     if (!node || listing->failed || index_of((void *const *)listing->nodes, listing->n_nodes, node) < listing->n_nodes)
         return;
     add_node(listing, node->parent);
-    add_node(listing, node->under);
+    add_node(listing, lies_on(node));
     if (listing->n_nodes == listing->room) {
         size_t room = listing->room ? 2 * listing->room : 16;
         struct node **more = room > MOST_NODES ? NULL : realloc(listing->nodes, room * sizeof(struct node *));
@@ -148,7 +157,7 @@ static void add_node(struct listing *listing, struct node *node) {
         listing->room = room;
     }
     json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(node->name), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, node->parent), "under",
-                            node_index(listing, node->under), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, node->live), "was_live", node->is_live,
+                            node_index(listing, lies_on(node)), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, node->live), "was_live", node->is_live,
                             "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "hidden", node->family == NULL);
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
     listing->nodes[listing->n_nodes++] = node;
@@ -386,7 +395,7 @@ static int read_nodes(struct engine *engine, struct family *family, const json_t
     return r;
 }
 
-int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct family **ret_family, struct node **ret_at,
+int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct woken *woken, struct family **ret_family, struct node **ret_at,
                  struct node **ret_committed, struct rollbox_error *error) {
     const json_t *rows = json_object_get(record, "nodes"), *lives = json_object_get(record, "lives");
     size_t n = json_array_size(rows);
@@ -397,6 +406,8 @@ int sleep_family(struct engine *engine, const json_t *record, struct layer *cons
 
     for (size_t i = 0; r == 0 && i < n_images; i++) {
         r = read_live(engine, json_array_get(lives, i), &take_images[i], &b.lives[i]);
+        if (r == 0 && woken)
+            origin_set(&b.lives[i]->origin, woken, i);
         b.n_lives += r == 0;
     }
     if (r == 0)

@@ -416,7 +416,8 @@ int keep_check(int store, json_t **ret_json, struct rollbox_error *error) {
 
 int keep_usage(int store, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
-    uint64_t bytes = 0, unused_bytes = 0, layers = 0, unused = 0, images = 0, sleepers = 0, asleep_bytes = 0;
+    uint64_t bytes = 0, unused_bytes = 0, layers = 0, unused = 0, images = 0;
+    struct sleepers asleep = { 0 }, woken = { 0 };
     struct statvfs room;
     struct names names;
     int r = find_references(store, &references, &images, error);
@@ -441,12 +442,13 @@ int keep_usage(int store, json_t **ret_json, struct rollbox_error *error) {
     uint64_t snapshots = references.images - images;
     references_done(&references);
     if (r == 0)
-        r = sleepers_measure(store, &sleepers, &asleep_bytes, error);
+        r = sleepers_measure(store, &asleep, &woken, error);
     if (r == 0 && fstatvfs(store, &room) < 0)
         r = failed(error, -errno, "ask the store's file system");
     if (r < 0)
         return r;
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers", (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers",
-                          (json_int_t)unused, "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)sleepers, "asleep_bytes", (json_int_t)asleep_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
+    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers", (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers",
+                          (json_int_t)unused, "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n, "asleep_bytes", (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes", (json_int_t)woken.bytes,
+                          "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
     return *ret_json ? 0 : out_of_memory(error);
 }

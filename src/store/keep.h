@@ -25,7 +25,7 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error);
  * {"layers", "asleep", "damaged": [{"layer", "reason", "used_by"} or {"asleep", "sandbox", "file", "reason"}], "manifests": [{"name", "problem"}]} */
 int keep_check(int store, json_t **ret_json, struct rollbox_error *error);
 
-/* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "asleep", "asleep_bytes", "free_bytes"} */
+/* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "asleep", "asleep_bytes", "woken", "woken_bytes", "free_bytes"} */
 int keep_usage(int store, json_t **ret_json, struct rollbox_error *error);
 
 #endif

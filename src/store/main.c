@@ -245,6 +245,7 @@ static void tell_usage(const json_t *json) {
     printf("%" JSON_INTEGER_FORMAT " layers, %s\n", number(json, "layers"), size(number(json, "bytes")));
     printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n", number(json, "unused_layers"), size(number(json, "unused_bytes")));
     printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", number(json, "asleep"), size(number(json, "asleep_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " that were woken, %s to sleep on again\n", number(json, "woken"), size(number(json, "woken_bytes")));
     printf("%s free\n", size(number(json, "free_bytes")));
 }
 

@@ -3,11 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,6 +18,7 @@
 #include "store/asleep.h"
 #include "store/digest.h"
 #include "store/fault.h"
+#include "store/kept.h"
 #include "store/layer.h"
 #include "store/pack.h"
 
@@ -35,13 +36,20 @@ static void sleeper_done(struct sleeper *job) {
 }
 
 static bool are_descriptors(const json_t *list) {
-    const json_t *number;
+    const json_t *row;
     size_t i;
 
-    json_array_foreach(list, i, number)
-        if (!json_is_integer(number) || json_integer_value(number) <= STDERR_FILENO || fcntl((int)json_integer_value(number), F_GETFD) < 0)
+    json_array_foreach(list, i, row) {
+        json_int_t number = json_integer_value(json_object_get(row, "fd"));
+
+        if (number <= STDERR_FILENO || number > INT_MAX || fcntl((int)number, F_GETFD) < 0)
             return false;
-    return json_array_size(list) <= ASLEEP_MAX_FILES;
+    }
+    return json_is_array(list) && json_array_size(list) <= ASLEEP_MAX_FILES;
+}
+
+static int descriptor_of(const json_t *list, size_t i) {
+    return (int)json_integer_value(json_object_get(json_array_get(list, i), "fd"));
 }
 
 static int sleeper_read(int fd, struct sleeper *ret_job, struct rollbox_error *error) {
@@ -66,53 +74,17 @@ static int io_error(struct rollbox_error *error, int error_number, const char *s
 
 /* ---- to sleep --------------------------------------------------------------------------------------------------------- */
 
-static int write_image(int from, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes, struct rollbox_error *error) {
-    struct digest digest;
-    struct stat st;
+static int write_files(const struct sleeper *job, struct stage *stage, struct rollbox_error *error) {
+    const json_t *from;
+    size_t i;
+    int r = 0;
 
-    if (fstat(from, &st) < 0)
-        return io_error(error, errno, "hibernate", "the image of the processes cannot be read");
-    void *data = st.st_size ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, from, 0) : MAP_FAILED;
-    if (data == MAP_FAILED)
-        return io_error(error, st.st_size ? errno : EINVAL, "hibernate", "the image of the processes cannot be read");
-    digest_init(&digest);
-    digest_add(&digest, data, (size_t)st.st_size);
-    digest_end_hex(&digest, ret_digest);
-    int r = fd_write_all(to, data, (size_t)st.st_size);
-    munmap(data, (size_t)st.st_size);
-    *ret_bytes = (uint64_t)st.st_size;
-    return r < 0 ? io_error(error, -r, "hibernate", "the processes cannot be written to the store") : 0;
-}
-
-/* layer-0, layer-1, ... or image-0, ...; *ret_rows: what the record says of them. */
-static int write_files(const char *kind, const json_t *fds, int stage, json_t **ret_rows, uint64_t *bytes, struct rollbox_error *error) {
-    json_t *rows = json_array();
-    int r = rows ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
-
-    for (size_t i = 0; r == 0 && i < json_array_size(fds); i++) {
-        int from = (int)json_integer_value(json_array_get(fds, i));
-        char name[32], digest[DIGEST_HEX + 1];
-        uint64_t size = 0;
-
-        snprintf(name, sizeof name, "%s-%zu", kind, i);
-        auto_close int to = openat(stage, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (to < 0)
-            r = io_error(error, errno, "hibernate", "a file cannot be made in the store");
-        else if (kind[0] == 'l')
-            r = pack_write(from, to, digest, &size, error);
-        else
-            r = write_image(from, to, digest, &size, error);
-        fault_point(FAULT_sleep_packed);
-        if (r == 0 && fdatasync(to) < 0)
-            r = io_error(error, errno, "hibernate", "the store cannot be synced");
-        if (r == 0 && json_array_append_new(rows, json_pack("{s:I, s:s}", "bytes", (json_int_t)size, "sha256", digest)) < 0)
-            r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
-        *bytes += size;
-    }
-    if (r < 0)
-        json_decref(rows);
-    else
-        *ret_rows = rows;
+    json_array_foreach(job->layers, i, from)
+        r = r < 0 ? r : stage_layer(stage, from, error);
+    json_array_foreach(job->images, i, from)
+        r = r < 0 ? r : stage_image(stage, from, error);
+    if (r == 0 && json_array_size(stage->bases) > ASLEEP_MAX_FILES)
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate", "the sandbox' images lie over too many others: drop snapshots");
     return r;
 }
 
@@ -152,36 +124,35 @@ static int publish(const struct work *work, int stage, const struct sleeper *job
         r = sync_fd(work->store);
     fault_point(FAULT_sleep_published);
     if (r < 0)
-        (void)asleep_remove(work->store, job->id);
+        (void)asleep_remove(work->store, ASLEEP_DIRECTORY, job->id);
     return r < 0 ? io_error(error, -r, "hibernate", "the store cannot be synced") : 0;
 }
 
 int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
     struct work work = WORK_NONE;
-    json_t *layers = NULL, *images = NULL;
-    auto_close int stage = -EBADF;
-    uint64_t bytes = 0;
+    struct stage stage = { 0 };
+    auto_close int directory = -EBADF;
     struct sleeper job;
     int r = sleeper_read(fd, &job, error);
 
     if (r < 0)
         return r;
     r = work_begin(store, &work, error);
-    if (r == 0 && (mkdirat(work.fd, STAGE, 0700) < 0 || (stage = openat(work.fd, STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0))
+    if (r == 0 && (mkdirat(work.fd, STAGE, 0700) < 0 || (directory = openat(work.fd, STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0))
         r = io_error(error, errno, "hibernate", "a directory cannot be made in the store");
     if (r == 0)
-        r = write_files("layer", job.layers, stage, &layers, &bytes, error);
+        r = stage_init(&stage, store, directory, error);
     if (r == 0)
-        r = write_files("image", job.images, stage, &images, &bytes, error);
-    json_t *record = r < 0 ? NULL : json_pack("{s:i, s:s, s:I, s:O, s:O, s:O}", "version", 1, "id", job.id, "created", (json_int_t)time(NULL), "record", json_object_get(job.root, "record"), "layers", layers, "images", images);
+        r = write_files(&job, &stage, error);
+    json_t *record = r < 0 ? NULL : json_pack("{s:i, s:s, s:I, s:O, s:O, s:O, s:O}", "version", 1, "id", job.id, "created", (json_int_t)time(NULL), "record", json_object_get(job.root, "record"), "layers", stage.layers, "images",
+                                              stage.images, "bases", stage.bases);
     if (r == 0)
-        r = record ? publish(&work, stage, &job, record, error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
+        r = record ? publish(&work, directory, &job, record, error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
+    *ret_json = r < 0 ? NULL : json_pack("{s:I, s:I}", "bytes", (json_int_t)stage.bytes, "written", (json_int_t)stage.written);
     json_decref(record);
-    json_decref(layers);
-    json_decref(images);
+    stage_done(&stage);
     work_done(&work);
     sleeper_done(&job);
-    *ret_json = r < 0 ? NULL : json_pack("{s:I}", "bytes", (json_int_t)bytes);
     return r;
 }
 
@@ -240,9 +211,25 @@ static int read_layers(int directory, const struct sleeper *job, struct rollbox_
     for (size_t i = 0; r == 0 && i < json_array_size(job->layers); i++) {
         char name[ASLEEP_FILE_NAME];
 
-        (void)snprintf(name, sizeof name, "layer-%zu", i);
+        asleep_file_name(name, ASLEEP_LAYER, i);
         auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        r = fd < 0 ? io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read") : pack_read(fd, (int)json_integer_value(json_array_get(job->layers, i)), error);
+        r = fd < 0 ? io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read") : pack_read(fd, descriptor_of(job->layers, i), error);
+    }
+    return r;
+}
+
+/* Those that are differences, each into the next of the job's. */
+static int join_images(int directory, const json_t *record, const struct sleeper *job, struct rollbox_error *error) {
+    const json_t *row;
+    size_t i, n = 0;
+    int r = 0;
+
+    json_array_foreach(json_object_get(record, "images"), i, row) {
+        if (r < 0 || !json_object_get(row, "over"))
+            continue;
+        r = n == json_array_size(job->images) ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many images as the record has differences")
+                                              : stored_image_write(directory, record, i, descriptor_of(job->images, n++), error);
+        fault_point(FAULT_wake_joined);
     }
     return r;
 }
@@ -270,6 +257,8 @@ int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error
         fault_point(FAULT_wake_checked);
         r = read_layers(directory, &job, error);
     }
+    if (r == 0)
+        r = join_images(directory, record, &job, error);
     if (r == 0)
         fault_point(FAULT_wake_made);
     json_decref(record);

@@ -11,10 +11,11 @@
 
 #include <rollbox/rollbox.h>
 
-/* {"id", "layers": [fd], "images": [fd], "owner": fd, "detached", "record": {...}} on `fd`. The lock on what was written goes to the socket `owner`. *ret_json: {"bytes"}. */
+/* {"id", "layers": [...], "images": [...], "owner": fd, "detached", "record": {...}} on `fd`; kept.h has what an element of the lists is. The lock on what was written goes to the socket `owner`.
+ * *ret_json: {"bytes", "written"}: of what sleeps, and how much of that was not there already. */
 int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
-/* {"id", "layers": [fd], "images": []}: empty directories, one a layer. */
+/* {"id", "layers": [{"fd"}], "images": [{"fd"}]}: empty directories, one a layer, and empty files, one an image that is a difference. */
 int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
 /* Is a file what its row ({"bytes", "sha256"}) says? *ret_reason, static: what is wrong with it; NULL: nothing. -errno if that cannot be found out. */

@@ -19,56 +19,60 @@ static int failed(struct rollbox_error *error, int r, const char *what) {
     return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "cannot %s: %s", what, strerror(-r));
 }
 
-static int open_sleeper(int store, const char *id) {
+static int open_sleeper(int store, const char *directory, const char *id) {
     char path[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
 
-    snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s", id);
+    snprintf(path, sizeof path, "%s/%s", directory, id);
     int fd = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
 }
 
 /* ---- df --------------------------------------------------------------------------------------------------------------- */
 
+/* A file that several have is counted once. */
 struct measuring {
     int store;
+    const char *directory;
+    struct inodes inodes;
     uint64_t sleepers, bytes;
 };
 
-static uint64_t bytes_in(int directory) {
-    struct names names;
-    uint64_t bytes = 0;
-
-    if (names_read(directory, &names) < 0)
-        return 0;
-    for (size_t i = 0; i < names.n; i++) {
-        struct stat st;
-
-        if (fstatat(directory, names.list[i], &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
-            bytes += (uint64_t)st.st_size;
-    }
-    names_done(&names);
-    return bytes;
-}
-
 static int measure_one(void *context, const char *id) {
     struct measuring *measuring = context;
-    auto_close int directory = open_sleeper(measuring->store, id);
-
-    if (directory < 0)
-        return directory == -ENOENT ? 0 : directory;
-    measuring->sleepers++;
-    measuring->bytes += bytes_in(directory);
-    return 0;
-}
-
-int sleepers_measure(int store, uint64_t *ret_sleepers, uint64_t *ret_bytes, struct rollbox_error *error) {
-    struct measuring measuring = { .store = store };
-    int r = asleep_each(store, measure_one, &measuring);
+    auto_close int directory = open_sleeper(measuring->store, measuring->directory, id);
+    struct names names;
+    int r = directory < 0 ? directory : names_read(directory, &names);
 
     if (r < 0)
+        return r == -ENOENT ? 0 : r;
+    for (size_t i = 0; r == 0 && i < names.n; i++) {
+        struct inode *inode;
+        struct stat st;
+        bool found = false;
+
+        if (fstatat(directory, names.list[i], &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode))
+            continue;
+        r = st.st_nlink > 1 ? inodes_note(&measuring->inodes, &st, names.list[i], &inode, &found) : 0;
+        measuring->bytes += found ? 0 : (uint64_t)st.st_size;
+    }
+    names_done(&names);
+    measuring->sleepers++;
+    return r;
+}
+
+int sleepers_measure(int store, struct sleepers *ret_asleep, struct sleepers *ret_woken, struct rollbox_error *error) {
+    struct measuring measuring = { .store = store, .directory = ASLEEP_DIRECTORY };
+    int r = asleep_each(store, measuring.directory, measure_one, &measuring);
+    struct sleepers asleep = { measuring.sleepers, measuring.bytes };
+
+    measuring.directory = WOKEN_DIRECTORY;
+    if (r == 0)
+        r = asleep_each(store, measuring.directory, measure_one, &measuring);
+    inodes_done(&measuring.inodes);
+    if (r < 0)
         return failed(error, r, "look at the sandboxes that sleep");
-    *ret_sleepers = measuring.sleepers;
-    *ret_bytes = measuring.bytes;
+    *ret_asleep = asleep;
+    *ret_woken = (struct sleepers){ measuring.sleepers - asleep.n, measuring.bytes - asleep.bytes };
     return 0;
 }
 
@@ -76,35 +80,60 @@ int sleepers_measure(int store, uint64_t *ret_sleepers, uint64_t *ret_bytes, str
 
 struct collecting {
     int store;
+    const char *directory;
     uint64_t removed, freed;
 };
 
+/* Of files that nobody else has. */
+static uint64_t bytes_in(int directory) {
+    uint64_t bytes = 0;
+    struct names names;
+
+    if (directory < 0 || names_read(directory, &names) < 0)
+        return 0;
+    for (size_t i = 0; i < names.n; i++) {
+        struct stat st;
+
+        if (fstatat(directory, names.list[i], &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) && st.st_nlink == 1)
+            bytes += (uint64_t)st.st_size;
+    }
+    names_done(&names);
+    return bytes;
+}
+
+static bool is_wanted(int lock) {
+    json_t *record = NULL;
+    bool is_detached = asleep_read(lock, &record, NULL) == 0 && json_is_true(json_object_get(json_object_get(record, "record"), "detached"));
+
+    json_decref(record);
+    return is_detached;
+}
+
 static int collect_one(void *context, const char *id) {
     struct collecting *collecting = context;
+    bool sleeps = strcmp(collecting->directory, ASLEEP_DIRECTORY) == 0;
     auto_close int lock = -EBADF;
-    json_t *record = NULL;
 
-    if (asleep_lock(collecting->store, id, &lock) < 0)
+    if (asleep_lock(collecting->store, collecting->directory, id, &lock) < 0 || (sleeps && is_wanted(lock)))
         return 0;
-    bool is_lost = asleep_read(lock, &record, NULL) < 0 || !json_is_true(json_object_get(json_object_get(record, "record"), "detached"));
-    json_decref(record);
-    if (!is_lost)
-        return 0;
-    auto_close int directory = open_sleeper(collecting->store, id);
-    uint64_t bytes = directory < 0 ? 0 : bytes_in(directory);
-    int r = asleep_remove(collecting->store, id);
+    auto_close int directory = open_sleeper(collecting->store, collecting->directory, id);
+    uint64_t bytes = bytes_in(directory);
+    int r = asleep_remove(collecting->store, collecting->directory, id);
     if (r < 0)
         return r;
-    collecting->removed++;
+    collecting->removed += sleeps;
     collecting->freed += bytes;
     fault_point(FAULT_gc_sleeper_trashed);
     return 0;
 }
 
 int sleepers_collect(int store, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error) {
-    struct collecting collecting = { .store = store };
-    int r = asleep_each(store, collect_one, &collecting);
+    struct collecting collecting = { .store = store, .directory = ASLEEP_DIRECTORY };
+    int r = asleep_each(store, collecting.directory, collect_one, &collecting);
 
+    collecting.directory = WOKEN_DIRECTORY;
+    if (r == 0)
+        r = asleep_each(store, collecting.directory, collect_one, &collecting);
     if (r < 0)
         return failed(error, r, "remove a sandbox that sleeps");
     *ret_removed = collecting.removed;
@@ -122,7 +151,7 @@ struct checking {
 
 /* It was not woken and removed meanwhile. */
 static bool is_still_there(const struct checking *checking, const char *id, int directory) {
-    auto_close int now = open_sleeper(checking->store, id);
+    auto_close int now = open_sleeper(checking->store, ASLEEP_DIRECTORY, id);
     struct stat was, is;
 
     return now >= 0 && fstat(directory, &was) == 0 && fstat(now, &is) == 0 && was.st_ino == is.st_ino && was.st_dev == is.st_dev;
@@ -152,7 +181,7 @@ static int check_files(const struct checking *checking, const char *id, int dire
 
 static int check_one(void *context, const char *id) {
     struct checking *checking = context;
-    auto_close int directory = open_sleeper(checking->store, id);
+    auto_close int directory = open_sleeper(checking->store, ASLEEP_DIRECTORY, id);
     auto_close int file = directory < 0 ? directory : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     struct rollbox_error inner = { 0 };
     json_t *whole = NULL;
@@ -175,7 +204,7 @@ static int check_one(void *context, const char *id) {
 
 int sleepers_check(int store, json_t *damaged, uint64_t *ret_checked, struct rollbox_error *error) {
     struct checking checking = { .store = store, .damaged = damaged };
-    int r = asleep_each(store, check_one, &checking);
+    int r = asleep_each(store, ASLEEP_DIRECTORY, check_one, &checking);
 
     if (r < 0)
         return failed(error, r, "check the sandboxes that sleep");

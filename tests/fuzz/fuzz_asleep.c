@@ -42,7 +42,7 @@ static void read_record(const json_t *record) {
     list_init(&engine.sessions);
     for (size_t i = 0; i < LAYERS; i++)
         *layers[i] = (struct layer){ .references = 1, .fd = -EBADF };
-    if (sleep_family(&engine, record, layers, LAYERS, images, IMAGES, &family, &at, &committed, &error) == 0) {
+    if (sleep_family(&engine, record, layers, LAYERS, images, IMAGES, NULL, &family, &at, &committed, &error) == 0) {
         if (at->family)
             walk(at);
         node_put(at);
