@@ -16,9 +16,9 @@
 #include "base/fd.h"
 #include "cli/cli.h"
 #include "cli/policy.h"
-#include "cli/reach.h"
 #include "cli/signals.h"
 #include "client/files.h"
+#include "store/reach.h"
 
 /* A command that was started. */
 struct played {

@@ -197,6 +197,7 @@ struct work {
     bool same_seed;             /* FORK: not one for each */
     bool attached;              /* FORK: they are the asker's */
     bool textual, force, digests;
+    bool takes_live;            /* EXPORT: what runs, too */
     int fd;                     /* of EXPORT */
     struct session **made;      /* FORK */
     unsigned n_made, n_asked, n_ready;
@@ -321,6 +322,7 @@ struct origin origin_of(const struct origin *origin);    /* another reference */
 void origin_put(struct origin *origin);         /* which is none then */
 void sleep_start(struct work *work);
 void sleep_wake(struct work *work);
+void sleep_export(struct work *work);    /* work->to, or what sleeps, with its processes */
 void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, const struct rollbox_error *error);
 void sleep_abandoned(struct engine *engine, const char *id);
 bool sleep_box_dead(struct session *session);    /* its box was to die */

@@ -26,6 +26,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "store/fingerprint.h"
 
 /* A layer that is being made. */
 struct filling {
@@ -189,10 +190,11 @@ static json_t *images_of(const struct sleep_parts *parts, const struct session *
     return list;
 }
 
-static int start_writing(struct work *work, json_t *record, const struct sleep_parts *parts, struct rollbox_error *error) {
+/* `to`, of an export: where it is written; else -1. */
+static int start_writing(struct work *work, const char *command, const char *id, json_t *record, const struct sleep_parts *parts, int to, struct rollbox_error *error) {
     struct session *session = work->session;
     size_t n = parts->n_layers + parts->n_lives;
-    auto_free int *fds = n > ASLEEP_MAX_FILES ? NULL : calloc(n + 1, sizeof *fds);
+    auto_free int *fds = n > ASLEEP_MAX_FILES ? NULL : calloc(n + 2, sizeof *fds);
 
     if (n > ASLEEP_MAX_FILES)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate", "the sandbox has %zu layers and images of processes, of its snapshots, too; %d can be put to sleep: drop snapshots", n, ASLEEP_MAX_FILES);
@@ -200,9 +202,11 @@ static int start_writing(struct work *work, json_t *record, const struct sleep_p
         fds[i] = -EBADF;
     int r = fds ? open_parts(parts, fds) : -ENOMEM;
     if (r == 0) {
-        json_t *job = json_pack("{s:s, s:o, s:o, s:b, s:O}", "id", work->sleep->id, "layers", layers_of(parts), "images", images_of(parts, session),
-                                "detached", session->client == NULL, "record", record);
-        r = errand_sleep(work, "hibernate", job, fds, n, error);
+        json_t *job = json_pack("{s:s, s:o, s:o, s:O}", "id", id, "layers", layers_of(parts), "images", images_of(parts, session), "record", record);
+        if (to >= 0)
+            json_object_set_new(job, "to", json_integer((json_int_t)(ERRAND_FIRST_FD + n)));
+        fds[n] = to;
+        r = errand_sleep(work, command, job, fds, n + (to >= 0), error);
         json_decref(job);
     } else {
         error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "hibernate", "the sandbox cannot be handed to rollbox-store: %s", strerror(-r));
@@ -222,7 +226,7 @@ static void write_state(struct work *work) {
     /* What nobody asked for is not written, either. */
     family_tidy(session->family);
     work->sleep = calloc(1, sizeof *work->sleep);
-    json_t *record = work->sleep ? sleep_record(session, work->to, &parts) : NULL;
+    json_t *record = work->sleep ? sleep_record(session, work->to, false, &parts) : NULL;
     int r = record ? 0 : no_memory(&error, "hibernate");
     if (work->sleep) {
         work->sleep->lock = -EBADF;
@@ -233,11 +237,38 @@ static void write_state(struct work *work) {
     if (r == 0 && random_id(work->sleep->id) < 0)
         r = error_set(&error, ROLLBOX_ERR_INTERNAL, EIO, "hibernate", "no random numbers are to be had");
     if (r == 0)
-        r = start_writing(work, record, &parts, &error);
+        r = start_writing(work, "hibernate", work->sleep->id, record, &parts, -1, &error);
     sleep_parts_done(&parts);
     json_decref(record);
     if (r < 0)
         fail_sleep(work, &error);
+}
+
+static int export_asleep(struct work *work, struct rollbox_error *error) {
+    json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", work->session->sleep->id, "layers", "images", "asleep", true, "to", ERRAND_FIRST_FD);
+    int r = errand_sleep(work, "export-live", job, &work->fd, 1, error);
+
+    json_decref(job);
+    return r;
+}
+
+static int export_live(struct work *work, struct rollbox_error *error) {
+    struct sleep_parts parts = { 0 };
+    char id[ASLEEP_ID_LENGTH + 1];
+    json_t *record = sleep_record(work->session, work->to, true, &parts);
+    int r = !record ? no_memory(error, "export") : random_id(id) < 0 ? error_set(error, ROLLBOX_ERR_INTERNAL, EIO, "export", "no random numbers are to be had") : start_writing(work, "export-live", id, record, &parts, work->fd, error);
+
+    sleep_parts_done(&parts);
+    json_decref(record);
+    return r;
+}
+
+void sleep_export(struct work *work) {
+    struct rollbox_error error;
+    int r = work->fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no descriptor") : work->to ? export_live(work, &error) : export_asleep(work, &error);
+
+    if (r < 0)
+        work_fail(work, &error);
 }
 
 void sleep_start(struct work *work) {
@@ -600,7 +631,7 @@ static int begin_waking(struct work *work, struct rollbox_error *error) {
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox is that of another");
     r = sleep_check(waking->record, program, error);
     if (r == 0 && session->sleep->processes && !work->drops)
-        r = fingerprint_check(json_object_get(waking->record, "fingerprint"), error);
+        r = fingerprint_check(json_object_get(waking->record, "fingerprint"), "wake", "rollbox wake --drop-processes wakes its files alone", error);
     if (r == 0 && !program->launcher)
         r = launcher_start(program, error);
     size_t n = json_array_size(json_object_get(waking->whole, "layers"));
@@ -668,7 +699,7 @@ void sleep_abandoned(struct engine *engine, const char *id) {
 /* ---- who wakes it ----------------------------------------------------------------------------------------------------- */
 
 static bool lets_sleep(const struct work *work) {
-    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE;
+    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE || (work->verb == VERB_EXPORT && work->takes_live && !work->from);
 }
 
 bool sleep_rouse(struct session *session) {

@@ -27,8 +27,9 @@ struct sleep_parts {
     size_t n_layers, n_lives;
 };
 
-/* sleep_record.c. A session's record with all that is known of its states: those of the whole family if nobody else is of it, else those that it stands on. `parts` borrows. */
-json_t *sleep_record(const struct session *session, const struct node *at, struct sleep_parts *ret_parts);
+/* sleep_record.c. A session's record with all that is known of its states: those of the whole family if nobody else is of it, else those that it stands on; `alone`: of snapshots, `at` alone. `parts`
+ * borrows. */
+json_t *sleep_record(const struct session *session, const struct node *at, bool alone, struct sleep_parts *ret_parts);
 void sleep_parts_done(struct sleep_parts *parts);
 
 /* 0, or the error: it is not for this kernel, this processor or the policy's places as they are now. */
@@ -56,9 +57,5 @@ const char *sleep_shown(const json_t *record);
 void sleep_tree_text(const json_t *record, const char *name, struct buf *to);
 
 void sleep_execs_text(const json_t *record, struct buf *to, const char **between);
-
-/* fingerprint.c. What an image of processes is for: {"kernel", "vdso", "processor"}. NULL: out of memory. */
-json_t *fingerprint_now(void);
-int fingerprint_check(const json_t *then, struct rollbox_error *error);
 
 #endif

@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "engine/sleep.h"
+#include "store/fingerprint.h"
 
 #define MOST_NODES 100000
 
@@ -79,6 +80,7 @@ struct listing {
     struct node **nodes;
     size_t n_nodes, room;
     json_t *rows;
+    const struct node *alone;   /* the one that is a snapshot; of the others only what it lies on is told. NULL: all are */
     bool failed;
 };
 
@@ -143,7 +145,12 @@ static struct node *lies_on(const struct node *node) {
 static void add_node(struct listing *listing, struct node *node) {
     if (!node || listing->failed || index_of((void *const *)listing->nodes, listing->n_nodes, node) < listing->n_nodes)
         return;
-    add_node(listing, node->parent);
+    /* The first is the beginning, on which all hang then. */
+    const bool is_told = !listing->alone || node == listing->alone || !listing->n_nodes;
+    const struct node *parent = !listing->alone ? node->parent : is_told && listing->n_nodes ? listing->nodes[0] : NULL;
+    struct live *live = is_told ? node->live : NULL;
+
+    add_node(listing, listing->alone ? NULL : node->parent);
     add_node(listing, lies_on(node));
     if (listing->n_nodes == listing->room) {
         size_t room = listing->room ? 2 * listing->room : 16;
@@ -156,9 +163,9 @@ static void add_node(struct listing *listing, struct node *node) {
         listing->nodes = more;
         listing->room = room;
     }
-    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(node->name), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, node->parent), "under",
-                            node_index(listing, lies_on(node)), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, node->live), "was_live", node->is_live,
-                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "hidden", node->family == NULL);
+    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(is_told ? node->name : NULL), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, parent), "under",
+                            node_index(listing, lies_on(node)), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, live), "was_live", node->is_live,
+                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "hidden", node->family == NULL || !is_told);
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
     listing->nodes[listing->n_nodes++] = node;
 }
@@ -201,28 +208,29 @@ static json_t *environment_of(const struct program *program) {
     return list;
 }
 
-json_t *sleep_record(const struct session *session, const struct node *at, struct sleep_parts *ret_parts) {
+json_t *sleep_record(const struct session *session, const struct node *at, bool alone, struct sleep_parts *ret_parts) {
     struct sleep_parts parts = { 0 };
-    struct listing listing = { .session = session, .parts = &parts, .rows = json_array() };
+    struct listing listing = { .session = session, .parts = &parts, .rows = json_array(), .alone = alone ? at : NULL };
     struct family *family = session->family;
+    const struct node *committed = alone ? NULL : session->committed;
     bool is_alone = family->references == 1;
     json_t *layers = json_array(), *lives = json_array();
 
     list_for_each(item, &family->nodes) {
         struct node *node = container_of(item, struct node, in_family);
 
-        if (is_alone || item == family->nodes.next)
+        if ((is_alone && !alone) || item == family->nodes.next)
             add_node(&listing, node);
     }
     add_node(&listing, (struct node *)at);
-    add_node(&listing, session->committed);
+    add_node(&listing, (struct node *)committed);
     for (size_t i = 0; i < parts.n_layers; i++)
         listing.failed |= json_array_append_new(layers, json_pack("{s:I, s:I}", "bytes", (json_int_t)parts.layers[i]->bytes, "entries", (json_int_t)parts.layers[i]->entries)) < 0;
     for (size_t i = 0; i < parts.n_lives; i++)
         listing.failed |= json_array_append_new(lives, live_row(parts.lives[i])) < 0;
     json_t *record = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", session->name, "detached", session->client == NULL, "socket", text_hex(session->engine->socket_path), "policy",
                                json_stringn(session->program->key, session->program->text_length), "environment", environment_of(session->program), "fingerprint", fingerprint_now(), "places", places_of(session->program->plan),
-                               "nodes", listing.rows, "layers", layers, "lives", lives, "at", node_index(&listing, at), "committed", node_index(&listing, session->committed), "committed_path", text_hex(session->committed_path));
+                               "nodes", listing.rows, "layers", layers, "lives", lives, "at", node_index(&listing, at), "committed", node_index(&listing, committed), "committed_path", text_hex(session->committed_path));
     json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
                                 "idle_ms", (json_int_t)session->idle_ms, "ttl_ms", (json_int_t)session->ttl_ms, "lifetime_ms", (json_int_t)session->lifetime_ms, "hibernate_ms", (json_int_t)session->hibernate_ms, "seed",
                                 (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",

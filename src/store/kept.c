@@ -89,7 +89,7 @@ int stored_image_open(int directory, const json_t *record, size_t i, struct stor
 }
 
 /* `whole` is for an image that is one file. */
-static int view_of(const struct stored_image *image, struct delta_run *whole, struct delta_view *ret_view) {
+int stored_image_view(const struct stored_image *image, struct delta_run *whole, struct delta_view *ret_view) {
     if (image->n_files > 1)
         return delta_view(image->files, image->n_files, ret_view) ? 0 : -EBADMSG;
     *whole = (struct delta_run){ .length = image->files[0].length };
@@ -104,7 +104,7 @@ int stored_image_write(int directory, const json_t *record, size_t i, int to, st
     int r = stored_image_open(directory, record, i, &image);
 
     if (r == 0)
-        r = view_of(&image, &whole, &view);
+        r = stored_image_view(&image, &whole, &view);
     for (size_t k = 0; r == 0 && k < view.n_runs; k++)
         r = fd_write_all(to, view.files[view.runs[k].file].data + view.runs[k].offset, view.runs[k].length);
     stored_image_done(&image);
@@ -302,7 +302,7 @@ static int write_difference(struct stage *stage, const struct kept *kept, size_t
     auto_free bool *keeps = calloc(base.n_files + 1, sizeof *keeps);
 
     if (r == 0)
-        r = over && keeps ? view_of(&base, &whole, &view) : -ENOMEM;
+        r = over && keeps ? stored_image_view(&base, &whole, &view) : -ENOMEM;
     if (r == 0)
         r = delta_find(image, &view, &runs, &n_runs);
     if (r == 0)

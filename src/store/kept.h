@@ -54,6 +54,9 @@ struct stored_image {
 int stored_image_open(int directory, const json_t *record, size_t i, struct stored_image *ret_image);
 void stored_image_done(struct stored_image *image);
 
+/* What it is made of; `whole` is for one that is in one piece. The view borrows both. -EBADMSG. */
+int stored_image_view(const struct stored_image *image, struct delta_run *whole, struct delta_view *ret_view);
+
 /* Writes such an image, whole, to an empty file. DAMAGED, IO. */
 int stored_image_write(int directory, const json_t *record, size_t i, int to, struct rollbox_error *error);
 

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "store/carry.h"
 #include "store/commit.h"
 #include "store/fault.h"
 #include "store/files.h"
@@ -34,9 +35,9 @@
 #define EXIT_DAMAGE 1
 
 struct arguments {
-    const char *program, *store, *name, *tag, *part, *operand;
+    const char *program, *store, *name, *tag, *part, *operand, *socket, *policy;
     struct unpack_limits limits;
-    bool json, no_progress;
+    bool json, no_progress, trusts, drops;
 };
 
 struct command {
@@ -90,6 +91,10 @@ static void tell_import(const json_t *json) {
     const json_t *note;
     size_t i;
 
+    if (json_object_get(json, "asleep")) {
+        printf("%s: asleep, %s, %" JSON_INTEGER_FORMAT " processes, for the engine on %s\n", text(json, "name"), size(number(json, "bytes")), number(json, "processes"), text(json, "socket"));
+        return;
+    }
     printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT " new), %s in %" JSON_INTEGER_FORMAT " files\n", text(json, "name"), number(json, "layers"), number(json, "new_layers"),
            size(number(json, "bytes")), number(json, "files"));
     json_array_foreach(json_object_get(json, "notes"), i, note)
@@ -97,8 +102,13 @@ static void tell_import(const json_t *json) {
 }
 
 static int call_import_snapshot(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    const struct carry_options live = { arguments->name, arguments->socket, arguments->policy, arguments->trusts, arguments->drops, arguments->limits.max_bytes };
     int r = needs_name(arguments, error);
 
+    if (r == 0 && carry_is_live(arguments->operand))
+        return carry_import(store, arguments->operand, &live, ret_json, error);
+    if (r == 0 && (arguments->policy || arguments->trusts || arguments->drops))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s has files alone: --policy, --trust and --drop-processes are about live states", files_printable(arguments->operand));
     return r < 0 ? r : snapshot_import(store, arguments->operand, arguments->name, &arguments->limits, ret_json, error);
 }
 
@@ -307,6 +317,11 @@ static int call_wake(int store, const struct arguments *arguments, json_t **ret_
     return sleep_read(store, STDIN_FILENO, ret_json, error);
 }
 
+static int call_export_live(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return carry_export(store, STDIN_FILENO, ret_json, error);
+}
+
 static int call_forget(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     int r = layer_empty_trash(store);
 
@@ -344,7 +359,7 @@ static void tell_faults(const json_t *json) {
 
 static const struct command commands[] = {
     { "import", "PATH", "an image: an OCI layout, or a tar of one or of docker save; --name NAME", true, true, call_import, tell_import },
-    { "import-snapshot", "FILE", "a snapshot that was exported; --name NAME", true, true, call_import_snapshot, tell_import },
+    { "import-snapshot", "FILE", "a snapshot or live state that was exported; --name NAME", true, true, call_import_snapshot, tell_import },
     { "ls", NULL, "list images and snapshots", true, true, call_list, tell_list },
     { "show", "NAME", "what an image is made of", true, false, call_show, tell_show },
     { "rm", "NAME", "remove an image, or snapshot:NAME", true, false, call_remove, tell_nothing },
@@ -358,6 +373,7 @@ static const struct command commands[] = {
     { "sweep", "PATH", "remove what commits beside it have left", false, false, call_sweep, tell_nothing },
     { "hibernate", NULL, "keep the sandbox of the job on standard input", true, true, call_hibernate, tell_nothing },
     { "wake", NULL, "give the files of the job's sandbox back", true, false, call_wake, tell_nothing },
+    { "export-live", NULL, "the sandbox of the job on standard input, with what runs, as one file", true, true, call_export_live, tell_nothing },
     { "forget", NULL, "empty the trash", true, false, call_forget, tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults, tell_faults },
 };
@@ -381,7 +397,7 @@ static void help(void) {
     printf("Usage: rollbox-store COMMAND [OPTION...] [ARGUMENT]\n\nImages, snapshots and layers on disk. rollbox(1) and rollbox-engine start it.\n\n");
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         printf("  %-16s %-5s %s\n", commands[i].name, commands[i].operand ? commands[i].operand : "", commands[i].summary);
-    printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, --max-bytes N, --max-depth N, --max-ratio N, --no-progress, --part PART\n");
+    printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, --max-bytes N, --max-depth N, --max-ratio N, --no-progress, --part PART, --socket PATH, --policy FILE, --trust, --drop-processes\n");
 }
 
 static int parse_number(const char *name, const char *value, uint64_t most, uint64_t *ret, struct rollbox_error *error) {
@@ -407,6 +423,10 @@ static int set_option(struct arguments *arguments, const char *name, const char 
         arguments->tag = value;
     else if (strcmp(name, "part") == 0)
         arguments->part = value;
+    else if (strcmp(name, "socket") == 0)
+        arguments->socket = value;
+    else if (strcmp(name, "policy") == 0)
+        arguments->policy = value;
     else if (strcmp(name, "max-entries") == 0)
         r = parse_number(name, value, FILES_MAX_ENTRIES * 10ull, &arguments->limits.max_entries, error);
     else if (strcmp(name, "max-bytes") == 0)
@@ -435,6 +455,10 @@ static int parse(int argc, char **argv, struct arguments *arguments, struct roll
             continue;
         if (strcmp(word, "--no-progress") == 0) {
             arguments->no_progress = true;
+        } else if (strcmp(word, "--trust") == 0) {
+            arguments->trusts = true;
+        } else if (strcmp(word, "--drop-processes") == 0) {
+            arguments->drops = true;
         } else if (strcmp(word, "--") == 0 && i + 2 == argc && !arguments->operand) {
             arguments->operand = argv[++i];
         } else if (strncmp(word, "--", 2) == 0) {

@@ -22,16 +22,9 @@
 #include "store/layer.h"
 #include "store/pack.h"
 
-#define STAGE "asleep"          /* in the directory of work */
 #define CHUNK (1u << 20)
 
-struct sleeper {
-    json_t *root;
-    const char *id;
-    const json_t *layers, *images;
-};
-
-static void sleeper_done(struct sleeper *job) {
+void sleep_job_done(struct sleep_job *job) {
     json_decref(job->root);
 }
 
@@ -52,11 +45,11 @@ static int descriptor_of(const json_t *list, size_t i) {
     return (int)json_integer_value(json_object_get(json_array_get(list, i), "fd"));
 }
 
-static int sleeper_read(int fd, struct sleeper *ret_job, struct rollbox_error *error) {
+int sleep_job_read(int fd, struct sleep_job *ret_job, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     int r = fd_read_all(fd, ASLEEP_MAX_BYTES, &text);
     json_t *root = r < 0 ? NULL : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
-    struct sleeper job = { .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"),
+    struct sleep_job job = { .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"),
                        .images = json_object_get(root, "images") };
 
     if (!job.id || !asleep_id_ok(job.id) || !are_descriptors(job.layers) || !are_descriptors(job.images)) {
@@ -74,7 +67,7 @@ static int io_error(struct rollbox_error *error, int error_number, const char *s
 
 /* ---- to sleep --------------------------------------------------------------------------------------------------------- */
 
-static int write_files(const struct sleeper *job, struct stage *stage, struct rollbox_error *error) {
+int sleep_stage(const struct sleep_job *job, struct stage *stage, struct rollbox_error *error) {
     const json_t *from;
     size_t i;
     int r = 0;
@@ -92,11 +85,15 @@ static int sync_fd(int fd) {
     return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
+json_t *sleep_whole(const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases) {
+    return json_pack("{s:i, s:s, s:I, s:O, s:O, s:O, s:O}", "version", 1, "id", id, "created", (json_int_t)time(NULL), "record", record, "layers", layers, "images", images, "bases", bases);
+}
+
 /* The rename is what makes it sleep. Its owner has the lock before anybody can find it. */
-static int publish(const struct work *work, int stage, const struct sleeper *job, const json_t *record, struct rollbox_error *error) {
+int sleep_publish(const struct work *work, int stage, const json_t *record, int owner, struct rollbox_error *error) {
     auto_free char *text = asleep_text(record);
     char target[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
-    int owner = (int)json_integer_value(json_object_get(job->root, "owner"));
+    const char *id = json_string_value(json_object_get(record, "id"));
     int r = text ? layer_write_file(stage, "record.json", text, error) : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
 
     if (r < 0)
@@ -105,9 +102,9 @@ static int publish(const struct work *work, int stage, const struct sleeper *job
     if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0 || fsync(stage) < 0)
         return io_error(error, errno, "hibernate", "the store cannot be synced");
     fault_point(FAULT_sleep_written);
-    r = fd_send(owner, "", 1, &lock, 1);
+    r = owner < 0 ? 0 : fd_send(owner, "", 1, &lock, 1);
     /* One that outlives its engine can be woken by the next. */
-    if (r < 0 && !json_is_true(json_object_get(job->root, "detached")))
+    if (r < 0 && !json_is_true(json_object_get(json_object_get(record, "record"), "detached")))
         return io_error(error, -r, "hibernate", "the engine is gone");
     auto_close int held = layer_store_lock(work->store, LOCK_SH);
     if (held < 0)
@@ -115,8 +112,8 @@ static int publish(const struct work *work, int stage, const struct sleeper *job
     bool is_new = mkdirat(work->store, ASLEEP_DIRECTORY, 0700) == 0;
     if (!is_new && errno != EEXIST)
         return io_error(error, errno, "hibernate", "a directory cannot be made in the store");
-    snprintf(target, sizeof target, ASLEEP_DIRECTORY "/%s", job->id);
-    if (renameat(work->fd, STAGE, work->store, target) < 0)
+    snprintf(target, sizeof target, ASLEEP_DIRECTORY "/%s", id);
+    if (renameat(work->fd, SLEEP_STAGE, work->store, target) < 0)
         return io_error(error, errno, "hibernate", "the store cannot be written to");
     auto_close int all = openat(work->store, ASLEEP_DIRECTORY, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     r = sync_fd(all);
@@ -124,35 +121,44 @@ static int publish(const struct work *work, int stage, const struct sleeper *job
         r = sync_fd(work->store);
     fault_point(FAULT_sleep_published);
     if (r < 0)
-        (void)asleep_remove(work->store, ASLEEP_DIRECTORY, job->id);
+        (void)asleep_remove(work->store, ASLEEP_DIRECTORY, id);
     return r < 0 ? io_error(error, -r, "hibernate", "the store cannot be synced") : 0;
+}
+
+int sleep_begin(int store, struct work *ret_work, int *ret_stage, struct rollbox_error *error) {
+    int r = work_begin(store, ret_work, error);
+
+    if (r < 0)
+        return r;
+    int fd = mkdirat(ret_work->fd, SLEEP_STAGE, 0700) < 0 ? -1 : openat(ret_work->fd, SLEEP_STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return io_error(error, errno, "hibernate", "a directory cannot be made in the store");
+    *ret_stage = fd;
+    return 0;
 }
 
 int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
     struct work work = WORK_NONE;
     struct stage stage = { 0 };
     auto_close int directory = -EBADF;
-    struct sleeper job;
-    int r = sleeper_read(fd, &job, error);
+    struct sleep_job job;
+    int r = sleep_job_read(fd, &job, error);
 
     if (r < 0)
         return r;
-    r = work_begin(store, &work, error);
-    if (r == 0 && (mkdirat(work.fd, STAGE, 0700) < 0 || (directory = openat(work.fd, STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0))
-        r = io_error(error, errno, "hibernate", "a directory cannot be made in the store");
+    r = sleep_begin(store, &work, &directory, error);
     if (r == 0)
         r = stage_init(&stage, store, directory, error);
     if (r == 0)
-        r = write_files(&job, &stage, error);
-    json_t *record = r < 0 ? NULL : json_pack("{s:i, s:s, s:I, s:O, s:O, s:O, s:O}", "version", 1, "id", job.id, "created", (json_int_t)time(NULL), "record", json_object_get(job.root, "record"), "layers", stage.layers, "images",
-                                              stage.images, "bases", stage.bases);
+        r = sleep_stage(&job, &stage, error);
+    json_t *record = r < 0 ? NULL : sleep_whole(job.id, json_object_get(job.root, "record"), stage.layers, stage.images, stage.bases);
     if (r == 0)
-        r = record ? publish(&work, directory, &job, record, error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
+        r = record ? sleep_publish(&work, directory, record, (int)json_integer_value(json_object_get(job.root, "owner")), error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
     *ret_json = r < 0 ? NULL : json_pack("{s:I, s:I}", "bytes", (json_int_t)stage.bytes, "written", (json_int_t)stage.written);
     json_decref(record);
     stage_done(&stage);
     work_done(&work);
-    sleeper_done(&job);
+    sleep_job_done(&job);
     return r;
 }
 
@@ -189,7 +195,7 @@ int sleep_check_file(int directory, const char *name, const json_t *row, const c
     return 0;
 }
 
-static int check_files(int directory, const json_t *record, struct rollbox_error *error) {
+int sleep_check_files(int directory, const json_t *record, struct rollbox_error *error) {
     char name[ASLEEP_FILE_NAME];
     const json_t *row;
 
@@ -205,7 +211,7 @@ static int check_files(int directory, const json_t *record, struct rollbox_error
     return 0;
 }
 
-static int read_layers(int directory, const struct sleeper *job, struct rollbox_error *error) {
+static int read_layers(int directory, const struct sleep_job *job, struct rollbox_error *error) {
     int r = 0;
 
     for (size_t i = 0; r == 0 && i < json_array_size(job->layers); i++) {
@@ -219,7 +225,7 @@ static int read_layers(int directory, const struct sleeper *job, struct rollbox_
 }
 
 /* Those that are differences, each into the next of the job's. */
-static int join_images(int directory, const json_t *record, const struct sleeper *job, struct rollbox_error *error) {
+static int join_images(int directory, const json_t *record, const struct sleep_job *job, struct rollbox_error *error) {
     const json_t *row;
     size_t i, n = 0;
     int r = 0;
@@ -237,8 +243,8 @@ static int join_images(int directory, const json_t *record, const struct sleeper
 int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
     char path[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
     json_t *record = NULL;
-    struct sleeper job;
-    int r = sleeper_read(fd, &job, error);
+    struct sleep_job job;
+    int r = sleep_job_read(fd, &job, error);
 
     if (r < 0)
         return r;
@@ -252,7 +258,7 @@ int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error
     if (r == 0 && json_array_size(json_object_get(record, "layers")) != json_array_size(job.layers))
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many layers as the record");
     if (r == 0)
-        r = check_files(directory, record, error);
+        r = sleep_check_files(directory, record, error);
     if (r == 0) {
         fault_point(FAULT_wake_checked);
         r = read_layers(directory, &job, error);
@@ -262,7 +268,7 @@ int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error
     if (r == 0)
         fault_point(FAULT_wake_made);
     json_decref(record);
-    sleeper_done(&job);
+    sleep_job_done(&job);
     *ret_json = r < 0 ? NULL : json_object();
     return r;
 }
