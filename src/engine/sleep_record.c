@@ -15,6 +15,7 @@
 #include "store/fingerprint.h"
 
 #define MOST_NODES 100000
+#define MOST_OUTPUT (1u << 20)          /* of commands that are over, all of them together; of others, how they ended is kept */
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------------ */
 
@@ -189,6 +190,38 @@ static json_t *live_row(const struct live *live) {
     return json_pack("{s:i, s:I, s:o, s:o}", "processes", (int)live->processes, "bytes", (json_int_t)live->bytes, "commands", commands, "pipes", pipes);
 }
 
+/* How a command ended, and what it wrote if there is `*room` for that. */
+static json_t *ended_row(const struct session *session, const struct ended *ended, size_t *room) {
+    const size_t prefix = sizeof session->number;
+    struct buf streams[2] = { BUF_INIT, BUF_INIT };
+    bool whole = result_streams(session->engine, ended->operation, ended->operation_length, *room, streams);
+    json_t *row = json_pack("{s:o, s:o, s:i, s:i, s:I, s:I, s:b}", "operation", hex_of(ended->operation + prefix, ended->operation_length - prefix), "command", text_hex(ended->command), "outcome", (int)ended->outcome, "status",
+                            ended->status, "wall_ns", (json_int_t)ended->wall_ns, "cpu_ns", (json_int_t)ended->cpu_ns, "told", ended->told);
+
+    if (row && whole) {
+        json_object_set_new(row, "stdout", hex_of(streams[0].data, streams[0].length));
+        json_object_set_new(row, "stderr", hex_of(streams[1].data, streams[1].length));
+        *room -= streams[0].length + streams[1].length;
+    }
+    buf_done(&streams[0]);
+    buf_done(&streams[1]);
+    return row;
+}
+
+/* The latest first: theirs is the room. */
+static json_t *ended_of(const struct session *session) {
+    size_t room = MOST_OUTPUT;
+    json_t *list = json_array();
+
+    for (const struct list *at = session->ended.prev; at != &session->ended; at = at->prev) {
+        const struct ended *ended = container_of(at, struct ended, node);
+
+        if (ended->outcome != ROLLBOX_OUTCOME_ERROR && ended->operation_length > sizeof session->number)
+            json_array_append_new(list, ended_row(session, ended, &room));
+    }
+    return list;
+}
+
 static json_t *places_of(const struct plan *plan) {
     const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
     json_t *places = json_array();
@@ -235,12 +268,14 @@ json_t *sleep_record(const struct session *session, const struct node *at, bool 
                                 "idle_ms", (json_int_t)session->idle_ms, "ttl_ms", (json_int_t)session->ttl_ms, "lifetime_ms", (json_int_t)session->lifetime_ms, "hibernate_ms", (json_int_t)session->hibernate_ms, "seed",
                                 (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
                                 hex_of(session->operation, session->operation_length));
-    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0) {
+    json_t *ended = alone ? json_array() : ended_of(session);
+    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 || json_object_set(record, "ended", ended) < 0) {
         json_decref(record);
         record = NULL;
         sleep_parts_done(&parts);
     } else
         *ret_parts = parts;
+    json_decref(ended);
     json_decref(numbers);
     free(listing.nodes);
     return record;
@@ -442,7 +477,46 @@ int sleep_family(struct engine *engine, const json_t *record, struct layer *cons
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox cannot be woken: %s", strerror(-r)) : 0;
 }
 
+static bool add_stream(const json_t *value, struct buf *to) {
+    size_t most = json_string_length(value) / 2;
+    auto_free char *bytes = json_is_string(value) && most <= MOST_OUTPUT ? malloc(most + 1) : NULL;
+    ssize_t n = bytes ? bytes_of(value, bytes, most) : -1;
+
+    if (n > 0)
+        buf_add(to, bytes, (size_t)n);
+    return n >= 0;
+}
+
+static void settle_ended(struct session *session, const json_t *row) {
+    struct ended *ended = calloc(1, sizeof *ended);
+    struct buf streams[2] = { BUF_INIT, BUF_INIT };
+    int64_t outcome = number(row, "outcome");
+    ssize_t n = ended ? bytes_of(json_object_get(row, "operation"), ended->operation, sizeof ended->operation - sizeof session->number) : -1;
+
+    if (n < 1 || outcome < 0 || outcome >= ROLLBOX_OUTCOME_ERROR) {
+        free(ended);
+        return;
+    }
+    ended->operation_length = (size_t)n;
+    session_name_operation(session, ended->operation, &ended->operation_length);
+    list_init(&ended->node);
+    ended->command = text_of(json_object_get(row, "command"));
+    ended->outcome = (enum rollbox_outcome)outcome;
+    ended->status = (int)number(row, "status");
+    ended->wall_ns = (uint64_t)number(row, "wall_ns");
+    ended->cpu_ns = (uint64_t)number(row, "cpu_ns");
+    ended->told = flag(row, "told");
+    list_add_tail(&session->ended, &ended->node);
+    session->n_ended++;
+    if (add_stream(json_object_get(row, "stdout"), &streams[0]) && add_stream(json_object_get(row, "stderr"), &streams[1]))
+        result_restore(session->engine, ended->operation, ended->operation_length, ended->outcome, ended->status, ended->wall_ns, ended->cpu_ns, streams);
+    buf_done(&streams[0]);
+    buf_done(&streams[1]);
+}
+
 void sleep_settle(struct session *session, const json_t *record) {
+    const json_t *ended = json_object_get(record, "ended");
+
     ssize_t n = bytes_of(json_object_get(record, "operation"), session->operation, sizeof session->operation);
 
     session->operation_length = n > 0 ? (size_t)n : 0;
@@ -456,6 +530,8 @@ void sleep_settle(struct session *session, const json_t *record) {
     session->n_forked = (uint64_t)number(record, "n_forked");
     session->has_own_seed = flag(record, "has_own_seed");
     session->was_used = true;
+    for (size_t i = json_array_size(ended); i--;)
+        settle_ended(session, json_array_get(ended, i));
     session->committed_path = text_of(json_object_get(record, "committed_path"));
 }
 

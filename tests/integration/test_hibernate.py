@@ -302,6 +302,46 @@ def test_a_detached_one_outlives_its_engine(store, tmp_path, how):
             Sandbox.open("kept", engine=second.engine)
 
 
+def test_results_outlive_their_engine(store, tmp_path):
+    """What had ended before is told without waking anybody, what it wrote, too, as far as there is room for it."""
+    socket = str(tmp_path / "socket")
+    commands = {"small": "echo out; echo err >&2; exit 7", "spooled": "head -c 100000 /dev/zero; exit 3", "large": "head -c 3000000 /dev/zero; exit 4", "killed": "kill -9 $$"}
+
+    def check(box, sleeps):
+        results = {name: box.process(name).wait() for name in commands}
+        small = results["small"]
+        assert (small.exit_code, small.stdout, small.stderr, small.stdout_truncated) == (7, b"out\n", b"err\n", False)
+        assert (results["spooled"].exit_code, len(results["spooled"].stdout)) == (3, 100000)
+        assert results["large"].exit_code == 4 and results["killed"].signal == 9
+        rows = {row["id"]: row for row in box.inspect()["execs"]}
+        assert {name: rows[name]["state"] for name in commands} == dict.fromkeys(commands, "ended") and rows["small"]["exit_code"] == 7
+        assert (box.inspect()["state"] == "asleep") == sleeps
+        return results["large"]
+
+    with Shared(socket) as first:
+        box = Sandbox(engine=first.engine, name="kept", detached=True)
+        asked = Asked.begin(box, "x = 1")
+        for name, command in commands.items():
+            box.spawn(["sh", "-c", command], id=name)
+        until(lambda: sum(row["state"] == "ended" for row in box.inspect()["execs"]) == len(commands))
+        box.hibernate()
+        assert len(check(box, True).stdout) == 3000000
+        first.end(signal.SIGKILL)
+    with Shared(socket) as second:
+        box = Sandbox.open("kept", engine=second.engine)
+        assert check(box, True).stdout_truncated
+        assert asked.of(box)("x") == "1"
+        check(box, False)
+        box.hibernate()
+        second.end(signal.SIGTERM)
+    with Shared(socket) as third:
+        box = Sandbox.open("kept", engine=third.engine)
+        check(box, True)
+        with pytest.raises(NotFound):
+            box.process("never").wait()
+        box.close()
+
+
 def test_what_nobody_can_wake_is_collected(store):
     engine = Engine()
     box = Sandbox(engine=engine)
