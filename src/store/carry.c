@@ -614,8 +614,6 @@ static int publish(const struct work *work, int stage, json_t *whole, const stru
         error_set(error, r > 0 ? ROLLBOX_ERR_CONFLICT : error_code_of(-r, ROLLBOX_ERR_IO), r > 0 ? EEXIST : -r, "import", r > 0 ? "a sandbox %s of that engine sleeps already; choose another --name" : "%s cannot be imported", options->name);
     for (size_t i = 0; r == 0 && (row = asleep_file(now, i, name)); i++)
         bytes += json_integer_value(json_object_get(row, "bytes"));
-    if (r == 0 && syncfs(stage) < 0)
-        r = error_set(error, error_code_of(errno, ROLLBOX_ERR_IO), errno, "import", "the store cannot be synced: %s", strerror(errno));
     if (r == 0) {
         fault_point(FAULT_carried_checked);
         r = sleep_publish(work, stage, now, -1, error);

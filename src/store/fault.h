@@ -37,7 +37,7 @@
     X(commit_removing, "commit", true) \
     X(carry_half, "export-live", false)         /* in the middle of a file's data */ \
     X(carried_half, "import-live", false) \
-    X(carried_checked, "import-live", false)    /* everything is on the disk, in tmp/ */ \
+    X(carried_checked, "import-live", false)    /* everything is written, in tmp/ */ \
     X(sleep_half, "hibernate", false)           /* in the middle of a file's data */ \
     X(sleep_packed, "hibernate", false)         /* a layer or image is written */ \
     X(sleep_linked, "hibernate-again", false)   /* what is there already is linked, a difference not written yet */ \

@@ -22,7 +22,7 @@
 #include "store/layer.h"
 #include "store/pack.h"
 
-#define CHUNK (1u << 20)
+#define CHUNK (256u << 10)
 
 void sleep_job_done(struct sleep_job *job) {
     json_decref(job->root);
@@ -89,17 +89,38 @@ json_t *sleep_whole(const char *id, json_t *record, json_t *layers, json_t *imag
     return json_pack("{s:i, s:s, s:I, s:O, s:O, s:O, s:O}", "version", 1, "id", id, "created", (json_int_t)time(NULL), "record", record, "layers", layers, "images", images, "bases", bases);
 }
 
+static int write_record(int stage, const char *text) {
+    auto_close int fd = openat(stage, "record.json", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+    return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
+}
+
+/* Everything is written by now, so what the first of these waits for is most of what the others would. What is linked is on the disk, and takes nothing. */
+static int sync_files(int stage, const json_t *record) {
+    char name[ASLEEP_FILE_NAME];
+
+    for (size_t i = 0; asleep_file(record, i, name); i++) {
+        auto_close int fd = openat(stage, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+
+        if (fd < 0 || fdatasync(fd) < 0)
+            return -errno;
+    }
+    return 0;
+}
+
 /* The rename is what makes it sleep. Its owner has the lock before anybody can find it. */
 int sleep_publish(const struct work *work, int stage, const json_t *record, int owner, struct rollbox_error *error) {
     auto_free char *text = asleep_text(record);
     char target[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
     const char *id = json_string_value(json_object_get(record, "id"));
-    int r = text ? layer_write_file(stage, "record.json", text, error) : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
+    int r = text ? write_record(stage, text) : -ENOMEM;
 
+    if (r == 0)
+        r = sync_files(stage, record);
     if (r < 0)
-        return r;
+        return io_error(error, -r, "hibernate", "the sandbox cannot be written to the store");
     auto_close int lock = openat(stage, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0 || fsync(stage) < 0)
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0 || fdatasync(lock) < 0 || fsync(stage) < 0)
         return io_error(error, errno, "hibernate", "the store cannot be synced");
     fault_point(FAULT_sleep_written);
     r = owner < 0 ? 0 : fd_send(owner, "", 1, &lock, 1);

@@ -35,7 +35,7 @@ int sleep_stage(const struct sleep_job *job, struct stage *stage, struct rollbox
 /* What goes to record.json; `record` is the engine's part. New references. NULL: out of memory, or `record` is. */
 json_t *sleep_whole(const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases);
 
-/* Everything else has reached the disk. The lock goes to `owner`, a socket; -1: to nobody. */
+/* Brings everything to the disk, then publishes it. The lock goes to `owner`, a socket; -1: to nobody. */
 int sleep_publish(const struct work *work, int stage, const json_t *record, int owner, struct rollbox_error *error);
 
 /* {"id", "layers": [...], "images": [...], "owner": fd, "detached", "record": {...}} on `fd`; kept.h has what an element of the lists is. The lock on what was written goes to the socket `owner`.
