@@ -15,6 +15,15 @@ _rollbox() {
         fi
         command="$command ${COMP_WORDS[2]}" first=3
         ;;
+    snapshot)
+        if ((COMP_CWORD == 2)); then
+            COMPREPLY=($(compgen -W 'show verify' -- "$cur") $(compgen -W "$("${COMP_WORDS[0]}" ps -q 2>/dev/null)" -- "$cur"))
+            [[ $cur == -* ]] || return
+        fi
+        case ${COMP_WORDS[2]} in
+        show | verify) command="$command ${COMP_WORDS[2]}" first=3 ;;
+        esac
+        ;;
     image)
         if ((COMP_CWORD == 2)); then
             COMPREPLY=($(compgen -W 'import ls rm show' -- "$cur"))
@@ -46,14 +55,14 @@ _rollbox() {
     esac
     case $command in
     'run') options='--template --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
     'verify') options='--keep --max-record --redact --redact-env --env-values --parent --trust --twice --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
     'policy plan') options='--readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --name --idle --hibernate-after --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
@@ -65,9 +74,11 @@ _rollbox() {
     'resume') options='--socket --help' ;;
     'hibernate') options='--drop-processes --socket --help' ;;
     'wake') options='--drop-processes --socket --help' ;;
+    'snapshot show') options='--json --socket --help' ;;
+    'snapshot verify') options='--json --socket --help' ;;
     'snapshot') options='--as --drop-processes --json --socket --help' ;;
-    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --from --drop-processes --force --json --socket --help' ;;
-    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --same-seed --count --drop-processes --force --json --socket --help' ;;
+    'fork') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --same-seed --count --from --drop-processes --force --json --socket --help' ;;
+    'restore') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --same-seed --count --drop-processes --force --json --socket --help' ;;
     'reset') options='--drop-processes --socket --help' ;;
     'tree') options='--json --socket --help' ;;
     'diff') options='--text --json --socket --help' ;;
@@ -103,6 +114,7 @@ _rollbox() {
         done
     fi
     case $prev in
+    --auto-snapshot) COMPREPLY=($(compgen -W 'changed off' -- "$cur")); return ;;
     --scope) COMPREPLY=($(compgen -W 'main tree children group' -- "$cur")); return ;;
     --net) COMPREPLY=($(compgen -W 'none loopback host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
@@ -111,7 +123,7 @@ _rollbox() {
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
-    exec | attach | ps | inspect | kill | rm | pause | resume | hibernate | wake | snapshot | fork | restore | reset | tree | diff | commit | discard | export)
+    exec | attach | ps | inspect | kill | rm | pause | resume | hibernate | wake | 'snapshot show' | 'snapshot verify' | snapshot | fork | restore | reset | tree | diff | commit | discard | export)
         if [[ $cur == -* ]]; then
             COMPREPLY=($(compgen -W "$options" -- "$cur"))
         else

@@ -18,6 +18,15 @@ _rollbox() {
         fi
         command="$command $words[3]" first=3
         ;;
+    snapshot)
+        if ((CURRENT == 3)); then
+            compadd -- show verify
+            [[ $words[3] == -* ]] || { _rollbox_sandboxes; return }
+        fi
+        case $words[3] in
+        show | verify) command="$command $words[3]" first=3 ;;
+        esac
+        ;;
     image)
         if ((CURRENT == 3)); then
             compadd -- import ls rm show
@@ -94,6 +103,7 @@ _rollbox() {
             '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-changes[record after each command the files that it has changed, by digest]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
@@ -283,9 +293,12 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--record-changes[record after each command the files that it has changed, by digest]' \
             '*--name=[the sandbox'\'' name\: 1 to 64 of A-Z a-z 0-9 _ . - (default\: one is made up)]:NAME:' \
             '*--idle=[pause it after so long without a call or a running command]:SECONDS:' \
             '*--hibernate-after=[put it to sleep after so long without a call, or a command that is waited for]:SECONDS:' \
+            '*--auto-snapshot=[changed\: take a snapshot after each command that has changed something (default off)]:value:(changed off)' \
+            '*--auto-keep=[of those keep the latest N, and what has a name or branches (default 16)]:N:' \
             '*--ttl=[remove it after so long without a call]:SECONDS:' \
             '*--lifetime=[remove it after so long, whatever happens]:SECONDS:' \
             '*--no-detach[stay until a signal or the end of standard input, and remove it then]' \
@@ -426,6 +439,22 @@ _rollbox() {
             '*--help[print this help]' \
             ':sandbox:_rollbox_sandboxes'
         ;;
+    'snapshot show')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
+    'snapshot verify')
+        _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
+            '*-h[print this help]' \
+            '*--help[print this help]' \
+            ':sandbox:_rollbox_sandboxes'
+        ;;
     'snapshot')
         _arguments -s -S \
             '*--as=[another name for the snapshot, beside its id]:NAME:' \
@@ -445,6 +474,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--record-changes[record after each command the files that it has changed, by digest]' \
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \
@@ -467,6 +497,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--record-files[record with each snapshot what has changed since the beginning, by digest]' \
+            '*--record-changes[record after each command the files that it has changed, by digest]' \
             '*--same-seed[under a policy with --seed all have the parent'\''s; without this, each has its own, which follows from it]' \
             '*-n[how many sandboxes to make (default 1)]:N:' \
             '*--count=[how many sandboxes to make (default 1)]:N:' \

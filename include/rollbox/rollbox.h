@@ -229,6 +229,7 @@ struct rollbox_sandbox_options {
     int64_t lifetime_ms;        /* closed after so long, whatever happens; 0: never */
     const char *operation_id;   /* as of a run: a retry gets the sandbox that the first call made */
     int64_t hibernate_ms;       /* put to sleep (rollbox_hibernate) after so long without a call, a command that is waited for, or a hundredth of a processor used; 0: never */
+    unsigned auto_snapshots;    /* take a snapshot after each command that has changed something, and keep so many of these, the latest; 0: take none */
 };
 
 /* Errors: as rollbox_prepare; INVALID_ARGUMENT (name taken), RESOURCE_EXHAUSTED, SETUP_FAILED. The caller owns *ret_sandbox. */
@@ -256,7 +257,7 @@ ROLLBOX_PUBLIC int rollbox_sandbox_list(struct rollbox_engine *engine, char **re
 enum rollbox_query {
     ROLLBOX_QUERY_INSPECT = 1,  /* {"name", "state", "policy", "isolation", "snapshot", "execs": [{"id", "command", "state", ...}], "memory_bytes", "disk_bytes", ...} */
     ROLLBOX_QUERY_PROCESSES,    /* {"processes": [{"pid", "parent", "state", "command", "cpu_ms", "memory_bytes", "exec"}]} */
-    ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "processes", "memory_bytes", "created", "sandboxes": [...]}]} */
+    ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "kind": "files"|"live"|"warm"|"asleep", "automatic", "processes", "memory_bytes", "disk_bytes", "created", "sandboxes": [...]}]} */
 };
 
 /* JSON text for free(). */
@@ -365,6 +366,15 @@ ROLLBOX_PUBLIC int rollbox_claim(struct rollbox_sandbox *sandbox, const char *op
 /* Gives a snapshot's place in memory back, once nothing stands on it. */
 ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const char *snapshot, struct rollbox_error *error);
 
+/* What a snapshot (NULL: the latest of this sandbox' line) holds: as a row of ROLLBOX_QUERY_TREE, with {"commands": [{"id", "command", "pid", "timeout_ms"}], "kernel", "processes": [{"pid", "parent", "session", "group", "state", "name", "command",
+ * "executable", "directory", "memory_bytes", "mapped_bytes", "threads": [{"tid", "name"}], "descriptors": {kind: how many}}], "changes": as of rollbox_diff, from the snapshot before it}; free(). A sandbox that sleeps is not woken: "asleep" is true then,
+ * and "changes" null. NOT_FOUND. */
+ROLLBOX_PUBLIC int rollbox_snapshot_show(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error);
+
+/* The same, with {"sound", "checks": [{"what", "ok", "why"}]}: whether it is what was kept, and what would refuse its processes, which are made in a sandbox of their own and do not go on. "ok" is null of what was not tried ("restoring", while the
+ * sandbox sleeps). What is not sound is no error. */
+ROLLBOX_PUBLIC int rollbox_snapshot_verify(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error);
+
 /* What differs between two states: snapshot ids; NULL for `from`: the beginning; for `to`: now. {"changes": [{"path", "change": "A"|"M"|"D", "type", "size", "old_size"}], ...}; with `text`, unified
  * diffs of text files, too. free(). */
 ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error);
@@ -391,6 +401,7 @@ struct rollbox_record_options {
     const char *const *redact_patterns; /* likewise: extended regular expressions, matched line by line */
     bool env_values;            /* record variables' values, not their names alone */
     bool files;                 /* with each snapshot, what it has that the sandbox' beginning had not, by digest: takes as long as reading those files */
+    bool changes;               /* after each command, the files that it has changed, by digest: nearly free of one that changed none, of others as long as a snapshot and reading those files */
 };
 
 /* Records what is done with the sandbox from now on, by whomever, until it is closed (docs/trajectories.md has the format). Nothing is ever held up by it: what cannot be written ends the record, which
@@ -399,6 +410,26 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct 
 
 /* A step of the caller's own in the sandbox' record: a reward, a model's words. `json` is any JSON text. Does nothing if the sandbox is not recorded. */
 ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *json, struct rollbox_error *error);
+
+/* A command that was given to a shell which runs as a command of the sandbox (rollbox_exec, with pipes), and what came of it: for who keeps such a shell, as the Python package does. */
+struct rollbox_shell_note {
+    size_t size;                /* sizeof(struct rollbox_shell_note) */
+    const char *operation_id;   /* of the shell */
+    const void *command;
+    size_t command_length;
+    int64_t timeout_ms;         /* -1: none */
+    uint64_t output_limit;      /* bytes a stream */
+    enum rollbox_outcome outcome;
+    int exit_code, signal;      /* if the outcome is EXIT, SIGNAL */
+    const void *stdout_data, *stderr_data;
+    size_t stdout_length, stderr_length;
+    bool stdout_truncated, stderr_truncated;
+    bool ended;                 /* it ended the shell, too */
+    double wall_ms;
+};
+
+/* A step `shell` in the sandbox' record, which rollbox replay can do again. Does nothing if the sandbox is not recorded. */
+ROLLBOX_PUBLIC int rollbox_note_shell(struct rollbox_sandbox *sandbox, const struct rollbox_shell_note *note, struct rollbox_error *error);
 
 /* ---- files of a sandbox ------------------------------------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ from typing import (TYPE_CHECKING, Any, AsyncIterator, Awaitable, Callable, Dict
 
 from . import _async
 from ._async import run
-from ._base import Base, Path, PolicyLike, RecordLike, has_work, one_input
+from ._base import AutoSnapshot, Base, Path, PolicyLike, RecordLike, has_work, one_input
 from ._engine import Engine
 from ._errors import CommandNotFound, InvalidArgument
 from ._files import AsyncSessionFiles
@@ -251,10 +251,11 @@ class _Boxed(Base, AsyncSessionFiles):
 
     def __init__(self, policy: PolicyLike = None, *, engine: Optional[Engine] = None, name: Optional[str] = None, detached: bool = False,
                  idle: Optional[float] = None, ttl: Optional[float] = None, max_lifetime: Optional[float] = None, hibernate_after: Optional[float] = None,
-                 record: RecordLike = None) -> None:
-        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, hibernate_after=hibernate_after, record=record)
+                 auto_snapshot: AutoSnapshot = None, auto_keep: Optional[int] = None, record: RecordLike = None) -> None:
+        super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, hibernate_after=hibernate_after,
+                         auto_snapshot=auto_snapshot, auto_keep=auto_keep, record=record)
         self._box = Sandbox(self._policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime, hibernate_after=hibernate_after,
-                            record=self._record)
+                            auto_snapshot=auto_snapshot, auto_keep=auto_keep, record=self._record)
 
 
 class AsyncSandbox(_Boxed):
@@ -263,11 +264,11 @@ class AsyncSandbox(_Boxed):
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, engine: Optional[Engine] = ..., name: Optional[str] = ..., detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ...,
-                max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., record: RecordLike = ...) -> "AsyncSandbox": ...
+                max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., auto_snapshot: AutoSnapshot = ..., auto_keep: Optional[int] = ..., record: RecordLike = ...) -> "AsyncSandbox": ...
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, work_fn: Callable[..., _T], init_fn: Optional[Callable[[], Any]] = ..., python: str = ..., engine: Optional[Engine] = ..., name: Optional[str] = ...,
-                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., record: RecordLike = ...) -> "AsyncWorkSandbox[_T]": ...
+                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., auto_snapshot: AutoSnapshot = ..., auto_keep: Optional[int] = ..., record: RecordLike = ...) -> "AsyncWorkSandbox[_T]": ...
 
     def __new__(cls, policy: PolicyLike = None, **options: Any) -> Any:
         if cls is AsyncSandbox and has_work(options):
@@ -474,6 +475,14 @@ class AsyncSandbox(_Boxed):
     async def tree(self) -> Tree:
         """As Sandbox.tree."""
         return await _in_thread(self._box.tree)
+
+    async def show(self, snapshot: Optional[SnapshotLike] = None) -> Dict[str, Any]:
+        """As Sandbox.show."""
+        return await _in_thread(self._box.show, snapshot)
+
+    async def verify(self, snapshot: Optional[SnapshotLike] = None) -> Dict[str, Any]:
+        """As Sandbox.verify."""
+        return await _in_thread(self._box.verify, snapshot)
 
     async def diff(self, start: Optional[SnapshotLike] = None, end: Optional[SnapshotLike] = None, *, text: bool = False) -> List[Change]:
         """As Sandbox.diff."""

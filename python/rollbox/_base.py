@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any, Dict, Literal, Mapping, Optional, Union
 
 from . import _ffi
 from ._engine import Engine, default_engine
@@ -51,6 +51,9 @@ def _duration(what: str, seconds: Optional[float]) -> int:
         raise InvalidArgument(f"{what} must be a positive number of seconds or None, not {seconds!r}", stage="arguments") from None
 
 
+AutoSnapshot = Optional[Literal["changed"]]
+_KEPT = 16
+_MOST_KEPT = 100000
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -61,6 +64,15 @@ def size_in_bytes(size: Union[int, str, None], default: int) -> int:
     digits = size.rstrip("kKmMgGtTiIbB ")
     unit = size[len(digits):].strip().lower()[:1]
     return int(digits) * _UNITS[unit if unit != "b" else ""]
+
+
+def _auto_snapshots(when: AutoSnapshot, keep: Optional[int]) -> int:
+    """How many snapshots that are taken by themselves are kept; 0: none is taken."""
+    if when not in (None, "changed"):
+        raise InvalidArgument(f'auto_snapshot must be None or "changed", not {when!r}', stage="arguments")
+    if keep is not None and (when is None or isinstance(keep, bool) or not isinstance(keep, int) or not 1 <= keep <= _MOST_KEPT):
+        raise InvalidArgument(f"auto_keep must be a number from 1 to {_MOST_KEPT}, with auto_snapshot, not {keep!r}", stage="arguments")
+    return 0 if when is None else _KEPT if keep is None else keep
 
 
 class Base:
@@ -77,6 +89,8 @@ class Base:
         ttl: Optional[float] = None,
         max_lifetime: Optional[float] = None,
         hibernate_after: Optional[float] = None,
+        auto_snapshot: AutoSnapshot = None,
+        auto_keep: Optional[int] = None,
         record: RecordLike = None,
     ) -> None:
         self._policy = as_policy(policy)
@@ -84,7 +98,8 @@ class Base:
         self._record = Record.of(record)
         self._plan: Dict[str, Any] = {
             "name": name, "detached": bool(detached), "idle_ms": _duration("idle", idle), "ttl_ms": _duration("ttl", ttl),
-            "lifetime_ms": _duration("max_lifetime", max_lifetime), "hibernate_ms": _duration("hibernate_after", hibernate_after)}
+            "lifetime_ms": _duration("max_lifetime", max_lifetime), "hibernate_ms": _duration("hibernate_after", hibernate_after),
+            "auto_snapshots": _auto_snapshots(auto_snapshot, auto_keep)}
         if name is not None and not isinstance(name, str):
             raise InvalidArgument(f"name must be a str, not {name!r}", stage="arguments")
 

@@ -115,6 +115,7 @@ class SandboxOptions(ctypes.Structure):
         ("lifetime_ms", ctypes.c_int64),
         ("operation_id", ctypes.c_char_p),
         ("hibernate_ms", ctypes.c_int64),
+        ("auto_snapshots", ctypes.c_uint),
     ]
 
 
@@ -130,6 +131,31 @@ class RecordOptions(ctypes.Structure):
         ("redact_patterns", ctypes.POINTER(ctypes.c_char_p)),
         ("env_values", ctypes.c_bool),
         ("files", ctypes.c_bool),
+        ("changes", ctypes.c_bool),
+    ]
+
+
+class ShellNote(ctypes.Structure):
+    """struct rollbox_shell_note."""
+
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("operation_id", ctypes.c_char_p),
+        ("command", ctypes.c_char_p),
+        ("command_length", ctypes.c_size_t),
+        ("timeout_ms", ctypes.c_int64),
+        ("output_limit", ctypes.c_uint64),
+        ("outcome", ctypes.c_int),
+        ("exit_code", ctypes.c_int),
+        ("signal", ctypes.c_int),
+        ("stdout_data", ctypes.c_char_p),
+        ("stderr_data", ctypes.c_char_p),
+        ("stdout_length", ctypes.c_size_t),
+        ("stderr_length", ctypes.c_size_t),
+        ("stdout_truncated", ctypes.c_bool),
+        ("stderr_truncated", ctypes.c_bool),
+        ("ended", ctypes.c_bool),
+        ("wall_ms", ctypes.c_double),
     ]
 
 
@@ -243,6 +269,9 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_reset": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(StateOptions), _ERROR]),
     "rollbox_claim": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), _ERROR]),
     "rollbox_snapshot_drop": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
+    "rollbox_note_shell": (ctypes.c_int, [_P, ctypes.POINTER(ShellNote), _ERROR]),
+    "rollbox_snapshot_show": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
+    "rollbox_snapshot_verify": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
     "rollbox_diff": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_commit": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_export": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, _ERROR]),

@@ -41,11 +41,12 @@ class Record:
     keep: bytes kept of each stream and file (256 KiB); of more there are the length and a digest. max_bytes: of the whole file (1 GiB).
     redact: extended regular expressions; what they match in a line is "[redacted]". redact_env: names of variables, whose values are
     taken out wherever they occur. env_values: record variables' values, not their names alone. files: record with each snapshot what it has that the sandbox' beginning
-    had not, by digest; that takes as long as reading those files.
+    had not, by digest; that takes as long as reading those files. changes: record after each command the files that it has changed, by digest;
+    nearly free of a command that has changed none, of others it takes what a snapshot and reading those files take.
     """
 
     def __init__(self, to: Target, *, keep: Optional[int] = None, max_bytes: Optional[int] = None, redact: Sequence[str] = (), redact_env: Sequence[str] = (),
-                 env_values: bool = False, files: bool = False, force: bool = False) -> None:
+                 env_values: bool = False, files: bool = False, changes: bool = False, force: bool = False) -> None:
         if isinstance(to, bool) or not (isinstance(to, (str, int, os.PathLike)) or callable(to)):
             raise InvalidArgument(f"record must be a path, a descriptor or a function, not {to!r}", stage="arguments")
         for what, value in (("keep", keep), ("max_bytes", max_bytes)):
@@ -55,7 +56,7 @@ class Record:
             if isinstance(words, str) or not all(isinstance(word, str) and word and "\0" not in word for word in words):
                 raise InvalidArgument(f"{what} must be a list of str, not {words!r}", stage="arguments")
         self.to = to
-        self._options: Dict[str, Any] = {"stream_bytes": keep or 0, "file_bytes": max_bytes or 0, "env_values": bool(env_values), "files": bool(files)}
+        self._options: Dict[str, Any] = {"stream_bytes": keep or 0, "file_bytes": max_bytes or 0, "env_values": bool(env_values), "files": bool(files), "changes": bool(changes)}
         self._lists = {"redact_names": tuple(redact_env), "redact_patterns": tuple(redact)}
         self._force = force
         self._lock = threading.Lock()

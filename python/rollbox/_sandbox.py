@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Sequence, TypeVar, Union, overload
 
-from ._base import PolicyLike, RecordLike, as_policy, has_work, one_input
+from ._base import AutoSnapshot, PolicyLike, RecordLike, as_policy, has_work, one_input
 from ._engine import Engine
 from ._request import Argv, Data, Environment, Files, Request, as_argv, code_argv
 from ._result import Result
@@ -29,7 +29,8 @@ class Sandbox(Session):
     A-Z a-z 0-9 _ . -, unique on the engine; else one is made up); `detached`: it outlives this process, on a shared engine, so that the
     `with` does not end it; `idle`, `ttl`, `max_lifetime`: seconds without a call after which it is paused, or closed, and seconds
     after which it is closed whatever happens; `hibernate_after`: seconds without a call after which `hibernate` is called for it, if no
-    command is waited for and its processes do little.
+    command is waited for and its processes do little; auto_snapshot="changed": after each command that has changed something a snapshot is
+    taken, and the latest `auto_keep` (16) of these are kept, with what has a name or branches.
 
     record: where its trajectory goes, a path, a descriptor, a function or a Record, which see; a run's, too, which is then a session of
     one command. Forks are recorded likewise.
@@ -42,11 +43,11 @@ class Sandbox(Session):
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, engine: Optional[Engine] = ..., name: Optional[str] = ..., detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ...,
-                max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., record: RecordLike = ...) -> "Sandbox": ...
+                max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., auto_snapshot: AutoSnapshot = ..., auto_keep: Optional[int] = ..., record: RecordLike = ...) -> "Sandbox": ...
 
     @overload
     def __new__(cls, policy: PolicyLike = ..., *, work_fn: Callable[..., _Value], init_fn: Optional[Callable[[], Any]] = ..., python: str = ..., engine: Optional[Engine] = ..., name: Optional[str] = ...,
-                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., record: RecordLike = ...) -> "WorkSandbox[_Value]": ...
+                detached: bool = ..., idle: Optional[float] = ..., ttl: Optional[float] = ..., max_lifetime: Optional[float] = ..., hibernate_after: Optional[float] = ..., auto_snapshot: AutoSnapshot = ..., auto_keep: Optional[int] = ..., record: RecordLike = ...) -> "WorkSandbox[_Value]": ...
 
     @overload
     def __new__(cls, policy: None = ..., *, template: str, engine: Engine, record: RecordLike = ...) -> "TemplateSandbox": ...

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Literal, Mapping, Optional, Sequence, Type, TypeVar, Union, overload
 
 from . import _ffi
-from ._base import Base, Path, PolicyLike, RecordLike, one_input, size_in_bytes
+from ._base import AutoSnapshot, Base, Path, PolicyLike, RecordLike, one_input, size_in_bytes
 from ._engine import Engine, default_engine
 from ._errors import CommandNotFound, InvalidArgument, NotFound
 from ._files import SessionFiles, _name
@@ -42,8 +42,8 @@ class Snapshot:
     """A state of a sandbox: its private files, and what ran.
 
     Attributes: `id`; `name` (or None); `parent`, the id of the one before (or None); `bytes` and `files`, what it has that its parent has
-    not; `processes`, how many it has, and `memory_bytes`, what they take; `live`, whether processes stood still for it. Wherever a
-    snapshot is wanted, its id or name does, too.
+    not; `processes`, how many it has, and `memory_bytes`, what they take; `live`, whether processes stood still for it; `kind`, as of Node;
+    `automatic`: it was taken by itself (auto_snapshot). Wherever a snapshot is wanted, its id or name does, too.
     """
 
     id: str
@@ -54,6 +54,8 @@ class Snapshot:
     live: bool = False
     processes: int = 0
     memory_bytes: int = 0
+    kind: str = "files"
+    automatic: bool = False
 
 
 SnapshotLike = Union[Snapshot, str]
@@ -61,7 +63,9 @@ SnapshotLike = Union[Snapshot, str]
 
 @dataclass(frozen=True)
 class Node:
-    """A snapshot in a `Tree`: as Snapshot, with `created` (seconds since 1970, or None) and `sandboxes`, the names of those that stand on it."""
+    """A snapshot in a `Tree`: as Snapshot, with `created` (seconds since 1970, or None), `sandboxes`, the names of those that stand on it,
+    and `kind`: "files" (alone), "live" (with processes, which a fork makes from their image), "warm" (they are held ready to be forked, which
+    takes their memory once more) or "asleep" (in the store: `disk_bytes` there)."""
 
     id: str
     name: Optional[str]
@@ -72,6 +76,9 @@ class Node:
     sandboxes: Sequence[str]
     processes: int = 0
     memory_bytes: int = 0
+    kind: str = "files"
+    disk_bytes: int = 0
+    automatic: bool = False
 
 
 class Tree(List[Node]):
@@ -97,9 +104,11 @@ class Tree(List[Node]):
 
 
 def _ran(node: Node) -> str:
-    if not node.processes:
-        return ""
-    return f", {node.processes} process{'es' if node.processes > 1 else ''}, {_size(node.memory_bytes)}"
+    words = [f"{node.processes} process{'es' if node.processes > 1 else ''}, {_size(node.memory_bytes)}"] if node.processes else []
+    words += [node.kind] if node.kind != "files" else []
+    words += [f"{_size(node.disk_bytes)} on disk"] if node.disk_bytes else []
+    words += ["automatic"] if node.automatic else []
+    return "".join(f", {word}" for word in words)
 
 
 def _size(count: int) -> str:
@@ -160,10 +169,12 @@ class Session(Base, SessionFiles):
         ttl: Optional[float] = None,
         max_lifetime: Optional[float] = None,
         hibernate_after: Optional[float] = None,
+        auto_snapshot: AutoSnapshot = None,
+        auto_keep: Optional[int] = None,
         record: RecordLike = None,
     ) -> None:
         super().__init__(policy, engine=engine, name=name, detached=detached, idle=idle, ttl=ttl, max_lifetime=max_lifetime,
-                         hibernate_after=hibernate_after, record=record)
+                         hibernate_after=hibernate_after, auto_snapshot=auto_snapshot, auto_keep=auto_keep, record=record)
         self._recorded: Optional[Dict[str, Any]] = None
         self._handle: Optional[Handle] = None
         self._ended = False
@@ -451,8 +462,23 @@ class Session(Base, SessionFiles):
         return Tree(
             Node(id=row["id"], name=row.get("name"), parent=row.get("parent"), bytes=row.get("bytes", 0), files=row.get("files", 0),
                  created=row.get("created"), sandboxes=tuple(row.get("sandboxes", ())), processes=row.get("processes", 0),
-                 memory_bytes=row.get("memory_bytes", 0))
+                 memory_bytes=row.get("memory_bytes", 0), kind=row.get("kind", "files"), disk_bytes=row.get("disk_bytes", 0),
+                 automatic=row.get("automatic", False))
             for row in _parents_first(rows))
+
+    def show(self, snapshot: Optional[SnapshotLike] = None) -> Dict[str, Any]:
+        """What a snapshot (None: the latest of this session's line) holds: id, name, parent, bytes and files; commands; kernel, memory_bytes and
+        processes (pid, parent, name, command, threads, memory_bytes, descriptors by kind); changes, the files, from the snapshot before it.
+        A sleeping session is not woken: asleep is true, and changes None. Raises NotFound."""
+        held: Dict[str, Any] = self._session().json("rollbox_snapshot_show", snapshot_id(snapshot))
+        return held
+
+    def verify(self, snapshot: Optional[SnapshotLike] = None) -> Dict[str, Any]:
+        """The same, with sound, and checks: [{"what", "ok", "why"}]: whether it is what was kept, and what would refuse its processes here.
+        They are made in a sandbox of their own, and do not go on. Of a sleeping session what is on the disk is checked. Raises NotFound;
+        what is not sound is no exception."""
+        checked: Dict[str, Any] = self._session().json("rollbox_snapshot_verify", snapshot_id(snapshot))
+        return checked
 
     def diff(self, start: Optional[SnapshotLike] = None, end: Optional[SnapshotLike] = None, *, text: bool = False) -> List[Change]:
         """What differs from one state (None: how it began) to another (None: now), by path. text: unified diffs of text files, too."""

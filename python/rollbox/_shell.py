@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import ctypes
 import fcntl
 import os
 import secrets
@@ -32,7 +33,7 @@ from ._errors import EngineLost, InvalidArgument, NotFound, ResourceExhausted
 from ._handle import Handle
 from ._process import Pipes, as_text, conclude, new_id
 from ._request import AttachRequest, ExecRequest, milliseconds
-from ._result import Outcome, Result
+from ._result import OUTCOMES, Outcome, Result
 
 _CHUNK = 65536
 _FOR_EVER_S = 1e9
@@ -183,6 +184,7 @@ class Shell:
         self._lost = False                  # there was a shell, and it ended
         self._number = 0
         self._closed = False
+        self._is_recorded: Optional[bool] = None    # not asked yet
 
     @classmethod
     def attach(cls, handle: Handle, id: str, program: Callable[[], str], limit: int, timeout: Optional[float]) -> "Shell":
@@ -233,11 +235,26 @@ class Shell:
             except BaseException:
                 self._abort()
                 raise
+            self._note(self._live, script, allowed, limit, result)
             if result.ended:
                 self._end()
             result = replace(result, restarted=restarted)
         concluded: ShellResult[Any] = conclude(result, text, check)     # type: ignore[assignment]
         return concluded
+
+    def _note(self, live: _Live, script: bytes, timeout: Optional[float], limit: int, result: ShellResult[bytes]) -> None:
+        """A step of the session's trajectory, if it has one."""
+        if self._is_recorded is None:
+            self._is_recorded = self._handle.recording is not None or self._handle.json("rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("record") is not None
+        if not self._is_recorded:
+            return
+        note = _ffi.ShellNote(
+            size=ctypes.sizeof(_ffi.ShellNote), operation_id=live.id.encode(), command=script, command_length=len(script),
+            timeout_ms=-1 if timeout is None else max(1, round(timeout * 1000)), output_limit=limit, outcome=OUTCOMES.index(result.outcome),
+            exit_code=result.exit_code or 0, signal=result.signal or 0, stdout_data=result.stdout, stderr_data=result.stderr,
+            stdout_length=len(result.stdout), stderr_length=len(result.stderr), stdout_truncated=result.stdout_truncated,
+            stderr_truncated=result.stderr_truncated, ended=result.ended, wall_ms=result.wall_ms)
+        self._handle.call("rollbox_note_shell", ctypes.byref(note))
 
     def _begin(self) -> _Live:
         program = self._program()

@@ -42,7 +42,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Action:
-    """What was done: `kind` is "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "files", "fork", "reset", "commit", "signal" or "note" (whose `data` it has); the other attributes are those that the kind has. `argv` and
+    """What was done: `kind` is "exec", "write_file", "mkdir", "remove", "upload", "snapshot", "files", "fork", "reset", "commit", "signal", "shell" (whose `command` was given to the shell that step `exec` is) or "note" (whose `data` it has); the other attributes are those that the kind has. `argv` and
     `path` are str; what is not UTF-8 in them is as os.fsdecode has it. `env` are the variables' names, `env_values` their values if those were recorded. `fields` is all of it as in the file."""
 
     kind: str
@@ -58,6 +58,8 @@ class Action:
     snapshot: Optional[str] = None
     count: Optional[int] = None
     processes: Optional[str] = None
+    command: Optional[Content] = None
+    exec: Optional[int] = None
     data: Any = None
     fields: Mapping[str, Any] = field(default_factory=dict)
 
@@ -112,7 +114,8 @@ class Child:
 @dataclass(frozen=True)
 class Step:
     """One action with its observation. `number` counts actions as they were asked for, from 1; steps are in the file, and are yielded, as they ended, and `begun_at` is how many had ended when this
-    one began. `time` is its end in seconds since 1970; `digest` is of all up to here: equal digests, equal histories. `sandbox` is the id of whose step it is."""
+    one began. `time` is its end in seconds since 1970; `digest` is of all up to here: equal digests, equal histories. `sandbox` is the id of whose step it is. `after`, of a snapshot that was taken
+    by itself and of the files that a command has changed: the step of that command."""
 
     sandbox: str
     number: int
@@ -125,6 +128,7 @@ class Step:
     message: Optional[str]
     digest: str
     chance: Optional[Chance] = None
+    after: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -247,7 +251,8 @@ def _action(row: Mapping[str, Any]) -> Action:
         env=tuple(_text(name) for name in env), env_values={name: _text(value) for name, value in env.items()} if isinstance(env, dict) else None,
         stdin=_content(row.get("stdin")), files=files, timeout=timeout / 1000 if timeout is not None else None,
         path=_text(row["path"]) if row.get("path") is not None else None, content=_content(row.get("content")), snapshot=row.get("snapshot"),
-        count=row.get("count"), processes=row.get("processes"), data=row.get("data"), fields=row)
+        count=row.get("count"), processes=row.get("processes"), data=row.get("data"), command=_content(row.get("command")) if row["kind"] == "shell" else None,
+        exec=row.get("exec"), fields=row)
 
 
 def _observation(row: Mapping[str, Any]) -> Observation:
@@ -266,7 +271,7 @@ def _step(row: Mapping[str, Any], sandbox: str) -> Step:
         observation=_observation(row["observation"]),
         resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"], used.get("read_bytes"), used.get("written_bytes")) if used else None,
         children=tuple(Child(child["id"], child["name"], child.get("random_seed")) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
-        digest=row["digest"], chance=Chance(chance["seed"], chance.get("stream")) if chance else None)
+        digest=row["digest"], chance=Chance(chance["seed"], chance.get("stream")) if chance else None, after=row.get("after"))
 
 
 def _header(row: Mapping[str, Any]) -> Header:

@@ -24,7 +24,7 @@ static bool takes_sandbox(const struct command *command) {
     size_t first = strcspn(command->arguments, " ");
 
     /* "image rm NAME" is about another kind of name. */
-    return !strchr(command->name, ' ') && ((first == 4 && strncmp(command->arguments, "NAME", 4) == 0) || (first == 6 && strncmp(command->arguments, "[NAME]", 6) == 0));
+    return (!strchr(command->name, ' ') || (command->bit & (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY))) && ((first == 4 && strncmp(command->arguments, "NAME", 4) == 0) || (first == 6 && strncmp(command->arguments, "[NAME]", 6) == 0));
 }
 
 /* True for the first command with this first word ("policy" of "policy check"). */
@@ -33,6 +33,14 @@ static bool is_first_of_word(size_t i, size_t length) {
         if (strcspn(command_table[j].name, " ") == length && memcmp(command_table[j].name, command_table[i].name, length) == 0)
             return false;
     return true;
+}
+
+/* Is the first word of command i one by itself, too ("snapshot" of "snapshot show")? */
+static bool is_whole(size_t i, size_t length) {
+    for (size_t j = 0; j < command_count; j++)
+        if (strlen(command_table[j].name) == length && memcmp(command_table[j].name, command_table[i].name, length) == 0)
+            return true;
+    return false;
 }
 
 static void print_first_words(void) {
@@ -49,13 +57,13 @@ static void print_first_words(void) {
 }
 
 /* The second words that go with the first word of command i. */
-static void print_second_words(size_t i) {
+static void print_second_words(size_t i, const char *between) {
     size_t length = strcspn(command_table[i].name, " ");
     bool first = true;
 
     for (size_t j = i; j < command_count; j++)
         if (strncmp(command_table[j].name, command_table[i].name, length + 1) == 0) {
-            printf("%s%s", first ? "" : " ", command_table[j].name + length + 1);
+            printf("%s%s", first ? "" : between, command_table[j].name + length + 1);
             first = false;
         }
 }
@@ -79,7 +87,13 @@ static void bash(void) {
         if (!command_table[i].name[length] || !is_first_of_word(i, length))
             continue;
         printf("    %.*s)\n        if ((COMP_CWORD == 2)); then\n            COMPREPLY=($(compgen -W '", (int)length, command_table[i].name);
-        print_second_words(i);
+        print_second_words(i, " ");
+        if (is_whole(i, length)) {
+            printf("' -- \"$cur\") $(compgen -W \"$(\"${COMP_WORDS[0]}\" ps -q 2>/dev/null)\" -- \"$cur\"))\n            [[ $cur == -* ]] || return\n        fi\n        case ${COMP_WORDS[2]} in\n        ");
+            print_second_words(i, " | ");
+            printf(") command=\"$command ${COMP_WORDS[2]}\" first=3 ;;\n        esac\n        ;;\n");
+            continue;
+        }
         printf("' -- \"$cur\"))\n            return\n        fi\n        command=\"$command ${COMP_WORDS[2]}\" first=3\n        ;;\n");
     }
     printf("    esac\n"
@@ -126,7 +140,7 @@ static void bash(void) {
            "    ");
     for (size_t i = 0, n = 0; i < command_count; i++)
         if (takes_sandbox(&command_table[i]))
-            printf("%s%s", n++ ? " | " : "", command_table[i].name);
+            printf(strchr(command_table[i].name, ' ') ? "%s'%s'" : "%s%s", n++ ? " | " : "", command_table[i].name);
     printf(")\n"
            "        if [[ $cur == -* ]]; then\n"
            "            COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
@@ -180,7 +194,13 @@ static void zsh(void) {
         if (!command_table[i].name[length] || !is_first_of_word(i, length))
             continue;
         printf("    %.*s)\n        if ((CURRENT == 3)); then\n            compadd -- ", (int)length, command_table[i].name);
-        print_second_words(i);
+        print_second_words(i, " ");
+        if (is_whole(i, length)) {
+            printf("\n            [[ $words[3] == -* ]] || { _rollbox_sandboxes; return }\n        fi\n        case $words[3] in\n        ");
+            print_second_words(i, " | ");
+            printf(") command=\"$command $words[3]\" first=3 ;;\n        esac\n        ;;\n");
+            continue;
+        }
         printf("\n            return\n        fi\n        command=\"$command $words[3]\" first=3\n        ;;\n");
     }
     printf("    esac\n"
@@ -242,9 +262,9 @@ static void fish(void) {
 
         if (command->name[length] && is_first_of_word(i, length)) {
             printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s; and not __fish_seen_subcommand_from ", (int)length, command->name);
-            print_second_words(i);
+            print_second_words(i, " ");
             printf("' -f -a '");
-            print_second_words(i);
+            print_second_words(i, " ");
             printf("'\n");
         }
         for (size_t j = 0; j < option_count; j++) {
@@ -271,7 +291,7 @@ static void fish(void) {
             printf("'\n");
         }
         if (takes_sandbox(command))
-            printf("complete -c rollbox -n '__fish_seen_subcommand_from %s' -f -a '(rollbox ps -q 2>/dev/null)'\n", command->name);
+            printf("complete -c rollbox -n '__fish_seen_subcommand_from %.*s' -f -a '(rollbox ps -q 2>/dev/null)'\n", (int)length, command->name);
         if (command->bit == COMMAND_COMPLETION)
             printf("complete -c rollbox -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'\n");
     }

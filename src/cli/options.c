@@ -20,17 +20,18 @@
 /* What makes sandboxes that live, which can be recorded. */
 #define KEPT_COMMANDS (COMMAND_CREATE | COMMAND_FORK | COMMAND_RESTORE)
 #define EVERY_COMMAND UINT64_MAX
+#define STATE_COMMANDS (COMMAND_SNAPSHOT_SHOW | COMMAND_SNAPSHOT_VERIFY)
 #define TEMPLATE_COMMANDS (COMMAND_TEMPLATE_CREATE | COMMAND_TEMPLATE_LS | COMMAND_TEMPLATE_RM)
 #define SESSION_COMMANDS                                                                                                                       \
     (COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_INSPECT | COMMAND_KILL | COMMAND_RM | COMMAND_PAUSE | COMMAND_RESUME | COMMAND_HIBERNATE | COMMAND_WAKE | \
-     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS)
+     COMMAND_SNAPSHOT | COMMAND_FORK | COMMAND_RESTORE | COMMAND_RESET | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_DISCARD | COMMAND_EXPORT | COMMAND_CP | TEMPLATE_COMMANDS | STATE_COMMANDS)
 #define SOCKET_COMMANDS (COMMAND_ENGINE_START | COMMAND_ENGINE_STATUS | COMMAND_ENGINE_STOP | SESSION_COMMANDS)
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
 #define STORE_COMMANDS                                                                                                                            \
     (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
 #define JSON_COMMANDS                                                                                                                              \
     (COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK | COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_SNAPSHOT | \
-     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | COMMAND_TEMPLATE_LS | STORE_COMMANDS | RECORD_COMMANDS)
+     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | COMMAND_TEMPLATE_LS | STATE_COMMANDS | STORE_COMMANDS | RECORD_COMMANDS)
 
 /* In the order of the help. */
 const struct option option_table[] = {
@@ -45,6 +46,7 @@ const struct option option_table[] = {
     { OPTION_REDACT_ENV, 0, "redact-env", "NAME", OPTION_TEXT, RULE_COMMANDS, NULL, "the same for the value that this variable has in a command, wherever it occurs" },
     { OPTION_ENV_VALUES, 0, "env-values", NULL, OPTION_FLAG, RULE_COMMANDS, NULL, "record variables with their values, not their names alone" },
     { OPTION_RECORD_FILES, 0, "record-files", NULL, OPTION_FLAG, KEPT_COMMANDS, NULL, "record with each snapshot what has changed since the beginning, by digest" },
+    { OPTION_RECORD_CHANGES, 0, "record-changes", NULL, OPTION_FLAG, KEPT_COMMANDS | COMMAND_RECORD, NULL, "record after each command the files that it has changed, by digest" },
     { OPTION_SAME_SEED, 0, "same-seed", NULL, OPTION_FLAG, COMMAND_FORK | COMMAND_RESTORE, NULL, "under a policy with --seed all have the parent's; without this, each has its own, which follows from it" },
     { OPTION_PARENT, 0, "parent", "FILE", OPTION_FILE, COMMAND_REPLAY | COMMAND_VERIFY, NULL, "the record of the sandbox that this one was forked from; again for that one's, the oldest first" },
     { OPTION_TRUST, 0, "trust", NULL, OPTION_FLAG, COMMAND_REPLAY | COMMAND_VERIFY | COMMAND_IMPORT, NULL, "under the policy in the file even if that grants more than the default one" },
@@ -57,6 +59,8 @@ const struct option option_table[] = {
     { OPTION_NAME, 0, "name", "NAME", OPTION_TEXT, COMMAND_CREATE, NULL, "the sandbox' name: 1 to 64 of A-Z a-z 0-9 _ . - (default: one is made up)" },
     { OPTION_IDLE, 0, "idle", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "pause it after so long without a call or a running command" },
     { OPTION_HIBERNATE_AFTER, 0, "hibernate-after", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "put it to sleep after so long without a call, or a command that is waited for" },
+    { OPTION_AUTO_SNAPSHOT, 0, "auto-snapshot", "changed|off", OPTION_TEXT, COMMAND_CREATE, NULL, "changed: take a snapshot after each command that has changed something (default off)" },
+    { OPTION_AUTO_KEEP, 0, "auto-keep", "N", OPTION_COUNT, COMMAND_CREATE, NULL, "of those keep the latest N, and what has a name or branches (default 16)" },
     { OPTION_TTL, 0, "ttl", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long without a call" },
     { OPTION_LIFETIME, 0, "lifetime", "SECONDS", OPTION_NUMBER, COMMAND_CREATE, NULL, "remove it after so long, whatever happens" },
     { OPTION_NO_DETACH, 0, "no-detach", NULL, OPTION_FLAG, COMMAND_CREATE, NULL, "stay until a signal or the end of standard input, and remove it then" },
@@ -170,6 +174,11 @@ const struct command command_table[] = {
     { "hibernate", "NAME", "put a sandbox to sleep on the disk, files and processes; the next call wakes it", "Nothing of it runs then, and no memory is used. A detached one outlives its engine.\n",
       COMMAND_HIBERNATE, 1, 1, cmd_sandbox, 0 },
     { "wake", "NAME", "wake a sandbox that sleeps", NULL, COMMAND_WAKE, 1, 1, cmd_sandbox, 0 },
+    { "snapshot show", "NAME [SNAPSHOT]", "show what a snapshot holds (default: the latest): its processes, memory, descriptors, commands and files",
+      "A sandbox that sleeps is not woken.\n", COMMAND_SNAPSHOT_SHOW, 1, 2, cmd_sandbox, 0 },
+    { "snapshot verify", "NAME [SNAPSHOT]", "check a snapshot: every table and digest, and whether its processes could go on here",
+      "They are made in a sandbox of their own, and do not go on. Of a sandbox that sleeps what is on the disk is checked. Exit status: 1 if something would refuse it.\n",
+      COMMAND_SNAPSHOT_VERIFY, 1, 2, cmd_sandbox, 0 },
     { "snapshot", "NAME", "keep the state of a sandbox, files and processes, and print its id", NULL, COMMAND_SNAPSHOT, 1, 1, cmd_sandbox, 0 },
     { "fork", "NAME", "make new sandboxes in the state of a sandbox, files and processes, and print their names", NULL, COMMAND_FORK, 1, 1, cmd_sandbox, 0 },
     { "restore", "NAME SNAPSHOT", "make a new sandbox in the state of a snapshot: fork --from", NULL, COMMAND_RESTORE, 2, 2, cmd_sandbox, 0 },

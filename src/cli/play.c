@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "cli/cli.h"
+#include "cli/play_shell.h"
 #include "cli/policy.h"
 #include "cli/signals.h"
 #include "client/files.h"
@@ -152,6 +153,7 @@ int play_record(struct play *play, const struct reader *reader, int fd, struct r
         .redact_patterns = patterns,
         .env_values = json_is_true(json_object_get(reader->header, "env_values")),
         .files = json_is_true(json_object_get(reader->header, "files")),
+        .changes = json_is_true(json_object_get(reader->header, "changes")),
     };
 
     return !names || !patterns ? no_memory(error) : rollbox_record(play->sandbox, &options, NULL, error);
@@ -303,6 +305,44 @@ static int start(struct play *play, const struct step *step, struct rollbox_exec
     return 0;
 }
 
+/* A shell that is to be given commands: what they were are steps of their own. */
+static int start_shell(struct play *play, const struct step *step, struct rollbox_exec_options *exec, struct rollbox_error *error) {
+    struct play_shell **grown = realloc(play->shells, (play->n_shells + 1) * sizeof(struct play_shell *));
+    struct play_shell *shell = calloc(1, sizeof *shell);
+    int theirs[PLAY_SHELL_FDS];
+
+    if (grown)
+        play->shells = grown;
+    if (!grown || !shell) {
+        free(shell);
+        return no_memory(error);
+    }
+    int r = play_shell_open(shell, step->action, step->number, theirs);
+    play->shells[play->n_shells++] = shell;
+    if (r < 0)
+        error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "run", "pipes for a shell cannot be made: %s", strerror(-r));
+    exec->operation_id = shell->id;
+    exec->input_fd = theirs[0];
+    exec->extra_fds = theirs + 1;
+    exec->n_extra_fds = PLAY_SHELL_FDS - 1;
+    if (r == 0)
+        r = start(play, step, exec, error);
+    for (size_t i = 0; i < PLAY_SHELL_FDS; i++)
+        close_fd(&theirs[i]);
+    if (r == 0)
+        shell->run = play->runs[play->n_runs - 1].run;
+    return r;
+}
+
+/* What its end waits for. */
+static void close_shell_of(struct play *play, const struct rollbox_run *run) {
+    for (size_t i = 0; i < play->n_shells; i++)
+        if (play->shells[i]->run == run) {
+            play_shell_close(play->shells[i]);
+            play->shells[i]->run = NULL;
+        }
+}
+
 static int play_exec(struct play *play, const struct step *step, struct rollbox_error *error) {
     __attribute__((cleanup(free_texts))) char **argv = NULL;
     __attribute__((cleanup(free_texts))) char **env = NULL;
@@ -313,7 +353,8 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
 
     if (json_is_true(json_object_get(action, "terminal")))
         return refuse(play, step, error, "the command had a terminal, and what was typed is not recorded");
-    if (json_object_get(action, "extra_fds"))
+    const bool is_shell = play_shell_is(action);
+    if (json_object_get(action, "extra_fds") && !is_shell)
         return refuse(play, step, error, "the command had descriptors of its caller");
     int r = take_argv(play, step, &argv, error);
     if (r == 0)
@@ -322,7 +363,7 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
         r = take_files(play, step, &put, error);
     if (r == 0 && json_object_get(action, "cwd"))
         r = take_text(play, step, json_object_get(action, "cwd"), "its directory", &cwd, error);
-    if (r == 0 && json_is_object(input))
+    if (r == 0 && json_is_object(input) && !is_shell)
         r = take_content(play, step, input, "its standard input", &stdin_data, error);
     if (r < 0)
         return r;
@@ -331,7 +372,7 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
         .argv = (const char *const *)argv,
         .env = (const char *const *)env,
         .cwd = cwd,
-        .stdin_data = json_is_object(input) ? stdin_data.length ? stdin_data.data : "" : NULL,
+        .stdin_data = json_is_object(input) && !is_shell ? stdin_data.length ? stdin_data.data : "" : NULL,
         .stdin_length = stdin_data.length,
         .files = put.n ? put.files : NULL,
         .n_files = put.n,
@@ -340,7 +381,7 @@ static int play_exec(struct play *play, const struct step *step, struct rollbox_
         .input_fd = -1,
         .stream_fds = { -1, -1 },
     };
-    return start(play, step, &exec, error);
+    return is_shell ? start_shell(play, step, &exec, error) : start(play, step, &exec, error);
 }
 
 /* As rollbox_wait, but a signal ends it: a record may have a command that never ends. */
@@ -377,6 +418,7 @@ int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error
             continue;           /* the sandbox' end cuts it short, as it did */
         if (played->cancelled)
             (void)rollbox_kill(played->run, ROLLBOX_OUTCOME_ERROR);
+        close_shell_of(play, played->run);
         int r = wait_for(play, played->run, &result, error);
         if (r < 0)
             return r;
@@ -492,6 +534,34 @@ static int play_file(struct play *play, const struct step *step, struct rollbox_
     return !strcmp(step->kind, "upload") ? play_upload(play, step, path, error) : play_write(play, step, path, error);
 }
 
+/* The record says in which shell; its command, and what it said. */
+static int play_shell(struct play *play, const struct step *step, struct rollbox_error *error) {
+    const json_t *timeout = json_object_get(step->action, "timeout_ms");
+    const uint64_t of = (uint64_t)json_integer_value(json_object_get(step->action, "exec")), limit = (uint64_t)json_integer_value(json_object_get(step->action, "output_limit"));
+    struct play_shell_result result;
+    auto_buf struct buf command = BUF_INIT;
+    struct play_shell *shell = NULL;
+
+    for (size_t i = 0; i < play->n_shells; i++)
+        if (of && play->shells[i]->step == of && play->shells[i]->run)
+            shell = play->shells[i];
+    if (!shell)
+        return refuse(play, step, error, "its shell is none that this record has begun");
+    int r = take_content(play, step, json_object_get(step->action, "command"), "its command", &command, error);
+    if (r < 0)
+        return r;
+    r = play_shell_run(shell, play->engine, play->sandbox, &command, json_integer_value(timeout) > 0 ? json_integer_value(timeout) : -1, limit, &result, error);
+    const struct rollbox_shell_note note = {
+        .size = sizeof note, .operation_id = shell->id, .command = command.data, .command_length = command.length, .timeout_ms = json_integer_value(timeout) > 0 ? json_integer_value(timeout) : -1, .output_limit = limit,
+        .outcome = result.outcome, .exit_code = result.exit_code, .signal = result.signal, .stdout_data = result.streams[0].data, .stdout_length = result.streams[0].length, .stderr_data = result.streams[1].data,
+        .stderr_length = result.streams[1].length, .stdout_truncated = result.truncated[0], .stderr_truncated = result.truncated[1], .ended = result.ended, .wall_ms = result.wall_ms,
+    };
+    if (r == 0)
+        r = rollbox_note_shell(play->sandbox, &note, error);
+    play_shell_result_done(&result);
+    return r;
+}
+
 static int play_note(struct play *play, const struct step *step, struct rollbox_error *error) {
     auto_free char *text = json_dumps(json_object_get(step->action, "data"), JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(RECORD_REAL_DIGITS));
 
@@ -514,7 +584,9 @@ int play_step(struct play *play, const struct step *step, struct rollbox_error *
     else if (is_file)
         r = play_file(play, step, &own);
     else if (!strcmp(step->kind, "files"))
-        r = 0;                  /* comes with the snapshot before it */
+        r = 0;                  /* comes with the snapshot or command before it */
+    else if (!strcmp(step->kind, "shell"))
+        r = play_shell(play, step, &own);
     else if (!strcmp(step->kind, "note"))
         r = play_note(play, step, &own);
     else if (!strcmp(step->kind, "snapshot"))
@@ -544,8 +616,10 @@ int play_fork(struct play *play, const struct step *step, uint64_t index, struct
         r = play_children(play, step, (size_t)index, &child, error);
     if (r < 0)
         return r;
-    for (size_t i = 0; i < play->n_runs; i++)
+    for (size_t i = 0; i < play->n_runs; i++) {
+        close_shell_of(play, play->runs[i].run);
         play->runs[i].run = rollbox_run_free(play->runs[i].run);
+    }
     play->n_runs = 0;
     (void)rollbox_sandbox_close(play->sandbox, NULL);
     play->sandbox = child;
@@ -560,6 +634,11 @@ void play_done(struct play *play) {
     for (size_t i = 0; i < play->n_runs; i++)
         (void)rollbox_run_free(play->runs[i].run);
     free(play->runs);
+    for (size_t i = 0; i < play->n_shells; i++) {
+        play_shell_close(play->shells[i]);
+        free(play->shells[i]);
+    }
+    free(play->shells);
     json_decref(play->snapshots);
     rollbox_sandbox_free(play->sandbox);
 }

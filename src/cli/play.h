@@ -16,6 +16,7 @@
 #include "record/read.h"
 
 struct played;
+struct play_shell;
 
 struct play {
     const struct options *options;
@@ -24,7 +25,8 @@ struct play {
     const char *name;           /* of the record, for messages */
     bool redacted;              /* there were rules */
     struct played *runs;        /* commands, by the order in which they begin */
-    size_t n_runs;
+    size_t n_runs, n_shells;
+    struct play_shell **shells; /* play_shell.h */
     json_t *snapshots;          /* ids of the record to ours */
 };
 

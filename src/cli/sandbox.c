@@ -15,11 +15,13 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/held.h"
 #include "cli/record.h"
 #include "cli/session.h"
 #include "cli/shown.h"
 
 #define FORKS_MAX 100000
+#define EXIT_REFUSED 1          /* of verify */
 
 struct call {
     const struct options *options;
@@ -99,6 +101,14 @@ static int call_export(struct call *call) {
     const char *snapshot = options_text(call->options, OPTION_FROM), *path = operand(call, 1);
 
     return options_has(call->options, OPTION_LIVE) ? rollbox_export_live(call->sandbox, snapshot, path, &call->error) : rollbox_export(call->sandbox, snapshot, path, &call->error);
+}
+
+static int call_show(struct call *call) {
+    return rollbox_snapshot_show(call->sandbox, operand(call, 1), &call->json, &call->error);
+}
+
+static int call_verify(struct call *call) {
+    return rollbox_snapshot_verify(call->sandbox, operand(call, 1), &call->json, &call->error);
 }
 
 static int fail(struct call *call, enum rollbox_error_code code, int error_number, const char *message) {
@@ -265,6 +275,16 @@ static void show_tree(const struct call *call, const json_t *answer) {
     shown_tree(json_object_get(answer, "snapshots"));
 }
 
+static void show_state(const struct call *call, const json_t *answer) {
+    (void)call;
+    held_show(answer);
+}
+
+static void show_checks(const struct call *call, const json_t *answer) {
+    (void)call;
+    held_checks(answer);
+}
+
 static void show_diff(const struct call *call, const json_t *answer) {
     shown_diff(answer, options_has(call->options, OPTION_TEXTUAL));
 }
@@ -297,6 +317,8 @@ static const struct action {
     { COMMAND_HIBERNATE, call_hibernate, NULL },
     { COMMAND_WAKE, call_wake, NULL },
     { COMMAND_SNAPSHOT, call_snapshot, show_snapshot },
+    { COMMAND_SNAPSHOT_SHOW, call_show, show_state },
+    { COMMAND_SNAPSHOT_VERIFY, call_verify, show_checks },
     { COMMAND_FORK, call_fork, show_names },
     { COMMAND_RESTORE, call_restore, show_names },
     { COMMAND_RESET, call_reset, NULL },
@@ -308,17 +330,18 @@ static const struct action {
 };
 
 static int show(const struct call *call, const struct action *action) {
+    json_t *answer = json_loads(call->json, 0, NULL);
+    bool is_refused = json_is_false(json_object_get(answer, "sound"));
+
     if (options_has(call->options, OPTION_JSON)) {
         printf("%s\n", call->json);
     } else {
-        json_t *answer = json_loads(call->json, 0, NULL);
-
         if (!answer)
             return cli_fail(call->options, "the engine's answer is no JSON; are engine and command of one version?");
         action->show(call, answer);
-        json_decref(answer);
     }
-    return cli_flush(call->options, 0);
+    json_decref(answer);
+    return cli_flush(call->options, is_refused ? EXIT_REFUSED : 0);
 }
 
 int cmd_sandbox(const struct options *options) {

@@ -17,6 +17,9 @@
 #include "cli/record.h"
 #include "cli/signals.h"
 
+#define AUTO_KEEP 16
+#define AUTO_KEEP_MOST 100000
+
 /* rollbox run, whose engine is a private one otherwise, calls it --engine. */
 static const char *given_socket(const struct options *options) {
     const char *given = options_text(options, OPTION_SOCKET);
@@ -112,6 +115,18 @@ static int hold(const struct options *options, struct rollbox_engine *engine) {
     }
 }
 
+/* How many snapshots that are taken by themselves are kept; 0: none is taken. */
+static int auto_snapshots(const struct options *options, unsigned *ret_n) {
+    const struct option_use *keep = options_last(options, OPTION_AUTO_KEEP);
+    const char *when = options_text(options, OPTION_AUTO_SNAPSHOT);
+    bool is_on = when && !strcmp(when, "changed");
+
+    if (keep && (!is_on || keep->count < 1 || keep->count > AUTO_KEEP_MOST))
+        return cli_fail(options, is_on ? "--auto-keep %s: must be from 1 to %d" : "--auto-keep %s: is for --auto-snapshot changed", keep->value, AUTO_KEEP_MOST);
+    *ret_n = !is_on ? 0 : keep ? (unsigned)keep->count : AUTO_KEEP;
+    return 0;
+}
+
 static int create(const struct options *options, struct rollbox_engine *engine, const struct cli_policy *policy) {
     struct rollbox_sandbox_options sandbox_options = {
         .size = sizeof sandbox_options,
@@ -126,6 +141,8 @@ static int create(const struct options *options, struct rollbox_engine *engine, 
     struct rollbox_sandbox *sandbox = NULL;
     struct rollbox_plan *plan;
 
+    if (auto_snapshots(options, &sandbox_options.auto_snapshots))
+        return CLI_EXIT_ERROR;
     if (rollbox_prepare(engine, policy->text, policy->length, &plan, &error) < 0 ||
         rollbox_sandbox_create(engine, plan, &sandbox_options, &sandbox, &error) < 0 || record_kept(options, sandbox, &error) < 0) {
         (void)rollbox_sandbox_close(sandbox, NULL);

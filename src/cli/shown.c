@@ -74,6 +74,13 @@ static void add_size(struct buf *to, double bytes) {
         buf_printf(to, bytes < 9.95 ? "%.1f%c" : "%.0f%c", bytes, units[unit]);
 }
 
+void shown_size(double bytes) {
+    auto_buf struct buf text = BUF_INIT;
+
+    add_size(&text, bytes);
+    print_escaped(text.data, "");
+}
+
 /* "850ms", "12.3s", "2m05s", "3h12m", "4d07h". */
 static void add_duration(struct buf *to, double ms) {
     uint64_t s = ms > 0 && ms < 1e15 ? (uint64_t)(ms / 1000) : 0;
@@ -184,13 +191,15 @@ void shown_table(const json_t *rows, const struct shown_column *columns, size_t 
 
 struct forest {
     const json_t *nodes;
+    void (*show)(const json_t *row);
     size_t *first, *next;       /* of each node: its first child and its next sibling, as index + 1; 0: none */
     struct buf prefix;
 };
 
 static void print_node(const json_t *node) {
     const char *name = json_string_value(json_object_get(node, "name"));
-    const json_t *sandboxes = json_object_get(node, "sandboxes");
+    const char *kind = json_string_value(json_object_get(node, "kind"));
+    const json_t *sandboxes = json_object_get(node, "sandboxes"), *disk = json_object_get(node, "disk_bytes");
     json_int_t files = json_integer_value(json_object_get(node, "files")), processes = json_integer_value(json_object_get(node, "processes"));
     auto_buf struct buf size = BUF_INIT;
     auto_buf struct buf memory = BUF_INIT;
@@ -209,6 +218,18 @@ static void print_node(const json_t *node) {
         add_size(&memory, json_number_value(json_object_get(node, "memory_bytes")));
         printf("; %" JSON_INTEGER_FORMAT " process%s, %s", processes, processes == 1 ? "" : "es", memory.data ? memory.data : "");
     }
+    /* Files alone need no word. */
+    if (kind && strcmp(kind, "files") != 0) {
+        printf(", ");
+        shown_text(kind);
+    }
+    if (json_is_integer(disk) && json_integer_value(disk)) {
+        printf(", ");
+        shown_size(json_number_value(disk));
+        printf(" on disk");
+    }
+    if (json_is_true(json_object_get(node, "automatic")))
+        printf(", automatic");
     json_array_foreach(sandboxes, i, sandbox) {
         printf(i ? ", " : "  <- ");
         shown_text(json_string_value(sandbox));
@@ -223,7 +244,7 @@ static void print_below(struct forest *forest, size_t node) {
         bool last = !forest->next[child - 1];
 
         printf("%s%s", length ? forest->prefix.data : "", last ? "`-- " : "|-- ");
-        print_node(json_array_get(forest->nodes, child - 1));
+        forest->show(json_array_get(forest->nodes, child - 1));
         buf_add_text(&forest->prefix, last ? "    " : "|   ");
         if (!buf_failed(&forest->prefix)) {
             print_below(forest, child - 1);
@@ -233,28 +254,37 @@ static void print_below(struct forest *forest, size_t node) {
     }
 }
 
-/* The index of a node's parent + 1; 0: it has none, or none that is there. */
-static size_t parent_of(const json_t *index, const json_t *node) {
-    const char *parent = json_string_value(json_object_get(node, "parent"));
-
-    return parent ? (size_t)json_integer_value(json_object_get(index, parent)) : 0;
+/* A row's id as a key; "" if it has none. */
+static const char *key_of(const json_t *value, char text[32]) {
+    text[0] = '\0';
+    if (json_is_integer(value))
+        (void)snprintf(text, 32, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    return json_is_string(value) ? json_string_value(value) : text;
 }
 
-void shown_tree(const json_t *snapshots) {
-    size_t n = json_array_size(snapshots);
+/* The index of a row's parent + 1; 0: it has none, or none that is there. */
+static size_t parent_of(const json_t *index, const json_t *row) {
+    char text[32];
+
+    return (size_t)json_integer_value(json_object_get(index, key_of(json_object_get(row, "parent"), text)));
+}
+
+void shown_forest(const json_t *rows, const char *key, void (*show)(const json_t *row)) {
+    size_t n = json_array_size(rows);
     auto_free size_t *first = calloc(n + 1, sizeof *first), *next = calloc(n + 1, sizeof *next);
-    struct forest forest = { .nodes = snapshots, .first = first, .next = next, .prefix = BUF_INIT };
+    struct forest forest = { .nodes = rows, .show = show, .first = first, .next = next, .prefix = BUF_INIT };
     json_t *index = json_object();
+    char text[32];
 
     for (size_t i = 0; first && next && i < n; i++) {
-        const char *id = json_string_value(json_object_get(json_array_get(snapshots, i), "id"));
+        const char *id = key_of(json_object_get(json_array_get(rows, i), key), text);
 
-        if (id)
+        if (*id)
             (void)json_object_set_new(index, id, json_integer((json_int_t)i + 1));
     }
     /* Backwards, so that siblings stand in the order of the answer. A parent comes before its children: what claims otherwise is shown as a root, and there is no circle. */
     for (size_t i = n; first && next && i-- > 0;) {
-        size_t parent = parent_of(index, json_array_get(snapshots, i));
+        size_t parent = parent_of(index, json_array_get(rows, i));
 
         if (parent && parent - 1 < i) {
             next[i] = first[parent - 1];
@@ -262,15 +292,19 @@ void shown_tree(const json_t *snapshots) {
         }
     }
     for (size_t i = 0; first && next && i < n; i++) {
-        size_t parent = parent_of(index, json_array_get(snapshots, i));
+        size_t parent = parent_of(index, json_array_get(rows, i));
 
         if (parent && parent - 1 < i)
             continue;
-        print_node(json_array_get(snapshots, i));
+        show(json_array_get(rows, i));
         print_below(&forest, i);
     }
     json_decref(index);
     buf_done(&forest.prefix);
+}
+
+void shown_tree(const json_t *snapshots) {
+    shown_forest(snapshots, "id", print_node);
 }
 
 /* ---- differences -------------------------------------------------------------------------------------------------- */

@@ -28,6 +28,12 @@ void shown_error(const char *text, size_t length);
 /* An array of objects, a line each below the titles, in columns. Numbers stand on the right. */
 void shown_table(const json_t *rows, const struct shown_column *columns, size_t n_columns);
 
+/* Rows in the order of the list, each below the one that its "parent" names by that one's `key` (a text or a number), with lines that lead to it. */
+void shown_forest(const json_t *rows, const char *key, void (*show)(const json_t *row));
+
+/* "1.2K" on standard output. */
+void shown_size(double bytes);
+
 /* Snapshots by their parents, with sizes, and the sandboxes that stand on each. */
 void shown_tree(const json_t *snapshots);
 

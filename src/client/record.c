@@ -58,8 +58,8 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct 
         wire_add_u64(&message, TAG_FILE_MOST, options->file_bytes);
     if (options->env_values)
         wire_add_u64(&message, TAG_ENV_VALUES, 1);
-    if (options->files)
-        wire_add_u64(&message, TAG_FILES, 1);
+    if (options->files || options->changes)
+        wire_add_u64(&message, TAG_FILES, (options->files ? 1 : 0) | (options->changes ? 2 : 0));
     r = add_names(&message, options->redact_names, error);
     if (r >= 0)
         r = add_patterns(&message, options->redact_patterns, error);
@@ -156,6 +156,33 @@ ROLLBOX_PUBLIC int rollbox_note(struct rollbox_sandbox *sandbox, const char *jso
     wire_add_text(&message, TAG_NAME, "note");
     wire_add_text(&message, TAG_TEXT_DATA, json);
     return sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_note_shell(struct rollbox_sandbox *sandbox, const struct rollbox_shell_note *note, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    if (!sandbox || !note || note->size != sizeof *note || !note->operation_id || (note->command_length && !note->command) || (note->stdout_length && !note->stdout_data) || (note->stderr_length && !note->stderr_data))
+        return request_invalid(error, "sandbox and note must be given, note.size be sizeof(struct rollbox_shell_note), and what has a length must be there");
+    auto_close int command = fd_memory_file("rollbox-note", note->command_length ? note->command : "", note->command_length);
+    auto_close int out = fd_memory_file("rollbox-note", note->stdout_length ? note->stdout_data : "", note->stdout_length);
+    auto_close int err = fd_memory_file("rollbox-note", note->stderr_length ? note->stderr_data : "", note->stderr_length);
+    const int fds[] = { command, out, err };
+    if (command < 0 || out < 0 || err < 0)
+        return request_out_of_memory(error);
+    sandbox_begin(&message, sandbox, VERB_NOTE);
+    wire_add_text(&message, TAG_NAME, "shell");
+    wire_add(&message, TAG_EXEC, note->operation_id, strnlen(note->operation_id, 64));
+    if (note->timeout_ms > 0)
+        wire_add_u64(&message, TAG_TIMEOUT, (uint64_t)note->timeout_ms);
+    wire_add_u64(&message, TAG_OUTPUT_LIMIT, note->output_limit);
+    wire_add_u64(&message, TAG_OUTCOME, note->outcome);
+    wire_add_u64(&message, TAG_EXIT_CODE, (uint64_t)note->exit_code);
+    wire_add_u64(&message, TAG_SIGNAL, (uint64_t)note->signal);
+    wire_add_u64(&message, TAG_STDOUT_TRUNCATED, note->stdout_truncated);
+    wire_add_u64(&message, TAG_STDERR_TRUNCATED, note->stderr_truncated);
+    wire_add_u64(&message, TAG_FORCE, note->ended);
+    wire_add_u64(&message, TAG_WALL_NS, note->wall_ms > 0 ? (uint64_t)(note->wall_ms * 1e6) : 0);
+    return sandbox_call(sandbox, &message, fds, ARRAY_SIZE(fds), NULL, error);
 }
 
 int record_pass(int r, const struct rollbox_error *own, struct rollbox_error *error) {

@@ -111,6 +111,8 @@ static int encode_create(struct buf *to, const struct rollbox_plan *plan, const 
     }
     if (options->detached)
         wire_add_u64(to, TAG_DETACHED, 1);
+    if (options->auto_snapshots)
+        wire_add_u64(to, TAG_CHECKPOINTS, options->auto_snapshots);
     return r;
 }
 
@@ -581,6 +583,22 @@ ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const 
     sandbox_begin(&message, sandbox, VERB_DROP);
     int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
+}
+
+static int show_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, const char *snapshot, char **ret_json, struct rollbox_error *error) {
+    auto_buf struct buf message = BUF_INIT;
+
+    sandbox_begin(&message, sandbox, verb);
+    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "the snapshot", error);
+    return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_snapshot_show(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error) {
+    return show_call(sandbox, VERB_SHOW, snapshot, ret_json, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_snapshot_verify(struct rollbox_sandbox *sandbox, const char *snapshot, char **ret_json, struct rollbox_error *error) {
+    return show_call(sandbox, VERB_VERIFY, snapshot, ret_json, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error) {

@@ -249,7 +249,7 @@ struct run {
     struct run_pipe pipes[3 + RUN_EXTRA_MOST];  /* of a session's: by the descriptor that it became. Of stdout and stderr: `outputs` */
     struct typing *typing;      /* session: from `input` into the terminal */
     struct buf request;         /* the message for init */
-    uint64_t step, begun_at;    /* record.c; 0: it is no step */
+    uint64_t step, begun_at, ended_as;  /* record.c; 0: it is no step; it was the n-th to end */
     size_t n_env;               /* of the request's variables, the last in it */
     unsigned n_extra_given;
     int recorded_stdin;         /* while it is a step; -EBADF */

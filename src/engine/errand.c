@@ -28,6 +28,8 @@
 
 #define MAX_LAYERS 256
 #define MAX_ANSWER (512u << 20)
+#define RECORDED_CHANGES 10000  /* of one command, as a record has them */
+#define RECORDED_BYTES (256 << 20)      /* of files read for their digests */
 #define HIGH_FD ERRAND_FIRST_FD /* the first after the standard streams */
 
 struct errand {
@@ -116,17 +118,25 @@ static bool split_at(const struct node *from, struct node *to, struct layer **la
     return true;
 }
 
+/* SHOW, VERIFY: of a state, what it has that the one before it, as users know them, has not. */
+static bool shows(const struct work *work) {
+    return work->verb == VERB_SHOW || work->verb == VERB_VERIFY;
+}
+
 /* What is to be compared: what `to` shows with what `from` shows. */
 static int split(const struct work *work, struct layer **layers, size_t *ret_lower, size_t *ret_all, struct rollbox_error *error) {
     const struct session *session = work->session;
-    const struct node *from = work->verb == VERB_DIFF ? work->from : NULL;
+    const struct node *from = work->verb == VERB_DIFF ? work->from : shows(work) && work->to->parent ? node_shown(work->to->parent) : NULL;
 
     /* What was committed is on the host now, and no conflict. */
     if (work->verb == VERB_COMMIT && session->committed && !strcmp(session->committed_path ? session->committed_path : "", work->path ? work->path : ""))
         from = session->committed;
     if (from && from->parent && split_at(from, work->to, layers, ret_lower, ret_all))
         return 0;
-    if (work->verb == VERB_DIFF && from && from->parent)
+    /* Nobody knows of what a box with processes stands on, so it may be out of the tree; but it is there. */
+    if (work->is_recorded && from->parent && work->to->under && work->to->under->under && split_at(work->to->under, work->to, layers, ret_lower, ret_all))
+        return 0;
+    if (work->verb == VERB_DIFF && from && from->parent && !work->is_recorded)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s does not stand on %s: compare with one that it was made from, or with the beginning", work->to->id, from->id);
     *ret_lower = 0;
     *ret_all = node_chain(work->to, layers, MAX_LAYERS);
@@ -135,7 +145,7 @@ static int split(const struct work *work, struct layer **layers, size_t *ret_low
 
 static int describe(const struct work *work, size_t n_lower, size_t n, struct rollbox_error *error) {
     struct session *session = work->session;
-    json_t *places = places_of(session->program, work->verb == VERB_COMMIT ? work->path : NULL, work->verb == VERB_DIFF, error);
+    json_t *places = places_of(session->program, work->verb == VERB_COMMIT ? work->path : NULL, work->verb == VERB_DIFF || shows(work), error);
 
     if (!places)
         return -EINVAL;
@@ -145,6 +155,14 @@ static int describe(const struct work *work, size_t n_lower, size_t n, struct ro
     json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:b, s:I}", "places", places, "lower", lower, "upper", upper, "text", work->textual, "digests", work->digests, "force", work->force, "since_ns", (json_int_t)session->since_ns);
     if (job && work->verb == VERB_COMMIT)
         json_object_set_new(job, "kept", json_integer((json_int_t)(HIGH_FD + n)));
+    if (job && work->is_recorded) {
+        json_object_set_new(job, "most_changes", json_integer(RECORDED_CHANGES));
+        json_object_set_new(job, "most_digested", json_integer(RECORDED_BYTES));
+    }
+    if (job && shows(work) && work->to->live)
+        json_object_set_new(job, "image", json_integer((json_int_t)(HIGH_FD + n)));
+    if (job && shows(work))
+        json_object_set_new(job, "state", show_state(work));
     char *text = job ? json_dumps(job, JSON_COMPACT) : NULL;
     json_decref(job);
     int fd = text ? fd_memory_file("rollbox-job", text, strlen(text)) : -ENOMEM;
@@ -158,7 +176,7 @@ static int add_stored(const struct work *work, int *fds, size_t most, struct rol
     const struct plan_op *ops = plan_items(program->plan, box_ops, struct plan_op);
     const struct image *image = program->image;
 
-    if (work->verb == VERB_DIFF || !image || (work->verb == VERB_COMMIT && !image->plan.places))
+    if (work->verb == VERB_DIFF || shows(work) || !image || (work->verb == VERB_COMMIT && !image->plan.places))
         return 0;
     if (!image->plan.places)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "a sandbox with an image cannot be exported; copy what is needed of its files (rollbox cp), or make an image of it");
@@ -317,6 +335,7 @@ static void on_end(struct loop_source *source, uint32_t events) {
         buf_done(&answer);
         work_fail(work, &error);
     } else {
+        work->answer = &answer;
         work_done(work, &answer);
     }
 }
@@ -391,7 +410,7 @@ static int check_store_program(const struct engine *engine, struct rollbox_error
 }
 
 int errand_start(struct work *work, struct rollbox_error *error) {
-    static const char *const commands[] = { [VERB_DIFF] = "diff", [VERB_COMMIT] = "commit", [VERB_EXPORT] = "export" };
+    static const char *const commands[] = { [VERB_DIFF] = "diff", [VERB_COMMIT] = "commit", [VERB_EXPORT] = "export", [VERB_SHOW] = "describe", [VERB_VERIFY] = "describe" };
     struct layer *layers[MAX_LAYERS];
     int fds[HIGH_FD + MAX_LAYERS + 1], stored[MAX_LAYERS];
     size_t n_lower = 0, n = 0, n_fds = HIGH_FD;
@@ -424,6 +443,8 @@ int errand_start(struct work *work, struct rollbox_error *error) {
         fds[n_fds++] = fcntl(work->fd, F_DUPFD_CLOEXEC, HIGH_FD);
     if (r == 0 && work->verb == VERB_COMMIT)
         r = add_socket(errand, fds, &n_fds);
+    if (shows(work) && work->to->live)
+        fds[n_fds++] = fcntl(work->to->live->image, F_DUPFD_CLOEXEC, HIGH_FD);
     const char *words[] = { commands[work->verb], "--json", work->fd >= 0 ? file : NULL, NULL };
     return launch(errand, r, input, words, fds, n_fds, error);
 }

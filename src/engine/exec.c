@@ -130,6 +130,8 @@ struct session *exec_leave(struct run *run) {
     memcpy(ended->operation, run->operation, sizeof ended->operation);
     ended->operation_length = run->operation_length;
     ended->command = exec_describe(run);
+    ended->step = run->step;
+    ended->ended_as = run->ended_as;
     ended->outcome = run->outcome;
     ended->status = run->status;
     ended->wall_ns = run->wall_ns;
@@ -222,6 +224,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         close(run->extra[--run->n_extra]);
     run->state = RUN_STARTING;
     run->box = session->box;
+    session->dirty = true;      /* again: a state may have been taken while it waited */
     (void)loop_timer_set(session->engine->loop, &run->timeout, clock_now_ns() + START_NS, on_deaf);
     return 0;
 }

@@ -320,6 +320,24 @@ void family_tidy(struct family *family) {
     }
 }
 
+void node_facts(struct node *node, struct node_facts *ret_facts) {
+    const struct node *parent = node->parent ? node_shown(node->parent) : NULL;
+
+    *ret_facts = (struct node_facts){
+        .id = node->id, .name = node->name, .parent = parent ? parent->id : NULL, .bytes = node->layer ? node->layer->bytes : 0, .files = node->layer ? node->layer->entries : 0, .made_ns = node->made_ns,
+        .was_live = node->is_live, .is_automatic = node->automatic, .kind = !node->live ? "files" : node->live->holder ? "warm" : "live", .processes = node->live ? node->live->processes : 0, .memory_bytes = node->live ? node->live->bytes : 0,
+    };
+}
+
+void node_facts_text(const struct node_facts *facts, struct buf *to) {
+    buf_printf(to, "\"id\": \"%s\", \"name\": ", facts->id);
+    text_json(to, facts->name, facts->name ? strlen(facts->name) : 0);
+    buf_add_text(to, ", \"parent\": ");
+    text_json(to, facts->parent, facts->parent ? strlen(facts->parent) : 0);
+    buf_printf(to, ", \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"automatic\": %s, \"live\": %s, \"kind\": \"%s\", \"processes\": %u, \"memory_bytes\": %llu, \"disk_bytes\": %llu", (unsigned long long)facts->bytes, (unsigned long long)facts->files,
+               (double)facts->made_ns / 1e9, facts->is_automatic ? "true" : "false", facts->was_live ? "true" : "false", facts->kind, facts->processes, (unsigned long long)facts->memory_bytes, (unsigned long long)facts->disk_bytes);
+}
+
 void family_text(struct family *family, struct buf *to) {
     const char *between = "";
 
@@ -327,19 +345,18 @@ void family_text(struct family *family, struct buf *to) {
     list_for_each(at, &family->nodes) {
         struct node *node = container_of(at, struct node, in_family);
         const char *comma = "";
-        const struct node *parent = node->parent ? node_shown(node->parent) : NULL;
+        struct node_facts facts;
 
         if (node_shown(node) != node)
             continue;
-        buf_printf(to, "%s{\"id\": \"%s\", \"name\": ", between, node->id);
-        text_json(to, node->name, node->name ? strlen(node->name) : 0);
-        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"created\": %.3f, \"live\": %s, \"processes\": %u, \"memory_bytes\": %llu, \"sandboxes\": [", parent ? "\"" : "", parent ? parent->id : "null",
-                   parent ? "\"" : "", node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, (double)node->made_ns / 1e9,
-                   node->is_live ? "true" : "false", node->live ? node->live->processes : 0, node->live ? (unsigned long long)node->live->bytes : 0ull);
+        node_facts(node, &facts);
+        buf_printf(to, "%s{", between);
+        node_facts_text(&facts, to);
+        buf_add_text(to, ", \"sandboxes\": [");
         list_for_each(s, &node->engine->sessions) {
             struct session *session = container_of(s, struct session, node);
 
-            if (session->family != family || node_shown(session->at) != node || session->state == SESSION_CLOSING)
+            if (session->family != family || node_shown(session->at) != node || session->state == SESSION_CLOSING || session->is_trial)
                 continue;
             buf_printf(to, "%s\"%s\"", comma, session->name);
             comma = ", ";

@@ -212,6 +212,8 @@ int live_restore(struct session *session, struct rollbox_error *error) {
         r = make_pipe(session, pipe->command < 0 ? NULL : runs[pipe->command], pipe, &ends[n]);
         n += r == 0;
     }
+    if (r == 0 && !buf_failed(&message) && session->is_trial)
+        ((struct wire_header *)(void *)message.data)->flags |= GUEST_RESTORE_TRIAL;
     if (r == 0)
         r = wire_send(session->box->socket, &message, ends, n);
     while (n)

@@ -17,7 +17,7 @@
  *   SANDBOX  VERB ...                                       -> TEXT TEXT_DATA (one JSON object) | FAILED
  *
  * Sandboxes that live (sessions) are named by SANDBOX. The verbs and their fields:
- *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE?    {"name"}
+ *   CREATE   PLAN OPERATION? SANDBOX? DETACHED? IDLE? TTL? LIFETIME? HIBERNATE? CHECKPOINTS?    {"name"}
  *   OPEN, INSPECT, PROCESSES, TREE, PAUSE, RESUME, CLOSE   SANDBOX         objects of rollbox.h; {} of those that only do
  *   LIST                                                                   {"sandboxes": [...]}
  *   (OPEN answers {"name", "isolation": {...}}: results of its commands say that isolation unless they name one.)
@@ -29,7 +29,9 @@
  *   RECORD   SANDBOX STREAM_MOST? FILE_MOST? ENV_VALUES? FILES? RULE_NAME* RULE_PATTERN*   (one descriptor: where the trajectory goes)
  *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content; what a snapshot that answered "recorded_files": true has
  *            changed; what a client has to say)
+ *   NOTE     SANDBOX NAME ("shell") EXEC TIMEOUT? OUTPUT_LIMIT OUTCOME EXIT_CODE SIGNAL STDOUT_TRUNCATED STDERR_TRUNCATED FORCE (it ended the shell) WALL_NS   (three memory files: a command that was given to that shell, and what it wrote)
  *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT? LIVE?   (one descriptor: the file to write)
+ *   SHOW, VERIFY SANDBOX SNAPSHOT?                          what a snapshot (without: the latest) holds; and with "checks", what would refuse it. They do not wake a sandbox that sleeps
  *
  * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0, 1 and 2 (STDIN and STDIO exclude each other).
  * EXEC's: if STDIN is 1, a sealed memory file; else if INPUT is 1, what becomes the standard input or is typed into the terminal; then STREAM (0 to 3) says by bit 0 that there is one to copy stdout to, by bit 1 one for stderr;
@@ -61,7 +63,7 @@ enum protocol_type {
 
 enum protocol_verb {
     VERB_CREATE = 1, VERB_OPEN, VERB_INSPECT, VERB_PROCESSES, VERB_TREE, VERB_PAUSE, VERB_RESUME, VERB_CLOSE, VERB_LIST, VERB_SIGNAL, VERB_RESIZE, VERB_FILES, VERB_SNAPSHOT, VERB_FORK, VERB_RESET,
-    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE, VERB_CLAIM, VERB_HIBERNATE, VERB_WAKE,
+    VERB_DROP, VERB_DIFF, VERB_COMMIT, VERB_EXPORT, VERB_RECORD, VERB_NOTE, VERB_CLAIM, VERB_HIBERNATE, VERB_WAKE, VERB_SHOW, VERB_VERIFY,
 };
 
 enum protocol_tag {
@@ -129,13 +131,14 @@ enum protocol_tag {
     TAG_RULE_NAME,              /* text: a variable whose value is a secret */
     TAG_RULE_PATTERN,           /* text: what secrets look like */
     TAG_BYTES,                  /* u64: moved */
-    TAG_FILES,                  /* u64: moved; of RECORD: changed files are noted with each snapshot */
+    TAG_FILES,                  /* u64: moved; of RECORD, bits: 1: changed files are noted with each snapshot; 2: after each command */
     TAG_DIGESTS,                /* u64: of changed files */
     TAG_SAME_SEED,              /* u64: forks have their parent's random_seed, not one each */
     TAG_DROPS,                  /* u64: files alone, no processes */
     TAG_ATTACHED,               /* u64: forks are the client's, whosever the sandbox is */
     TAG_HIBERNATE,              /* u64: milliseconds; 0: never */
     TAG_LIVE,                   /* u64: with processes, where files alone are the rule */
+    TAG_CHECKPOINTS,            /* u64: a snapshot is taken after each command that has changed something, and so many are kept; 0: none is taken */
 };
 
 #endif

@@ -342,6 +342,7 @@ void record_run_ended(struct run *run) {
         close_part(&message);
     }
     end_step(record, &message, fds, n_fds, bytes);
+    run->ended_as = record->ended;
     close_fd(&run->recorded_stdin);
 }
 
@@ -389,6 +390,62 @@ static void add_work(const struct work *work, struct buf *to) {
     close_part(to);
 }
 
+/* ---- changed files ---------------------------------------------------------------------------------------------------- */
+
+void record_changes_after(struct session *session, uint64_t step) {
+    struct record *record = session->record;
+
+    if (!record || !record->wants_changes || record->done || record->error || !checkpoint_is_due(session) || state_is_as_made(session->box))
+        return;
+    struct work *work = work_add(session, VERB_DIFF, false);
+    if (!work)
+        return;
+    work->is_recorded = work->digests = true;
+    work->after = step;
+    work->step = record->next_step++;
+    work->begun_at = record->ended;
+}
+
+bool record_is_behind(const struct session *session) {
+    list_for_each(node, &session->works)
+        if (container_of(node, struct work, node)->is_recorded)
+            return true;
+    return false;
+}
+
+/* What the answer of a diff says, in its words. */
+static void add_changes(const struct work *work, struct buf *to) {
+    json_t *answer = json_loadb(work->answer->data ? work->answer->data : "", work->answer->length, JSON_ALLOW_NUL, NULL);
+    auto_free char *changes = json_dumps(json_object_get(answer, "changes"), JSON_COMPACT);
+    json_int_t omitted = json_integer_value(json_object_get(answer, "omitted"));
+
+    json_decref(answer);
+    to->failed |= !changes;
+    wire_add_text(to, RECORD_KEY, "changes");
+    wire_add_text(to, RECORD_DATA, changes ? changes : "null");
+    if (omitted)
+        add_value(to, "omitted", RECORD_NUMBER, (uint64_t)omitted);
+    /* Of a box in which something runs there is only all that was written in it. */
+    if (work->from != work->to && work->to->under != work->from)
+        add_value(to, "cumulative", RECORD_FLAG, 1);
+}
+
+static void add_changed_files(const struct work *work, const struct rollbox_error *error, struct buf *to) {
+    open_part(to, "action", RECORD_OBJECT);
+    add_word(to, "kind", "files");
+    add_word(to, "of", "exec");
+    close_part(to);
+    if (error) {
+        add_done(to, error);
+    } else {
+        open_part(to, "observation", RECORD_OBJECT);
+        add_word(to, "outcome", "done");
+        add_changes(work, to);
+        close_part(to);
+    }
+    add_status(to, "after", work->after != 0, (int)work->after);
+}
+
 static void add_seed(const struct session *session, struct buf *to) {
     if (session->program->policy->have_seed)
         add_value(to, "random_seed", RECORD_NUMBER, session->seed);
@@ -419,6 +476,11 @@ void record_work_ended(struct work *work, const struct rollbox_error *error) {
         return;
     begin_step(record, &message, work->step, work->begun_at);
     work->step = 0;
+    if (work->is_recorded) {
+        add_changed_files(work, error, &message);
+        end_step(record, &message, NULL, 0, 0);
+        return;
+    }
     add_work(work, &message);
     if (!error && work->verb == VERB_SNAPSHOT && work->to) {
         open_part(&message, "observation", RECORD_OBJECT);
@@ -430,14 +492,30 @@ void record_work_ended(struct work *work, const struct rollbox_error *error) {
     }
     if (!error && work->verb == VERB_FORK)
         add_children(work, &message);
+    if (work->is_automatic)
+        add_status(&message, "after", work->after != 0, (int)work->after);
     end_step(record, &message, NULL, 0, 0);
+}
+
+/* One that takes commands through pipes. Their time-outs and limits signal it, and are told by their own steps. */
+static bool is_shell(const struct run *run) {
+    static const char *const words[] = { NULL, "-l", "-s" };
+    struct wire_field field;
+    size_t position = 0, n = 0;
+
+    while (next_of(run, &position, &field))
+        if (field.tag == GUEST_ARG && (n >= ARRAY_SIZE(words) || (words[n] && (!wire_text(&field) || strcmp(wire_text(&field), words[n])))))
+            return false;
+        else if (field.tag == GUEST_ARG)
+            n++;
+    return n == ARRAY_SIZE(words) && run->n_extra_given == 3;
 }
 
 void record_signal(struct session *session, const struct run *run, unsigned number, unsigned scope) {
     struct record *record = session->record;
     auto_buf struct buf message = BUF_INIT;
 
-    if (!record)
+    if (!record || (run && is_shell(run)))
         return;
     begin_step(record, &message, record->next_step++, record->ended);
     open_part(&message, "action", RECORD_OBJECT);
@@ -479,6 +557,94 @@ static const char *last_component(const char *path) {
     return path + end;
 }
 
+/* Which step that command was; 0: none, as of one that came into the sandbox with a state. What it was given to do began before its end. */
+static uint64_t step_of(const struct session *session, const struct wire_field *operation, uint64_t *begun_at) {
+    const size_t prefix = sizeof session->number;
+
+    if (!operation->data)
+        return 0;
+    list_for_each(node, &session->runs) {
+        const struct run *run = container_of(node, struct run, of_session);
+
+        if (run->operation_length == prefix + operation->length && !memcmp(run->operation + prefix, operation->data, operation->length))
+            return run->step;
+    }
+    list_for_each(node, &session->ended) {
+        const struct ended *ended = container_of(node, struct ended, node);
+
+        if (ended->operation_length == prefix + operation->length && !memcmp(ended->operation + prefix, operation->data, operation->length))
+            *begun_at = ended->ended_as ? MIN(*begun_at, ended->ended_as - 1) : *begun_at;
+        else
+            continue;
+        return ended->step;
+    }
+    return 0;
+}
+
+/* What a client has had a shell do, which is one command for us. */
+static int record_shell(struct session *session, struct wire_message *from, struct rollbox_error *error) {
+    struct record *record = session->record;
+    uint64_t timeout = UINT64_MAX, limit = 0, outcome = 0, exit_code = 0, number = 0, cut[2] = { 0 }, ended = 0, wall_ns = 0;
+    struct wire_field field, exec = { 0 };
+    auto_buf struct buf message = BUF_INIT;
+    size_t position = 0;
+
+    while (wire_next(from->data, from->length, &position, &field) > 0)
+        switch (field.tag) {
+        case TAG_EXEC: exec = field; break;
+        case TAG_TIMEOUT: (void)wire_u64(&field, &timeout); break;
+        case TAG_OUTPUT_LIMIT: (void)wire_u64(&field, &limit); break;
+        case TAG_OUTCOME: (void)wire_u64(&field, &outcome); break;
+        case TAG_EXIT_CODE: (void)wire_u64(&field, &exit_code); break;
+        case TAG_SIGNAL: (void)wire_u64(&field, &number); break;
+        case TAG_STDOUT_TRUNCATED: (void)wire_u64(&field, &cut[0]); break;
+        case TAG_STDERR_TRUNCATED: (void)wire_u64(&field, &cut[1]); break;
+        case TAG_FORCE: (void)wire_u64(&field, &ended); break;
+        case TAG_WALL_NS: (void)wire_u64(&field, &wall_ns); break;
+        default: break;
+        }
+    if (from->n_fds != 3 || outcome > ROLLBOX_OUTCOME_ERROR)
+        return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "a note of a shell must have its command, its streams and its outcome");
+    if (!record)
+        return 0;
+    uint64_t begun_at = record->ended;
+    const uint64_t shell = step_of(session, &exec, &begun_at), step = record->next_step++;
+    begin_step(record, &message, step, begun_at);
+    open_part(&message, "action", RECORD_OBJECT);
+    add_word(&message, "kind", "shell");
+    add_status(&message, "exec", shell != 0, (int)shell);
+    add_value(&message, "command", RECORD_CONTENT_FD, UINT64_MAX);
+    add_known(&message, "timeout_ms", timeout);
+    add_value(&message, "output_limit", RECORD_NUMBER, MIN(limit, (uint64_t)INT64_MAX));
+    close_part(&message);
+    open_part(&message, "observation", RECORD_OBJECT);
+    add_word(&message, "outcome", rollbox_outcome_name((enum rollbox_outcome)outcome));
+    add_status(&message, "exit_code", outcome == ROLLBOX_OUTCOME_EXIT, (int)exit_code);
+    add_status(&message, "signal", outcome == ROLLBOX_OUTCOME_SIGNAL, (int)number);
+    for (size_t i = 0; i < ARRAY_SIZE(cut); i++) {
+        wire_add_text(&message, RECORD_KEY, i ? "stderr" : "stdout");
+        if (cut[i])
+            wire_add(&message, RECORD_CUT, NULL, 0);
+        wire_add_u64(&message, RECORD_CONTENT_FD, UINT64_MAX);
+        if (cut[i])
+            add_value(&message, i ? "stderr_cut" : "stdout_cut", RECORD_FLAG, 1);
+    }
+    if (ended)
+        add_value(&message, "ended", RECORD_FLAG, 1);
+    close_part(&message);
+    open_part(&message, "resources", RECORD_OBJECT);
+    add_value(&message, "wall_ms", RECORD_MILLISECONDS, wall_ns);
+    /* Of one command among those of a shell nobody knows. */
+    add_value(&message, "cpu_ms", RECORD_MILLISECONDS, 0);
+    add_value(&message, "peak_memory_bytes", RECORD_NUMBER, 0);
+    add_value(&message, "processes_peak", RECORD_NUMBER, 0);
+    close_part(&message);
+    end_step(record, &message, from->fds, from->n_fds, 0);
+    record_changes_after(session, step);
+    session_next(session);
+    return 0;
+}
+
 int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error) {
     static const char *const kinds[] = { "write_file", "mkdir", "remove", "upload", "files", "note" };
     struct record *record = session->record;
@@ -505,6 +671,8 @@ int record_note(struct session *session, struct wire_message *from, struct rollb
     for (size_t i = 0; i < ARRAY_SIZE(kinds) && kind; i++)
         if (!strcmp(kinds[i], kind))
             known = kinds[i];
+    if (kind && !strcmp(kind, "shell"))
+        return record_shell(session, from, error);
     if (!known || (!path && !data))
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "a note must say what was done, and where");
     if (!record)
@@ -648,7 +816,8 @@ static int begin(struct session *session, struct wire_message *from, struct reco
         default: break;
         }
     record->env_values = env_values;
-    record->wants_files = files;
+    record->wants_files = files & 1;
+    record->wants_changes = files & 2;
     most = MIN(most, (uint64_t)RECORD_STREAM_MOST);
     wire_begin(&message, RECORD_BEGIN, record->number);
     wire_add_text(&message, RECORD_POLICY, policy ? policy : "{}");
@@ -666,7 +835,9 @@ static int begin(struct session *session, struct wire_message *from, struct reco
     add_value(&message, "file_bytes", RECORD_NUMBER, MIN(file_most, (uint64_t)INT64_MAX));
     close_part(&message);
     add_value(&message, "env_values", RECORD_FLAG, env_values);
-    add_value(&message, "files", RECORD_FLAG, files);
+    add_value(&message, "files", RECORD_FLAG, record->wants_files);
+    if (record->wants_changes)
+        add_value(&message, "changes", RECORD_FLAG, 1);
     if (add_rules(from, record, &message) < 0)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
     if (buf_failed(&message))

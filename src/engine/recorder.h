@@ -26,7 +26,7 @@ struct record {
     unsigned posted_fds;
     int64_t patient_until;
     char id[48];
-    bool wants_secrets, wants_files, env_values, done, end_sent;
+    bool wants_secrets, wants_files, wants_changes, env_values, done, end_sent;
     int error;
     char message[160];
     struct list closers;        /* struct closer (record.c) */

@@ -425,10 +425,12 @@ static void finish_exec(struct run *run) {
         output_hand_over(&run->outputs[i]);
     record_run_ended(run);      /* before anybody knows: what a client has seen is recorded, whoever is killed next */
     result_send(run);
+    uint64_t step = run->step;
+    bool has_run = run->outcome != ROLLBOX_OUTCOME_ERROR;
     struct session *session = exec_leave(run);
     run_free(run);
     if (session)
-        session_exec_ended(session);
+        session_exec_ended(session, step, has_run);
 }
 
 static void finish(struct run *run) {

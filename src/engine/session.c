@@ -38,7 +38,7 @@ struct session *session_find(struct engine *engine, const char *name) {
     list_for_each(node, bucket_of(engine, name)) {
         struct session *session = container_of(node, struct session, by_name);
 
-        if (session->state != SESSION_CLOSING && !strcmp(session->name, name))
+        if (session->state != SESSION_CLOSING && !session->is_trial && !strcmp(session->name, name))
             return session;
     }
     return NULL;
@@ -158,6 +158,7 @@ static void session_free(struct session *session) {
     capturing_free(session->releasing);
     live_put(session->restores);
     free(session->strays);
+    free(session->checkpoints.refusal);
     node_put(session->base);
     node_put(session->at);
     node_put(session->committed);
@@ -403,6 +404,10 @@ static void restored(struct session *session, const struct guest_record *record)
         session->restored_early = true; /* the launcher's word of the box is on its way */
         return;
     }
+    if (session->is_trial) {
+        state_session_ready(session, NULL);
+        return;
+    }
     struct program *program = session->program;
     struct live *live = live_get(session->restores);
     struct node *base = node_get(session->base);
@@ -562,8 +567,12 @@ void session_watch(struct session *session) {
         (void)loop_timer_set(session->engine->loop, &session->watch, clock_now_ns() + WATCH_NS / 10, on_watch);
 }
 
-void session_exec_ended(struct session *session) {
+void session_exec_ended(struct session *session, uint64_t step, bool has_run) {
     session_touch(session);
+    if (has_run) {
+        record_changes_after(session, step);
+        checkpoint_after(session, step);
+    }
     session_next(session);
 }
 
@@ -606,7 +615,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 }
 
 struct ask {
-    uint64_t verb, plan, idle, ttl, lifetime, hibernate, number, scope, terminal;
+    uint64_t verb, plan, idle, ttl, lifetime, hibernate, checkpoints, number, scope, terminal;
     bool detached, textual, force, digests, same_seed, drops, attached, live;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
@@ -635,6 +644,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_TTL: ask->ttl = number; break;
         case TAG_LIFETIME: ask->lifetime = number; break;
         case TAG_HIBERNATE: ask->hibernate = number; break;
+        case TAG_CHECKPOINTS: ask->checkpoints = number; break;
         case TAG_NUMBER: ask->number = number; break;
         case TAG_SCOPE: ask->scope = number; break;
         case TAG_TERMINAL: ask->terminal = number; break;
@@ -647,6 +657,14 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_ATTACHED: ask->attached = number; break;
         case TAG_LIVE: ask->live = number; break;
         case TAG_TEXT_DATA:
+        case TAG_TIMEOUT:
+        case TAG_OUTPUT_LIMIT:
+        case TAG_OUTCOME:
+        case TAG_EXIT_CODE:
+        case TAG_SIGNAL:
+        case TAG_STDOUT_TRUNCATED:
+        case TAG_STDERR_TRUNCATED:
+        case TAG_WALL_NS:
         case TAG_STREAM_MOST:
         case TAG_FILE_MOST:
         case TAG_ENV_VALUES:
@@ -779,6 +797,7 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
     session->ttl_ms = (int64_t)MIN(ask->ttl, (uint64_t)INT64_MAX / 4000000);
     session->lifetime_ms = (int64_t)MIN(ask->lifetime, (uint64_t)INT64_MAX / 4000000);
     session->hibernate_ms = (int64_t)MIN(ask->hibernate, (uint64_t)INT64_MAX / 4000000);
+    session->checkpoints.keep = (unsigned)MIN(ask->checkpoints, (uint64_t)INT32_MAX);
     session_arm(session);
     struct work *work = work_new(session, client, serial, ask);
     if (!work) {
@@ -827,10 +846,29 @@ static int find_node(struct session *session, const char *id, struct node **ret_
     return 0;
 }
 
+/* It is about what a sleeping sandbox has. */
+static bool needs_awake(const struct ask *ask) {
+    switch ((int)ask->verb) {
+    case VERB_SIGNAL:
+    case VERB_RESIZE:
+    case VERB_CLAIM:
+    case VERB_DROP:
+    case VERB_SNAPSHOT:
+    case VERB_FORK:
+    case VERB_RESET:
+    case VERB_DIFF:
+    case VERB_COMMIT:
+    case VERB_FILES: return true;
+    case VERB_EXPORT: return !ask->live || ask->snapshot;       /* the store has it as it is */
+    default: return false;
+    }
+}
+
 static int ask_work(struct session *session, struct client *client, struct wire_message *message, const struct ask *ask, struct rollbox_error *error) {
     struct node *from, *to = NULL;
+    bool is_in_store = session->sleep && !needs_awake(ask);    /* as is what it names */
 
-    if (find_node(session, ask->snapshot, &from, error) < 0)
+    if (find_node(session, is_in_store ? NULL : ask->snapshot, &from, error) < 0)
         return -ENOENT;
     if (find_node(session, ask->to, &to, error) < 0) {
         node_put(from);
@@ -844,6 +882,10 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     }
     work->from = from;
     work->to = to;
+    if (is_in_store && ask->snapshot && !work->name && !(work->name = strdup(ask->snapshot))) {
+        work_free(work);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
+    }
     if (message->n_fds && (ask->verb == VERB_FILES || ask->verb == VERB_EXPORT))
         work->fd = wire_take_fd(message, 0);
     record_work_begun(work);
@@ -872,24 +914,6 @@ static int ask_claim(struct session *session, struct client *client, uint64_t se
     return 1;
 }
 
-/* It is about what a sleeping sandbox has. */
-static bool needs_awake(const struct ask *ask) {
-    switch ((int)ask->verb) {
-    case VERB_SIGNAL:
-    case VERB_RESIZE:
-    case VERB_CLAIM:
-    case VERB_DROP:
-    case VERB_SNAPSHOT:
-    case VERB_FORK:
-    case VERB_RESET:
-    case VERB_DIFF:
-    case VERB_COMMIT:
-    case VERB_FILES: return true;
-    case VERB_EXPORT: return !ask->live || ask->snapshot;       /* the store has it as it is */
-    default: return false;
-    }
-}
-
 static int answer(struct client *client, struct wire_message *message, const struct ask *ask, struct buf *json, struct rollbox_error *error) {
     struct session *session;
     struct node *node;
@@ -904,7 +928,7 @@ static int answer(struct client *client, struct wire_message *message, const str
         buf_add_text(json, "{\"sandboxes\": [");
         list_for_each(at, &client->engine->sessions) {
             session = container_of(at, struct session, node);
-            if (session->state == SESSION_CLOSING)
+            if (session->state == SESSION_CLOSING || session->is_trial)
                 continue;
             buf_add_text(json, between);
             session_text_brief(session, json);
@@ -979,7 +1003,11 @@ static int answer(struct client *client, struct wire_message *message, const str
 
         if (!work)
             return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
-        session_close(session);
+        /* The record is to have what the last command has changed. */
+        if (record_is_behind(session))
+            session_next(session);
+        else
+            session_close(session);
         return 1;
     }
     case VERB_PAUSE:
@@ -992,6 +1020,8 @@ static int answer(struct client *client, struct wire_message *message, const str
     case VERB_COMMIT:
     case VERB_EXPORT:
     case VERB_FILES:
+    case VERB_SHOW:
+    case VERB_VERIFY:
         if (ask->verb == VERB_FILES && message->n_fds != 1)
             return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no socket");
         session_touch(session);

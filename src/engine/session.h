@@ -99,6 +99,15 @@ struct node {
     bool is_live;               /* taken while something ran */
     bool is_asked_for;          /* by SNAPSHOT or FORK */
     bool is_of_fork;            /* by FORK alone: kept as long as somebody stands on it */
+    uint64_t automatic;         /* the number of the session whose command's end it was taken at; 0: somebody asked for it */
+};
+
+/* Of a session: checkpoint.c. */
+struct checkpoints {
+    unsigned keep;              /* how many; 0: none are taken */
+    uint64_t n_taken, n_unchanged;
+    char last[32];              /* id of the latest; "": none */
+    char *refusal;              /* of the last one, if it could not be taken; NULL */
 };
 
 enum session_state { SESSION_NEW, SESSION_LIVE, SESSION_PAUSED, SESSION_CLOSING };
@@ -134,6 +143,7 @@ struct session {
     unsigned fork_index;        /* it was the n-th child of that step */
     uint64_t seed, n_forked;    /* random_seed, the policy's unless has_own_seed; how many children it has had, whose seeds follow */
     bool has_own_seed;
+    bool is_trial;              /* of a VERIFY: what is restored in it does not go on, and nobody knows of it */
     bool was_used;              /* something was done in it that a record begun now has not */
     struct work *fork;          /* of another session: that made this one and waits for its box */
     struct capturing *releasing;        /* lets its processes go; until then nobody else can capture them */
@@ -145,6 +155,7 @@ struct session {
     unsigned n_runs, n_ended, n_agents;
     struct loop_timer idle_timer, end_timer, lifetime_timer, hibernate_timer, watch;
     int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;
+    struct checkpoints checkpoints;
     uint64_t hibernate_cpu_ns;  /* of its box when that timer was set */
     struct sleep *sleep;        /* it is in the store, and nothing of it here; NULL: it is awake */
     struct origin origin;       /* the image that its processes were restored from */
@@ -166,6 +177,7 @@ struct ended {
     unsigned char operation[72];
     size_t operation_length;
     char *command;
+    uint64_t step, ended_as;    /* record.c */
     enum rollbox_outcome outcome;
     int status;
     uint64_t wall_ns, cpu_ns;
@@ -198,8 +210,14 @@ struct work {
     bool attached;              /* FORK: they are the asker's */
     bool textual, force, digests;
     bool takes_live;            /* EXPORT: what runs, too */
+    bool is_automatic;          /* SNAPSHOT: checkpoint.c's */
+    bool is_recorded;           /* DIFF: it is for the record, and nobody waits */
+    const struct buf *answer;   /* of that, while it ends */
+    uint64_t after;             /* of these two: the step of the command that ended; 0: it was none */
+    bool was_tried;             /* VERIFY: its processes; what refused them is `refusal`, unless that is NULL */
+    char *refusal;
     int fd;                     /* of EXPORT */
-    struct session **made;      /* FORK */
+    struct session **made;      /* FORK, VERIFY */
     unsigned n_made, n_asked, n_ready;
     struct errand *errand;
     uint64_t step, begun_at;    /* record.c */
@@ -220,7 +238,7 @@ void session_box_created(struct session *session);
 void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session);
 bool session_met_limit(struct session *session);        /* of memory, since this was asked last */
-void session_exec_ended(struct session *session);
+void session_exec_ended(struct session *session, uint64_t step, bool has_run);
 void session_forget_client(struct client *client);
 void session_close(struct session *session);    /* and frees */
 void session_close_all(struct engine *engine);
@@ -281,6 +299,18 @@ int node_drop(struct node *node);
 size_t node_chain(struct node *node, struct layer **layers, size_t most);        /* bottom first; how many there are, perhaps more than most */
 void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries);  /* of its chain */
 void node_merge_soon(struct node *node, struct program *program);
+/* What users are told of a state. */
+struct node_facts {
+    const char *id, *name, *parent;     /* name, parent: or NULL */
+    uint64_t bytes, files;      /* that its parent has not */
+    int64_t made_ns;
+    bool was_live, is_automatic;
+    const char *kind;           /* what becoming it takes: "files" alone; "live": its processes from their image; "warm": they are held ready; "asleep": it is in the store */
+    unsigned processes;
+    uint64_t memory_bytes, disk_bytes;  /* disk: of one that sleeps */
+};
+void node_facts(struct node *node, struct node_facts *ret_facts);
+void node_facts_text(const struct node_facts *facts, struct buf *to);   /* members of a JSON object */
 struct node *node_shown(struct node *node);      /* itself, or the nearest before it that users know of */
 void family_tidy(struct family *family); /* forgets states that nobody asked for and nothing stands on */
 void family_text(struct family *family, struct buf *to);
@@ -335,10 +365,24 @@ void sleep_tree(const struct session *session, struct buf *to);
 void sleep_execs(const struct session *session, struct buf *to, const char **between);   /* commands that go on when it wakes */
 int sleep_adopt(struct engine *engine, const char *name, bool removes, struct rollbox_error *error);     /* those that an engine before us on this socket left asleep; NULL: all that can be had. 1: it cannot be had, and was removed */
 
+/* checkpoint.c: snapshots that are taken by themselves. */
+bool checkpoint_is_due(const struct session *session);  /* its state may be another than before the command that has just ended */
+void checkpoint_after(struct session *session, uint64_t step);  /* a command has ended, which was that step of its record (0: none) */
+void checkpoint_taken(struct work *work);
+void checkpoint_failed(struct session *session, const struct rollbox_error *error);
+void checkpoint_text(const struct session *session, struct buf *to);
+
+/* show.c: what a state holds, and whether it is sound. */
+void show_start(struct work *work);
+void show_tried(struct work *work, const struct rollbox_error *error);  /* VERIFY: whether the processes could go on in another sandbox */
+void show_command_text(const struct live_command *command, const char **between, struct buf *to);
+json_t *show_state(const struct work *work);     /* what the engine knows of work->to; NULL: out of memory */
+
 /* state.c: works. */
 void state_take(struct work *work, void (*then)(struct work *work));    /* the present state becomes work->to */
 void state_go_on(struct work *work);     /* what stood still for it */
 void state_start(struct work *work);
+bool state_is_as_made(struct box *box);  /* nothing seems to run in it, and nothing was written: as far as can be told without asking init */
 struct disk_mark *state_mark(struct box *box);  /* to tell later whether anything was written; NULL: cannot be told */
 struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
 void state_released(struct session *session);   /* who held its processes is gone */
@@ -368,6 +412,8 @@ int record_note(struct session *session, struct wire_message *from, struct rollb
 void record_run_begun(struct run *run);
 void record_run_ended(struct run *run);
 void record_work_begun(struct work *work);
+void record_changes_after(struct session *session, uint64_t step);     /* a command has ended: what it has changed is to be a step, too, if that is wanted */
+bool record_is_behind(const struct session *session);   /* it waits for such a step */
 void record_work_ended(struct work *work, const struct rollbox_error *error);
 void record_signal(struct session *session, const struct run *run, unsigned number, unsigned scope);
 void record_close(struct session *session);     /* nothing more comes */

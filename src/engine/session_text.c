@@ -112,6 +112,8 @@ void session_text(struct session *session, struct buf *to) {
         buf_printf(to, ", \"random_seed\": %llu", (unsigned long long)session->seed);
     else
         buf_add_text(to, ", \"random_seed\": null");
+    buf_add_text(to, ", \"auto_snapshot\": ");
+    checkpoint_text(session, to);
     buf_add_text(to, ", \"record\": ");
     record_text(session, to);
     buf_printf(to, ", \"pid\": %d, \"isolation\": %s, \"execs\": [", session->box ? (int)session->box->pid : 0, session->program->isolation);

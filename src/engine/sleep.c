@@ -550,6 +550,11 @@ static void filled(struct work *work) {
     drop_states(session, family, at);
     session->committed = committed;
     session->committed_path = committed_path;
+    list_for_each(item, &session->family->nodes) {
+        struct node *node = container_of(item, struct node, in_family);
+
+        node->automatic = node->automatic ? session->number : 0;
+    }
     waking->sleep = TAKE_PTR(session->sleep);
     enter_program(session);
     rebind(session);
@@ -699,7 +704,8 @@ void sleep_abandoned(struct engine *engine, const char *id) {
 /* ---- who wakes it ----------------------------------------------------------------------------------------------------- */
 
 static bool lets_sleep(const struct work *work) {
-    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE || (work->verb == VERB_EXPORT && work->takes_live && !work->from);
+    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE || work->verb == VERB_SHOW || work->verb == VERB_VERIFY ||
+           (work->verb == VERB_EXPORT && work->takes_live && !work->from);
 }
 
 bool sleep_rouse(struct session *session) {
@@ -762,7 +768,7 @@ void sleep_tree(const struct session *session, struct buf *to) {
     json_t *whole = NULL;
 
     (void)asleep_read(session->sleep->lock, &whole, NULL);
-    sleep_tree_text(json_object_get(whole, "record"), session->name, to);
+    sleep_tree_text(whole, session->name, to);
     json_decref(whole);
 }
 

@@ -53,8 +53,11 @@ void sleep_environment_free(char **environment);
 /* The id of the state that it stands on, as far as users know of it. */
 const char *sleep_shown(const json_t *record);
 
-/* family_text of one that sleeps. */
-void sleep_tree_text(const json_t *record, const char *name, struct buf *to);
+/* family_text of one that sleeps; `whole`: as the store has it. */
+void sleep_tree_text(const json_t *whole, const char *name, struct buf *to);
+
+/* What users are told of a state (as show_state) by its id or name, NULL: the one that it stands on; which image has its processes (null: none), and the sandbox' own places, of which the host has nothing to say. NULL: no such state. All are the caller's. */
+json_t *sleep_state(struct engine *engine, const json_t *whole, const char *wanted, json_t **ret_image, json_t **ret_own);
 
 void sleep_execs_text(const json_t *record, struct buf *to, const char **between);
 

@@ -164,9 +164,9 @@ static void add_node(struct listing *listing, struct node *node) {
         listing->nodes = more;
         listing->room = room;
     }
-    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(is_told ? node->name : NULL), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, parent), "under",
+    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(is_told ? node->name : NULL), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, parent), "under",
                             node_index(listing, lies_on(node)), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, live), "was_live", node->is_live,
-                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "hidden", node->family == NULL || !is_told);
+                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "automatic", node->automatic == listing->session->number, "hidden", node->family == NULL || !is_told);
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
     listing->nodes[listing->n_nodes++] = node;
 }
@@ -264,9 +264,9 @@ json_t *sleep_record(const struct session *session, const struct node *at, bool 
     json_t *record = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", session->name, "detached", session->client == NULL, "socket", text_hex(session->engine->socket_path), "policy",
                                json_stringn(session->program->key, session->program->text_length), "environment", environment_of(session->program), "fingerprint", fingerprint_now(), "places", places_of(session->program->plan),
                                "nodes", listing.rows, "layers", layers, "lives", lives, "at", node_index(&listing, at), "committed", node_index(&listing, committed), "committed_path", text_hex(session->committed_path));
-    json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
+    json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
                                 "idle_ms", (json_int_t)session->idle_ms, "ttl_ms", (json_int_t)session->ttl_ms, "lifetime_ms", (json_int_t)session->lifetime_ms, "hibernate_ms", (json_int_t)session->hibernate_ms, "seed",
-                                (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
+                                (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "checkpoints", (int)session->checkpoints.keep, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
                                 hex_of(session->operation, session->operation_length));
     json_t *ended = alone ? json_array() : ended_of(session);
     if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 || json_object_set(record, "ended", ended) < 0) {
@@ -413,6 +413,7 @@ static int read_node(struct family *family, const json_t *row, struct building *
     node->is_live = flag(row, "was_live");
     node->is_asked_for = flag(row, "asked_for");
     node->is_of_fork = flag(row, "of_fork");
+    node->automatic = flag(row, "automatic") ? UINT64_MAX : 0;     /* the session is told later */
     snprintf(node->id, sizeof node->id, "%s", id);
     return 0;
 }
@@ -528,6 +529,7 @@ void sleep_settle(struct session *session, const json_t *record) {
     session->hibernate_ms = number(record, "hibernate_ms");
     session->seed = (uint64_t)number(record, "seed");
     session->n_forked = (uint64_t)number(record, "n_forked");
+    session->checkpoints.keep = (unsigned)number(record, "checkpoints");
     session->has_own_seed = flag(record, "has_own_seed");
     session->was_used = true;
     for (size_t i = json_array_size(ended); i--;)
@@ -596,29 +598,90 @@ static const json_t *named(const json_t *record, const char *list, const json_t 
     return json_is_integer(index) && json_integer_value(index) >= 0 ? json_array_get(json_object_get(record, list), (size_t)json_integer_value(index)) : NULL;
 }
 
-void sleep_tree_text(const json_t *record, const char *name, struct buf *to) {
+/* *ret_name is for free(), and what the facts point to. */
+static void facts_of(const json_t *whole, json_int_t i, struct node_facts *ret_facts, char **ret_name) {
+    const json_t *record = json_object_get(whole, "record");
+    const json_t *nodes = json_object_get(record, "nodes"), *node = json_array_get(nodes, (size_t)i), *layer = named(record, "layers", node, "layer"), *live = named(record, "lives", node, "live");
+    const json_int_t parent = parent_of(nodes, i) < 0 ? -1 : shown(nodes, parent_of(nodes, i));
+
+    *ret_name = text_of(json_object_get(node, "name"));
+    *ret_facts = (struct node_facts){
+        .id = id_of(nodes, i), .name = *ret_name, .parent = parent < 0 ? NULL : id_of(nodes, parent), .bytes = (uint64_t)number(layer, "bytes"), .files = (uint64_t)number(layer, "entries"),
+        .made_ns = number(node, "made_ns"), .is_automatic = flag(node, "automatic"), .was_live = flag(node, "was_live"), .processes = (unsigned)number(live, "processes"), .memory_bytes = (uint64_t)number(live, "bytes"), .kind = "asleep",
+        .disk_bytes = (uint64_t)number(named(whole, "layers", node, "layer"), "bytes") + (uint64_t)number(named(whole, "images", node, "live"), "bytes"),
+    };
+}
+
+void sleep_tree_text(const json_t *whole, const char *name, struct buf *to) {
+    const json_t *record = json_object_get(whole, "record");
     const json_t *nodes = json_object_get(record, "nodes");
     const char *between = "";
 
     buf_add_text(to, "{\"snapshots\": [");
     for (json_int_t i = 0; i < (json_int_t)json_array_size(nodes); i++) {
-        const json_t *node = json_array_get(nodes, (size_t)i), *layer = named(record, "layers", node, "layer"), *live = named(record, "lives", node, "live");
-        const json_int_t parent = parent_of(nodes, i) < 0 ? -1 : shown(nodes, parent_of(nodes, i));
-        auto_free char *own_name = text_of(json_object_get(node, "name"));
+        auto_free char *own_name = NULL;
+        struct node_facts facts;
 
-        if (shown(nodes, i) != i || flag(node, "hidden"))
+        if (shown(nodes, i) != i || flag(json_array_get(nodes, (size_t)i), "hidden"))
             continue;
-        buf_printf(to, "%s{\"id\": \"%s\", \"name\": ", between, id_of(nodes, i));
-        text_json(to, own_name, own_name ? strlen(own_name) : 0);
-        buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %lld, \"files\": %lld, \"created\": %.3f, \"live\": %s, \"processes\": %lld, \"memory_bytes\": %lld, \"asleep\": true, \"sandboxes\": [", parent < 0 ? "" : "\"",
-                   parent < 0 ? "null" : id_of(nodes, parent), parent < 0 ? "" : "\"", (long long)number(layer, "bytes"), (long long)number(layer, "entries"), (double)number(node, "made_ns") / 1e9,
-                   flag(node, "was_live") ? "true" : "false", (long long)number(live, "processes"), (long long)number(live, "bytes"));
+        facts_of(whole, i, &facts, &own_name);
+        buf_printf(to, "%s{", between);
+        node_facts_text(&facts, to);
+        buf_add_text(to, ", \"asleep\": true, \"sandboxes\": [");
         if (i == shown(nodes, number(record, "at")))
             buf_printf(to, "\"%s\"", name);
         buf_add_text(to, "]}");
         between = ", ";
     }
     buf_add_text(to, "]}");
+}
+
+/* The state that users know by that id or name; NULL: the one that the sandbox stands on. -1: none. */
+static json_int_t find(const json_t *record, const char *wanted) {
+    const json_t *nodes = json_object_get(record, "nodes");
+
+    for (json_int_t i = 0; wanted && i < (json_int_t)json_array_size(nodes); i++) {
+        const json_t *node = json_array_get(nodes, (size_t)i);
+        auto_free char *name = text_of(json_object_get(node, "name"));
+
+        if (!flag(node, "hidden") && (!strcmp(id_of(nodes, i), wanted) || (name && !strcmp(name, wanted))))
+            return i;
+    }
+    return wanted ? -1 : number(record, "at");
+}
+
+json_t *sleep_state(struct engine *engine, const json_t *whole, const char *wanted, json_t **ret_image, json_t **ret_own) {
+    const json_t *record = json_object_get(whole, "record");
+    json_int_t i = find(record, wanted);
+    const json_t *node = i < 0 ? NULL : json_array_get(json_object_get(record, "nodes"), (size_t)i), *place;
+    struct live *live = node ? live_new(engine) : NULL;
+    auto_buf struct buf text = BUF_INIT;
+    auto_free char *name = NULL;
+    const char *between = "";
+    struct node_facts facts;
+    size_t k;
+
+    if (!live)
+        return NULL;
+    facts_of(whole, i, &facts, &name);
+    buf_add_text(&text, "{");
+    node_facts_text(&facts, &text);
+    buf_add_text(&text, ", \"asleep\": true, \"commands\": [");
+    (void)read_commands(json_object_get(named(record, "lives", node, "live"), "commands"), live);
+    for (size_t c = 0; c < live->n_commands; c++)
+        show_command_text(&live->commands[c], &between, &text);
+    live_put(live);
+    buf_add_text(&text, "], \"processes\": [], \"changes\": null}");
+    json_t *own = json_array();
+    json_array_foreach(json_object_get(record, "places"), k, place) {
+        auto_free char *path = text_of(json_object_get(place, "path"));
+
+        if (path)
+            json_array_append_new(own, json_string(path));
+    }
+    *ret_image = json_incref(json_object_get(node, "live"));
+    *ret_own = own;
+    return buf_failed(&text) ? NULL : json_loadb(text.data, text.length, 0, NULL);
 }
 
 void sleep_execs_text(const json_t *record, struct buf *to, const char **between) {

@@ -43,6 +43,7 @@ struct work *work_free(struct work *work) {
     close_fd(&work->fd);
     free(work->name);
     free(work->path);
+    free(work->refusal);
     free(work->made);
     free(work);
     return NULL;
@@ -70,6 +71,8 @@ void work_fail(struct work *work, const struct rollbox_error *error) {
     struct session *session = work->session;
 
     record_work_ended(work, error);
+    if (work->is_automatic)
+        checkpoint_failed(session, error);
     close_made(work);
     if (work->client)
         client_fail(work->client, work->serial, error);
@@ -153,6 +156,27 @@ static bool is_unchanged(struct box *box) {
 
     return now && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
            !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
+}
+
+/* Nothing in it but perhaps agents; what takes itself for one is found out by init. */
+static bool seems_empty(const struct box *box) {
+    static const char agent[] = "rollbox-files\n";
+    pid_t pids[64];
+    size_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
+
+    for (size_t i = 0; i < n; i++) {
+        auto_buf struct buf name = BUF_INIT;
+        char path[64];
+
+        snprintf(path, sizeof path, "/proc/%d/comm", (int)pids[i]);
+        if (fd_read_file(path, 64, &name) == 0 && (name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length)))
+            return false;
+    }
+    return n < ARRAY_SIZE(pids);
+}
+
+bool state_is_as_made(struct box *box) {
+    return is_unchanged(box) && seems_empty(box);
 }
 
 /* The state of a session in which nothing of a node's processes is: that node, or one of its files alone. A reference, or NULL. */
@@ -308,23 +332,6 @@ void state_released(struct session *session) {
         work->waits_to_freeze = false;
         freeze(work);
     }
-}
-
-/* Nothing in it but perhaps agents; what takes itself for one is found out by init. */
-static bool seems_empty(const struct box *box) {
-    static const char agent[] = "rollbox-files\n";
-    pid_t pids[64];
-    size_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
-
-    for (size_t i = 0; i < n; i++) {
-        auto_buf struct buf name = BUF_INIT;
-        char path[64];
-
-        snprintf(path, sizeof path, "/proc/%d/comm", (int)pids[i]);
-        if (fd_read_file(path, 64, &name) == 0 && (name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length)))
-            return false;
-    }
-    return n < ARRAY_SIZE(pids);
 }
 
 /* Guests have ways to go on when they are stopped; what moves away under the copy is then theirs to explain. */
@@ -551,12 +558,12 @@ void state_take(struct work *work, void (*then)(struct work *work)) {
 
 /* ---- what is done with it ----------------------------------------------------------------------------------------------- */
 
-static void node_text(const struct node *node, struct buf *to) {
-    buf_printf(to, "{\"id\": \"%s\", \"name\": ", node->id);
-    text_json(to, node->name, node->name ? strlen(node->name) : 0);
-    buf_printf(to, ", \"parent\": %s%s%s, \"bytes\": %llu, \"files\": %llu, \"live\": %s, \"processes\": %u, \"memory_bytes\": %llu", node->parent ? "\"" : "", node->parent ? node->parent->id : "null", node->parent ? "\"" : "",
-               node->layer ? (unsigned long long)node->layer->bytes : 0ull, node->layer ? (unsigned long long)node->layer->entries : 0ull, node->is_live ? "true" : "false",
-               node->live ? node->live->processes : 0, node->live ? (unsigned long long)node->live->bytes : 0ull);
+static void node_text(struct node *node, struct buf *to) {
+    struct node_facts facts;
+
+    node_facts(node, &facts);
+    buf_add_text(to, "{");
+    node_facts_text(&facts, to);
 }
 
 /* A state that has a name already gets another node of nothing for another, so that both are found. */
@@ -596,6 +603,7 @@ static void name_snapshot(struct work *work) {
     }
     work->to->is_asked_for = true;
     work->to->is_of_fork = false;
+    work->to->automatic = 0;
     node_text(work->to, &json);
     buf_add_text(&json, record_wants_files(work->session) ? ", \"recorded_files\": true}" : "}");
     work_done(work, &json);
@@ -658,6 +666,10 @@ void state_session_ready(struct session *session, const struct rollbox_error *er
     struct work *own = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
     struct buf json = BUF_INIT;
 
+    if (work && work->verb == VERB_VERIFY) {
+        show_tried(work, error);
+        return;
+    }
     if (own && own->verb == VERB_CREATE && own->started) {
         if (error) {
             work_fail(own, error);
@@ -734,6 +746,7 @@ static void make_forks(struct work *work) {
         made->idle_ms = session->idle_ms;
         made->ttl_ms = session->ttl_ms;
         made->lifetime_ms = session->lifetime_ms;
+        made->checkpoints.keep = session->checkpoints.keep;
         made->restores = live ? live_get(live) : NULL;
         session_arm(made);
         work->made[work->n_made++] = made;
@@ -807,7 +820,7 @@ void state_start(struct work *work) {
         }
         return;
     case VERB_SNAPSHOT:
-        state_take(work, name_snapshot);
+        state_take(work, work->is_automatic ? checkpoint_taken : name_snapshot);
         return;
     case VERB_FORK:
         if (work->count < 1 || work->count > MAX_FORK) {
@@ -834,6 +847,13 @@ void state_start(struct work *work) {
     case VERB_FILES:
         hand_socket(work);
         return;
+    case VERB_SHOW:
+    case VERB_VERIFY:
+        show_start(work);
+        return;
+    case VERB_CLOSE:
+        session_close(session);
+        return;
     case VERB_DIFF:
     case VERB_COMMIT:
     case VERB_EXPORT:
@@ -849,6 +869,8 @@ void state_start(struct work *work) {
             return;
         }
         work->drops = true;     /* they are about files */
+        if (work->is_recorded && !work->from)
+            work->from = node_get(session->at);
         if (work->to)
             run_job(work);
         else
@@ -859,7 +881,6 @@ void state_start(struct work *work) {
     case VERB_PROCESSES:
     case VERB_TREE:
     case VERB_RESUME:
-    case VERB_CLOSE:
     case VERB_LIST:
     case VERB_SIGNAL:
     case VERB_RESIZE:

@@ -88,13 +88,34 @@ static void of_operation(const struct program *program, const struct guest_recor
         error_set(error, code, e, "setup", "%s failed at %s (%s): %s%s", stage_words(record->stage), path, op_names[op->kind], strerror(e), hint);
 }
 
+static const char *restore_words(uint32_t step) {
+    switch ((enum restore_step)step) {
+    case RESTORE_FORK: return "making it";
+    case RESTORE_GROUP: return "joining its session and group";
+    case RESTORE_PROGRAM: return "being the program that it was";
+    case RESTORE_PRIVILEGE: return "giving up rights";
+    case RESTORE_RESTRICT: return "entering the sandbox' restrictions";
+    case RESTORE_LIMITS: return "setting its limits";
+    case RESTORE_MEMORY: return "moving its memory to where it was";
+    case RESTORE_FILES: return "opening its files, which must be what they were";
+    case RESTORE_VDSO: return "moving the kernel's own code";
+    case RESTORE_SIGNALS: return "setting its signals and timers";
+    case RESTORE_THREADS: return "making its threads";
+    case RESTORE_UNMAP: return "removing what restored it";
+    case RESTORE_CWD: return "entering its directory";
+    case RESTORE_STREAMS: return "taking its streams";
+    case RESTORE_DESCRIPTORS: return "taking its descriptors";
+    }
+    return "restoring";
+}
+
 void words_of_restoring(const struct guest_record *record, struct rollbox_error *error) {
     const char *why = record->error ? strerror(record->error) : "it was killed";
 
     if (record->operation)
-        error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error, "restore", "process %u of the snapshot cannot go on in the sandbox (step %u of restoring it): %s", record->operation, record->stage, why);
+        error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error, "restore", "process %u of the snapshot cannot go on in the sandbox; %s: %s", record->operation, restore_words(record->stage), why);
     else
-        error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error, "restore", "the processes of the snapshot cannot go on in the sandbox (step %u of restoring them): %s", record->stage, why);
+        error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error, "restore", "the processes of the snapshot cannot go on in the sandbox; %s: %s", restore_words(record->stage), why);
 }
 
 void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error) {

@@ -37,7 +37,7 @@ enum guest_request {
     GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
     GUEST_HOLD,                 /* to the launcher; fds: a socket, an image; a copy of it, with that image, serves the socket as a launcher does: IMAGE_LOADED is its first answer */
     GUEST_POOL,                 /* to the launcher; answer POOLED */
-    GUEST_RESTORE,              /* to init, first, in a sandbox with the image of a tree: {GUEST_TARGET GUEST_PROCESS}*, commands from now on; fds: the image's externals, in order; answer RESTORED */
+    GUEST_RESTORE,              /* to init, first, in a sandbox with the image of a tree: {GUEST_TARGET GUEST_PROCESS}*, commands from now on; fds: the image's externals, in order; answer RESTORED. Flagged GUEST_RESTORE_TRIAL, they are made and do not go on: init answers and ends */
     GUEST_TOUCHES,              /* to the launcher, after IMAGE; fd: what the process is going to touch (struct image_touch), which each has ready from then on; no answer */
 };
 
@@ -57,6 +57,8 @@ enum guest_exec_flag {
     GUEST_EXEC_COUNTED = 1 << 10,       /* EXITED is to say what it has read and written */
     GUEST_EXEC_RESTORED = 1 << 9,       /* the restored process is to be it, if there is one: with a fourth descriptor, its 3. Else the request is carried out without that */
 };
+
+#define GUEST_RESTORE_TRIAL (1 << 8)    /* in header.flags */
 
 enum guest_tag {
     GUEST_ARG = 1,              /* text */
@@ -110,6 +112,12 @@ enum guest_stage {
     GUEST_STAGE_TIME, GUEST_STAGE_BOX, GUEST_STAGE_LANDLOCK, GUEST_STAGE_USER, GUEST_STAGE_PRIVILEGE, GUEST_STAGE_SECCOMP, GUEST_STAGE_REQUEST, GUEST_STAGE_FILE,
     GUEST_STAGE_SPAWN, GUEST_STAGE_SESSION, GUEST_STAGE_STREAMS, GUEST_STAGE_CWD, GUEST_STAGE_LIMITS, GUEST_STAGE_RESTRICT, GUEST_STAGE_EXEC,
     GUEST_STAGE_RESTORE,
+};
+
+/* Of restoring processes (restore.h). */
+enum restore_step {
+    RESTORE_FORK = 1, RESTORE_GROUP, RESTORE_PROGRAM, RESTORE_PRIVILEGE, RESTORE_RESTRICT, RESTORE_LIMITS, RESTORE_MEMORY, RESTORE_FILES, RESTORE_VDSO, RESTORE_SIGNALS, RESTORE_THREADS, RESTORE_UNMAP,
+    RESTORE_CWD, RESTORE_STREAMS, RESTORE_DESCRIPTORS,
 };
 
 #define GUEST_VALUE_NETNS 1

@@ -71,15 +71,16 @@ static int adopt(const struct wire_message *message) {
 }
 
 static void restore(const struct box *box, const struct wire_message *message) {
+    bool is_trial = message->header.flags & GUEST_RESTORE_TRIAL;
     struct restore_failure failure = { 0 };
     int r = restore_is_tree() ? adopt(message) : -EBADMSG;
 
     if (r == 0)
-        r = restore_finish(message->fds, message->n_fds, &failure);
+        r = restore_finish(message->fds, message->n_fds, is_trial, &failure);
     struct guest_record record = { .kind = GUEST_RESTORED, .serial = message->header.serial, .error = r < 0 ? -r : 0, .stage = failure.step, .operation = failure.pid };
     record_send(box->socket, &record, NULL, 0);
-    if (r < 0)
-        init_leave(box, 1);
+    if (r < 0 || is_trial)
+        init_leave(box, r < 0);
 }
 
 static int send_signal(const struct wire_message *message, uint64_t *ret_n) {

@@ -306,7 +306,7 @@ static int go_on(const int *externals, size_t n_externals, int *files) {
     return r;
 }
 
-int restore_finish(const int *externals, size_t n_externals, struct restore_failure *ret_failure) {
+int restore_finish(const int *externals, size_t n_externals, bool is_trial, struct restore_failure *ret_failure) {
     size_t n = (size_t)restored.header->files.n, length = (n + 1) * sizeof(int);
     int *files = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int r = files == MAP_FAILED ? -errno : n_externals != restored.header->n_externals ? -EBADMSG : 0;
@@ -320,7 +320,7 @@ int restore_finish(const int *externals, size_t n_externals, struct restore_fail
         if (files[i] >= 0)
             close(files[i]);
     /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it than elsewhere. */
-    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+    for (uint32_t i = 0; i < n_processes() && r == 0 && !is_trial; i++)
         if (restored_process(i)->kind == IMAGE_LIVING)
             (void)order(i, RESTORE_GO, 0, NULL, 0);
     for (uint32_t i = 0; i < n_processes(); i++)
@@ -382,8 +382,8 @@ pid_t restore_resume(const struct exec_request *request, struct restore_failure 
 void restore_cancel(void) {
 }
 
-int restore_finish(const int *externals, size_t n_externals, struct restore_failure *ret_failure) {
-    (void)externals, (void)n_externals, (void)ret_failure;
+int restore_finish(const int *externals, size_t n_externals, bool is_trial, struct restore_failure *ret_failure) {
+    (void)externals, (void)n_externals, (void)is_trial, (void)ret_failure;
     return -EOPNOTSUPP;
 }
 

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "guest/guest.h"
 #include "guest/image.h"
 #include "guest/restore.h"
 
@@ -42,11 +43,6 @@ static inline const struct image_process *restored_process(uint32_t index) {
 static inline bool restored_is_memory(const struct image_area *area) {
     return area->kind == IMAGE_ANONYMOUS || area->kind == IMAGE_STACK;
 }
-
-enum restore_step {
-    RESTORE_FORK = 1, RESTORE_GROUP, RESTORE_PROGRAM, RESTORE_PRIVILEGE, RESTORE_RESTRICT, RESTORE_LIMITS, RESTORE_MEMORY, RESTORE_FILES, RESTORE_VDSO, RESTORE_SIGNALS, RESTORE_THREADS, RESTORE_UNMAP,
-    RESTORE_CWD, RESTORE_STREAMS, RESTORE_DESCRIPTORS,
-};
 
 /* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. */
 enum restore_order_kind {

@@ -289,7 +289,7 @@ struct listing {
     const struct job *job;
     const struct job_place *place;
     json_t *changes;
-    uint64_t diff_bytes, path_bytes;
+    uint64_t diff_bytes, path_bytes, digested, omitted;
 };
 
 /* A whole small text file. 1: it is text; 0: it is not, or too large. */
@@ -336,15 +336,17 @@ static int add_diff(struct listing *listing, const struct change *change, const 
 }
 
 /* SHA-256 of a file's bytes, holes read as zeros, or of where a link leads: what `sha256sum` would say. */
-static int add_digest(const struct change *change, json_t *row) {
+static int add_digest(struct listing *listing, const struct change *change, json_t *row) {
     char chunk[65536], hex[DIGEST_HEX + 1];
     struct digest digest;
     ssize_t n;
 
     if (!change->new || (!S_ISREG(change->new->st_mode) && !S_ISLNK(change->new->st_mode)))
         return 0;
-    if (change->new->st_size > MAX_DIGEST)
+    const uint64_t most = listing->job->most_digested;
+    if (change->new->st_size > MAX_DIGEST || (most && (uint64_t)change->new->st_size > most - MIN(listing->digested, most)))
         return json_object_set_new(row, "too_large", json_true());
+    listing->digested += (uint64_t)change->new->st_size;
     digest_init(&digest);
     if (S_ISLNK(change->new->st_mode)) {
         n = readlinkat(change->new_parent, change->name, chunk, sizeof chunk);
@@ -389,6 +391,10 @@ static int list_change(void *context, const struct change *change, struct rollbo
     }
     if (!buf_failed(&path) && change->kind == 'A' && S_ISDIR(st->st_mode) && leads_to_place(listing->job, path.data))
         return 0;
+    if (listing->job->most_changes && json_array_size(listing->changes) >= listing->job->most_changes) {
+        listing->omitted++;
+        return 0;
+    }
     listing->path_bytes += path.length;
     if (listing->path_bytes > MAX_PATHS_TOTAL)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "store", "the changes have paths of more than %u MiB in all; remove files, or look into the sandbox", MAX_PATHS_TOTAL >> 20);
@@ -411,7 +417,7 @@ static int list_change(void *context, const struct change *change, struct rollbo
     if (r == 0 && listing->job->text)
         r = add_diff(listing, change, shown.data, row);
     if (r == 0 && listing->job->digests)
-        r = add_digest(change, row);
+        r = add_digest(listing, change, row);
     if (r == 0) {
         r = json_array_append_new(listing->changes, row);
         row = NULL;
@@ -450,7 +456,7 @@ int changes_json(const struct job *job, json_t **ret_json, struct rollbox_error 
         json_array_append(sorted, rows[i]);
     json_decref(listing.changes);
     if (r == 0)
-        *ret_json = json_pack("{s:o}", "changes", sorted);
+        *ret_json = listing.omitted ? json_pack("{s:o, s:I}", "changes", sorted, "omitted", (json_int_t)listing.omitted) : json_pack("{s:o}", "changes", sorted);
     else
         json_decref(sorted);
     return r == 0 && !*ret_json ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "store", "out of memory") : r;

@@ -94,6 +94,8 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
     job.digests = json_is_true(json_object_get(job.root, "digests"));
     job.force = json_is_true(json_object_get(job.root, "force"));
     job.kept = json_is_integer(json_object_get(job.root, "kept")) ? (int)json_integer_value(json_object_get(job.root, "kept")) : -EBADF;
+    job.most_changes = (uint64_t)json_integer_value(json_object_get(job.root, "most_changes"));
+    job.most_digested = (uint64_t)json_integer_value(json_object_get(job.root, "most_digested"));
     job.since_ns = json_integer_value(json_object_get(job.root, "since_ns"));
     r = read_fds(job.root, "lower", &job.lower, &job.n_lower, error);
     if (r == 0)

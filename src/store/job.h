@@ -37,6 +37,7 @@ struct job {
     size_t n_lower, n_upper;
     bool text, force, digests;
     int kept;                   /* commit: a socket that gets the directories that were replaced, instead of their being removed; -EBADF */
+    uint64_t most_changes, most_digested;       /* diff: how many are listed, and bytes of files read for digests in all; 0: no limit */
     int64_t since_ns;           /* commit: host files changed later (ctime) are conflicts; 0: not checked */
 };
 

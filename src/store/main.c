@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "store/carry.h"
 #include "store/commit.h"
+#include "store/describe.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/image.h"
@@ -322,6 +323,21 @@ static int call_export_live(int store, const struct arguments *arguments, json_t
     return carry_export(store, STDIN_FILENO, ret_json, error);
 }
 
+static int describe_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return describe_state(job, ret_json, error);
+}
+
+static int call_describe(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)store;
+    return with_job(describe_job, arguments, ret_json, error);
+}
+
+static int call_describe_asleep(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return describe_asleep(store, STDIN_FILENO, ret_json, error);
+}
+
 static int call_forget(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     int r = layer_empty_trash(store);
 
@@ -374,6 +390,8 @@ static const struct command commands[] = {
     { "hibernate", NULL, "keep the sandbox of the job on standard input", true, true, call_hibernate, tell_nothing },
     { "wake", NULL, "give the files of the job's sandbox back", true, false, call_wake, tell_nothing },
     { "export-live", NULL, "the sandbox of the job on standard input, with what runs, as one file", true, true, call_export_live, tell_nothing },
+    { "describe", NULL, "what the state of the job on standard input holds", false, false, call_describe, tell_nothing },
+    { "describe-asleep", NULL, "the same of a sandbox that sleeps", true, false, call_describe_asleep, tell_nothing },
     { "forget", NULL, "empty the trash", true, false, call_forget, tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults, tell_faults },
 };

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,7 +39,7 @@ static bool are_descriptors(const json_t *list) {
         if (number <= STDERR_FILENO || number > INT_MAX || fcntl((int)number, F_GETFD) < 0)
             return false;
     }
-    return json_is_array(list) && json_array_size(list) <= ASLEEP_MAX_FILES;
+    return json_array_size(list) <= ASLEEP_MAX_FILES;
 }
 
 static int descriptor_of(const json_t *list, size_t i) {
@@ -49,8 +50,7 @@ int sleep_job_read(int fd, struct sleep_job *ret_job, struct rollbox_error *erro
     auto_buf struct buf text = BUF_INIT;
     int r = fd_read_all(fd, ASLEEP_MAX_BYTES, &text);
     json_t *root = r < 0 ? NULL : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
-    struct sleep_job job = { .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"),
-                       .images = json_object_get(root, "images") };
+    struct sleep_job job = { .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"), .images = json_object_get(root, "images") };
 
     if (!job.id || !asleep_id_ok(job.id) || !are_descriptors(job.layers) || !are_descriptors(job.images)) {
         json_decref(root);
@@ -261,21 +261,66 @@ static int join_images(int directory, const json_t *record, const struct sleep_j
     return r;
 }
 
-int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
+static int open_sleeper(int store, const char *id) {
     char path[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
+
+    snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s", id);
+    int fd = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* The directory of one that sleeps, and its record. */
+static int open_record(int store, const char *id, int *ret_directory, json_t **ret_record, struct rollbox_error *error) {
+    auto_close int directory = open_sleeper(store, id);
+    auto_close int file = directory < 0 ? -EBADF : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    int r = file < 0 ? io_error(error, directory < 0 ? -directory : errno, "wake", "the sleeping sandbox is not in the store any more") : asleep_read(file, ret_record, error);
+
+    if (r == 0)
+        *ret_directory = TAKE_FD(directory);
+    return r;
+}
+
+int sleep_open_image(int store, const char *id, size_t i) {
+    auto_close int directory = -EBADF;
+    char name[ASLEEP_FILE_NAME];
+    json_t *record = NULL;
+    int r = open_record(store, id, &directory, &record, NULL);
+    bool is_difference = r == 0 && json_object_get(json_array_get(json_object_get(record, "images"), i), "over");
+    int fd = r < 0 ? r : -EBADF;
+
+    asleep_file_name(name, ASLEEP_IMAGE, i);
+    if (r == 0 && !is_difference && (fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        fd = -errno;
+    if (is_difference && (fd = memfd_create("rollbox-image", MFD_CLOEXEC)) < 0)
+        fd = -errno;
+    if (is_difference && fd >= 0 && (r = stored_image_write(directory, record, i, fd, NULL)) < 0) {
+        close(fd);
+        fd = r;
+    }
+    json_decref(record);
+    return fd;
+}
+
+int sleep_verify(int store, const char *id, struct rollbox_error *error) {
+    auto_close int directory = -EBADF;
+    json_t *record = NULL;
+    int r = open_record(store, id, &directory, &record, error);
+
+    if (r == 0)
+        r = sleep_check_files(directory, record, error);
+    json_decref(record);
+    return r;
+}
+
+int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
+    auto_close int directory = -EBADF;
     json_t *record = NULL;
     struct sleep_job job;
     int r = sleep_job_read(fd, &job, error);
 
     if (r < 0)
         return r;
-    snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s", job.id);
-    auto_close int directory = openat(store, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    auto_close int file = directory < 0 ? -EBADF : openat(directory, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (file < 0)
-        r = io_error(error, errno, "wake", "the sleeping sandbox is not in the store any more");
-    if (r == 0)
-        r = asleep_read(file, &record, error);
+    r = open_record(store, job.id, &directory, &record, error);
     if (r == 0 && json_array_size(json_object_get(record, "layers")) != json_array_size(job.layers))
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many layers as the record");
     if (r == 0)

@@ -50,5 +50,10 @@ int sleep_check_files(int directory, const json_t *record, struct rollbox_error 
 
 /* Is a file what its row ({"bytes", "sha256"}) says? *ret_reason, static: what is wrong with it; NULL: nothing. -errno if that cannot be found out. */
 int sleep_check_file(int directory, const char *name, const json_t *row, const char **ret_reason);
+/* Are all files of asleep/ID what was written? 0; DAMAGED, with the first that is not. */
+int sleep_verify(int store, const char *id, struct rollbox_error *error);
+
+/* A descriptor of its image `i`, whole: of a difference, of a memory file. Or -errno. */
+int sleep_open_image(int store, const char *id, size_t i);
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "guest/image.h"
+#include "store/describe.h"
 
 struct made {
     char pages[IMAGE_PAGE];
@@ -129,8 +130,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         memcpy((char *)m + at * 8, data + 2, 8);
     }
     memcpy(exact, m, sizeof *m);
-    if (image_is_sound(exact, sizeof *m))
+    if (image_is_sound(exact, sizeof *m)) {
         walk(&exact->header, (const char *)exact);
+        json_decref(describe_processes(exact, sizeof *m));
+    }
     free(exact);
     free(m);
     return 0;

@@ -142,7 +142,7 @@ python3 -c 'import os, socket; os.setxattr("d/f", "user.a", b"b\0c"); socket.soc
 mkdir closed; echo in > closed/f; chmod 0 closed/f; chmod 0 closed
 """
 LOOK = r"""
-cd /tmp; find d closed -printf '%p %y %m %n %U %G %s %T@ %l\n' | sort | grep -v '^d[^ ]* d 1 4'; python3 -c 'import os; print(os.getxattr("d/f", "user.a"))'; md5sum < d/sparse; du d/sparse
+cd /tmp; find d closed \( -type d -printf '%p %y %m %U %G %T@\n' \) -o -printf '%p %y %m %n %U %G %s %T@ %l\n' | sort; python3 -c 'import os; print(os.getxattr("d/f", "user.a"))'; md5sum < d/sparse; du d/sparse
 stat -c %i d/f d/hard | uniq | wc -l; chmod 700 closed; chmod 600 closed/f; cat closed/f; chmod 0 closed/f closed
 """
 

@@ -508,7 +508,7 @@ TEST(a_forked_child_cannot_use_a_sandbox) {
 /* ---- states of the files ------------------------------------------------------------------------------------------ */
 
 TEST(states_say_what_they_are_about) {
-    auto_free char *snapshot = NULL, *diff = NULL, *commit = NULL;
+    auto_free char *snapshot = NULL, *diff = NULL, *commit = NULL, *shown = NULL, *verified = NULL;
     const struct rollbox_state_options drop = { .size = sizeof drop, .processes = ROLLBOX_PROCESSES_DROP };
     struct rollbox_sandbox *forks[2] = { NULL, NULL };
     struct fake fake;
@@ -527,11 +527,14 @@ TEST(states_say_what_they_are_about) {
     ASSERT_OK(rollbox_snapshot_drop(box, "s1", NULL));
     ASSERT_OK(rollbox_diff(box, "s1", "s2", true, &diff, NULL));
     ASSERT_OK(rollbox_commit(box, "/srv/data", true, &commit, NULL));
+    ASSERT_OK(rollbox_snapshot_show(box, "s1", &shown, NULL));
+    ASSERT_OK(rollbox_snapshot_verify(box, NULL, &verified, NULL));
     rollbox_sandbox_free(forks[0]);
     rollbox_sandbox_free(forks[1]);
     rollbox_sandbox_free(box);
     expect_said(&fake, OPENED "14 verb=13 sandbox=box name=base\n14 verb=14 sandbox=box snapshot=s1 number=2\n14 verb=15 sandbox=box\n14 verb=15 sandbox=box snapshot=s1 drops=1\n"
-                              "14 verb=16 sandbox=box snapshot=s1\n14 verb=17 sandbox=box snapshot=s1 to=s2 textual=1\n14 verb=18 sandbox=box path=/srv/data force=1\n");
+                              "14 verb=16 sandbox=box snapshot=s1\n14 verb=17 sandbox=box snapshot=s1 to=s2 textual=1\n14 verb=18 sandbox=box path=/srv/data force=1\n"
+                              "14 verb=25 sandbox=box snapshot=s1\n14 verb=26 sandbox=box\n");
 }
 
 TEST(states_that_cannot_be_are_refused) {
@@ -548,6 +551,7 @@ TEST(states_that_cannot_be_are_refused) {
     ASSERT_EQ(rollbox_reset(box, "", NULL, &error), -EINVAL);
     ASSERT_EQ(rollbox_snapshot_drop(box, NULL, &error), -EINVAL);
     ASSERT_EQ(rollbox_diff(box, "s1", "..//", false, &json, &error), -EINVAL);
+    ASSERT_EQ(rollbox_snapshot_show(box, "", &json, &error), -EINVAL);
     ASSERT_EQ(rollbox_commit(box, "relative", false, &json, &error), -EINVAL);
     ASSERT_EQ(rollbox_export(box, NULL, "", &error), -EINVAL);
     rollbox_sandbox_free(box);
