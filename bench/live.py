@@ -3,11 +3,17 @@
 
     live.py rollbox REPEATS     rollbox' Python package
     live.py sandlock REPEATS    sandlock's fork, of this process' own memory, without a pid namespace, files or limits for each clone
+    live.py criu REPEATS        CRIU's dump and restore of the same Python, without any sandbox; by root, where it runs on the kernel at hand
 """
 import json
+import os
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 CLONES = 100
@@ -124,5 +130,47 @@ def of_sandlock(repeats: int) -> Dict[str, Any]:
     return {"sandlock: fork(1), init_fn included": timed(min(repeats, 10), lambda: once(1)), f"sandlock: fork({CLONES}), init_fn included": row([once(CLONES)])}
 
 
+def criu(*words: str) -> None:
+    done = subprocess.run(["criu", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        # The first is the cause; but a helper's end is none.
+        said = [line for line in (done.stderr + done.stdout).splitlines() if "Error" in line and "exited" not in line]
+        raise SystemExit(f"criu {words[0]}: {said[0] if said else f'status {done.returncode}'}")
+
+
+def of_criu(repeats: int) -> Dict[str, Any]:
+    """The same guest, on FIFOs, which a restored process opens again by their names; each dump ends it, each restore brings it back."""
+    if os.geteuid() != 0:
+        raise SystemExit("criu: it takes root")
+    try:
+        criu("check")
+    except FileNotFoundError:
+        raise SystemExit("criu: it is not installed") from None
+    dumps, restores = [], []
+    with tempfile.TemporaryDirectory(prefix="rollbox-criu-") as name:
+        place = Path(name)
+        for fifo in ("in", "out"):
+            os.mkfifo(place / fifo)
+        to, said = (os.open(place / fifo, os.O_RDWR) for fifo in ("in", "out"))
+        guest = subprocess.Popen(["python3", "-c", GUEST.format(8)], stdin=to, stdout=said, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            os.read(said, 100)
+            for n in range(repeats):
+                images = place / str(n)
+                images.mkdir()
+                start = time.perf_counter()
+                criu("dump", "--tree", str(guest.pid), "--images-dir", str(images))
+                dumps.append(time.perf_counter() - start)
+                guest.poll()    # the dead one's number is the restored one's
+                start = time.perf_counter()
+                criu("restore", "--restore-detached", "--images-dir", str(images))
+                os.write(to, b"hello\n")
+                os.read(said, 100)
+                restores.append(time.perf_counter() - start)
+        finally:
+            os.kill(guest.pid, signal.SIGKILL)
+    return {"criu: dump, python of 16 MB": row(dumps), "criu: restore of it, to the copy's answer": row(restores)}
+
+
 if __name__ == "__main__":
-    print(json.dumps({"rollbox": of_rollbox, "sandlock": of_sandlock}[sys.argv[1]](int(sys.argv[2]))))
+    print(json.dumps({"rollbox": of_rollbox, "sandlock": of_sandlock, "criu": of_criu}[sys.argv[1]](int(sys.argv[2]))))

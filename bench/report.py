@@ -28,6 +28,7 @@ CONTESTANTS = {
             "Where it refuses the host's mixture of cgroups v1 and v2, its processes live in a mount namespace without the v2 mount",
     "runc": "the same bundle; its cgroups cannot be switched off, so by root it makes one without limits",
     "sandlock": "its Python library, a Sandbox for each run: Landlock and seccomp, the same directories, 512 MiB, 64 processes, a clean environment. It has no namespaces: no /tmp, /proc or process ids of its own",
+    "criu": "the distribution's, by root: a process tree without any sandbox is dumped to files in /tmp, which ends it, and restored from them. Where a kernel is newer than it knows, it does not run, and says why",
 }
 
 

@@ -130,9 +130,9 @@ print(json.dumps(rows))
 
 
 def _live(identity: Any, project: Path, repeats: int) -> Dict[str, Any]:
-    """What bench/live.py says, of rollbox and of sandlock's fork."""
+    """What bench/live.py says, of rollbox, of sandlock's fork and of CRIU, or why it says nothing of one."""
     rows: Dict[str, Any] = {}
-    for name, venv in (("rollbox", ".venv"), ("sandlock", ".venv-bench")):
+    for name, venv in (("rollbox", ".venv"), ("sandlock", ".venv-bench"), ("criu", ".venv")):
         python = project / venv / "bin" / "python"
         if not python.exists():
             continue

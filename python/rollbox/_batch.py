@@ -285,12 +285,13 @@ class _Recorder:
         box = None
         try:
             box = Sandbox(Policy.from_json(task.policy), engine=self.engine, record=self.record.of_job(task.id, task.attempts > 0))
-            with self._lock:
-                if self._closed.is_set():
-                    raise Cancelled("the batch was closed", stage="arguments")
-                self._boxes.add(box)
             arguments = dict(task.arguments)
             with box:
+                # Whoever closes the batch ends what is here; a sandbox that has not begun would do so after that.
+                with self._lock:
+                    if self._closed.is_set():
+                        raise Cancelled("the batch was closed", stage="arguments")
+                    self._boxes.add(box)
                 result = box.exec(as_argv(arguments.pop("argv")), text=self.text, **arguments)
             return dataclasses.replace(result, id=task.id)
         except RollboxError as error:

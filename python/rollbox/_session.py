@@ -229,23 +229,22 @@ class Session(Base, SessionFiles):
         self._session()
 
     def _leave(self) -> None:
-        handle = self._handle
-        if handle is None or handle.ours:
-            self.close()
-        else:
-            self._forget(handle.leave)
+        handle = self._forget()
+        if handle is not None:
+            (handle.close if handle.ours else handle.leave)()
 
-    def _forget(self, how: Any) -> None:
+    def _forget(self) -> Optional[Handle]:
+        """The session is none of ours from here on, also one that another thread is just making."""
         with self._opening:
-            self._ended = True
-            self._handle = None
-        how()
+            handle, self._handle, self._ended = self._handle, None, True
+        return handle
 
     def close(self) -> None:
         """Ends the session: processes are killed, files dropped, snapshots kept only as long as a fork needs them. May be called twice,
         and on one that never began; `run` goes on working."""
-        handle = self._handle
-        self._forget(handle.close if handle is not None else lambda: None)
+        handle = self._forget()
+        if handle is not None:
+            handle.close()
 
     @property
     def name(self) -> str:

@@ -501,6 +501,16 @@ static int tree_failed_here(const struct files *files, int r, const char *host_p
     return host_failed(-r, host_path, below, doing, error);
 }
 
+/* Half a tree is given up. Says so and waits for the agent's end, for what it had begun is away only then. */
+static void give_up(const struct files *files) {
+    const int64_t end_ns = clock_now_ns() + (int64_t)FILES_SILENCE_MS * 1000000;
+    struct transfer_message m;
+
+    if (shutdown(files->transfer->socket, SHUT_WR) == 0)
+        while (transfer_receive(files->transfer, &m) > 0 && clock_now_ns() < end_ns)
+            ;
+}
+
 static bool is_of_socket(int r) {
     return r == -EPIPE || r == -ECONNRESET || r == -ETIMEDOUT || r == -ENOBUFS || r == -EMSGSIZE;
 }
@@ -528,6 +538,8 @@ int files_upload(struct files *files, const char *host_path, const char *path, s
     t->listens = true;
     r = transfer_send_tree(t, TAKE_FD(fd));
     t->listens = false;
+    if (r < 0 && !is_of_socket(r))
+        give_up(files);
     if (r == -ECANCELED)
         return cancelled(files, error);
     if (r < 0 && !is_of_socket(r))

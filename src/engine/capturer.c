@@ -11,6 +11,7 @@
 #include "guest/image.h"
 
 _Static_assert(CAPTURER_MAX_MAINS >= IMAGE_MAX_PROCESSES, "a verdict has room for every process of an image");
+_Static_assert(CAPTURER_MAX_TERMINALS == IMAGE_MAX_TERMINALS, "commands have no more than that");
 
 /* They die where they stand, without another instruction: with init, but for who traces them to see to. */
 _Noreturn static void end_all(pid_t init) {

@@ -15,6 +15,7 @@
 #include "snapshot/capture.h"
 
 #define CAPTURER_MAX_MAINS 512
+#define CAPTURER_MAX_TERMINALS 64
 
 /* What it says: one message, or two. */
 struct verdict {

@@ -43,6 +43,7 @@ struct capturing {
     struct loop_timer deadline;
     bool captured, complete;    /* they stand; and the image is written */
     bool goes_on;               /* they do not stand any more, and it is not */
+    int masters[CAPTURER_MAX_TERMINALS];   /* borrowed, until the capturer has them; parallel to live->terminals */
 };
 
 /* ---- what is noted ------------------------------------------------------------------------------------------------------ */
@@ -51,7 +52,18 @@ static void add_pipe(struct live *live, uint64_t inode, int command, unsigned sl
     live->pipes[live->n_pipes++] = (struct live_pipe){ .inode = inode, .command = command, .slot = slot, .is_written = is_written };
 }
 
-static int note_command(struct live *live, struct run *run) {
+static int add_terminal(struct capturing *capturing, int master, int command) {
+    struct live *live = capturing->live;
+
+    if (live->n_terminals == ARRAY_SIZE(capturing->masters))
+        return -E2BIG;          /* no devpts has as many */
+    capturing->masters[live->n_terminals] = master;
+    live->terminals[live->n_terminals++] = command;
+    return 0;
+}
+
+static int note_command(struct capturing *capturing, struct run *run) {
+    struct live *live = capturing->live;
     struct live_command *command = &live->commands[live->n_commands];
     size_t prefix = sizeof run->session->number;
     int index = (int)live->n_commands;
@@ -67,8 +79,11 @@ static int note_command(struct live *live, struct run *run) {
     }
     command->pid = run->main_pid;
     command->output_limit = run->output_limit;
+    command->has_terminal = run->has_terminal;
     if (run->timeout_ms > 0)
         command->timeout_ms = MAX(run->timeout_ms - (clock_now_ns() - run->started_ns) / 1000000, (int64_t)1);
+    if (run->has_terminal)
+        return run->outputs[0].fd < 0 ? 0 : add_terminal(capturing, run->outputs[0].fd, index);
     for (unsigned i = 0; i < ARRAY_SIZE(run->outputs); i++)
         if (run->outputs[i].fd >= 0 && fstat(run->outputs[i].fd, &st) == 0)
             add_pipe(live, st.st_ino, index, i + 1, true);
@@ -78,27 +93,33 @@ static int note_command(struct live *live, struct run *run) {
     return 0;
 }
 
-static int note(struct session *session, struct live *live) {
+static int note(struct session *session, struct capturing *capturing) {
+    struct live *live = capturing->live;
     uint64_t sinks[MAX_PIPES];
+    int masters[CAPTURER_MAX_TERMINALS], r = 0;
     size_t n_sinks = sink_inodes(session->engine, session->number, sinks, ARRAY_SIZE(sinks)), n_runs = 0;
 
     list_for_each(node, &session->runs)
         n_runs++;
     live->commands = calloc(n_runs + 1, sizeof *live->commands);
     live->pipes = calloc(n_runs * (ARRAY_SIZE(((struct run *)0)->pipes) + 2) + n_sinks + session->n_strays + 1, sizeof *live->pipes);
-    if (!live->commands || !live->pipes)
+    live->terminals = calloc(CAPTURER_MAX_TERMINALS, sizeof *live->terminals);
+    if (!live->commands || !live->pipes || !live->terminals)
         return -ENOMEM;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
 
-        if (run->state == RUN_RUNNING && run->exec && note_command(live, run) < 0)
-            return -ENOMEM;
+        if (run->state == RUN_RUNNING && run->exec && (r = note_command(capturing, run)) < 0)
+            return r;
     }
+    size_t n_masters = sink_terminals(session->engine, session->number, masters, ARRAY_SIZE(masters));
+    for (size_t i = 0; i < n_masters && r == 0; i++)
+        r = add_terminal(capturing, masters[i], -1);
     for (size_t i = 0; i < n_sinks; i++)
         add_pipe(live, sinks[i], -1, 1, true);
     for (size_t i = 0; i < session->n_strays; i++)
         add_pipe(live, session->strays[i].inode, -1, session->strays[i].is_written, session->strays[i].is_written);
-    return 0;
+    return r;
 }
 
 /* Those that ended before everything stood are none of the image's; what they left has their pipes. */
@@ -113,6 +134,9 @@ static void keep_mains(struct live *live, const struct verdict *verdict) {
         for (size_t k = 0; k < live->n_pipes; k++)
             if (live->pipes[k].command == (int)i)
                 live->pipes[k].command = is_there ? (int)n : -1;
+        for (size_t k = 0; k < live->n_terminals; k++)
+            if (live->terminals[k] == (int)i)
+                live->terminals[k] = is_there ? (int)n : -1;
         if (is_there)
             live->commands[n++] = live->commands[i];
         else
@@ -283,7 +307,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = live_new(engine) };
     struct live *live = capturing ? capturing->live : NULL;
     if (r == 0)
-        r = live ? note(session, live) : -ENOMEM;
+        r = live ? note(session, capturing) : -ENOMEM;
     if (r == 0 && live->n_pipes > MAX_PIPES) {
         capturing_free(capturing);
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot", "the sandbox' commands have more than %d pipes in all" HINT, MAX_PIPES);
@@ -297,11 +321,12 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     if (r == 0) {
-        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .most_bytes = most_bytes(session), .twin_bytes = twin_bytes(work) };
-        int fds[] = { live->image, pair[1] };
+        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twin_bytes(work) };
+        int fds[2 + CAPTURER_MAX_TERMINALS] = { live->image, pair[1] };
 
+        memcpy(fds + 2, capturing->masters, live->n_terminals * sizeof *fds);
         capturing->socket = pair[0];
-        r = spawn_fork("rollbox-capture", fds, ARRAY_SIZE(fds));
+        r = spawn_fork("rollbox-capture", fds, 2 + live->n_terminals);
         if (r == 0)
             capturer_run(&options, live->image, pair[1]);
     }

@@ -48,9 +48,9 @@ static void on_message(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n == -EAGAIN)
         return;
-    /* What came with it found no room: that box, or copy, is not to be; the others are not concerned. */
-    if (n == -EMSGSIZE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED)) {
-        record = (struct guest_record){ .kind = record.kind == GUEST_COPIED ? GUEST_COPIED : GUEST_CREATE_FAILED, .serial = record.serial, .stage = GUEST_STAGE_CLONE, .error = EMFILE };
+    /* What came with it found no room: that box, or copy, or pool, is not to be; the others are not concerned. */
+    if (n == -EMSGSIZE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED || record.kind == GUEST_POOLED)) {
+        record = (struct guest_record){ .kind = record.kind == GUEST_CREATED ? GUEST_CREATE_FAILED : record.kind, .serial = record.serial, .stage = GUEST_STAGE_CLONE, .error = EMFILE };
         n = sizeof record;
     }
     if (n != sizeof record) {
@@ -91,6 +91,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
             engine->pool = TAKE_FD(fds[0]);
             engine->pool_id = launcher->id_base;
         }
+        engine->pool_asked = record.error != EMFILE;    /* there may be room for the next */
         break;
     case GUEST_COPIED:
         copy_answer(launcher, &record, fds, n_fds);

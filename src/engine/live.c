@@ -53,6 +53,7 @@ struct live *live_put(struct live *live) {
         free(live->commands[i].description);
     free(live->commands);
     free(live->pipes);
+    free(live->terminals);
     free(live);
     return NULL;
 }
@@ -222,6 +223,36 @@ int live_restore(struct session *session, struct rollbox_error *error) {
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore", "the processes of the snapshot cannot be handed to the sandbox: %s", strerror(-r));
     box_expect_start(session->box);
     return 0;
+}
+
+static struct run *run_of(struct session *session, pid_t pid) {
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->main_pid == pid && run->state == RUN_STARTING)
+            return run;
+    }
+    return NULL;
+}
+
+int live_take_terminals(struct session *session, int *fds, size_t n_fds) {
+    const struct live *live = session->restores;
+    int r = 0;
+
+    if (!live || n_fds != live->n_terminals)
+        return live ? -EPROTO : 0;
+    for (size_t i = 0; i < n_fds && r == 0; i++) {
+        int command = live->terminals[i], master = TAKE_FD(fds[i]);
+        struct run *run = command < 0 ? NULL : run_of(session, live->commands[command].pid);
+
+        if (run)
+            r = output_adopt(&run->outputs[0], master);
+        else if (fcntl(master, F_SETFL, O_NONBLOCK) == 0)
+            sink_add(session->engine, session->number, master);
+        else
+            close(master);
+    }
+    return r;
 }
 
 void live_restored(struct session *session) {

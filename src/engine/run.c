@@ -72,6 +72,7 @@ struct run *run_adopt(struct session *session, const struct live_command *comman
     run->is_detached = true;
     run->timeout_ms = command->timeout_ms;
     run->output_limit = command->output_limit;
+    run->has_terminal = command->has_terminal;
     memcpy(run->operation, command->operation, command->operation_length);
     run->operation_length = command->operation_length;
     session_name_operation(session, run->operation, &run->operation_length);

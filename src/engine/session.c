@@ -355,9 +355,10 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         session_give_up_box(session);
         return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
     }
+    struct program *program = session->program;
     if (session->state == SESSION_NEW && box->state == BOX_READY)
-        session_box_ready(session);
-    (void)program_keep_spares(session->program);
+        session_box_ready(session);     /* one that was made for a work may be gone after this */
+    (void)program_keep_spares(program);
     return 0;
 }
 
@@ -508,7 +509,10 @@ void session_box_dead(struct session *session, struct box *box) {
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
     switch (record->kind) {
     case GUEST_RESTORED:
-        restored(session, record);
+        if (!record->error && live_take_terminals(session, fds, n_fds) < 0)
+            restored(session, &(struct guest_record){ .kind = GUEST_RESTORED, .error = ENOMEM });
+        else
+            restored(session, record);
         return;                 /* it may be gone */
     case GUEST_SIGNALLED:
         exec_signalled(session, record->serial);

@@ -59,7 +59,8 @@ struct live {
     uint64_t bytes;
     struct live_command *commands;
     struct live_pipe *pipes;    /* in the order that the image knows them in */
-    size_t n_commands, n_pipes;
+    int *terminals;             /* likewise: whose command's; -1: of one that had ended */
+    size_t n_commands, n_pipes, n_terminals;
 };
 
 /* A command that was under way. */
@@ -70,6 +71,7 @@ struct live_command {
     char *description;
     int64_t timeout_ms;         /* that was left; 0: none */
     uint64_t output_limit;
+    bool has_terminal;
 };
 
 /* A pipe that leads out of the sandbox. */
@@ -280,6 +282,7 @@ void stream_orphan(struct output *output);      /* the run goes; what is not del
 void stream_drop(struct output *output);
 void stream_forget_all(struct engine *engine);
 void sink_add(struct engine *engine, uint64_t session, int take_fd);     /* read from and forgotten, until its end; `session`: its number */
+size_t sink_terminals(const struct engine *engine, uint64_t session, int *fds, size_t most);    /* borrowed */
 size_t sink_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most);
 void sink_forget_all(struct engine *engine);
 struct typing *typing_new(struct engine *engine, int take_input, int terminal);
@@ -344,6 +347,7 @@ void live_holder_gone(struct live *live);
 void live_make_ahead(struct live *live, struct program *program, struct node *base);  /* a box for the next one, if there is likely to be one */
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
 int live_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
+int live_take_terminals(struct session *session, int *fds, size_t n_fds);      /* those of its commands; takes what is one (-EBADF) */
 void live_restored(struct session *session);    /* they go on */
 
 /* sleep.c: hibernating and waking. */

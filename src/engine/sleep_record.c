@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "engine/capturer.h"
 #include "engine/sleep.h"
 #include "store/fingerprint.h"
 
@@ -172,22 +173,25 @@ static void add_node(struct listing *listing, struct node *node) {
 }
 
 static json_t *live_row(const struct live *live) {
-    json_t *commands = json_array(), *pipes = json_array();
+    json_t *commands = json_array(), *pipes = json_array(), *terminals = json_array();
 
     for (size_t i = 0; i < live->n_commands; i++) {
         const struct live_command *command = &live->commands[i];
 
-        json_array_append_new(commands, json_pack("{s:o, s:i, s:o, s:I, s:I}", "operation", hex_of(command->operation, command->operation_length), "pid", (int)command->pid, "description", text_hex(command->description),
+        json_array_append_new(commands, json_pack("{s:o, s:b, s:i, s:o, s:I, s:I}", "operation", hex_of(command->operation, command->operation_length), "terminal", command->has_terminal, "pid", (int)command->pid, "description", text_hex(command->description),
                                                   "timeout_ms", (json_int_t)command->timeout_ms, "output_limit", (json_int_t)command->output_limit));
     }
     for (size_t i = 0; i < live->n_pipes; i++)
         json_array_append_new(pipes, json_pack("{s:i, s:i, s:b}", "command", live->pipes[i].command, "slot", (int)live->pipes[i].slot, "written", live->pipes[i].is_written));
-    if (json_array_size(commands) != live->n_commands || json_array_size(pipes) != live->n_pipes) {
+    for (size_t i = 0; i < live->n_terminals; i++)
+        json_array_append_new(terminals, json_integer(live->terminals[i]));
+    if (json_array_size(commands) != live->n_commands || json_array_size(pipes) != live->n_pipes || json_array_size(terminals) != live->n_terminals) {
         json_decref(commands);
         json_decref(pipes);
+        json_decref(terminals);
         return NULL;
     }
-    return json_pack("{s:i, s:I, s:o, s:o}", "processes", (int)live->processes, "bytes", (json_int_t)live->bytes, "commands", commands, "pipes", pipes);
+    return json_pack("{s:i, s:I, s:o, s:o, s:o}", "processes", (int)live->processes, "bytes", (json_int_t)live->bytes, "commands", commands, "pipes", pipes, "terminals", terminals);
 }
 
 /* How a command ended, and what it wrote if there is `*room` for that. */
@@ -328,6 +332,7 @@ static int read_commands(const json_t *rows, struct live *live) {
         command->pid = (pid_t)number(row, "pid");
         command->timeout_ms = number(row, "timeout_ms");
         command->output_limit = (uint64_t)number(row, "output_limit");
+        command->has_terminal = flag(row, "terminal");
     }
     return 0;
 }
@@ -349,12 +354,31 @@ static int read_pipes(const json_t *rows, struct live *live) {
     return 0;
 }
 
+static int read_terminals(const json_t *rows, struct live *live) {
+    const json_t *row;
+    size_t i;
+
+    live->terminals = calloc(json_array_size(rows) + 1, sizeof *live->terminals);
+    if (!live->terminals || json_array_size(rows) > CAPTURER_MAX_TERMINALS)
+        return -ENOMEM;
+    json_array_foreach(rows, i, row) {
+        json_int_t command = json_is_integer(row) ? json_integer_value(row) : -2;
+
+        if (command < -1 || command >= (json_int_t)live->n_commands)
+            return -EBADMSG;
+        live->terminals[live->n_terminals++] = (int)command;
+    }
+    return 0;
+}
+
 static int read_live(struct engine *engine, const json_t *row, int *take_image, struct live **ret_live) {
     struct live *live = live_new(engine);
     int r = live ? read_commands(json_object_get(row, "commands"), live) : -ENOMEM;
 
     if (r == 0)
         r = read_pipes(json_object_get(row, "pipes"), live);
+    if (r == 0)
+        r = read_terminals(json_object_get(row, "terminals"), live);
     if (r < 0) {
         live_put(live);
         return r;

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/tty.h"
 #include "engine/session.h"
 
 #define CHUNK 65536
@@ -275,8 +276,20 @@ size_t sink_inodes(const struct engine *engine, uint64_t session, uint64_t *inod
     list_for_each(node, &engine->sinks) {
         const struct sink *sink = container_of(node, struct sink, node);
 
-        if (sink->session == session && n < most && fstat(sink->fd, &st) == 0)
+        if (sink->session == session && n < most && fstat(sink->fd, &st) == 0 && S_ISFIFO(st.st_mode))
             inodes[n++] = st.st_ino;
+    }
+    return n;
+}
+
+size_t sink_terminals(const struct engine *engine, uint64_t session, int *fds, size_t most) {
+    size_t n = 0;
+
+    list_for_each(node, &engine->sinks) {
+        const struct sink *sink = container_of(node, struct sink, node);
+
+        if (sink->session == session && n < most && tty_is_one(sink->fd))
+            fds[n++] = sink->fd;
     }
     return n;
 }

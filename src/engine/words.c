@@ -105,6 +105,7 @@ static const char *restore_words(uint32_t step) {
     case RESTORE_CWD: return "entering its directory";
     case RESTORE_STREAMS: return "taking its streams";
     case RESTORE_DESCRIPTORS: return "taking its descriptors";
+    case RESTORE_TERMINAL: return "having its terminal";
     }
     return "restoring";
 }

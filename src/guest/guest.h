@@ -104,7 +104,7 @@ enum guest_record_kind {
     GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
     GUEST_IMAGE_LOADED,         /* launcher: `error` */
     GUEST_POOLED,               /* launcher: `error`; else fd: a file system in memory, with large pages, for images: those of memory files take the kernel many times as long to make */
-    GUEST_RESTORED,             /* init: all go on; or `error`, at `stage` (enum restore_step), of process `operation` (its pid inside; 0: none), and it ends */
+    GUEST_RESTORED,             /* init: all go on, fds: the masters of its commands' terminals, in the image's order; or `error`, at `stage` (enum restore_step), of process `operation` (its pid inside; 0: none), and it ends */
 };
 
 enum guest_stage {
@@ -117,7 +117,7 @@ enum guest_stage {
 /* Of restoring processes (restore.h). */
 enum restore_step {
     RESTORE_FORK = 1, RESTORE_GROUP, RESTORE_PROGRAM, RESTORE_PRIVILEGE, RESTORE_RESTRICT, RESTORE_LIMITS, RESTORE_MEMORY, RESTORE_FILES, RESTORE_VDSO, RESTORE_SIGNALS, RESTORE_THREADS, RESTORE_UNMAP,
-    RESTORE_CWD, RESTORE_STREAMS, RESTORE_DESCRIPTORS,
+    RESTORE_CWD, RESTORE_STREAMS, RESTORE_DESCRIPTORS, RESTORE_TERMINAL,
 };
 
 #define GUEST_VALUE_NETNS 1

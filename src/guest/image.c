@@ -29,7 +29,8 @@ static bool are_tables(const struct image *it) {
         { it->runs, sizeof(struct image_run), IMAGE_MAX_RUNS },               { it->actions, sizeof(struct image_action), 1 << 16 },          { it->pending, sizeof(struct image_pending), 1 << 20 },
         { it->timers, sizeof(struct image_timer), 1 << 16 },                  { it->locks, sizeof(struct image_lock), 1 << 16 },
         { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), 1 << 20 },
-        { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },
+        { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },                  { it->terminals, sizeof(struct image_terminal), IMAGE_MAX_TERMINALS },
+        { it->watches, sizeof(struct image_watch), IMAGE_MAX_WATCHES },
     };
 
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
@@ -75,7 +76,7 @@ static bool is_process(const struct image *it, const char *base, uint32_t index)
     const struct image_process *p = image_table(it, base, processes, struct image_process) + index;
     uint64_t above = IMAGE_LOWEST;
 
-    if (p->parent > index || p->pid < 2)
+    if (p->parent > index || p->pid < 2 || p->terminal > it->terminals.n)
         return false;
     if (p->kind == IMAGE_GHOST || p->kind == IMAGE_ZOMBIE)
         return true;
@@ -92,18 +93,32 @@ static bool is_process(const struct image *it, const char *base, uint32_t index)
     return true;
 }
 
+static bool are_watches(const struct image *it, const char *base) {
+    const struct image_watch *watches = image_table(it, base, watches, struct image_watch);
+
+    for (uint64_t i = 0; i < it->watches.n; i++)
+        if (watches[i].number < 1 || watches[i].number > IMAGE_MAX_WATCHES || !is_text(it, watches[i].path))
+            return false;
+    return true;
+}
+
 static bool are_files(const struct image *it, const char *base) {
     const struct image_file *files = image_table(it, base, files, struct image_file);
     const struct image_pipe *pipes = image_table(it, base, pipes, struct image_pipe);
+    const struct image_watch *watches = image_table(it, base, watches, struct image_watch);
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     const struct image_fd *fds = image_table(it, base, fds, struct image_fd);
 
     for (uint64_t i = 0; i < it->files.n; i++) {
         const struct image_file *f = &files[i];
 
-        if (!is_text(it, f->path) || !is_range(f->runs, it->runs) || !is_range(f->targets, it->targets) || !is_within(f->data, f->data_length, it->length) || !is_within(f->name, f->name_length, it->length) || f->name_length > 128 || f->peer > it->files.n ||
-            (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) || (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals))
+        if (!is_text(it, f->path) || !is_range(f->runs, it->runs) || !is_range(f->targets, f->kind == IMAGE_FILE_NOTIFY ? it->watches : it->targets) || !is_within(f->data, f->data_length, it->length) || !is_within(f->name, f->name_length, it->length) || f->name_length > 128 || !is_within(f->remote, f->remote_length, it->length) || f->remote_length > 128 || f->peer > it->files.n ||
+            (f->kind == IMAGE_FILE_PIPE && f->value >= it->pipes.n) || (f->kind == IMAGE_FILE_EXTERNAL && f->value >= it->n_externals) ||
+            ((f->kind == IMAGE_FILE_MASTER || f->kind == IMAGE_FILE_TERMINAL) && f->value >= it->terminals.n))
             return false;
+        for (uint32_t k = f->targets.first + 1; f->kind == IMAGE_FILE_NOTIFY && k < f->targets.first + f->targets.n; k++)
+            if (watches[k].number <= watches[k - 1].number)
+                return false;
         for (uint32_t k = 0; k < f->runs.n; k++)
             if (!is_within(runs[f->runs.first + k].at, runs[f->runs.first + k].length, it->length))
                 return false;
@@ -117,11 +132,26 @@ static bool are_files(const struct image *it, const char *base) {
     return true;
 }
 
+/* Numbers go up, and each command has one. */
+static bool are_terminals(const struct image *it, const char *base) {
+    const struct image_terminal *terminals = image_table(it, base, terminals, struct image_terminal);
+    uint64_t lent = 0;
+
+    for (uint64_t i = 0; i < it->terminals.n && it->n_lent <= it->terminals.n; i++) {
+        const struct image_terminal *t = &terminals[i];
+
+        if (t->number >= IMAGE_MAX_TERMINALS || (i && t->number <= t[-1].number) || t->lent > it->n_lent || !is_within(t->output, t->output_length, it->length) || !is_within(t->input, t->input_length, it->length) || (t->lent && lent >> (t->lent - 1) & 1))
+            return false;
+        lent |= t->lent ? 1ull << (t->lent - 1) : 0;
+    }
+    return it->n_lent <= it->terminals.n && lent == (it->n_lent < 64 ? (1ull << it->n_lent) - 1 : ~0ull);
+}
+
 bool image_is_sound(const void *base, uint64_t length) {
     const struct image *it = (const void *)((const char *)base + length - sizeof *it);
     const char *bytes = base;
 
-    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_files(it, base) || !it->processes.n ||
+    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) || !it->processes.n ||
         (it->is_command && it->processes.n != 1))
         return false;
     for (uint64_t i = 0; i < it->areas.n; i++)

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x32456d4978427852ull
+#define IMAGE_MAGIC 0x33456d4978427852ull
 #define IMAGE_PAGE 4096u
 #define IMAGE_MAX_PROCESSES 512u
 #define IMAGE_MAX_THREADS 4096u
@@ -20,6 +20,8 @@
 #define IMAGE_MAX_RUNS 1048576u
 #define IMAGE_MAX_FILES 4096u
 #define IMAGE_MAX_FDS 65536u
+#define IMAGE_MAX_WATCHES 65536u        /* also the highest number of one */
+#define IMAGE_MAX_TERMINALS 64u         /* what a sandbox' devpts has */
 #define IMAGE_MAX_XSTATE 3072u          /* with the rest of a frame it fits into IMAGE_FRAME */
 #define IMAGE_SIGNALS 64
 #define IMAGE_RLIMITS 16
@@ -98,8 +100,12 @@ enum image_file_kind {
     IMAGE_FILE_EPOLL,           /* its entries are `targets`, by the numbers of the process with pid `value` */
     IMAGE_FILE_TIMER,           /* timerfd: clock `value`; `timer` */
     IMAGE_FILE_SIGNAL,          /* signalfd: its mask is `value` */
-    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`; or one of the internet's, which is alone: not connected to anybody */
+    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`; or one of the internet's: likewise, by TCP; or, of UDP, alone and perhaps connected to `remote` */
     IMAGE_FILE_PIDFD,           /* of process `value`, its pid inside */
+    IMAGE_FILE_MASTER,          /* of terminal `value` */
+    IMAGE_FILE_TERMINAL,        /* terminal `value` itself */
+    IMAGE_FILE_HUNG_UP,         /* a terminal that is not any more */
+    IMAGE_FILE_NOTIFY,          /* inotify: `targets` are of the table of watches, by number */
 };
 
 #define IMAGE_REUSE_ADDRESS 1u
@@ -108,6 +114,9 @@ enum image_file_kind {
 #define IMAGE_BROADCAST 8u
 #define IMAGE_V6_ONLY 16u
 #define IMAGE_NO_DELAY 32u
+
+/* Of TCP: TCP_KEEPIDLE, _KEEPINTVL, _KEEPCNT, _USER_TIMEOUT, and SO_LINGER: 0 or its seconds + 1. */
+#define IMAGE_TUNING 5u
 
 /* An open file description: several descriptors, of several processes, may have it. */
 struct image_file {
@@ -131,8 +140,10 @@ struct image_file {
     uint32_t passes_credentials;
     uint32_t domain, protocol;
     uint32_t options;           /* IMAGE_REUSE_ADDRESS... */
-    uint32_t unused;
+    uint32_t fixed;             /* SO_BUF_LOCK */
     uint64_t name, name_length; /* a sockaddr that it is bound to */
+    uint64_t remote, remote_length;     /* a sockaddr that it is connected to */
+    uint32_t tuning[IMAGE_TUNING], more_unused;
     uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8; of a FIFO, also PATH: bytes */
     uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */
 };
@@ -141,6 +152,37 @@ struct image_pipe {
     uint64_t data, length;      /* what is in it */
     uint64_t capacity;
 };
+
+/* Of inotify(7). */
+struct image_watch {
+    uint32_t number, mask;
+    uint64_t path;
+};
+
+/* The kernel's struct termios2. */
+struct image_modes {
+    uint32_t input, output, control, local;
+    unsigned char line, characters[19];
+    uint32_t speeds[2];
+};
+
+/* A pseudo-terminal of the sandbox. */
+struct image_terminal {
+    uint32_t number;            /* below /dev/pts; they are in this order */
+    uint32_t lent;              /* its master is that of a command, with whoever restores it: which one + 1; 0: it is a file of the image, or closed */
+    uint32_t state;             /* IMAGE_TERMINAL_... */
+    uint32_t foreground;        /* the group, inside; 0: its session's leader's, or it is nobody's */
+    uint16_t rows, columns, width, height;      /* struct winsize */
+    struct image_modes modes;
+    uint32_t unused;
+    uint64_t output, output_length;     /* what has been written to it and not yet read from its master */
+    uint64_t input, input_length;       /* what has been typed and not yet read: struct tty_typed */
+};
+
+#define IMAGE_TERMINAL_PACKETS 1u       /* TIOCPKT */
+#define IMAGE_TERMINAL_LOCKED 2u        /* TIOCSPTLCK */
+#define IMAGE_TERMINAL_EXCLUSIVE 4u     /* TIOCEXCL */
+#define IMAGE_TERMINAL_UNOPENED 8u      /* nobody has had it open yet: its master does not tell of an end */
 
 struct image_target {
     uint32_t fd, events;
@@ -221,7 +263,7 @@ struct image_process {
     uint32_t umask;
     uint32_t status;            /* ZOMBIE: as of wait(2) */
     uint32_t is_subreaper, death_signal;
-    uint32_t unused;
+    uint32_t terminal;          /* that controls it: its index + 1; 0: none */
     struct image_layout layout;
     uint64_t executable, directory;     /* offsets of paths */
     uint64_t auxv, auxv_length; /* offset, bytes */
@@ -234,10 +276,11 @@ struct image_process {
 };
 
 struct image {
-    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds;
+    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches;
     uint64_t texts, texts_end;  /* NUL-terminated each */
     int64_t clocks[2];          /* CLOCK_MONOTONIC, CLOCK_BOOTTIME of the processes: nanoseconds */
     uint64_t n_externals;
+    uint64_t n_lent;            /* terminals whose masters go to whoever restores it */
     uint64_t is_command;        /* there is one process, which has no descriptors: it is to be a command, and gets those of one */
     char release[64];           /* of the kernel; uname(2) */
     uint64_t length;            /* of the whole */

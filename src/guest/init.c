@@ -19,6 +19,7 @@
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/files.h"
+#include "guest/image.h"
 #include "guest/restore.h"
 #include "sys/syscalls.h"
 
@@ -73,12 +74,16 @@ static int adopt(const struct wire_message *message) {
 static void restore(const struct box *box, const struct wire_message *message) {
     bool is_trial = message->header.flags & GUEST_RESTORE_TRIAL;
     struct restore_failure failure = { 0 };
+    int masters[IMAGE_MAX_TERMINALS];
+    size_t n_masters = 0;
     int r = restore_is_tree() ? adopt(message) : -EBADMSG;
 
     if (r == 0)
-        r = restore_finish(message->fds, message->n_fds, is_trial, &failure);
+        r = restore_finish(message->fds, message->n_fds, is_trial, masters, &n_masters, &failure);
     struct guest_record record = { .kind = GUEST_RESTORED, .serial = message->header.serial, .error = r < 0 ? -r : 0, .stage = failure.step, .operation = failure.pid };
-    record_send(box->socket, &record, NULL, 0);
+    record_send(box->socket, &record, masters, n_masters);
+    while (n_masters)
+        close(masters[--n_masters]);
     if (r < 0 || is_trial)
         init_leave(box, r < 0);
 }

@@ -214,6 +214,15 @@ static int join_groups(void) {
     return r;
 }
 
+static int set_foregrounds(void) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+        if (restored_process(i)->terminal && restored_process(i)->session == restored_process(i)->pid)
+            r = tell(i, RESTORE_SET_FOREGROUND, 0);
+    return r;
+}
+
 /* Those that are dead: what has been theirs comes to their parents. */
 static int end_dead(void) {
     int r = 0;
@@ -247,6 +256,8 @@ int restore_fork(const struct box *box) {
 
     if (!restored.header || (r < 0 && restored.header->is_command))
         return 0;
+    if (r == 0)
+        r = restore_make_terminals();
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         r = make_one(box, i);
     for (uint32_t i = 0; i < n_processes(); i++)
@@ -256,6 +267,8 @@ int restore_fork(const struct box *box) {
         return 0;
     if (r == 0)
         r = join_groups();
+    if (r == 0)
+        r = set_foregrounds();
     if (r == 0)
         r = end_dead();
     return r < 0 ? r : tell_all(RESTORE_PREPARE);
@@ -303,10 +316,12 @@ static int go_on(const int *externals, size_t n_externals, int *files) {
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         if (restored_process(i)->kind == IMAGE_LIVING)
             r = tell(i, RESTORE_MAKE_THREADS, 0);
+    if (r == 0 && (r = restore_watch(files, &file)) < 0)
+        failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     return r;
 }
 
-int restore_finish(const int *externals, size_t n_externals, bool is_trial, struct restore_failure *ret_failure) {
+int restore_finish(const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     size_t n = (size_t)restored.header->files.n, length = (n + 1) * sizeof(int);
     int *files = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int r = files == MAP_FAILED ? -errno : n_externals != restored.header->n_externals ? -EBADMSG : 0;
@@ -319,6 +334,7 @@ int restore_finish(const int *externals, size_t n_externals, bool is_trial, stru
     for (size_t i = 0; i < n && files != MAP_FAILED; i++)
         if (files[i] >= 0)
             close(files[i]);
+    *ret_n_masters = restore_leave_terminals(ret_masters);
     /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it than elsewhere. */
     for (uint32_t i = 0; i < n_processes() && r == 0 && !is_trial; i++)
         if (restored_process(i)->kind == IMAGE_LIVING)
@@ -382,8 +398,8 @@ pid_t restore_resume(const struct exec_request *request, struct restore_failure 
 void restore_cancel(void) {
 }
 
-int restore_finish(const int *externals, size_t n_externals, bool is_trial, struct restore_failure *ret_failure) {
-    (void)externals, (void)n_externals, (void)is_trial, (void)ret_failure;
+int restore_finish(const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
+    (void)externals, (void)n_externals, (void)is_trial, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
     return -EOPNOTSUPP;
 }
 

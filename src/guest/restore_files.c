@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -20,7 +21,9 @@
 
 #define CREATING (O_CREAT | O_EXCL | O_TRUNC | O_NOCTTY | O_CLOEXEC)
 #define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
+#define WATCH_MASK (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK)
 #define SET_TICKS 0x40085400u   /* TFD_IOC_SET_TICKS */
+#define BUFFER_LOCK 72          /* SO_BUF_LOCK */
 #define SET_PIPE_SIZE 1031      /* F_SETPIPE_SZ */
 #define ADD_SEALS 1033          /* F_ADD_SEALS */
 
@@ -230,17 +233,64 @@ static int shut(int fd, const struct image_file *file) {
     return file->is_shut ? (int)sys_call2(__NR_shutdown, fd, file->is_shut - 1) : 0;
 }
 
+/* So that connections may be of a port that is listened at, whichever is made first; what it was comes last. */
+static int share_port(int fd, const struct image_file *file) {
+    return file->domain == AF_UNIX ? 0 : set_option(fd, SO_REUSEADDR, 1);
+}
+
+static int set_address_of(int fd, const struct image_file *file, long call, uint64_t address, uint64_t length) {
+    const struct sockaddr_in *name = (const void *)(restored.base + address);
+
+    return length >= sizeof *name && length <= sizeof(struct sockaddr_in6) && name->sin_family == file->domain ? (int)sys_call3(call, fd, name, length) : -EBADMSG;
+}
+
 static int make_alone(const struct image_file *file) {
     int fd = (int)sys_call3(__NR_socket, file->domain, file->type | SOCK_CLOEXEC, file->protocol);
     int r = fd < 0 ? fd : set_options(fd, file);
+
+    if (r == 0 && file->protocol == IPPROTO_TCP)
+        r = share_port(fd, file);
 
     if (r == 0)
         r = bind_to(fd, file);
     if (r == 0 && file->backlog)
         r = (int)sys_call2(__NR_listen, fd, file->backlog);
+    if (r == 0 && file->remote_length && file->protocol == IPPROTO_UDP)
+        r = set_address_of(fd, file, __NR_connect, file->remote, file->remote_length);
     if (r == 0)
         r = set_flags(fd, file->flags);
     return r < 0 && fd >= 0 ? fail(fd, r) : r < 0 ? r : fd;
+}
+
+static int bound(const struct image_file *like, const struct image_file *of, uint64_t address, uint64_t length) {
+    int fd = (int)sys_call3(__NR_socket, of->domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+    int r = fd < 0 ? fd : set_options(fd, like);
+
+    if (r == 0)
+        r = share_port(fd, of);
+    if (r == 0)
+        r = set_address_of(fd, of, __NR_bind, address, length);
+    return r < 0 && fd >= 0 ? fail(fd, r) : r < 0 ? r : fd;
+}
+
+/* As any two come to be connected: one listens for a moment. Which of them did, nobody can tell after. */
+static int connect_ends(const struct image_file *file, const struct image_file *other, int *ret_ends) {
+    int ends[2] = { -1, -1 }, r = 0, listening = other ? bound(other, other, other->name, other->name_length) : bound(file, file, file->remote, file->remote_length);
+
+    if (listening < 0)
+        return listening;
+    if ((r = (int)sys_call2(__NR_listen, listening, 1)) == 0 && (ends[0] = bound(file, file, file->name, file->name_length)) < 0)
+        r = ends[0];
+    if (r == 0)
+        r = set_address_of(ends[0], file, __NR_connect, file->remote, file->remote_length);
+    if (r == 0 && (ends[1] = (int)sys_call4(__NR_accept4, listening, NULL, NULL, SOCK_CLOEXEC)) < 0)
+        r = ends[1];
+    close(listening);
+    if (r < 0 && ends[0] >= 0)
+        close(ends[0]);
+    ret_ends[0] = ends[0];
+    ret_ends[1] = ends[1];
+    return r;
 }
 
 /* Both ends at once, unless the other one was closed. */
@@ -248,15 +298,16 @@ static int make_socket(const struct image_file *file, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file), *other = file->peer ? &files[file->peer - 1] : NULL;
     int ends[2], r;
 
-    if (file->is_alone || file->domain != AF_UNIX)
+    if (file->is_alone)
         return make_alone(file);
-    if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone || other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
+    if (other && (other->kind != IMAGE_FILE_SOCKET || other->is_alone || (other->domain == AF_UNIX) != (file->domain == AF_UNIX) || other->peer != (uint32_t)(file - files) + 1 || fds[other - files] >= 0))
         return -EBADMSG;
-    r = (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends);
+    r = file->domain == AF_UNIX ? (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends) : connect_ends(file, other, ends);
     if (r < 0)
         return r;
-    r = set_options(ends[0], file);
-    if (r == 0 && other)
+    if (file->domain == AF_UNIX)
+        r = set_options(ends[0], file);
+    if (r == 0 && other && file->domain == AF_UNIX)
         r = set_options(ends[1], other);
     if (r == 0)
         r = send_data(ends[1], file);
@@ -302,16 +353,41 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
         return (int)sys_call2(__NR_pidfd_open, file->value, file->flags & O_NONBLOCK);
     case IMAGE_FILE_SOCKET:
         return make_socket(file, fds);
+    case IMAGE_FILE_NOTIFY:
+        return (int)sys_call1(__NR_inotify_init1, (file->flags & O_NONBLOCK) | O_CLOEXEC);
+    case IMAGE_FILE_MASTER:
+    case IMAGE_FILE_TERMINAL:
+    case IMAGE_FILE_HUNG_UP:
+        return restore_open_terminal(file);
     }
     return -EBADMSG;
 }
 
-int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file) {
+/* What could not be so before all were there. */
+static int set_last_options(int fd, const struct image_file *file) {
+    static const int names[] = { TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT };
+    const uint32_t linger = file->tuning[IMAGE_TUNING - 1];
+    struct linger lingers = { 1, (int)linger - 1 };
+    int r = set_option(fd, SO_REUSEADDR, file->options & IMAGE_REUSE_ADDRESS ? 1 : 0);
+
+    (void)set_option(fd, BUFFER_LOCK, file->fixed);     /* before Linux 5.14 they stay as they are */
+    for (size_t i = 0; i < IMAGE_TUNING - 1 && r == 0 && file->protocol == IPPROTO_TCP; i++)
+        if (file->tuning[i])
+            r = set_option_of(fd, IPPROTO_TCP, names[i], file->tuning[i]);
+    if (r == 0 && linger)
+        r = (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, SO_LINGER, &lingers, sizeof lingers);
+    return r;
+}
+
+static bool is_connection(const struct image_file *file) {
+    return file->kind == IMAGE_FILE_SOCKET && !file->is_alone && file->domain != AF_UNIX;
+}
+
+static int make_all(const int *externals, int *fds, bool connections, uint32_t *ret_file) {
     const struct image_file *files = restored_table(files, struct image_file);
 
-    (void)n_externals;          /* as many as the image has, whose files were checked against that */
     for (uint64_t i = 0; i < restored.header->files.n; i++) {
-        if (fds[i] >= 0)
+        if (fds[i] >= 0 || is_connection(&files[i]) != connections)
             continue;
         int r = make_one(&files[i], externals, fds);
         *ret_file = (uint32_t)i;
@@ -321,6 +397,77 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
             fds[i] = r;
     }
     return 0;
+}
+
+/* Connections first: nobody can listen for a moment where somebody listens already. */
+int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    int r = make_all(externals, fds, true, ret_file);
+
+    (void)n_externals;          /* as many as the image has, whose files were checked against that */
+    if (r == 0)
+        r = make_all(externals, fds, false, ret_file);
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++)
+        if (files[i].kind == IMAGE_FILE_SOCKET && files[i].domain != AF_UNIX) {
+            r = set_last_options(fds[i], &files[i]);
+            *ret_file = (uint32_t)i;
+        }
+    return r;
+}
+
+/* ---- inotify ------------------------------------------------------------------------------------------------------------ */
+
+/* Numbers are given one after another, so what is nobody's is watched, for those in between; of a pipe, which no guest watches. */
+static int watch_to(int fd, const char *nothing, uint32_t from, uint32_t to) {
+    for (; from < to; from++) {
+        long number = sys_call3(__NR_inotify_add_watch, fd, nothing, IN_ATTRIB);
+
+        if (number != (long)from)
+            return number < 0 ? (int)number : -EEXIST;
+        (void)sys_call2(__NR_inotify_rm_watch, fd, number);
+    }
+    return 0;
+}
+
+static int watch(int fd, const struct image_file *file, const char *nothing) {
+    const struct image_watch *watches = restored_table(watches, struct image_watch) + file->targets.first;
+    char events[4096];
+    int waiting = 0;
+
+    for (uint32_t i = 0; i < file->targets.n; i++) {
+        int r = watch_to(fd, nothing, i ? watches[i - 1].number + 1 : 1, watches[i].number);
+        if (r < 0)
+            return r;
+        long made = sys_call3(__NR_inotify_add_watch, fd, restored_text(watches[i].path), (watches[i].mask & WATCH_MASK) | IN_DONT_FOLLOW);
+        if (made != (long)watches[i].number)
+            return made < 0 ? (int)made : -EEXIST;
+    }
+    /* Of the watches in between. */
+    while (ioctl(fd, (int)FIONREAD, &waiting) == 0 && waiting > 0)
+        if (read(fd, events, sizeof events) <= 0)
+            return -errno;
+    return 0;
+}
+
+int restore_watch(const int *fds, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    char nothing[32] = "/proc/self/fd/";
+    int ends[2] = { -1, -1 }, r = 0;
+
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        if (files[i].kind != IMAGE_FILE_NOTIFY || !files[i].targets.n)
+            continue;
+        if (ends[0] < 0 && (r = (int)sys_call2(__NR_pipe2, ends, O_CLOEXEC)) == 0)
+            *guest_put_number(nothing + strlen(nothing), (uint64_t)ends[0]) = '\0';
+        if (r == 0)
+            r = watch(fds[i], &files[i], nothing);
+        *ret_file = (uint32_t)i;
+    }
+    if (ends[0] >= 0) {
+        close(ends[0]);
+        close(ends[1]);
+    }
+    return r;
 }
 
 int restore_fill_epoll(const struct image_process *process) {

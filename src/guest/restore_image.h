@@ -47,6 +47,7 @@ static inline bool restored_is_memory(const struct image_area *area) {
 /* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. */
 enum restore_order_kind {
     RESTORE_MAKE_CHILD = 1, RESTORE_JOIN_GROUP, RESTORE_END, RESTORE_REAP, RESTORE_AWAIT_END, RESTORE_PREPARE, RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY, RESTORE_COMPLETE, RESTORE_MAKE_THREADS, RESTORE_GO,
+    RESTORE_SET_FOREGROUND,
 };
 
 struct restore_order {
@@ -70,8 +71,18 @@ int restore_next_pid(uint32_t pid);
 /* restore_files.c, in init: makes the open files, each once. 0 or -errno, and which. */
 int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file);
 
+/* When nobody opens anything any more: what inotify watches. 0 or -errno, and of which file. */
+int restore_watch(const int *fds, uint32_t *ret_file);
+
 /* Things that only who has the descriptors can do. 0 or -errno. */
 int restore_fill_epoll(const struct image_process *process);
+
+/* restore_terminals.c. In init, before the processes are made; then in each of them; and in init again. 0, a descriptor, or -errno. */
+int restore_make_terminals(void);
+int restore_enter_terminal(const struct image_process *process);
+int restore_set_foreground(const struct image_process *process);
+int restore_open_terminal(const struct image_file *file);
+size_t restore_leave_terminals(int *ret_masters);
 
 /* restore_last.c: what is done without a program. */
 int restore_put_last(void);     /* in the launcher */

@@ -549,6 +549,9 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
     case RESTORE_JOIN_GROUP:
         step = RESTORE_GROUP;
         return (int)sys_call2(__NR_setpgid, 0, self->group);
+    case RESTORE_SET_FOREGROUND:
+        step = RESTORE_TERMINAL;
+        return restore_set_foreground(self);
     case RESTORE_END:
         say(0);
         end();
@@ -589,6 +592,9 @@ static int begin(uint32_t index) {
         return -EEXIST;
     if (self->session == self->pid && setsid() < 0)
         return -errno;
+    step = RESTORE_TERMINAL;
+    if ((r = restore_enter_terminal(self)) < 0)
+        return r;
     return self->is_subreaper ? sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) : 0;
 }
 

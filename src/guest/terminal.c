@@ -34,7 +34,8 @@ int terminal_open(uint64_t size, int *ret_master, int *ret_slave) {
     if (master < 0)
         return -errno;
     int r = ioctl(master, TIOCSPTLCK, &unlock) < 0 ? -errno : 0;
-    if (r == 0 && (slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC)) < 0)
+    /* O_CLOEXEC would stay with what is opened so, and fdinfo would tell of it for each descriptor. */
+    if (r == 0 && ((slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY)) < 0 || fcntl(slave, F_SETFD, FD_CLOEXEC) < 0))
         r = -errno;
     if (r == 0)
         r = set_up(master, slave, size);

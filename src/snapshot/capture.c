@@ -109,10 +109,17 @@ static void relocate(struct capture *c, uint64_t blobs, uint64_t texts) {
             a->path += texts;
     for_table(c, pipes, struct image_pipe, p)
         p->data += blobs;
+    for_table(c, watches, struct image_watch, w)
+        w->path += texts;
+    for_table(c, terminals, struct image_terminal, t) {
+        t->output += blobs;
+        t->input += blobs;
+    }
     for_table(c, files, struct image_file, f) {
         f->path += texts;
         f->data += blobs;
         f->name += blobs;
+        f->remote += blobs;
     }
 }
 
@@ -137,7 +144,8 @@ static int finish(struct capture *c) {
         { &c->runs, &image->runs, sizeof(struct image_run) },               { &c->actions, &image->actions, sizeof(struct image_action) }, { &c->pending, &image->pending, sizeof(struct image_pending) },
         { &c->timers, &image->timers, sizeof(struct image_timer) },         { &c->locks, &image->locks, sizeof(struct image_lock) },
         { &c->files, &image->files, sizeof(struct image_file) },            { &c->pipes, &image->pipes, sizeof(struct image_pipe) },       { &c->targets, &image->targets, sizeof(struct image_target) },
-        { &c->fds, &image->fds, sizeof(struct image_fd) },
+        { &c->fds, &image->fds, sizeof(struct image_fd) },                  { &c->terminals, &image->terminals, sizeof(struct image_terminal) },
+        { &c->watches, &image->watches, sizeof(struct image_watch) },
     };
     int r;
 
@@ -153,6 +161,7 @@ static int finish(struct capture *c) {
     image->length = at + sizeof *image;
     image->magic = IMAGE_MAGIC;
     image->n_externals = c->options->n_externals;
+    image->n_lent = c->options->n_masters;
     image->is_command = c->options->is_command;
     if (uname(&name) == 0)
         snprintf(image->release, sizeof image->release, "%.63s", name.release);
@@ -297,7 +306,11 @@ static int capture_all(struct capture *c) {
     if (r == 0)
         r = sockets_connect(c);
     if (r == 0)
+        r = notify_connect(c);
+    if (r == 0)
         r = save_memory(c, false);
+    if (r == 0)
+        r = terminals_connect(c);
     if (r < 0 || c->twins)
         return r;
     c->is_complete = true;
@@ -305,7 +318,8 @@ static int capture_all(struct capture *c) {
 }
 
 static void free_tables(struct capture *c) {
-    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->scratch, &c->smaps };
+    terminals_forget(c);
+    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->scratch, &c->smaps };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);

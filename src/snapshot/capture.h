@@ -20,6 +20,8 @@ struct capture_options {
     pid_t init;                 /* of the sandbox, the host's pid: what is below it is captured, but for processes of its own program */
     const uint64_t *externals;  /* inodes of pipes that lead outside */
     size_t n_externals;
+    const int *masters;         /* of terminals that belong to commands: borrowed */
+    size_t n_masters;
     uint64_t most_bytes;        /* of memory to save */
     uint64_t twin_bytes;        /* of memory that processes may have for which twins stand (twin.c); 0: they stand themselves until everything is saved */
     bool is_command;            /* there is one process, with one thread, which waits in `call`, or is about to; its descriptors are not captured: restored, it gets those of a command */

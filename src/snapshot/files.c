@@ -104,7 +104,7 @@ static int capture_path(struct capture *c, struct subject *s, const struct open_
     struct stat st;
 
     if (S_ISCHR(file->st.st_mode) && major(file->st.st_rdev) != MEMORY_DEVICES)
-        return refuse(c, file, "a terminal or another device");
+        return refuse(c, file, "a device");
     if (S_ISSOCK(file->st.st_mode) || S_ISBLK(file->st.st_mode))
         return refuse(c, file, "not a file");
     int r = memory_find_path(s, file->name, &st);
@@ -246,13 +246,18 @@ static int capture_pidfd(struct capture *c, const struct open_file *file, struct
     return refuse(c, file, "of a process that has ended");
 }
 
-static int capture_socket(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
+/* What only a descriptor of our own tells. */
+static int capture_copied(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     const char *why = NULL;
     auto_close int process = sys_pidfd_open(s->pid, 0);
     auto_close int fd = process < 0 ? process : sys_pidfd_getfd(process, file->number, 0);
-    int r = fd < 0 ? fd : sockets_capture(c, fd, file->st.st_ino, to, &why);
+    int r = fd;
 
-    return why ? refuse(c, file, why) : r < 0 ? fail(c, file, r) : 0;
+    if (fd >= 0 && terminals_is_one(&file->st))
+        r = terminals_capture(c, s, &file->st, TAKE_FD(fd), to, &why);
+    else if (fd >= 0)
+        r = S_ISSOCK(file->st.st_mode) ? sockets_capture(c, fd, file->st.st_ino, to, &why) : notify_capture(c, s, file->number, fd, file->info.data, to, &why);
+    return why ? capture_refuse(c, r == -EAGAIN ? EAGAIN : ENOTSUP, "its descriptor %d is %.200s: %s", file->number, file->name, why) : r < 0 ? fail(c, file, r) : 0;
 }
 
 static int capture_other(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
@@ -266,6 +271,8 @@ static int capture_other(struct capture *c, struct subject *s, const struct open
         return capture_epoll(c, s, file, to);
     if (!strcmp(file->name, "anon_inode:[timerfd]"))
         return capture_timer(c, file, to);
+    if (!strcmp(file->name, "anon_inode:inotify"))
+        return capture_copied(c, s, file, to);
     if (!strcmp(file->name, "anon_inode:[signalfd]")) {
         to->kind = IMAGE_FILE_SIGNAL;
         to->value = field_number(file, "\nsigmask:", 16);
@@ -274,7 +281,7 @@ static int capture_other(struct capture *c, struct subject *s, const struct open
     if (!strcmp(file->name, "anon_inode:[pidfd]") || !strncmp(file->name, "pidfd:", 6))
         return capture_pidfd(c, file, to);
     if (!strncmp(file->name, "socket:", 7))
-        return capture_socket(c, s, file, to);
+        return capture_copied(c, s, file, to);
     return refuse(c, file, "of a kind that is not captured");
 }
 
@@ -284,6 +291,8 @@ static int capture_description(struct capture *c, struct subject *s, const struc
         return capture_pipe(c, s, file, to);
     if (file->name[0] != '/')
         return capture_other(c, s, file, to);
+    if (terminals_is_one(&file->st))
+        return capture_copied(c, s, file, to);
     if (!strncmp(file->name, "/memfd:", 7) || !file->st.st_nlink)
         return capture_memory(c, s, file, to);
     return capture_path(c, s, file, to);
@@ -345,6 +354,21 @@ static int capture_locks(struct capture *c, const struct open_file *file) {
     return 0;
 }
 
+/* What was opened through its master has the flag itself, if it was opened with it, and fdinfo tells of that: only the process knows. */
+static int is_closed_on_exec(struct capture *c, const struct subject *s, const struct open_file *file, uint32_t *ret_answer) {
+    struct trace *trace = &tree_main(c, s)->trace;
+    const uint64_t arguments[] = { (uint64_t)file->number, F_GETFD };
+    int64_t result = !!(file->flags & O_CLOEXEC);
+    int r = result && terminals_is_one(&file->st) ? trace_call(trace, &s->tools, SYS_fcntl, arguments, ARRAY_SIZE(arguments), NULL, 0, &result) : 0;
+
+    if (r == 0)
+        r = trace_put_back(trace);
+    if (r < 0 || result < 0)
+        return fail(c, file, r < 0 ? r : (int)result);
+    *ret_answer = result & FD_CLOEXEC;
+    return 0;
+}
+
 static int capture_one(struct capture *c, struct subject *s, int directory, int number, struct open_file *file) {
     char name[16], path[32];
     struct image_fd fd = { .number = (uint32_t)number };
@@ -368,7 +392,8 @@ static int capture_one(struct capture *c, struct subject *s, int directory, int 
     r = find_or_add(c, s, file, &fd.file);
     if (r == 0)
         r = capture_locks(c, file);
-    fd.is_closed_on_exec = !!(file->flags & O_CLOEXEC);
+    if (r == 0)
+        r = is_closed_on_exec(c, s, file, &fd.is_closed_on_exec);
     buf_add(&c->fds, &fd, sizeof fd);
     return r;
 }

@@ -25,6 +25,7 @@ struct pages {
 struct subject {
     pid_t pid, parent;          /* the host's */
     uint32_t inner_pid, session, group;
+    uint32_t outer_group;       /* the host's */
     uint32_t index;             /* in the image */
     unsigned round;             /* of looking, in which it was seen last */
     bool is_zombie, is_apart;   /* apart: of init's own program; it stands still, and that is all */
@@ -68,11 +69,13 @@ struct capture {
     size_t n_tasks, tasks_room;
     struct image image;
     /* Tables, filled as it goes. */
-    struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, texts;
+    struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, texts;
     struct buf blobs;           /* what tables name by offset; they follow the pages */
     struct buf known;           /* struct known_file, parallel to `files` */
     struct buf pipe_inodes;     /* uint64_t, parallel to `pipes` */
     struct buf sockets;         /* sockets.c */
+    struct buf ends;            /* terminals.c */
+    struct buf watched;         /* notify.c */
     struct buf scratch, smaps;
     uint64_t saved;             /* bytes of pages */
     uint64_t program_device, program_inode;     /* init's */
@@ -135,6 +138,21 @@ int files_capture(struct capture *c, struct subject *s, struct image_process *pr
 int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why);
 /* When all are known: which are each other's ends. */
 int sockets_connect(struct capture *c);
+
+/* terminals.c. Is it one, or the master of one? */
+bool terminals_is_one(const struct stat *st);
+/* `fd` is a copy of the process' own, `take_fd`: consumed. -errno; ENOTSUP and why (ret_why) if it is refused. Until terminals_connect their number stands for them. */
+int terminals_capture(struct capture *c, const struct subject *s, const struct stat *st, int take_fd, struct image_file *to, const char **ret_why);
+/* Of a device, as the kernel writes it down: its number + 1; 0: it is none. */
+uint32_t terminals_number(uint64_t device);
+/* When all is known that could be a reason to refuse: how they are set, and what is in them. */
+int terminals_connect(struct capture *c);
+void terminals_forget(struct capture *c);
+
+/* notify.c: inotify; `fd` is a copy of the process' own, which has it as `number`; `info` is its fdinfo. -errno; why (ret_why) if it is refused. */
+int notify_capture(struct capture *c, const struct subject *s, int number, int fd, const char *info, struct image_file *to, const char **ret_why);
+/* When all is known: the paths of what is watched. */
+int notify_connect(struct capture *c);
 
 /* The memory that a mapping is of: its index among the files. */
 int files_memory(struct capture *c, struct subject *s, const struct map_line *map, uint32_t *ret_file);

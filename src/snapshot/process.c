@@ -63,6 +63,10 @@ static int look_at_layout(struct capture *c, struct subject *s, struct image_pro
         .start_brk = stat_field(stat.data, 47), .brk = (uint64_t)brk, .start_stack = stat_field(stat.data, 28), .arg_start = stat_field(stat.data, 48),
         .arg_end = stat_field(stat.data, 49), .env_start = stat_field(stat.data, 50), .env_end = stat_field(stat.data, 51),
     };
+    const uint64_t terminal = stat_field(stat.data, 7);
+    process->terminal = terminals_number(terminal);
+    if (terminal && !process->terminal)
+        return capture_refuse(c, ENOTSUP, "its terminal is from outside");
     process->auxv = capture_blob(c, auxv.data, auxv.length);
     process->auxv_length = auxv.length;
     return 0;
@@ -335,8 +339,8 @@ int process_capture(struct capture *c, struct subject *s) {
     c->current = s;
     if (!first)
         return capture_refuse(c, ENOTSUP, "its first thread has ended");
-    if (first->trace.is_stopped)
-        return capture_refuse(c, ENOTSUP, "it is stopped by a signal");
+    if (first->trace.stopped_by)
+        return capture_refuse(c, ENOTSUP, "it is stopped by a signal (%d)", first->trace.stopped_by);
     s->root = openat(s->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
     s->pagemap = openat(s->proc, "pagemap", O_RDONLY | O_CLOEXEC);
     s->tools.memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Capturing sockets: those of Unix, and those of the internet that are connected to nobody.
+ * Capturing sockets: those of Unix, and those of the internet that are the sandbox' own.
  *
  * Which Unix socket is connected to which only the kernel's list of sockets tells (sock_diag(7)), which is that of a network namespace: a child enters the sandbox' and asks. What waits to be read is peeked at, and stays.
+ *
+ * A connection of TCP has both its ends in the sandbox, which their addresses tell; it is made anew by connecting. What was sent is at the other end as soon as that says so, which it does when asked to (TCP_QUICKACK); what it has no room for
+ * waits at the sender, where it can be looked at with rights over the network alone (TCP_REPAIR).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -11,6 +14,7 @@
 #include <linux/unix_diag.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,15 +25,21 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "snapshot/internal.h"
+#include "sys/syscalls.h"
 
 #define GET_USERNS _IO(0xb7, 1) /* NS_GET_USERNS */
 #define MAX_LIST (64u << 20)
 #define MAX_MESSAGES 4096u
+#define BUFFER_LOCK 72          /* SO_BUF_LOCK, Linux 5.14 */
+#define ACK_TRIES 20
+#define ACK_NS 500000
+#define QUICK_ACK_ONCE 2        /* of TCP_QUICKACK: what is due, and then as before */
 
 struct entry {
     uint32_t inode, peer;       /* peer 0: none */
@@ -62,7 +72,8 @@ static void add_entry(const struct nlmsghdr *header, struct buf *to) {
     buf_add(to, &entry, sizeof entry);
 }
 
-static int list_here(struct buf *to) {
+static int list_here(int unused, struct buf *to) {
+    (void)unused;
     struct {
         struct nlmsghdr header;
         struct unix_diag_req request;
@@ -97,7 +108,7 @@ static int list_here(struct buf *to) {
 }
 
 /* A process that enters the namespace does not come back: a child of ours. With what it takes an ordinary user to do that, the rights over the user namespace that it belongs to. */
-_Noreturn static void list_there(int namespace, int to) {
+_Noreturn static void ask_there(int namespace, int (*ask)(int fd, struct buf *to), int fd, int to) {
     struct buf list = BUF_INIT;
     int owner = ioctl(namespace, GET_USERNS), r = 0;
 
@@ -105,33 +116,34 @@ _Noreturn static void list_there(int namespace, int to) {
     if (setns(namespace, CLONE_NEWNET) < 0 && (owner < 0 || setns(owner, CLONE_NEWUSER) < 0 || setns(namespace, CLONE_NEWNET) < 0))
         r = -errno;
     if (r == 0)
-        r = list_here(&list);
+        r = ask(fd, &list);
     if (r == 0)
         r = fd_write_all(to, list.data, list.length);
     _exit(r < 0 ? -r : 0);
 }
 
-static int list(struct capture *c) {
+static int ask_in_network(const struct subject *s, int (*ask)(int fd, struct buf *to), int fd, struct buf *ret_answer) {
     int status, r = 0;
     auto_close int to = memfd_create("rollbox-sockets", MFD_CLOEXEC);
-
-    if (c->sockets.length)
-        return 0;
     /* The process', for init may not be looked at. */
-    auto_close int namespace = openat(c->current->proc, "ns/net", O_RDONLY | O_CLOEXEC);
+    auto_close int namespace = openat(s->proc, "ns/net", O_RDONLY | O_CLOEXEC);
     if (to < 0 || namespace < 0)
         return -errno;
     pid_t pid = fork();
     if (pid == 0)
-        list_there(namespace, to);
+        ask_there(namespace, ask, fd, to);
     if (pid < 0 || waitpid(pid, &status, 0) != pid)
         return -errno;
     if (!WIFEXITED(status) || WEXITSTATUS(status))
         return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
     if (lseek(to, 0, SEEK_SET) < 0)
         return -errno;
-    r = fd_read_all(to, MAX_LIST, &c->sockets);
+    r = fd_read_all(to, MAX_LIST, ret_answer);
     return r < 0 ? r : 0;
+}
+
+static int list(struct capture *c) {
+    return c->sockets.length ? 0 : ask_in_network(c->current, list_here, -EBADF, &c->sockets);
 }
 
 static const struct entry *find(const struct capture *c, uint64_t inode) {
@@ -222,7 +234,65 @@ static int capture_name(struct capture *c, int fd, struct image_file *to) {
         return -errno;
     to->name = capture_blob(c, &name, MIN(length, (socklen_t)sizeof name));
     to->name_length = length;
+    length = sizeof name;
+    if ((to->domain == AF_INET || to->domain == AF_INET6) && getpeername(fd, (void *)&name, &length) == 0) {
+        to->remote = capture_blob(c, &name, MIN(length, (socklen_t)sizeof name));
+        to->remote_length = length;
+    }
     return 0;
+}
+
+static void capture_tuning(int fd, struct image_file *to) {
+    static const int names[] = { TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT };
+    struct linger linger;
+    socklen_t length = sizeof linger;
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        int value = 0;
+        socklen_t room = sizeof value;
+
+        if (getsockopt(fd, IPPROTO_TCP, names[i], &value, &room) == 0)
+            to->tuning[i] = (uint32_t)value;
+    }
+    if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &length) == 0 && linger.l_onoff)
+        to->tuning[ARRAY_SIZE(names)] = (uint32_t)linger.l_linger + 1;
+}
+
+static short ready(int fd, short events) {
+    struct pollfd one = { .fd = fd, .events = events };
+
+    return poll(&one, 1, 0) < 0 ? POLLERR : one.revents;
+}
+
+/* What it is of a connection. 0: of none; 1; or -ENOTSUP and why. */
+static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
+    struct tcp_info info = { 0 };
+    socklen_t length = sizeof info;
+
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
+        return -errno;
+    capture_tuning(fd, to);
+    switch (info.tcpi_state) {
+    case TCP_LISTEN:
+        if (info.tcpi_unacked)
+            return refuse(ret_why, "a socket with connections that nobody has accepted yet");
+        to->backlog = MAX(info.tcpi_sacked, 1u);
+        return 0;
+    case TCP_CLOSE:
+        return 0;
+    case TCP_ESTABLISHED:
+    case TCP_CLOSE_WAIT:
+    case TCP_FIN_WAIT1:         /* await_arrival */
+    case TCP_FIN_WAIT2:
+        break;
+    default:
+        return refuse(ret_why, "a connection of TCP that is about to begin or to end");
+    }
+    if (ready(fd, POLLPRI) & POLLPRI)
+        return refuse(ret_why, "a connection of TCP with urgent data");
+    to->is_shut = (info.tcpi_state == TCP_FIN_WAIT1 || info.tcpi_state == TCP_FIN_WAIT2 ? 2u : 0) | (info.tcpi_state != TCP_CLOSE_WAIT && ready(fd, POLLRDHUP) & POLLRDHUP ? 1u : 0);
+    to->mode = (to->mode & S_IFMT) | (info.tcpi_state == TCP_CLOSE_WAIT);       /* until sockets_connect: the other end may be gone */
+    return 1;
 }
 
 /* Its port is one of the sandbox' own, so that a copy of the sandbox may have it, too? */
@@ -240,38 +310,28 @@ static int capture_inet(struct capture *c, int fd, struct image_file *to, const 
         { SOL_SOCKET, SO_REUSEADDR, IMAGE_REUSE_ADDRESS }, { SOL_SOCKET, SO_REUSEPORT, IMAGE_REUSE_PORT }, { SOL_SOCKET, SO_KEEPALIVE, IMAGE_KEEP_ALIVE }, { SOL_SOCKET, SO_BROADCAST, IMAGE_BROADCAST },
         { IPPROTO_IPV6, IPV6_V6ONLY, IMAGE_V6_ONLY },      { IPPROTO_TCP, TCP_NODELAY, IMAGE_NO_DELAY },
     };
-    struct sockaddr_storage peer;
-    struct tcp_info info = { 0 };
-    socklen_t length = sizeof peer;
-    int waiting = 0;
+    int waiting = 0, r = 0;
 
     to->protocol = (uint32_t)option(fd, SO_PROTOCOL);
     if (to->protocol != IPPROTO_TCP && to->protocol != IPPROTO_UDP)
         return refuse(ret_why, "a socket that is neither of TCP nor of UDP");
-    if (getpeername(fd, (void *)&peer, &length) == 0)
-        return refuse(ret_why, "a connection of TCP or UDP");
     if (!has_network(c))
         return refuse(ret_why, "a socket of the host's network");
-    if (to->protocol == IPPROTO_TCP) {
-        length = sizeof info;
-        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) < 0)
-            return -errno;
-        if (info.tcpi_state != TCP_LISTEN && info.tcpi_state != TCP_CLOSE)
-            return refuse(ret_why, "a connection of TCP");
-        if (info.tcpi_state == TCP_LISTEN && info.tcpi_unacked)
-            return refuse(ret_why, "a socket with connections that nobody has accepted yet");
-        to->backlog = info.tcpi_state == TCP_LISTEN ? MAX(info.tcpi_sacked, 1u) : 0;
-    } else if (ioctl(fd, FIONREAD, &waiting) == 0 && waiting) {
-        return refuse(ret_why, "a datagram socket with something in it that came from anywhere");
-    }
+    if (to->protocol == IPPROTO_TCP)
+        r = look_at_state(fd, to, ret_why);
+    else if (ioctl(fd, FIONREAD, &waiting) == 0 && (waiting || ready(fd, POLLIN) & POLLIN))
+        r = refuse(ret_why, "a datagram socket with something in it that came from anywhere");
+    if (r < 0)
+        return r;
+    to->fixed = (uint32_t)MAX(option(fd, BUFFER_LOCK), 0);
     for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
         int value = 0;
+        socklen_t length = sizeof value;
 
-        length = sizeof value;
         if (getsockopt(fd, options[i].level, options[i].name, &value, &length) == 0 && value)
             to->options |= options[i].bit;
     }
-    to->is_alone = 1;
+    to->is_alone = r == 0;
     return capture_name(c, fd, to);
 }
 
@@ -311,7 +371,167 @@ int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file
     return refuse(ret_why, "a socket of another kind than Unix sockets, TCP and UDP");
 }
 
-int sockets_connect(struct capture *c) {
+/* ---- connections -------------------------------------------------------------------------------------------------------- */
+
+static bool is_connection(const struct image_file *file) {
+    return file->kind == IMAGE_FILE_SOCKET && !file->is_alone && file->domain != AF_UNIX;
+}
+
+static int copy_of(const struct capture *c, size_t index) {
+    const struct known_file *known = capture_entry(&c->known, index, struct known_file);
+    auto_close int process = sys_pidfd_open(known->pid, 0);
+
+    return process < 0 ? process : sys_pidfd_getfd(process, known->number, 0);
+}
+
+/* Of either family, an address of the fourth version is the same. */
+static bool is_address(const struct capture *c, uint64_t a, uint64_t b) {
+    struct sockaddr_in6 both[2];
+    const uint64_t from[] = { a, b };
+
+    for (size_t i = 0; i < ARRAY_SIZE(both); i++) {
+        struct sockaddr_in v4;
+
+        memcpy(&both[i], c->blobs.data + from[i], sizeof both[i]);
+        memcpy(&v4, c->blobs.data + from[i], sizeof v4);
+        if (both[i].sin6_family == AF_INET) {
+            memset(&both[i].sin6_addr, 0, 10);
+            memset((char *)&both[i].sin6_addr + 10, 0xff, 2);
+            memcpy((char *)&both[i].sin6_addr + 12, &v4.sin_addr, sizeof v4.sin_addr);
+        }
+    }
+    return both[0].sin6_port == both[1].sin6_port && !memcmp(&both[0].sin6_addr, &both[1].sin6_addr, sizeof both[0].sin6_addr);
+}
+
+static int find_other(struct capture *c, size_t index) {
+    struct image_file *file = capture_entry(&c->files, index, struct image_file);
+
+    for (size_t i = 0; i < capture_count(&c->files, struct image_file); i++) {
+        const struct image_file *other = capture_entry(&c->files, i, struct image_file);
+
+        if (i != index && is_connection(other) && is_address(c, file->name, other->remote) && is_address(c, file->remote, other->name)) {
+            file->peer = (uint32_t)i + 1;
+            return 0;
+        }
+    }
+    /* It is the end, and nobody's any more. */
+    if (file->mode & 1)
+        return 0;
+    return capture_refuse(c, ENOTSUP, "descriptor %d of one of them is a connection of TCP whose other end is outside, or not accepted yet", capture_entry(&c->known, index, struct known_file)->number);
+}
+
+/* All that was sent has come to the other end. */
+static int await_arrival(struct capture *c, size_t index) {
+    const struct image_file *file = capture_entry(&c->files, index, struct image_file);
+    auto_close int fd = copy_of(c, index);
+    auto_close int other = file->peer ? copy_of(c, file->peer - 1) : -EBADF;
+    int waiting = 0;
+
+    for (unsigned tries = 0; fd >= 0 && tries < ACK_TRIES; tries++) {
+        int once = QUICK_ACK_ONCE;
+
+        if (other >= 0)
+            (void)setsockopt(other, IPPROTO_TCP, TCP_QUICKACK, &once, sizeof once);
+        if (ioctl(fd, TIOCOUTQ, &waiting) < 0)
+            return -errno;
+        if (!waiting)
+            return 0;
+        nanosleep(&(struct timespec){ .tv_nsec = ACK_NS }, NULL);
+    }
+    if (fd >= 0 && other < 0)
+        return capture_refuse(c, EAGAIN, "descriptor %d of one of them is a connection of TCP that is about to end", capture_entry(&c->known, index, struct known_file)->number);
+    return MIN(fd, 0);
+}
+
+/* Leaving that mode forgets that its address may be used again. */
+static int peek_unsent(int fd, struct buf *to) {
+    int on = 1, queue = 2 /* TCP_SEND_QUEUE */, off = -1 /* TCP_REPAIR_OFF_NO_WP */, reuse = option(fd, SO_REUSEADDR), waiting = 0, r = 0;
+
+    if (reuse < 0 || ioctl(fd, TIOCOUTQ, &waiting) < 0)
+        return -errno;
+    char *room = buf_reserve(to, (size_t)waiting + 1);
+    if (!room)
+        return -ENOMEM;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) < 0)
+        return -errno;
+    ssize_t n = setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) < 0 ? -1 : recv(fd, room, (size_t)waiting, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0)
+        r = -errno;
+    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off) < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) < 0)
+        r = -errno;
+    to->length += n > 0 ? (size_t)n : 0;
+    return r;
+}
+
+static uint64_t most_of(const char *path) {
+    char text[32] = "";
+    auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    return fd >= 0 && read(fd, text, sizeof text - 1) > 0 ? 2 * strtoull(text, NULL, 10) : 0;
+}
+
+/* Whoever makes it anew may have no larger buffers than anybody; half of that is data, for sure. */
+static bool has_room(const struct image_file *file, const struct image_file *other, size_t length) {
+    uint64_t room = MIN(file->buffers[1], most_of("/proc/sys/net/core/rmem_max")) + (other ? MIN(other->buffers[0], most_of("/proc/sys/net/core/wmem_max")) : 0);
+
+    return length <= room / 2 || length < 65536;
+}
+
+static const struct subject *subject_of(const struct capture *c, size_t index) {
+    pid_t pid = capture_entry(&c->known, index, struct known_file)->pid;
+
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (c->subjects[i]->pid == pid)
+            return c->subjects[i];
+    return NULL;
+}
+
+static int peek_connection(struct capture *c, size_t index) {
+    static const char nothing[8];
+    struct image_file *file = capture_entry(&c->files, index, struct image_file);
+    auto_buf struct buf data = BUF_INIT;
+    auto_close int fd = copy_of(c, index);
+    auto_close int other = file->peer ? copy_of(c, file->peer - 1) : -EBADF;
+    int waiting = 0, unsent = 0, r = 0;
+    uint64_t length = 0;
+
+    if (fd < 0 || ioctl(fd, FIONREAD, &waiting) < 0 || (other >= 0 && ioctl(other, TIOCOUTQ, &unsent) < 0))
+        return fd < 0 ? fd : -errno;
+    buf_add(&data, &length, sizeof length);
+    char *room = waiting ? buf_reserve(&data, (size_t)waiting) : NULL;
+    if (waiting && (!room || recv(fd, room, (size_t)waiting, MSG_PEEK | MSG_DONTWAIT) != waiting))
+        return room ? -EIO : -ENOMEM;
+    data.length += (size_t)waiting;
+    const struct subject *sender = file->peer ? subject_of(c, file->peer - 1) : NULL;
+    if (unsent)
+        r = sender ? ask_in_network(sender, peek_unsent, other, &data) : -ESRCH;
+    length = data.length - sizeof length;
+    if (r < 0 || !length)
+        return r;
+    if (!has_room(file, file->peer ? capture_entry(&c->files, file->peer - 1, struct image_file) : NULL, length))
+        return capture_refuse(c, EAGAIN, "descriptor %d of one of them is a connection of TCP on which more waits than a new one has room for", capture_entry(&c->known, index, struct known_file)->number);
+    buf_add(&data, nothing, (8 - length % 8) % 8);
+    if (buf_failed(&data))
+        return -ENOMEM;
+    memcpy(data.data, &length, sizeof length);
+    file->data_length = data.length;
+    file->data = capture_blob(c, data.data, data.length);
+    return 0;
+}
+
+static int connect_internet(struct capture *c) {
+    static int (*const steps[])(struct capture *, size_t) = { find_other, await_arrival, peek_connection };
+    int r = 0;
+
+    c->current = NULL;
+    for (size_t step = 0; step < ARRAY_SIZE(steps) && r == 0; step++)
+        for (size_t i = 0; i < capture_count(&c->files, struct image_file) && r == 0; i++)
+            if (is_connection(capture_entry(&c->files, i, struct image_file)))
+                r = steps[step](c, i);
+    return r < 0 && !c->error->code ? capture_fail(c, "its connections", r) : r;
+}
+
+static int connect_local(struct capture *c) {
     size_t n = capture_count(&c->files, struct image_file);
 
     for (size_t i = 0; i < n; i++) {
@@ -319,7 +539,7 @@ int sockets_connect(struct capture *c) {
         const struct known_file *known = capture_entry(&c->known, i, struct known_file);
         size_t other = 0;
 
-        if (file->kind != IMAGE_FILE_SOCKET || file->is_alone || !file->peer)
+        if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || file->is_alone || !file->peer)
             continue;
         while (other < n && (capture_entry(&c->known, other, struct known_file)->kind != IMAGE_FILE_SOCKET || capture_entry(&c->known, other, struct known_file)->inode != file->peer))
             other++;
@@ -330,4 +550,10 @@ int sockets_connect(struct capture *c) {
         file->peer = (uint32_t)other + 1;
     }
     return 0;
+}
+
+int sockets_connect(struct capture *c) {
+    int r = connect_local(c);
+
+    return r < 0 ? r : connect_internet(c);
 }

@@ -96,7 +96,7 @@ static int look_at_stop(struct trace *trace, int status) {
 
         return ptrace(PTRACE_CONT, trace->tid, 0, (void *)(uintptr_t)number) < 0 && errno != ESRCH ? -errno : -EAGAIN;
     }
-    trace->is_stopped = WSTOPSIG(status) != SIGTRAP;
+    trace->stopped_by = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
     int r = get_registers(trace, &trace->registers);
     if (r == 0 && ptrace(PTRACE_GETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;

@@ -15,7 +15,7 @@
 struct trace {
     pid_t tid;
     bool is_seized, stands;
-    bool is_stopped;            /* by a signal, as job control does it */
+    int stopped_by;             /* a signal, as job control does it; 0: by us alone */
     bool is_used;               /* calls were made in it: it goes on with `registers` */
     struct image_registers registers;   /* with which it goes on here */
     struct image_registers elsewhere;   /* with which it goes on where it is restored: a relative wait that was broken off begins anew there */

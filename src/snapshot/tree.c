@@ -352,6 +352,7 @@ static int look_at_ids(struct capture *c, struct subject *s) {
         return capture_refuse(c, EAGAIN, "its number is another's by now");
     s->inner_pid = capture_innermost(status, "\nNSpid:");
     s->group = capture_innermost(status, "\nNSpgid:");
+    s->outer_group = (uint32_t)strtoul(capture_field(status, "\nNSpgid:\t"), NULL, 10);
     s->session = capture_innermost(status, "\nNSsid:");
     const char *name = capture_field(status, "Name:\t");
     snprintf(s->name, sizeof s->name, "%.*s", (int)strcspn(name, "\n"), name);

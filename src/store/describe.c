@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -99,8 +100,12 @@ static const char *kind_of(const struct image_file *file) {
     case IMAGE_FILE_EPOLL: return "epoll";
     case IMAGE_FILE_TIMER: return "timerfd";
     case IMAGE_FILE_SIGNAL: return "signalfd";
-    case IMAGE_FILE_SOCKET: return file->backlog ? "listening" : "socket";
+    case IMAGE_FILE_SOCKET: return file->backlog ? "listening" : file->domain == AF_UNIX || file->is_alone ? "socket" : "connection";
     case IMAGE_FILE_PIDFD: return "pidfd";
+    case IMAGE_FILE_MASTER: return "master";
+    case IMAGE_FILE_TERMINAL: return "terminal";
+    case IMAGE_FILE_HUNG_UP: return "hung up";
+    case IMAGE_FILE_NOTIFY: return "inotify";
     }
     return "other";
 }

@@ -520,6 +520,7 @@ static int remove_tree(int parent_fd, const char *name, int depth) {
     if (dir_fd < 0)
         return errno == ENOENT ? 0 : -errno;
     (void)kill_members(dir_fd);
+    (void)write_at(dir_fd, "freezer.state", "THAWED");  /* v1: who is frozen does not die */
     copy = fcntl(dir_fd, F_DUPFD_CLOEXEC, 3);
     dir = copy >= 0 ? fdopendir(copy) : NULL;
     if (dir == NULL) {
@@ -572,9 +573,12 @@ static bool is_leftover(const struct cgroup_root *root, const char *name) {
     return pid_namespace == root->pid_namespace && proc_start_time(pid) != start;
 }
 
-/* The directories of engines that are dead: how many; in the first hierarchy, if they are to be removed and were. */
-static int find_leftovers(const struct cgroup_root *root, bool removing) {
-    int64_t deadline = clock_now_ns() + INT64_C(2000000000);
+/* What becomes of each leftover. It is killed and thawed in all hierarchies before it is waited for in one. */
+enum leftover_use { COUNT, KILL, REMOVE };
+
+/* The directories of engines that are dead: how many; if they are to be removed, how many were in the first hierarchy. */
+static int find_leftovers(const struct cgroup_root *root, enum leftover_use use) {
+    int64_t deadline = use == REMOVE ? clock_now_ns() + INT64_C(2000000000) : 0;
     int n = 0;
 
     for (size_t i = 0; i < root->n_hierarchies; i++) {
@@ -587,7 +591,7 @@ static int find_leftovers(const struct cgroup_root *root, bool removing) {
             return -errno;
         while ((entry = readdir(dir)) != NULL)
             if (entry->d_type == DT_DIR && strncmp(entry->d_name, "rollbox-", 8) == 0 && is_leftover(root, entry->d_name) &&
-                (!removing || (remove_tree_within(dirfd(dir), entry->d_name, deadline) == 0 && i == 0)))
+                (use == COUNT || (remove_tree_within(dirfd(dir), entry->d_name, deadline) == 0 && i == 0)))
                 n++;
         closedir(dir);
     }
@@ -595,11 +599,14 @@ static int find_leftovers(const struct cgroup_root *root, bool removing) {
 }
 
 int cgroup_sweep(const struct cgroup_root *root) {
-    return find_leftovers(root, true);
+    int n_killed = find_leftovers(root, KILL);
+    int n_removed = n_killed < 0 ? n_killed : find_leftovers(root, REMOVE);
+
+    return n_removed < 0 ? n_removed : n_killed + n_removed;
 }
 
 bool cgroup_any_leftover(const struct cgroup_root *root) {
-    return find_leftovers(root, false) != 0;
+    return find_leftovers(root, COUNT) != 0;
 }
 
 /* ---- slots --------------------------------------------------------------------------------------------------------- */
@@ -1059,8 +1066,10 @@ int cgroup_slot_freeze(struct cgroup_slot *slot) {
     if (r < 0)
         return r;
     for (long pause_ns = 20000; !is_frozen(slot); pause_ns = MIN(pause_ns * 2, 5000000L)) {
-        if (clock_now_ns() >= deadline)
+        if (clock_now_ns() >= deadline) {
+            (void)cgroup_slot_thaw(slot);
             return -ETIMEDOUT;
+        }
         sleep_ns(pause_ns);
     }
     return 0;

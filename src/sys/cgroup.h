@@ -123,7 +123,7 @@ int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes);
  * more than most_bytes are left charged. */
 int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes);
 
-/* Stops all members, and waits (up to a second) until they are stopped; -ETIMEDOUT, -EOPNOTSUPP without a freezer. A slot with a
+/* Stops all members, and waits (up to a second) until they are stopped; -ETIMEDOUT (they run on), -EOPNOTSUPP without a freezer. A slot with a
  * launcher in it freezes that too. */
 int cgroup_slot_freeze(struct cgroup_slot *slot);
 int cgroup_slot_thaw(struct cgroup_slot *slot);

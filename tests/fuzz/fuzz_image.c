@@ -21,17 +21,19 @@ struct made {
     struct image_pending pending;
     struct image_timer timer;
     struct image_lock lock;
-    struct image_file files[3];
+    struct image_file files[5];
     struct image_pipe pipe;
     struct image_target target;
     struct image_fd fds[2];
+    struct image_terminal terminal;
+    struct image_watch watch;
     char texts[64];
     struct image header;
 };
 
 #define PART(member) ((struct image_part){ offsetof(struct made, member), sizeof(((struct made *)0)->member) / sizeof(one_of(((struct made *)0)->member)) })
 #define one_of(member) _Generic(&(member), struct image_process(*)[2]: ((struct made *)0)->processes[0], struct image_area(*)[3]: ((struct made *)0)->areas[0], struct image_run(*)[2]: ((struct made *)0)->runs[0], \
-                                struct image_file(*)[3]: ((struct made *)0)->files[0], struct image_fd(*)[2]: ((struct made *)0)->fds[0], default: (member))
+                                struct image_file(*)[5]: ((struct made *)0)->files[0], struct image_fd(*)[2]: ((struct made *)0)->fds[0], default: (member))
 
 static void make(struct made *m) {
     const uint64_t text = offsetof(struct made, texts);
@@ -39,11 +41,11 @@ static void make(struct made *m) {
     memset(m, 0, sizeof *m);
     m->header = (struct image){
         .processes = PART(processes), .threads = PART(thread), .areas = PART(areas), .runs = PART(runs), .actions = PART(action), .pending = PART(pending), .timers = PART(timer), .locks = PART(lock),
-        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
+        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .terminals = PART(terminal), .watches = PART(watch), .n_lent = 1, .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
     };
     m->processes[0] = (struct image_process){
         .kind = IMAGE_LIVING, .pid = 5, .session = 5, .group = 5, .executable = text, .directory = text, .areas = { 0, 3 }, .threads = { 0, 1 }, .actions = { 0, 1 }, .pending = { 0, 1 },
-        .posix_timers = { 0, 1 }, .locks = { 0, 1 }, .fds = { 0, 2 },
+        .posix_timers = { 0, 1 }, .locks = { 0, 1 }, .fds = { 0, 2 }, .terminal = 1,
     };
     m->processes[1] = (struct image_process){ .kind = IMAGE_ZOMBIE, .pid = 6, .session = 5, .group = 5, .parent = 1 };
     m->thread = (struct image_thread){ .tid = 5, .xstate = 0, .xstate_length = 2696, .pending = { 0, 1 } };
@@ -55,6 +57,10 @@ static void make(struct made *m) {
     m->files[0] = (struct image_file){ .kind = IMAGE_FILE_PIPE, .path = text };
     m->files[1] = (struct image_file){ .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 1, 1 } };
     m->files[2] = (struct image_file){ .kind = IMAGE_FILE_EPOLL, .path = text, .targets = { 0, 1 } };
+    m->files[3] = (struct image_file){ .kind = IMAGE_FILE_TERMINAL, .path = text };
+    m->files[4] = (struct image_file){ .kind = IMAGE_FILE_NOTIFY, .path = text, .targets = { 0, 1 } };
+    m->watch = (struct image_watch){ .number = 9, .path = text };
+    m->terminal = (struct image_terminal){ .number = 7, .lent = 1, .output_length = 20, .input_length = 30 };
     m->pipe = (struct image_pipe){ .length = 10 };
     m->fds[1].file = 2;
 }
@@ -77,7 +83,7 @@ static void walk(const struct image *it, const char *base) {
     for (uint64_t i = 0; i < it->processes.n; i++) {
         const struct image_process *p = image_table(it, base, processes, struct image_process) + i;
 
-        if (p->parent > i)
+        if (p->parent > i || p->terminal > it->terminals.n || it->terminals.n > IMAGE_MAX_TERMINALS)
             abort();
         if (p->kind != IMAGE_LIVING)
             continue;
@@ -102,12 +108,30 @@ static void walk(const struct image *it, const char *base) {
             }
         }
     }
+    for (uint64_t i = 0; i < it->terminals.n; i++) {
+        const struct image_terminal *t = image_table(it, base, terminals, struct image_terminal) + i;
+
+        if (t->number >= IMAGE_MAX_TERMINALS || t->lent > IMAGE_MAX_TERMINALS)
+            abort();
+        look(base + t->output, t->output_length);
+        look(base + t->input, t->input_length);
+    }
     for (uint64_t i = 0; i < it->files.n; i++) {
         look(base + files[i].path, strlen(base + files[i].path) + 1);
         look(base + files[i].data, files[i].data_length);
         look(base + files[i].name, files[i].name_length);
+        look(base + files[i].remote, files[i].remote_length);
         for (uint32_t r = files[i].runs.first; r < files[i].runs.first + files[i].runs.n; r++)
             look(base + runs[r].at, runs[r].length);
+        if (files[i].kind == IMAGE_FILE_TERMINAL || files[i].kind == IMAGE_FILE_MASTER)
+            sum += image_table(it, base, terminals, struct image_terminal)[files[i].value].number;
+        for (uint32_t k = files[i].targets.first; files[i].kind == IMAGE_FILE_NOTIFY && k < files[i].targets.first + files[i].targets.n; k++) {
+            const struct image_watch *watch = image_table(it, base, watches, struct image_watch) + k;
+
+            if (watch->number < 1 || watch->number > IMAGE_MAX_WATCHES)
+                abort();
+            look(base + watch->path, strlen(base + watch->path) + 1);
+        }
         if (files[i].kind == IMAGE_FILE_PIPE) {
             const struct image_pipe *pipe = image_table(it, base, pipes, struct image_pipe) + files[i].value;
             look(base + pipe->data, pipe->length);

@@ -4,8 +4,15 @@
 Each says "ready" (or "absent": the sandbox has not what it is about) once it has its state, and then, for each line it reads, "ok" if all of that is still as it should be: in the process that was
 captured, and in each that was made of it. At the end of its input it ends with 0.
 
-PROGRAMS: by name, the command.
+PROGRAMS: by name, the command; `files` is what that needs in its sandbox, and `missing` what the machine lacks.
 """
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
 
 # What a Python program of the corpus is: `begin` makes a state, `check` looks at it; both may use all that is imported here.
 PYTHON = """
@@ -23,6 +30,78 @@ for line in sys.stdin:
         print("ok", flush=True)
 os._exit(0)     # what ticks would kill an interpreter that takes itself apart
 """
+
+# What is used on a terminal by a program that holds the other end.
+PTY = """
+import pty, shutil, termios
+def begin(*argv, **more):
+    if not shutil.which(argv[0]):
+        print("absent", flush=True)
+        raise SystemExit
+    child, master = pty.fork()
+    if not child:
+        os.environ.update(TERM="vt100", PS1="p> ", **more); os.execvp(argv[0], argv)
+    fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    return child, master
+def hear(what):
+    got = b""
+    while what not in got:
+        assert select.select([master], [], [], 20)[0], (what, got)
+        got += os.read(master, 1000)
+    return got
+def type(text): os.write(master, text.encode())
+"""
+
+TERMINALS = {
+    "bash": """
+child, master = begin("bash", "--norc", "--noprofile", "-i")
+hear(b"p> "); type("x=7; sleep 100000 &\\n"); hear(b"p> "); type("cat\\n"); hear(b"cat\\r\\n")
+import pathlib
+while os.tcgetpgrp(master) == child or "cat" not in pathlib.Path(f"/proc/{os.tcgetpgrp(master)}/comm").read_text(): time.sleep(0.001)
+def check():
+    type("hello\\n"); hear(b"hello\\r\\nhello\\r\\n"); type("\\x1a"); hear(b"p> ")
+    type("echo $x$x; jobs; stty size; tty\\n"); said = hear(b"/dev/pts/0"); assert b"77\\r\\n" in said and b"24 80" in said and b"Running" in said and b"Stopped" in said, said
+    type("fg\\n"); hear(b"cat\\r\\n")
+    while os.tcgetpgrp(master) == child: time.sleep(0.001)
+""",
+    "vim": """
+open("/tmp/text", "w").write("one\\ntwo\\n")
+child, master = begin("vim", "-u", "NONE", "-n", "-N", "/tmp/text", HOME="/tmp")
+hear(b"one"); type("Gothree\\x1b"); hear(b"three"); type(":set noro\\r"); n = 0
+def check():
+    global n
+    n += 1
+    type(f"ggyyGp:s/one/line {n}/\\r:w! /tmp/out{n}\\r"); hear(b"written")
+    assert open(f"/tmp/out{n}").read().split("\\n") == ["one", "two", "three", *(f"line {i}" for i in range(1, n + 1)), ""]
+""",
+    "less": """
+open("/tmp/text", "w").write("".join(f"this is {n}.\\n" for n in range(1, 1000)))
+child, master = begin("less", "/tmp/text")
+hear(b"this is 23."); n = 23
+def check():
+    global n
+    n += 1
+    type("\\r"); hear(b"this is %d." % n)
+""",
+    "script": """
+child, master = begin("script", "-q", "-c", "cat", "/tmp/typescript")
+type("first\\n"); hear(b"first\\r\\nfirst\\r\\n"); type("behind\\n")
+def check():
+    type("again\\n"); hear(b"again\\r\\nagain\\r\\n")
+""",
+    "tmux": """
+child, master = begin("tmux", "-f", "/dev/null", "-S", "/tmp/tmux", "new-session", "-s", "corpus", "cat", LC_ALL="C.UTF-8")
+shows = lambda what: what in subprocess.run(["tmux", "-S", "/tmp/tmux", "capture-pane", "-p", "-t", "corpus"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+hear(b"corpus"); type("first\\r"); hear(b"first\\r\\nfirst"); n = 0
+while not shows("first\\nfirst"): time.sleep(0.001)
+def check():
+    global n
+    n += 1
+    type(f"line{n}\\r")
+    while not shows(f"line{n}\\nline{n}"): time.sleep(0.001)
+    while select.select([master], [], [], 0)[0]: os.read(master, 10000)
+""",
+}
 
 SOURCES = {
     "objects": """
@@ -317,6 +396,55 @@ digest = hashlib.blake2b(b"".join(blocks)).digest()
 def check():
     assert hashlib.blake2b(b"".join(blocks)).digest() == digest
 """,
+    "heap_of_300_mb": """
+blocks = [bytearray(os.urandom(1 << 12) * 256) for _ in range(300)]
+sums, n = [zlib.crc32(block) for block in blocks], 0
+def check():
+    global n
+    assert [zlib.crc32(block) for block in blocks] == sums
+    blocks[n % 300][:8] = struct.pack("Q", n); sums[n % 300] = zlib.crc32(blocks[n % 300])
+    n += 7
+""",
+    "moved_memory": """
+page = mmap.PAGESIZE
+libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+def new(pages): return libc.mmap(None, pages * page, 3, 0x22, -1, 0)
+def fill(at, pages):
+    for n in range(pages): ctypes.memset(at + n * page, n % 255 + 1, page)
+def filled(at, pages, first=0): return all(ctypes.string_at(at + n * page, page) == bytes([(first + n) % 255 + 1]) * page for n in range(pages))
+grown = new(32); fill(grown, 32); grown = libc.mremap(grown, 32 * page, 4096 * page, 1, None)
+split = new(96); fill(split, 96); middle = new(64); middle = libc.mremap(split + 32 * page, 32 * page, 32 * page, 3, middle + 16 * page)
+left = new(16); fill(left, 16); taken = libc.mremap(left, 16 * page, 16 * page, 5, None)
+def check():
+    assert filled(grown, 32) and ctypes.string_at(grown + 4095 * page, page) == bytes(page)
+    assert filled(split, 32) and filled(middle, 32, 32) and filled(split + 64 * page, 32, 64)
+    assert filled(taken, 16) and ctypes.string_at(left, 16 * page) == bytes(16 * page)
+    assert libc.mremap(grown, 4096 * page, 40 * page, 1, None) == grown and filled(grown, 32)
+    moved = libc.mremap(grown, 40 * page, 4096 * page, 1, None)
+    assert moved == grown or filled(moved, 32)
+    globals().update(grown=moved)
+""",
+    "advised_memory": """
+page = mmap.PAGESIZE
+libc.mmap.restype = ctypes.c_void_p
+libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+def advised(size, advice):
+    at = libc.mmap(None, size, 3, 0x22, -1, 0)
+    ctypes.memset(at, 5, size)
+    assert libc.madvise(at, size, advice) == 0, (advice, ctypes.get_errno())
+    return at
+free, huge, small, wiped, kept = advised(16 * page, 8), advised(4 << 20, 14), advised(16 * page, 15), advised(16 * page, 18), advised(16 * page, 16)
+def seen_by_child(at):
+    child = os.fork()
+    if not child: os._exit(ctypes.string_at(at, 1)[0])
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def check():
+    assert all(ctypes.string_at(free + n * page, page) in (bytes(page), bytes([5]) * page) for n in range(16))
+    assert ctypes.string_at(huge, 4 << 20) == bytes([5]) * (4 << 20) and ctypes.string_at(small, page) == ctypes.string_at(kept, page) == bytes([5]) * page
+    assert ctypes.string_at(wiped, page) in (bytes(page), bytes([5]) * page)     # a copy is a fork
+    assert (seen_by_child(wiped), seen_by_child(kept)) == (0, 5)
+""",
     "pipes_with_something_in_them": """
 r, w = os.pipe(); os.write(w, b"1234567890" * 100); assert os.read(r, 5) == b"12345"
 full_r, full_w = os.pipe(); os.set_blocking(full_w, False)
@@ -398,6 +526,79 @@ def check():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender: sender.sendto(b"datagram", address)
     assert udp.recv(100) == b"datagram" and udp.getsockname() == address
 """,
+    "connections": """
+server = socket.create_server(("127.0.0.1", 8125)); six = socket.create_server(("::", 8126), family=socket.AF_INET6, dualstack_ipv6=True)
+def pair(listening, *address, family=socket.AF_INET):
+    client = socket.socket(family); client.settimeout(20); client.connect(address); there, _ = listening.accept(); there.settimeout(20)
+    return client, there
+a, b = pair(server, "127.0.0.1", 8125); c, d = pair(six, "127.0.0.1", 8126); e, f = pair(six, "::1", 8126, family=socket.AF_INET6); g, h = pair(server, "127.0.0.1", 8125); i, j = pair(server, "127.0.0.1", 8125)
+a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1); b.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1); b.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 77); a.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 5))
+names = [(s.getsockname(), s.getpeername()) for s in (a, b, c, d, e, f, g, h)]
+options = lambda: [s.getsockopt(*name) for s in (a, b, server, d) for name in ((socket.SOL_SOCKET, socket.SO_REUSEADDR), (socket.SOL_SOCKET, socket.SO_KEEPALIVE), (socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), (socket.SOL_SOCKET, 72))] + [a.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)]
+set_to = options()
+g.sendall(b"last"); g.shutdown(socket.SHUT_WR); i.sendall(b"gone"); i.close()
+udp = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+for s in udp: s.bind(("127.0.0.1", 0)); s.settimeout(20)
+udp[0].connect(udp[1].getsockname()); udp[1].connect(udp[0].getsockname())
+def put():
+    for s in (a, b, c, d, e, f): s.sendall(b"waiting" * 5000)
+def take(s, n):
+    got = b""
+    while len(got) < n: got += s.recv(n - len(got))
+    return got
+put(); n = 0
+def check():
+    global n
+    n += 1
+    assert names == [(s.getsockname(), s.getpeername()) for s in (a, b, c, d, e, f, g, h)] and set_to == options()
+    for s in (a, b, c, d, e, f): assert take(s, 35000) == b"waiting" * 5000 and not select.select([s], [], [], 0)[0]
+    put()
+    if n == 1: assert take(h, 4) == b"last" and take(j, 4) == b"gone"
+    assert h.recv(10) == b"" and j.recv(10) == b""
+    h.sendall(b"back"); assert take(g, 4) == b"back"
+    udp[0].send(b"to"); assert udp[1].recv(10) == b"to"; udp[1].send(b"fro"); assert udp[0].recv(10) == b"fro"
+    more = [*pair(server, "127.0.0.1", 8125), *pair(six, "::1", 8126, family=socket.AF_INET6)]
+    more[0].sendall(b"new"); assert take(more[1], 3) == b"new"
+    for s in more: s.close()
+""",
+    "asyncio_server_on_loopback": """
+loop = asyncio.new_event_loop()
+async def answer(reader, writer):
+    while line := await reader.readline():
+        writer.write(line.upper())
+        await writer.drain()
+threading.Thread(target=loop.run_forever, daemon=True).start()
+server = asyncio.run_coroutine_threadsafe(asyncio.start_server(answer, "127.0.0.1", 8127), loop).result()
+async def connect(): return await asyncio.open_connection("127.0.0.1", 8127)
+async def ask(client, line):
+    client[1].write(line); await client[1].drain()
+    return await client[0].readline()
+clients = [asyncio.run_coroutine_threadsafe(connect(), loop).result() for _ in range(20)]
+for client in clients: asyncio.run_coroutine_threadsafe(ask(client, b"\\n"), loop).result()
+kept = socket.create_connection(("127.0.0.1", 8127), 20); kept.sendall(b"first\\n"); assert kept.recv(100) == b"FIRST\\n"; kept.sendall(b"half a ")
+def check():
+    assert [asyncio.run_coroutine_threadsafe(ask(client, b"line %d\\n" % n), loop).result(20) for n, client in enumerate(clients)] == [b"LINE %d\\n" % n for n in range(20)]
+    kept.sendall(b"line\\nhalf a "); assert kept.recv(100) == b"HALF A LINE\\n"
+    assert asyncio.run_coroutine_threadsafe(ask(asyncio.run_coroutine_threadsafe(connect(), loop).result(20), b"new\\n"), loop).result(20) == b"NEW\\n"
+""",
+    "server_with_a_kept_connection": """
+import http.server, http.client
+os.makedirs("/tmp/www"); os.chdir("/tmp/www"); open("page", "w").write("served" * 1000)
+class Handler(http.server.SimpleHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 8128), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+client = http.client.HTTPConnection("127.0.0.1", 8128, timeout=20)
+def get():
+    client.request("GET", "/page"); answer = client.getresponse(); return answer.status, answer.read()
+assert get() == (200, b"served" * 1000); client.auto_open = 0; kept = client.sock.getsockname()
+client.request("GET", "/page")
+def check():
+    answer = client.getresponse(); assert (answer.status, answer.read()) == (200, b"served" * 1000)
+    assert get() == (200, b"served" * 1000) and client.sock.getsockname() == kept
+    client.request("GET", "/page")
+""",
     "event_and_timer_descriptors": """
 event = os.eventfd(7, os.EFD_NONBLOCK); semaphore = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
 timer = libc.timerfd_create(1, os.O_NONBLOCK); libc.timerfd_settime(timer, 0, struct.pack("qqqq", 0, 5000000, 0, 5000000), None)
@@ -412,6 +613,43 @@ def check():
         assert time.monotonic() < deadline, seen
         for fd, _ in epoll.poll(1): seen.add(fd)
     assert struct.unpack("Q", os.read(timer, 8))[0] >= 1; os.read(r, 10)
+""",
+    "inotify": """
+fd = libc.inotify_init1(os.O_NONBLOCK)
+os.makedirs("/tmp/w/below/deep"); open("/tmp/w/file", "w").close()
+add = lambda path, mask: libc.inotify_add_watch(fd, path.encode(), mask)
+assert [add("/tmp", 0x100), add("/tmp/w/file", 2), add("/tmp/w", 0x340), add("/etc", 0x300)] == [1, 2, 3, 4]
+libc.inotify_rm_watch(fd, 1)
+for _ in range(50): libc.inotify_rm_watch(fd, add("/tmp/w/below", 0x100))
+deep = add("/tmp/w/below/deep", 0x80000100); assert deep == 55
+def events():
+    found = []
+    try: data = os.read(fd, 65536)
+    except BlockingIOError: return found
+    while data:
+        number, mask, cookie, length = struct.unpack_from("iIII", data); found.append((number, mask, data[16:16 + length].rstrip(bytes(1)).decode())); data = data[16 + length:]
+    return found
+events(); n = 0
+def check():
+    global n
+    n += 1
+    assert events() == []
+    with open("/tmp/w/file", "a") as f: f.write("x")
+    open(f"/tmp/w/new{n}", "w").close(); os.rename(f"/tmp/w/new{n}", f"/tmp/w/moved{n}"); os.unlink(f"/tmp/w/moved{n}"); open(f"/tmp/w/below/{n}", "w").close()
+    assert events() == [(2, 2, ""), (3, 0x100, f"new{n}"), (3, 0x40, f"new{n}"), (3, 0x200, f"moved{n}")]
+    if n == 1:
+        open("/tmp/w/below/deep/one", "w").close(); open("/tmp/w/below/deep/two", "w").close()
+        assert events() == [(deep, 0x100, "one"), (deep, 0x8000, "")]
+""",
+    "followed_file": """
+log = open("/tmp/log", "w", buffering=1)
+tail = subprocess.Popen(["tail", "-n", "+1", "-F", "/tmp/log"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, bufsize=1)
+n = 0
+def check():
+    global n
+    n += 1
+    print(f"line {n}", file=log)
+    assert tail.stdout.readline() == f"line {n}\\n"
 """,
     "signal_descriptor": """
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
@@ -547,6 +785,85 @@ def check():
     for t in threads: t.join(20); assert not t.is_alive()
     assert len(done) == 3
 """,
+    "terminals": """
+import termios, tty
+a, b, c = os.openpty(), os.openpty(), os.openpty(); os.close(b[0]); os.close(b[1])
+first, second = a[1], os.open(os.ttyname(c[1]), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+tty.setraw(first); fcntl.ioctl(c[0], termios.TIOCSWINSZ, struct.pack("HHHH", 11, 22, 33, 44)); fcntl.ioctl(c[0], termios.TIOCPKT, struct.pack("i", 1))
+modes = termios.tcgetattr(c[1]); modes[0] |= 0o40000; modes[3] &= ~termios.ECHO; modes[6][termios.VINTR] = b"\\x07"; termios.tcsetattr(c[1], termios.TCSANOW, modes)
+set_to = termios.tcgetattr(first), termios.tcgetattr(second)
+os.write(first, b"as it is\\n"); os.write(second, b"line\\n" * 1000)
+def check():
+    assert (os.ttyname(first), os.ttyname(second)) == ("/dev/pts/0", "/dev/pts/2") and (termios.tcgetattr(first), termios.tcgetattr(second)) == set_to
+    assert struct.unpack("HHHH", fcntl.ioctl(second, termios.TIOCGWINSZ, bytes(8))) == (11, 22, 33, 44) and fcntl.fcntl(second, fcntl.F_GETFL) & os.O_NONBLOCK
+    assert os.read(a[0], 100) == b"as it is\\n"
+    got = b""
+    while len(got) < 6000:
+        packet = os.read(c[0], 1000); assert packet[0] == 0; got += packet[1:]
+    assert got == b"line\\r\\n" * 1000
+    os.write(a[0], b"\\x03"); assert os.read(first, 10) == b"\\x03"
+    os.write(c[0], b"typed\\n"); assert os.read(second, 10) == b"typed\\n"
+    os.write(first, b"as it is\\n"); os.write(second, b"line\\n" * 1000)
+    fd, other = os.openpty(); assert os.ttyname(other) == "/dev/pts/1"; os.close(fd); os.close(other)
+""",
+    "terminals_with_input": """
+import tty
+lines, raw = os.openpty(), os.openpty(); tty.setraw(raw[1])
+def put():
+    os.write(lines[0], b"one\\n" + b"t\\x16\\x03o\\x04\\x04four\\rthr\\x16\\x04ee"); os.write(raw[0], bytes(range(256)))
+    select.select([lines[1]], [], [], 20); select.select([raw[1]], [], [], 20)
+    seen = b""
+    while not seen.endswith(b"ee"): seen += os.read(lines[0], 100)
+put()
+def check():
+    assert os.read(lines[1], 100) == b"one\\n" and os.read(lines[1], 100) == b"t\\x03o" and os.read(lines[1], 100) == b"" and os.read(lines[1], 100) == b"four\\n"
+    assert not select.select([lines[1]], [], [], 0)[0]
+    os.write(lines[0], b"\\x7f\\x7fen\\n"); assert os.read(lines[1], 100) == b"thr\\x04en\\n"
+    assert os.read(raw[1], 1000) == bytes(range(256)) and not select.select([raw[1]], [], [], 0)[0]
+    while select.select([lines[0]], [], [], 0)[0]: os.read(lines[0], 1000)
+    put()
+""",
+    "terminal_that_controls": """
+import pty, termios
+child, master = pty.fork()
+if not child:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    group = os.fork()
+    if not group:
+        os.setpgid(0, 0)
+        while True: signal.sigwait([signal.SIGINT]); os.write(1, b"interrupted;")
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN); os.setpgid(group, group); own = os.open("/dev/tty", os.O_RDWR); os.tcsetpgrp(own, group)
+    os.write(own, b"begun;")
+    while True: time.sleep(100)
+heard = b""
+def hear(what):
+    global heard
+    while what not in heard: heard += os.read(master, 100)
+    heard = b""
+hear(b"begun;")
+import pathlib
+fields = lambda: pathlib.Path(f"/proc/{child}/stat").read_text().rsplit(")")[1].split()[4:6]
+before = fields()
+def check():
+    assert fields() == before and before[1] != str(child) and os.tcgetpgrp(master) == int(before[1])
+    os.write(master, b"\\x03"); hear(b"interrupted;")
+""",
+    "terminal_that_hung_up": """
+r, w = os.pipe()
+master, slave = os.openpty()
+child = os.fork()
+if not child:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN); os.close(master); os.setsid(); fcntl.ioctl(slave, 0x540e, 0)
+    os.write(w, b"x")
+    while True: time.sleep(100)
+assert os.read(r, 1) == b"x"
+os.close(master)
+def check():
+    assert os.read(slave, 10) == b"" and select.select([slave], [], [], 0)[0] == [slave]
+    try: os.write(slave, b"x"); raise AssertionError
+    except OSError as problem: assert problem.errno == 5
+""",
+    **{f"{name}_on_a_terminal": PTY + source for name, source in TERMINALS.items()},
     "spinning_thread": """
 n = [0]
 def spin():
@@ -597,23 +914,24 @@ check() { before=$got; kill -USR1 $$; [ $got = $((before + 1)) ]; }
 """,
     "here_document": """
 exec 6<<END
-one
-two
-three
-four
-five
-six
-seven
-eight
+$(seq 10000)
 END
 n=0
-words=(one two three four five six seven eight)
-check() { read -r word <&6; [ "$word" = "${words[n]}" ] && n=$((n + 1)); }
+check() { read -r word <&6; n=$((n + 1)); [ "$word" = $n ]; }
 """,
     "process_substitution": """
 exec 7< <(n=0; while :; do echo $((n++)); done)
 n=0
 check() { read -r x <&7; [ "$x" = $n ] && n=$((n + 1)); }
+""",
+    "deep_chain": """
+cat > /tmp/chain <<'END'
+[ $1 = 0 ] && exec cat
+while read -r x; do echo $((x + 1)); done | sh /tmp/chain $(($1 - 1))
+END
+coproc CHAIN { exec sh /tmp/chain 30; }
+check() { echo 7 >&"${CHAIN[1]}"; read -r x <&"${CHAIN[0]}"; [ "$x" = 37 ]; }
+check
 """,
     "time_limit": """
 timeout 100000 sleep 100000 & t=$!
@@ -643,9 +961,162 @@ readline.createInterface({input: process.stdin}).on('line', () => {
 }).on('close', () => process.exit(0));
 """
 
+GO = r"""
+package main
+
+import (
+	"bufio"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+func main() {
+	var ticks atomic.Int64
+	go func() {
+		for range time.Tick(2 * time.Millisecond) {
+			ticks.Add(1)
+		}
+	}()
+	var lock sync.Mutex
+	counts := map[int]int{}
+	asked, answers := make(chan int), make(chan int)
+	for worker := 0; worker < 8; worker++ {
+		go func() {
+			for n := range asked {
+				lock.Lock()
+				counts[n]++
+				lock.Unlock()
+				answers <- n * n
+			}
+		}()
+	}
+	heap := make([][]byte, 64)
+	for i := range heap {
+		heap[i] = make([]byte, 1<<16)
+		for k := range heap[i] {
+			heap[i][k] = byte(i + k)
+		}
+	}
+	reader, writer, _ := os.Pipe()
+	echo := make(chan string)
+	go func() {
+		for lines := bufio.NewScanner(reader); lines.Scan(); {
+			echo <- lines.Text()
+		}
+	}()
+	check := func(round int) bool {
+		before := ticks.Load()
+		for n := 0; n < 100; n++ {
+			asked <- n
+			if <-answers != n*n {
+				return false
+			}
+		}
+		for i := range heap {
+			heap[i] = append([]byte(nil), heap[i]...) // garbage, to be collected
+			for k := range heap[i] {
+				if heap[i][k] != byte(i+k) {
+					return false
+				}
+			}
+		}
+		writer.WriteString("hello\n")
+		for ticks.Load() < before+3 {
+			time.Sleep(time.Millisecond)
+		}
+		return <-echo == "hello" && counts[99] == round
+	}
+	println := func(text string) { os.Stdout.WriteString(text + "\n") }
+	println("ready")
+	for lines, round := bufio.NewScanner(os.Stdin), 1; lines.Scan(); round++ {
+		if check(round) {
+			println("ok")
+		} else {
+			println("wrong")
+		}
+	}
+}
+"""
+
+JAVA = r"""
+import java.io.*;
+import java.util.*;
+import java.util.concurrent.*;
+import java.util.concurrent.atomic.*;
+import java.security.MessageDigest;
+
+public class Corpus {
+    public static void main(String[] arguments) throws Exception {
+        AtomicLong ticks = new AtomicLong();
+        ScheduledExecutorService clock = Executors.newScheduledThreadPool(1, task -> { Thread t = new Thread(task); t.setDaemon(true); return t; });
+        clock.scheduleAtFixedRate(ticks::incrementAndGet, 0, 2, TimeUnit.MILLISECONDS);
+        ExecutorService pool = Executors.newFixedThreadPool(4, task -> { Thread t = new Thread(task); t.setDaemon(true); return t; });
+        List<byte[]> heap = new ArrayList<>();
+        for (int i = 0; i < 64; i++) {
+            byte[] block = new byte[1 << 16];
+            Arrays.fill(block, (byte) i);
+            heap.add(block);
+        }
+        byte[] first = sum(heap);
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready");
+        while (lines.readLine() != null) {
+            long before = ticks.get(), total = 0;
+            List<Future<Integer>> answers = new ArrayList<>();
+            for (int i = 0; i < 100; i++) {
+                int n = i;
+                answers.add(pool.submit(() -> n * n));
+            }
+            for (Future<Integer> answer : answers)
+                total += answer.get();
+            for (int i = 0; i < 100; i++)
+                heap.set(i % 64, heap.get(i % 64).clone());
+            System.gc();
+            while (ticks.get() < before + 3)
+                Thread.sleep(1);
+            System.out.println(total == 328350 && Arrays.equals(sum(heap), first) ? "ok" : "wrong");
+        }
+    }
+
+    static byte[] sum(List<byte[]> heap) throws Exception {
+        MessageDigest digest = MessageDigest.getInstance("SHA-256");
+        heap.forEach(digest::update);
+        return digest.digest();
+    }
+}
+"""
+
 PROGRAMS = {
     **{name: ["python3", "-c", PYTHON.format(source)] for name, source in SOURCES.items()},
     **{f"bash_{name}": ["bash", "-c", SHELL.format(source)] for name, source in SHELLS.items()},
     "perl": ["perl", "-e", PERL],
     "node": ["node", "-e", NODE],
+    "go": ["/tmp/corpus"],
+    "java": ["java", "-Xmx256m", "/tmp/Corpus.java"],
 }
+
+# By the name of a program: what has to be installed for it, where that is not its first word.
+TOOLS = {"go": "go"}
+
+
+@functools.lru_cache(maxsize=None)
+def files(name):
+    """What a program needs in its sandbox, by path."""
+    if name == "java":
+        return {"/tmp/Corpus.java": JAVA.encode()}
+    if name != "go":
+        return {}
+    with tempfile.TemporaryDirectory(prefix="rollbox-corpus-") as place:
+        source, program = Path(place, "corpus.go"), Path(place, "corpus")
+        source.write_text(GO)
+        environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", place), "GOCACHE": f"{place}/cache", "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
+        subprocess.run(["go", "build", "-o", program, source], cwd=place, env=environment, check=True, capture_output=True)
+        return {"/tmp/corpus": program.read_bytes()}
+
+
+def missing(name):
+    """The tool without which there is no such program, or None."""
+    tool = TOOLS.get(name, PROGRAMS[name][0])
+    return None if shutil.which(tool) else tool

@@ -380,7 +380,7 @@ def test_a_command_survives_its_client(shared, box, number):
         assert client.line() == "before"
         client.process.send_signal(number)
         assert client.process.wait(DEADLINE) == -number
-    assert shared.states(box)["survivor"]["state"] == "running"
+    until(lambda: shared.states(box)["survivor"]["state"] == "running")      # "starting" until the engine has heard of it
     with shared.start("attach", box, "survivor") as client:
         assert client.line() == "before"
         shared.ok("exec", box, "touch", "/tmp/go")
@@ -409,7 +409,7 @@ def test_leaving_what_one_is_attached_to(shared, box):
         assert client.line() == "up"
         client.process.send_signal(signal.SIGINT)
         assert client.process.wait(DEADLINE) == -signal.SIGINT
-    assert shared.states(box)["stays"]["state"] == "running"
+    until(lambda: shared.states(box)["stays"]["state"] == "running")
 
 
 def test_kill(shared, box):

@@ -559,7 +559,7 @@ def test_limits_of_init_cannot_make_an_error(caller):
         "    try: resource.prlimit(1, r, (0, 0) if r != resource.RLIMIT_CPU else (1, 1))\n    except (OSError, ValueError): pass\n"
         "for f, a in ((os.setpriority, (os.PRIO_PROCESS, 1, 19)), (os.sched_setscheduler, (1, os.SCHED_IDLE, os.sched_param(0)))):\n"
         "    try: f(*a)\n    except OSError: pass\n"
-        "for i in range(400):\n"
+        "for i in range(200):\n"
         "    pid = os.fork()\n"
         "    if pid == 0:\n"
         "        for _ in range(10):\n"
@@ -568,9 +568,7 @@ def test_limits_of_init_cannot_make_an_error(caller):
         "            except OSError: pass\n"
         "        os._exit(0)\n"
         "    os.waitpid(pid, 0)\n"
-        "os._exit(6)",
-        "--timeout",
-        "20",
+        "os._exit(6)"
     )
     assert (result.outcome, result.exit_code) == ("exit", 6), result.told
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, Sandbox
+from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, ResourceExhausted, RollboxError, Sandbox
 from harness import DEADLINE, pidfds, skip, wait_gone
 
 ANSWERER = """
@@ -446,20 +446,33 @@ def test_files_in_use_by_an_agent_do_not_matter():
 def test_what_cannot_be_captured_is_named_and_nothing_has_changed():
     with Sandbox() as box:
         origin = Asked.begin(box, "x = 1")
-        with box.spawn(["cat"], pty=True) as terminal:
-            until(lambda: any(row["command"] == "cat" for row in box.processes()))
+        other = Asked.begin(box, "import os", "fd = os.open('/tmp', os.O_PATH)")
+        with other.process:
             before = len(box.tree())
             for call in (box.snapshot, box.fork):
                 with pytest.raises(FeatureMissing) as caught:
                     call()
-                assert "cat" in str(caught.value) and 'processes="drop"' in str(caught.value)
-            assert len(box.tree()) == before and origin("x") == "1"
-            terminal.stdin.write(b"echo\n")
-            terminal.stdin.flush()
-            assert terminal.stdout.readline() == b"echo\r\n"
+                assert "python3" in str(caught.value) and "O_PATH" in str(caught.value) and 'processes="drop"' in str(caught.value)
+            assert len(box.tree()) == before and origin("x") == "1" and other("os.readlink(f'/proc/self/fd/{fd}')") == "'/tmp'"
             assert box.snapshot(processes="drop").processes == 0
             box.fork(1, processes="drop")[0].close()
         assert box.snapshot().processes == 1
+
+
+@pytest.mark.parametrize("state, problem, why, after", [
+    ("open('/tmp/w/new', 'w').close()", ResourceExhausted, "nobody has read", "os.read(fd, 1000) and None"),
+    ("f = open('/tmp/w/gone', 'w'); l.inotify_add_watch(fd, b'/tmp/w/gone', 2); os.unlink('/tmp/w/gone'); os.read(fd, 1000)", FeatureMissing, "inotify watch 2 .*was not found", "f.close()"),
+    ("[l.inotify_rm_watch(fd, l.inotify_add_watch(fd, b'/tmp', 2)) for _ in range(65536)]; os.read(fd, 1 << 20); l.inotify_add_watch(fd, b'/tmp', 2)", FeatureMissing, "too many", "os.close(fd)"),
+])
+def test_watches_that_are_refused(state, problem, why, after):
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import ctypes, os; l = ctypes.CDLL(None); os.mkdir('/tmp/w'); fd = l.inotify_init(); l.inotify_add_watch(fd, b'/tmp/w', 0x300)", f"{state}; x = 1")
+        with pytest.raises(problem, match=why):
+            box.snapshot()
+        assert origin("x") == "1" and origin(after) == "None"
+        if "gone" in state:
+            assert origin("os.read(fd, 1000) and None") == "None"
+        box.snapshot()
 
 
 def test_a_seed_is_refused_by_name():

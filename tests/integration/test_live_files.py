@@ -241,7 +241,8 @@ def test_a_program_that_is_another_here_is_named(exported, other, tmp_path, how)
 
 def test_what_cannot_be_captured_is_not_written(engine, tmp_path):
     with Sandbox(engine=engine) as box:
-        process = box.spawn(["cat"], pty=True)
+        process = box.spawn(["sh", "-c", "kill -STOP $$"])
+        until(lambda: any(row["state"] == "T" for row in box.processes()))
         with pytest.raises(FeatureMissing):
             box.export(tmp_path / "box.live", processes="keep")
         with pytest.raises(InvalidArgument):

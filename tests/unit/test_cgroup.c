@@ -6,13 +6,16 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -93,6 +96,28 @@ static void stand_still(void) {
 static void burn_50_ms(void) {
     for (int64_t end = clock_now_ns() + 50000000; clock_now_ns() < end;)
         ;
+}
+
+/* However busy the machine is. */
+static void use_20_ms(void) {
+    while (clock() < CLOCKS_PER_SEC / 50)
+        ;
+}
+
+/* Shared with the process that takes turns until it is enough. */
+static struct turns {
+    _Atomic uint64_t taken;
+    _Atomic bool enough;
+} *turns;
+
+static void take_turns(void) {
+    while (!turns->enough)
+        turns->taken++;
+}
+
+static void wait_for_turns_beyond(uint64_t number) {
+    while (turns->taken <= number)
+        sched_yield();
 }
 
 /* Exits with the number of children that could be made. */
@@ -194,7 +219,7 @@ TEST(reset_starts_counts_afresh) {
     struct cgroup_usage usage;
 
     wait_for(spawn_in(slot, touch_200_mib));
-    wait_for(spawn_in(slot, burn_50_ms));
+    wait_for(spawn_in(slot, use_20_ms));
     ASSERT_EQ(usage_of(slot).oom_kills, 1);
     ASSERT_GE(usage_of(slot).cpu_ns, 10000000);
     ASSERT_OK(cgroup_slot_reset(slot, UINT64_MAX));
@@ -266,23 +291,35 @@ TEST(process_limit_refuses_forks_and_kill_ends_all) {
 TEST(freeze_stops_and_thaw_continues) {
     struct cgroup_root *root = open_root();
     struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ 0 });
-    uint64_t before;
-    pid_t pid;
+    uint64_t before, after;
+    int r_freeze, r_thaw;
+    pid_t pid, ended;
 
     if (!cgroup_root_has_freezer(root))
         SKIP("freezer", "no freezer controller is mounted");
-    pid = spawn_in(slot, burn_50_ms);
-    ASSERT_OK(cgroup_slot_freeze(slot));
-    before = usage_of(slot).cpu_ns;
-    ASSERT_EQ(poll(NULL, 0, 20), 0);
-    ASSERT_EQ(usage_of(slot).cpu_ns, before);
-    ASSERT_EQ(waitpid(pid, NULL, WNOHANG), 0);
-    ASSERT_OK(cgroup_slot_thaw(slot));
+    turns = mmap(NULL, sizeof(*turns), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_TRUE(turns != MAP_FAILED);
+    pid = spawn_in(slot, take_turns);
+    wait_for_turns_beyond(0);
+    /* Nothing that could end the case while somebody is frozen, whom not even SIGKILL would end (v1). */
+    r_freeze = cgroup_slot_freeze(slot);
+    before = turns->taken;
+    (void)poll(NULL, 0, 20);
+    after = turns->taken;
+    ended = waitpid(pid, NULL, WNOHANG);
+    r_thaw = cgroup_slot_thaw(slot);
+    ASSERT_OK(r_freeze);
+    ASSERT_OK(r_thaw);
+    ASSERT_EQ(after, before);
+    ASSERT_EQ(ended, 0);
+    wait_for_turns_beyond(after);
+    turns->enough = true;
     ASSERT_EQ(wait_for(pid), 0);
     pid = spawn_in(slot, stand_still);
-    ASSERT_OK(cgroup_slot_freeze(slot));
+    r_freeze = cgroup_slot_freeze(slot);
     ASSERT_OK(cgroup_slot_kill(slot));          /* the frozen die, too */
     ASSERT_TRUE(WIFSIGNALED(wait_for(pid)));
+    ASSERT_OK(r_freeze);
     end(root, slot);
 }
 
@@ -351,7 +388,7 @@ TEST(clone_into_a_v2_slot) {
     end(root, slot);
 }
 
-/* Makes a group with a member in it and dies, as an engine would by SIGKILL. Returns what it left. */
+/* Makes a group with a member in it, frozen where that can be, and dies, as an engine would by SIGKILL. Returns what it left. */
 static pid_t crash_with_member(char (*paths)[512], size_t n_paths) {
     char *shared = mmap(NULL, n_paths * 512 + sizeof(pid_t), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t *member = (pid_t *)(void *)(shared + n_paths * 512);
@@ -364,6 +401,8 @@ static pid_t crash_with_member(char (*paths)[512], size_t n_paths) {
         for (size_t i = 0; i < n_paths && cgroup_paths(root)[i] != NULL; i++)
             snprintf(shared + i * 512, 512, "%s", cgroup_paths(root)[i]);
         *member = spawn_in(slot, stand_still);
+        if (cgroup_root_has_freezer(root))
+            (void)cgroup_slot_freeze(slot);
         raise(SIGKILL);
     }
     wait_for(engine);
