@@ -84,8 +84,8 @@ _rollbox() {
     'diff') options='--text --json --socket --help' ;;
     'commit') options='--force --json --socket --help' ;;
     'discard') options='--drop-processes --socket --help' ;;
-    'export') options='--from --socket --help' ;;
-    'import') options='--name --max-entries --max-bytes --max-depth --json --help' ;;
+    'export') options='--from --live --socket --help' ;;
+    'import') options='--trust --drop-processes --name --max-entries --max-bytes --max-depth --json --policy --socket --help' ;;
     'image import') options='--no-progress --name --tag-of-archive --max-entries --max-bytes --max-depth --max-ratio --json --help' ;;
     'image ls') options='--json --help' ;;
     'image rm') options='--json --help' ;;

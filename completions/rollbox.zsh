@@ -141,7 +141,7 @@ _rollbox() {
             '*-o[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
             '*--output=[where the trajectory goes (required)\: a file that is new or empty, or a pipe]:FILE:_files' \
             '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
-            '*--trust[replay under a policy that grants more than the default one, too]' \
+            '*--trust[under the policy in the file even if that grants more than the default one]' \
             '*--no-progress[no progress bar on a terminal]' \
             '*-f[even if the file of the trajectory has something in it, which is lost]' \
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
@@ -161,7 +161,7 @@ _rollbox() {
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
             '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
-            '*--trust[replay under a policy that grants more than the default one, too]' \
+            '*--trust[under the policy in the file even if that grants more than the default one]' \
             '*--twice[run a command twice and compare]' \
             '*--no-progress[no progress bar on a terminal]' \
             '*--json[print the result as one JSON object]' \
@@ -556,6 +556,7 @@ _rollbox() {
     'export')
         _arguments -s -S \
             '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:' \
+            '*--live[with what runs; rollbox import makes a sandbox of it that sleeps]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -563,11 +564,15 @@ _rollbox() {
         ;;
     'import')
         _arguments -s -S \
-            '*--name=[what it will be called in the store (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
+            '*--trust[under the policy in the file even if that grants more than the default one]' \
+            '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--name=[what it will be called (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
             '*--max-entries=[refuse more files and directories than so many (default 2000000)]:N:' \
             '*--max-bytes=[refuse what unpacks to more bytes (default 64 GiB)]:N:' \
             '*--max-depth=[refuse deeper trees (default 1000)]:N:' \
             '*--json[print the result as one JSON object]' \
+            '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
+            '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
             ':file:_files'
@@ -575,7 +580,7 @@ _rollbox() {
     'image import')
         _arguments -s -S \
             '*--no-progress[no progress bar on a terminal]' \
-            '*--name=[what it will be called in the store (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
+            '*--name=[what it will be called (required)\: A-Z a-z 0-9 . _ \: @ / + -]:NAME:' \
             '*--tag-of-archive=[which image, if the archive has several]:TAG:' \
             '*--max-entries=[refuse more files and directories than so many (default 2000000)]:N:' \
             '*--max-bytes=[refuse what unpacks to more bytes (default 64 GiB)]:N:' \

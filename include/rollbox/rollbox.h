@@ -386,6 +386,10 @@ ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *p
 /* A snapshot (NULL: of now) as one file, and back: a new snapshot in the store by that name, for policies' image "snapshot:NAME". */
 ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error);
 
+/* The same with what runs: a live state, which `rollbox import` makes a sandbox of that sleeps, for another engine, perhaps of another machine with the same kernel and processor. One that sleeps is not woken for it, but for a
+ * snapshot. FEATURE_MISSING: what runs cannot be captured, and nothing is written. */
+ROLLBOX_PUBLIC int rollbox_export_live(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error);
+
 /* ---- trajectories ------------------------------------------------------------------------------------------------- */
 
 struct rollbox_record_options {

@@ -492,9 +492,9 @@ class AsyncSandbox(_Boxed):
         """As Sandbox.commit."""
         return await _in_thread(self._box.commit, path, force=force)
 
-    async def export(self, host_path: Path, snapshot: Optional[SnapshotLike] = None) -> None:
+    async def export(self, host_path: Path, snapshot: Optional[SnapshotLike] = None, *, processes: Processes = "drop") -> None:
         """As Sandbox.export."""
-        await _in_thread(self._box.export, host_path, snapshot)
+        await _in_thread(self._box.export, host_path, snapshot, processes=processes)
 
     async def grade(self, files: Mapping[str, Data], command: Argv, **options: Any) -> Grade[Any]:
         """As Sandbox.grade, with the same arguments."""

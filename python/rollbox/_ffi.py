@@ -275,6 +275,7 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_diff": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_commit": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_export": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, _ERROR]),
+    "rollbox_export_live": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, _ERROR]),
     "rollbox_file_read": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(_P), ctypes.POINTER(ctypes.c_size_t), _ERROR]),
     "rollbox_file_write": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, _ERROR]),
     "rollbox_file_list": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),

@@ -491,9 +491,12 @@ class Session(Base, SessionFiles):
         committed: List[Dict[str, Any]] = self._session().json("rollbox_commit", raw, force)["committed"]
         return committed
 
-    def export(self, host_path: Path, snapshot: Optional[SnapshotLike] = None) -> None:
-        """Writes a snapshot (None: of now) as one file of the host."""
-        self._session().call("rollbox_export", snapshot_id(snapshot), os.fsencode(host_path))
+    def export(self, host_path: Path, snapshot: Optional[SnapshotLike] = None, *, processes: Processes = "drop") -> None:
+        """Writes a snapshot (None: of now) as one file of the host: its files, which `rollbox import` brings into a store for
+        `image="snapshot:NAME"`. processes="keep": with what runs, which `rollbox import` makes a sandbox of that sleeps, for a shared
+        engine, perhaps of another machine with the same kernel and processor. A session that sleeps is not woken for that."""
+        live = _state(processes).processes == _ffi.PROCESSES["keep"]
+        self._session().call("rollbox_export_live" if live else "rollbox_export", snapshot_id(snapshot), os.fsencode(host_path))
 
     def grade(
         self,

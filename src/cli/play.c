@@ -17,9 +17,9 @@
 #include "cli/cli.h"
 #include "cli/play_shell.h"
 #include "cli/policy.h"
-#include "cli/reach.h"
 #include "cli/signals.h"
 #include "client/files.h"
+#include "store/reach.h"
 
 /* A command that was started. */
 struct played {

@@ -98,7 +98,9 @@ static int call_commit(struct call *call) {
 }
 
 static int call_export(struct call *call) {
-    return rollbox_export(call->sandbox, options_text(call->options, OPTION_FROM), operand(call, 1), &call->error);
+    const char *snapshot = options_text(call->options, OPTION_FROM), *path = operand(call, 1);
+
+    return options_has(call->options, OPTION_LIVE) ? rollbox_export_live(call->sandbox, snapshot, path, &call->error) : rollbox_export(call->sandbox, snapshot, path, &call->error);
 }
 
 static int call_show(struct call *call) {

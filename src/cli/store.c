@@ -13,6 +13,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "cli/cli.h"
+#include "cli/session.h"
 
 #define PROGRAM "rollbox-store"
 
@@ -39,8 +40,10 @@ int cli_become_store(const struct options *options, const char *command) {
     static char separator[] = "--";
     auto_buf struct buf name = BUF_INIT;
     size_t n = 0;
-    auto_free char **argv = calloc(2 * options->n_uses + (size_t)options->n_rest + 4, sizeof *argv);
+    auto_free char **argv = calloc(2 * options->n_uses + (size_t)options->n_rest + 5, sizeof *argv);
     auto_free char **words = calloc(options->n_uses + 1, sizeof *words);
+    auto_free char *socket = options->command->bit == COMMAND_IMPORT && !options_has(options, OPTION_SOCKET) ? session_socket(options) : NULL;
+    auto_free char *socket_word = NULL;
 
     buf_printf(&name, "rollbox %s", options->command->name);
     if (!argv || !words || buf_failed(&name))
@@ -53,6 +56,11 @@ int cli_become_store(const struct options *options, const char *command) {
         if (asprintf(&words[i], "--%s%s%s", use->option->name, use->value ? "=" : "", use->value ? use->value : "") < 0)
             return cli_fail(options, "out of memory");
         argv[n++] = words[i];
+    }
+    if (socket) {
+        if (asprintf(&socket_word, "--socket=%s", socket) < 0)
+            return cli_fail(options, "out of memory");
+        argv[n++] = socket_word;
     }
     if (options->n_rest) {
         argv[n++] = separator;

@@ -639,15 +639,17 @@ static int cannot_write(const char *path, int error_number, struct rollbox_error
 }
 
 /* Has the engine write a snapshot to a descriptor. */
-static int export_to(struct rollbox_sandbox *sandbox, const char *snapshot, int fd, struct rollbox_error *error) {
+static int export_to(struct rollbox_sandbox *sandbox, const char *snapshot, bool live, int fd, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, VERB_EXPORT);
+    if (live)
+        wire_add_u64(&message, TAG_LIVE, 1);
     int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
     return r < 0 ? r : sandbox_call(sandbox, &message, &fd, 1, NULL, error);
 }
 
-ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error) {
+static int export_file(struct rollbox_sandbox *sandbox, const char *snapshot, bool live, const char *host_path, struct rollbox_error *error) {
     auto_buf struct buf beside = BUF_INIT;
     struct stat st;
 
@@ -659,7 +661,7 @@ ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *s
     if (stat(host_path, &st) == 0 && !S_ISREG(st.st_mode)) {
         auto_close int fd = open(host_path, O_WRONLY | O_CLOEXEC);
 
-        return fd < 0 ? cannot_write(host_path, errno, error) : export_to(sandbox, snapshot, fd, error);
+        return fd < 0 ? cannot_write(host_path, errno, error) : export_to(sandbox, snapshot, live, fd, error);
     }
     /* Written beside it and renamed when it is whole: what bears the name is the old file or a whole snapshot. */
     buf_printf(&beside, "%s.rollbox-%d-%zx", host_path, (int)getpid(), (size_t)(uintptr_t)&beside);
@@ -668,10 +670,18 @@ ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *s
     auto_close int fd = open(beside.data, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     if (fd < 0)
         return cannot_write(host_path, errno, error);
-    r = export_to(sandbox, snapshot, fd, error);
+    r = export_to(sandbox, snapshot, live, fd, error);
     if (r >= 0 && (fsync(fd) < 0 || rename(beside.data, host_path) < 0))
         r = cannot_write(host_path, errno, error);
     if (r < 0)
         (void)unlink(beside.data);
     return r;
+}
+
+ROLLBOX_PUBLIC int rollbox_export(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error) {
+    return export_file(sandbox, snapshot, false, host_path, error);
+}
+
+ROLLBOX_PUBLIC int rollbox_export_live(struct rollbox_sandbox *sandbox, const char *snapshot, const char *host_path, struct rollbox_error *error) {
+    return export_file(sandbox, snapshot, true, host_path, error);
 }

@@ -388,6 +388,14 @@ void exec_attach(struct client *client, struct wire_message *message) {
             (void)wire_u64(&field, &input);
         else if (field.tag == TAG_STREAM)
             (void)wire_u64(&field, &streams);
+    if (session && operation.data) {
+        length = operation.length;
+        memcpy(key, operation.data, length);
+        session_name_operation(session, key, &length);
+    }
+    /* What is over is told without waking anybody. */
+    if (session && session->sleep && length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))
+        return;
     if (session && session->sleep) {
         if (sleep_defer(session, client, message) < 0) {
             error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
@@ -395,12 +403,8 @@ void exec_attach(struct client *client, struct wire_message *message) {
         }
         return;
     }
-    if (session && operation.data) {
-        length = operation.length;
-        memcpy(key, operation.data, length);
-        session_name_operation(session, key, &length);
+    if (length)
         session_touch(session);
-    }
     struct run *run = length ? run_find(client->engine, NULL, key, length) : NULL;
     if (!run) {
         if (length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))

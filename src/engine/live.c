@@ -48,6 +48,7 @@ struct live *live_put(struct live *live) {
     if (live->holder)
         launcher_stop(live->holder);
     close_fd(&live->image);
+    origin_put(&live->origin);
     for (size_t i = 0; i < live->n_commands; i++)
         free(live->commands[i].description);
     free(live->commands);
@@ -258,6 +259,10 @@ void live_restored(struct session *session) {
     struct guest_record started = { .kind = GUEST_STARTED };
 
     loop_timer_clear(session->engine->loop, &session->box->deadline);
+    if (session->restores->origin.woken) {
+        origin_put(&session->origin);
+        session->origin = origin_of(&session->restores->origin);
+    }
     session->restores = live_put(session->restores);
     session->dirty = true;
     list_for_each(node, &session->runs) {

@@ -30,7 +30,7 @@
  *   NOTE     SANDBOX NAME PATH TO? NUMBER? FORCE? ERROR_CODE? BYTES? FILES? TEXT_DATA?   (what was done to files by an agent, if FILES answered "recorded": true, with perhaps one descriptor: the content; what a snapshot that answered "recorded_files": true has
  *            changed; what a client has to say)
  *   NOTE     SANDBOX NAME ("shell") EXEC TIMEOUT? OUTPUT_LIMIT OUTCOME EXIT_CODE SIGNAL STDOUT_TRUNCATED STDERR_TRUNCATED FORCE (it ended the shell) WALL_NS   (three memory files: a command that was given to that shell, and what it wrote)
- *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT?   (one descriptor: the file to write)
+ *   DIFF     SANDBOX SNAPSHOT? TO? TEXTUAL? DIGESTS?;  COMMIT SANDBOX PATH? FORCE?;  EXPORT SANDBOX SNAPSHOT? LIVE?   (one descriptor: the file to write)
  *   SHOW, VERIFY SANDBOX SNAPSHOT?                          what a snapshot (without: the latest) holds; and with "checks", what would refuse it. They do not wake a sandbox that sleeps
  *
  * RUN's descriptors: if STDIN is 1, a sealed memory file; then, if STDIO is 1, three that become 0, 1 and 2 (STDIN and STDIO exclude each other).
@@ -137,6 +137,7 @@ enum protocol_tag {
     TAG_DROPS,                  /* u64: files alone, no processes */
     TAG_ATTACHED,               /* u64: forks are the client's, whosever the sandbox is */
     TAG_HIBERNATE,              /* u64: milliseconds; 0: never */
+    TAG_LIVE,                   /* u64: with processes, where files alone are the rule */
     TAG_CHECKPOINTS,            /* u64: a snapshot is taken after each command that has changed something, and so many are kept; 0: none is taken */
 };
 

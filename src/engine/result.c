@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "engine/engine.h"
 #include "engine/protocol.h"
 
@@ -65,18 +66,16 @@ void result_forget_all(struct engine *engine) {
         finished_free(engine, container_of(node, struct finished, node));
 }
 
-static void keep(struct engine *engine, const struct run *run, const struct buf *message, const int *fds, size_t n_fds) {
-    size_t bytes = message->length + run->outputs[0].total + run->outputs[1].total;
-
-    /* Infrastructure failures are not kept: a retry of one is meant to try again. */
-    if (buf_failed(message) || !run->operation_length || run->outcome == ROLLBOX_OUTCOME_ERROR || bytes > MAX_FINISHED_BYTES || n_fds > engine->max_finished_fds)
+/* `bytes`: what it takes, of memory files, too. */
+static void keep(struct engine *engine, const void *operation, size_t length, const struct buf *message, size_t bytes, const int *fds, size_t n_fds) {
+    if (buf_failed(message) || !length || bytes > MAX_FINISHED_BYTES || n_fds > engine->max_finished_fds)
         return;
     struct finished *finished = calloc(1, sizeof *finished);
     if (!finished)
         return;
     list_init(&finished->node);
-    memcpy(finished->operation, run->operation, run->operation_length);
-    finished->operation_length = run->operation_length;
+    memcpy(finished->operation, operation, length);
+    finished->operation_length = length;
     buf_add(&finished->message, message->data, message->length);
     bool ok = !buf_failed(&finished->message);
     for (; finished->n_fds < n_fds && ok; finished->n_fds++)
@@ -111,18 +110,22 @@ static void send_copy(struct client *client, uint64_t serial, const struct buf *
     client_send(client, &copy, fds, n_fds);
 }
 
-bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length) {
-    if (!length)
-        return false;
-    list_for_each(node, bucket_of(client->engine, operation, length)) {
-        struct finished *finished = container_of(node, struct finished, in_bucket);
+static const struct finished *find(struct engine *engine, const void *operation, size_t length) {
+    list_for_each(node, bucket_of(engine, operation, length)) {
+        const struct finished *finished = container_of(node, struct finished, in_bucket);
 
-        if (finished->operation_length != length || memcmp(finished->operation, operation, length))
-            continue;
-        send_copy(client, serial, &finished->message, finished->fds, finished->n_fds);
-        return true;
+        if (length && finished->operation_length == length && !memcmp(finished->operation, operation, length))
+            return finished;
     }
-    return false;
+    return NULL;
+}
+
+bool result_replay(struct client *client, uint64_t serial, const void *operation, size_t length) {
+    const struct finished *finished = find(client->engine, operation, length);
+
+    if (finished)
+        send_copy(client, serial, &finished->message, finished->fds, finished->n_fds);
+    return finished;
 }
 
 static void add_output(struct buf *message, struct output *output, uint32_t tag, uint32_t tag_fd, int *fds, size_t *n_fds) {
@@ -145,30 +148,35 @@ static void add_error(struct buf *message, const struct rollbox_error *error) {
     wire_add_text(message, TAG_ERROR_MESSAGE, error->message);
 }
 
+static void begin(struct buf *message, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns) {
+    wire_begin(message, PROTOCOL_RESULT, serial);
+    wire_add_u64(message, TAG_OUTCOME, outcome);
+    if (outcome == ROLLBOX_OUTCOME_EXIT)
+        wire_add_u64(message, TAG_EXIT_CODE, (uint64_t)WEXITSTATUS(status));
+    if (outcome == ROLLBOX_OUTCOME_SIGNAL)
+        wire_add_u64(message, TAG_SIGNAL, (uint64_t)WTERMSIG(status));
+    wire_add_u64(message, TAG_WALL_NS, wall_ns);
+    wire_add_u64(message, TAG_CPU_NS, cpu_ns);
+}
+
 void result_send(struct run *run) {
     auto_buf struct buf message = BUF_INIT;
     int fds[2];
     size_t n_fds = 0;
 
-    wire_begin(&message, PROTOCOL_RESULT, run->serial);
-    wire_add_u64(&message, TAG_OUTCOME, run->outcome);
-    if (run->outcome == ROLLBOX_OUTCOME_EXIT)
-        wire_add_u64(&message, TAG_EXIT_CODE, (uint64_t)WEXITSTATUS(run->status));
-    if (run->outcome == ROLLBOX_OUTCOME_SIGNAL)
-        wire_add_u64(&message, TAG_SIGNAL, (uint64_t)WTERMSIG(run->status));
+    begin(&message, run->serial, run->outcome, run->status, run->wall_ns, run->cpu_ns);
     add_output(&message, &run->outputs[0], TAG_STDOUT, TAG_STDOUT_FD, fds, &n_fds);
     add_output(&message, &run->outputs[1], TAG_STDERR, TAG_STDERR_FD, fds, &n_fds);
     wire_add_u64(&message, TAG_STDOUT_TRUNCATED, run->outputs[0].truncated);
     wire_add_u64(&message, TAG_STDERR_TRUNCATED, run->outputs[1].truncated);
-    wire_add_u64(&message, TAG_WALL_NS, run->wall_ns);
-    wire_add_u64(&message, TAG_CPU_NS, run->cpu_ns);
     wire_add_u64(&message, TAG_PEAK_MEMORY, run->peak_memory);
     wire_add_u64(&message, TAG_PROCESSES_PEAK, run->processes_peak);
     if (run->program)
         wire_add_text(&message, TAG_ISOLATION, run->program->isolation);
     if (run->outcome == ROLLBOX_OUTCOME_ERROR)
         add_error(&message, &run->error);
-    keep(run->engine, run, &message, fds, n_fds);
+    else                        /* infrastructure failures are not kept: a retry of one is meant to try again */
+        keep(run->engine, run->operation, run->operation_length, &message, message.length + run->outputs[0].total + run->outputs[1].total, fds, n_fds);
     list_for_each(node, &run->waiters) {
         struct waiter *waiter = container_of(node, struct waiter, node);
 
@@ -181,17 +189,42 @@ void result_send(struct run *run) {
 void result_send_summary(struct client *client, uint64_t serial, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns) {
     auto_buf struct buf message = BUF_INIT;
 
-    wire_begin(&message, PROTOCOL_RESULT, serial);
-    wire_add_u64(&message, TAG_OUTCOME, outcome);
-    if (outcome == ROLLBOX_OUTCOME_EXIT)
-        wire_add_u64(&message, TAG_EXIT_CODE, (uint64_t)WEXITSTATUS(status));
-    if (outcome == ROLLBOX_OUTCOME_SIGNAL)
-        wire_add_u64(&message, TAG_SIGNAL, (uint64_t)WTERMSIG(status));
+    begin(&message, serial, outcome, status, wall_ns, cpu_ns);
     wire_add_u64(&message, TAG_STDOUT_TRUNCATED, 1);
     wire_add_u64(&message, TAG_STDERR_TRUNCATED, 1);
-    wire_add_u64(&message, TAG_WALL_NS, wall_ns);
-    wire_add_u64(&message, TAG_CPU_NS, cpu_ns);
     client_send(client, &message, NULL, 0);
+}
+
+static bool read_spool(int fd, size_t most, struct buf *to) {
+    off_t size = lseek(fd, 0, SEEK_END);
+
+    return size >= 0 && (uint64_t)size <= most && lseek(fd, 0, SEEK_SET) == 0 && fd_read_all(fd, most, to) == 0;
+}
+
+bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most, struct buf streams[2]) {
+    const struct finished *finished = find(engine, operation, length);
+    struct wire_field field;
+    size_t position = 0, next = 0;
+    uint64_t number;
+    bool whole = finished;
+
+    while (whole && wire_next(finished->message.data + sizeof(struct wire_header), finished->message.length - sizeof(struct wire_header), &position, &field) > 0)
+        if (field.tag == TAG_STDOUT || field.tag == TAG_STDERR)
+            buf_add(&streams[field.tag == TAG_STDERR], field.data, field.length);
+        else if (field.tag == TAG_STDOUT_FD || field.tag == TAG_STDERR_FD)
+            whole = next < finished->n_fds && read_spool(finished->fds[next++], most, &streams[field.tag == TAG_STDERR_FD]);
+        else if (field.tag == TAG_STDOUT_TRUNCATED || field.tag == TAG_STDERR_TRUNCATED)
+            whole = wire_u64(&field, &number) == 0 && !number;
+    return whole && !buf_failed(&streams[0]) && !buf_failed(&streams[1]) && streams[0].length + streams[1].length <= most;
+}
+
+void result_restore(struct engine *engine, const void *operation, size_t length, enum rollbox_outcome outcome, int status, uint64_t wall_ns, uint64_t cpu_ns, const struct buf streams[2]) {
+    auto_buf struct buf message = BUF_INIT;
+
+    begin(&message, 0, outcome, status, wall_ns, cpu_ns);
+    wire_add(&message, TAG_STDOUT, streams[0].data, streams[0].length);
+    wire_add(&message, TAG_STDERR, streams[1].data, streams[1].length);
+    keep(engine, operation, length, &message, message.length, NULL, 0);
 }
 
 void result_send_error(struct client *client, uint64_t serial, const struct rollbox_error *error) {

@@ -639,7 +639,7 @@ void session_reply(struct client *client, uint64_t serial, struct buf *json) {
 
 struct ask {
     uint64_t verb, plan, idle, ttl, lifetime, hibernate, checkpoints, number, scope, terminal;
-    bool detached, textual, force, digests, same_seed, drops, attached;
+    bool detached, textual, force, digests, same_seed, drops, attached, live;
     const char *sandbox, *name, *snapshot, *to, *path;
     struct wire_field operation, exec;
 };
@@ -678,6 +678,7 @@ static int parse_ask(const struct wire_message *message, struct ask *ask) {
         case TAG_DIGESTS: ask->digests = number; break;
         case TAG_DROPS: ask->drops = number; break;
         case TAG_ATTACHED: ask->attached = number; break;
+        case TAG_LIVE: ask->live = number; break;
         case TAG_TEXT_DATA:
         case TAG_TIMEOUT:
         case TAG_OUTPUT_LIMIT:
@@ -762,6 +763,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     work->same_seed = ask->same_seed;
     work->drops = ask->drops;
     work->attached = ask->attached;
+    work->takes_live = ask->live;
     work->follows_commands = !list_empty(&session->waiting);
     work->count = (unsigned)ask->number;
     work->name = ask->name ? strdup(ask->name) : NULL;
@@ -868,8 +870,8 @@ static int find_node(struct session *session, const char *id, struct node **ret_
 }
 
 /* It is about what a sleeping sandbox has. */
-static bool needs_awake(enum protocol_verb verb) {
-    switch ((int)verb) {
+static bool needs_awake(const struct ask *ask) {
+    switch ((int)ask->verb) {
     case VERB_SIGNAL:
     case VERB_RESIZE:
     case VERB_CLAIM:
@@ -879,15 +881,15 @@ static bool needs_awake(enum protocol_verb verb) {
     case VERB_RESET:
     case VERB_DIFF:
     case VERB_COMMIT:
-    case VERB_EXPORT:
     case VERB_FILES: return true;
+    case VERB_EXPORT: return !ask->live || ask->snapshot;       /* the store has it as it is */
     default: return false;
     }
 }
 
 static int ask_work(struct session *session, struct client *client, struct wire_message *message, const struct ask *ask, struct rollbox_error *error) {
     struct node *from, *to = NULL;
-    bool is_in_store = session->sleep && !needs_awake((enum protocol_verb)ask->verb);    /* as is what it names */
+    bool is_in_store = session->sleep && !needs_awake(ask);    /* as is what it names */
 
     if (find_node(session, is_in_store ? NULL : ask->snapshot, &from, error) < 0)
         return -ENOENT;
@@ -970,7 +972,7 @@ static int answer(struct client *client, struct wire_message *message, const str
             return r < 0 ? r : 0;
         session = session_find(client->engine, ask->sandbox);
     }
-    if (session && session->sleep && needs_awake((enum protocol_verb)ask->verb)) {
+    if (session && session->sleep && needs_awake(ask)) {
         session_touch(session);
         return sleep_defer(session, client, message) < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory") : 1;
     }

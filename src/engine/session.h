@@ -23,9 +23,16 @@
 
 #define SESSION_NAME_MAX 64
 
+/* Layer or image `index` of what a session was woken from: the store has it still (sleep.c). */
+struct origin {
+    struct woken *woken;        /* a reference; NULL: it comes from nowhere */
+    size_t index;
+};
+
 /* Immutable files: see GUEST_MAX_LAYERS. */
 struct layer {
     unsigned references;
+    struct origin origin;
     int fd;
     uint64_t bytes, entries;
     uint64_t parts;             /* GUEST_PARTS */
@@ -47,6 +54,7 @@ struct live {
     struct box *ahead;          /* in which they wait for the next who wants them; NULL: none now */
     unsigned n_restored;
     int image;                  /* a sealed memory file */
+    struct origin origin;
     unsigned processes;
     uint64_t bytes;
     struct live_command *commands;
@@ -152,6 +160,7 @@ struct session {
     struct checkpoints checkpoints;
     uint64_t hibernate_cpu_ns;  /* of its box when that timer was set */
     struct sleep *sleep;        /* it is in the store, and nothing of it here; NULL: it is awake */
+    struct origin origin;       /* the image that its processes were restored from */
     int64_t made_ns, called_ns; /* CLOCK_REALTIME; CLOCK_MONOTONIC */
     int64_t since_ns;           /* CLOCK_REALTIME: what the host changed later, we do not know of */
     unsigned char operation[64];        /* of CREATE */
@@ -202,6 +211,7 @@ struct work {
     bool same_seed;             /* FORK: not one for each */
     bool attached;              /* FORK: they are the asker's */
     bool textual, force, digests;
+    bool takes_live;            /* EXPORT: what runs, too */
     bool is_automatic;          /* SNAPSHOT: checkpoint.c's */
     bool is_recorded;           /* DIFF: it is for the record, and nobody waits */
     const struct buf *answer;   /* of that, while it ends */
@@ -341,8 +351,12 @@ int live_take_terminals(struct session *session, int *fds, size_t n_fds);      /
 void live_restored(struct session *session);    /* they go on */
 
 /* sleep.c: hibernating and waking. */
+void origin_set(struct origin *origin, struct woken *woken, size_t index);
+struct origin origin_of(const struct origin *origin);    /* another reference */
+void origin_put(struct origin *origin);         /* which is none then */
 void sleep_start(struct work *work);
 void sleep_wake(struct work *work);
+void sleep_export(struct work *work);    /* work->to, or what sleeps, with its processes */
 void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, const struct rollbox_error *error);
 void sleep_abandoned(struct engine *engine, const char *id);
 bool sleep_box_dead(struct session *session);    /* its box was to die */

@@ -102,8 +102,8 @@ void session_text(struct session *session, struct buf *to) {
                session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,
                (unsigned long long)session->program->policy->max_disk_bytes, processes, session->n_runs ? 0.0 : (double)(clock_now_ns() - session->called_ns) / 1e9);
     if (session->sleep)
-        buf_printf(to, "\"asleep\": {\"bytes\": %llu, \"processes\": %u, \"memory_bytes\": %llu}, ", (unsigned long long)session->sleep->disk_bytes, session->sleep->processes,
-                   (unsigned long long)session->sleep->memory_bytes);
+        buf_printf(to, "\"asleep\": {\"bytes\": %llu, \"written_bytes\": %llu, \"processes\": %u, \"memory_bytes\": %llu}, ", (unsigned long long)session->sleep->disk_bytes,
+                   (unsigned long long)session->sleep->written_bytes, session->sleep->processes, (unsigned long long)session->sleep->memory_bytes);
     else
         buf_add_text(to, "\"asleep\": null, ");
     buf_add_text(to, "\"policy\": ");

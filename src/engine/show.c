@@ -13,6 +13,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "engine/sleep.h"
+#include "store/fingerprint.h"
 
 static json_t *check_of(const char *what, bool was_made, const char *why) {
     return json_pack("{s:s, s:o, s:s?}", "what", what, "ok", was_made ? json_boolean(why == NULL) : json_null(), "why", why);
@@ -125,7 +126,7 @@ static json_t *checks_of(const struct work *work, const json_t *record, bool has
 
     json_array_append_new(checks, check_of("writable places", true, sleep_check(record, work->session->program, &error) < 0 ? error.message : NULL));
     if (has_processes) {
-        json_array_append_new(checks, check_of("kernel and processor", true, fingerprint_check(json_object_get(record, "fingerprint"), &error) < 0 ? error.message : NULL));
+        json_array_append_new(checks, check_of("kernel and processor", true, fingerprint_check(json_object_get(record, "fingerprint"), "wake", "rollbox wake --drop-processes wakes its files alone", &error) < 0 ? error.message : NULL));
         json_array_append_new(checks, check_of("restoring", false, "not tried while the sandbox sleeps"));
     }
     return checks;

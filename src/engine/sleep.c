@@ -8,6 +8,8 @@
  * Awake: the launcher makes empty layers, rollbox-store checks every digest and fills them, the states are made again from the record, and the box is restored like any that has processes. Only then is it out of the store. A call that needs the
  * sandbox (a command, files, a work) puts a WAKE before itself; one that is answered at once is kept until then (struct work.deferred).
  *
+ * What it was woken from stays in the store, as woken/ID, while a layer or image is held that came of it, or processes run that did: what has not changed since is not written when it sleeps again, it or another that has it (store/kept.h).
+ *
  * A detached session of a shared engine survives that: the next engine on the same socket finds it in the store (sleep_adopt).
  */
 #include "engine/sleep.h"
@@ -24,6 +26,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "store/fingerprint.h"
 
 /* A layer that is being made. */
 struct filling {
@@ -32,12 +35,21 @@ struct filling {
     bool is_asked;
 };
 
+/* What the store has of one that was woken. */
+struct woken {
+    struct engine *engine;
+    unsigned references;
+    char id[ASLEEP_ID_LENGTH + 1];
+    int lock;                   /* of its record.json; -EBADF: it is not in woken/ (yet) */
+};
+
 struct waking {
     json_t *whole;              /* as the store has it */
     json_t *record;             /* what is ours of that; borrowed */
     struct filling *layers;
     size_t n_layers, n_made, n_images;
     struct sleep *sleep;        /* while it is restored: back to that if it fails */
+    struct woken *woken;        /* what the layers and images are said to come from; a reference */
     int *images;
 };
 
@@ -59,12 +71,45 @@ static struct sleep *sleep_put(struct sleep *sleep) {
     return NULL;
 }
 
+/* ---- what it was woken from ------------------------------------------------------------------------------------------- */
+
+static struct woken *woken_put(struct woken *woken) {
+    auto_close int store = -EBADF;
+
+    if (!woken || --woken->references)
+        return NULL;
+    if (woken->lock >= 0) {
+        if (store_of(woken->engine, &store, NULL) == 0 && asleep_remove(store, WOKEN_DIRECTORY, woken->id) == 0)
+            errand_forget(woken->engine);
+        close_fd(&woken->lock);
+        woken->engine->files--;
+    }
+    free(woken);
+    return NULL;
+}
+
+void origin_set(struct origin *origin, struct woken *woken, size_t index) {
+    woken->references++;
+    *origin = (struct origin){ woken, index };
+}
+
+struct origin origin_of(const struct origin *origin) {
+    if (origin->woken)
+        origin->woken->references++;
+    return *origin;
+}
+
+void origin_put(struct origin *origin) {
+    origin->woken = woken_put(origin->woken);
+}
+
 /* ---- to sleep --------------------------------------------------------------------------------------------------------- */
 
 /* Nothing of its states is needed here any more. */
 static void drop_states(struct session *session, struct family *family, struct node *beginning) {
     session_give_up_box(session);
     session->restores = live_put(session->restores);
+    origin_put(&session->origin);
     node_put(session->base);
     node_put(session->at);
     session->committed = node_put(session->committed);
@@ -118,18 +163,38 @@ static int open_parts(const struct sleep_parts *parts, int *fds) {
     return 0;
 }
 
-static json_t *numbers_from(size_t first, size_t n) {
+/* A descriptor of rollbox-store's, and what is known of what it leads to. */
+static json_t *part(size_t number, const struct origin *origin, bool same) {
+    int fd = (int)(ERRAND_FIRST_FD + number);
+
+    return origin && origin->woken ? json_pack("{s:i, s:s, s:I, s:b}", "fd", fd, "kept", origin->woken->id, "index", (json_int_t)origin->index, "same", same) : json_pack("{s:i}", "fd", fd);
+}
+
+static json_t *layers_of(const struct sleep_parts *parts) {
     json_t *list = json_array();
 
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(list, json_integer((json_int_t)(first + i)));
+    for (size_t i = 0; i < parts->n_layers; i++)
+        json_array_append_new(list, part(i, &parts->layers[i]->origin, true));
     return list;
 }
 
-static int start_writing(struct work *work, json_t *record, const struct sleep_parts *parts, struct rollbox_error *error) {
+/* What was captured since it was woken has much of what it was woken with. */
+static json_t *images_of(const struct sleep_parts *parts, const struct session *session) {
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < parts->n_lives; i++) {
+        bool same = parts->lives[i]->origin.woken;
+
+        json_array_append_new(list, part(parts->n_layers + i, same ? &parts->lives[i]->origin : &session->origin, same));
+    }
+    return list;
+}
+
+/* `to`, of an export: where it is written; else -1. */
+static int start_writing(struct work *work, const char *command, const char *id, json_t *record, const struct sleep_parts *parts, int to, struct rollbox_error *error) {
     struct session *session = work->session;
     size_t n = parts->n_layers + parts->n_lives;
-    auto_free int *fds = n > ASLEEP_MAX_FILES ? NULL : calloc(n + 1, sizeof *fds);
+    auto_free int *fds = n > ASLEEP_MAX_FILES ? NULL : calloc(n + 2, sizeof *fds);
 
     if (n > ASLEEP_MAX_FILES)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate", "the sandbox has %zu layers and images of processes, of its snapshots, too; %d can be put to sleep: drop snapshots", n, ASLEEP_MAX_FILES);
@@ -137,9 +202,11 @@ static int start_writing(struct work *work, json_t *record, const struct sleep_p
         fds[i] = -EBADF;
     int r = fds ? open_parts(parts, fds) : -ENOMEM;
     if (r == 0) {
-        json_t *job = json_pack("{s:s, s:o, s:o, s:b, s:O}", "id", work->sleep->id, "layers", numbers_from(ERRAND_FIRST_FD, parts->n_layers), "images",
-                                numbers_from(ERRAND_FIRST_FD + parts->n_layers, parts->n_lives), "detached", session->client == NULL, "record", record);
-        r = errand_sleep(work, "hibernate", job, fds, n, error);
+        json_t *job = json_pack("{s:s, s:o, s:o, s:O}", "id", id, "layers", layers_of(parts), "images", images_of(parts, session), "record", record);
+        if (to >= 0)
+            json_object_set_new(job, "to", json_integer((json_int_t)(ERRAND_FIRST_FD + n)));
+        fds[n] = to;
+        r = errand_sleep(work, command, job, fds, n + (to >= 0), error);
         json_decref(job);
     } else {
         error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "hibernate", "the sandbox cannot be handed to rollbox-store: %s", strerror(-r));
@@ -156,8 +223,10 @@ static void write_state(struct work *work) {
     struct sleep_parts parts = { 0 };
     struct live *live = work->drops ? NULL : work->to->live;
 
+    /* What nobody asked for is not written, either. */
+    family_tidy(session->family);
     work->sleep = calloc(1, sizeof *work->sleep);
-    json_t *record = work->sleep ? sleep_record(session, work->to, &parts) : NULL;
+    json_t *record = work->sleep ? sleep_record(session, work->to, false, &parts) : NULL;
     int r = record ? 0 : no_memory(&error, "hibernate");
     if (work->sleep) {
         work->sleep->lock = -EBADF;
@@ -168,11 +237,38 @@ static void write_state(struct work *work) {
     if (r == 0 && random_id(work->sleep->id) < 0)
         r = error_set(&error, ROLLBOX_ERR_INTERNAL, EIO, "hibernate", "no random numbers are to be had");
     if (r == 0)
-        r = start_writing(work, record, &parts, &error);
+        r = start_writing(work, "hibernate", work->sleep->id, record, &parts, -1, &error);
     sleep_parts_done(&parts);
     json_decref(record);
     if (r < 0)
         fail_sleep(work, &error);
+}
+
+static int export_asleep(struct work *work, struct rollbox_error *error) {
+    json_t *job = json_pack("{s:s, s:[], s:[], s:b, s:i}", "id", work->session->sleep->id, "layers", "images", "asleep", true, "to", ERRAND_FIRST_FD);
+    int r = errand_sleep(work, "export-live", job, &work->fd, 1, error);
+
+    json_decref(job);
+    return r;
+}
+
+static int export_live(struct work *work, struct rollbox_error *error) {
+    struct sleep_parts parts = { 0 };
+    char id[ASLEEP_ID_LENGTH + 1];
+    json_t *record = sleep_record(work->session, work->to, true, &parts);
+    int r = !record ? no_memory(error, "export") : random_id(id) < 0 ? error_set(error, ROLLBOX_ERR_INTERNAL, EIO, "export", "no random numbers are to be had") : start_writing(work, "export-live", id, record, &parts, work->fd, error);
+
+    sleep_parts_done(&parts);
+    json_decref(record);
+    return r;
+}
+
+void sleep_export(struct work *work) {
+    struct rollbox_error error;
+    int r = work->fd < 0 ? error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no descriptor") : work->to ? export_live(work, &error) : export_asleep(work, &error);
+
+    if (r < 0)
+        work_fail(work, &error);
 }
 
 void sleep_start(struct work *work) {
@@ -241,6 +337,7 @@ static void written(struct work *work, const json_t *answer, int take_lock) {
 
     work->sleep->lock = take_lock;
     work->sleep->disk_bytes = (uint64_t)json_integer_value(json_object_get(answer, "bytes"));
+    work->sleep->written_bytes = (uint64_t)json_integer_value(json_object_get(answer, "written"));
     end_runs(session);
     if (!session->box) {
         fall_asleep(work);
@@ -270,6 +367,7 @@ void sleep_forget_work(struct work *work) {
     }
     for (size_t i = 0; i < waking->n_images; i++)
         close_fd(&waking->images[i]);
+    woken_put(waking->woken);
     sleep_put(waking->sleep);
     json_decref(waking->whole);
     free(waking->layers);
@@ -339,33 +437,71 @@ static void woken(struct work *work) {
     auto_close int store = -EBADF;
 
     /* Before anything is done in it that is not in the store. */
-    if (store_of(session->engine, &store, NULL) == 0)
-        (void)asleep_remove(store, sleep->id);
+    if (store_of(session->engine, &store, NULL) == 0 && asleep_keep(store, sleep->id) == 0) {
+        work->waking->woken->lock = TAKE_FD(sleep->lock);
+        session->engine->files++;
+    } else {
+        sleep_abandoned(session->engine, sleep->id);
+    }
     sleep_put(sleep);
-    errand_forget(session->engine);
+    /* Nobody can name it, and what runs now is not that any more: its memory is not held twice. */
+    if (!session->at->is_asked_for)
+        session->at->live = live_put(session->at->live);
     session_touch(session);
     take_up(work);
     work_done(work, &nothing);
 }
 
+/* An image that is a difference is put together in memory. */
+static int make_images(struct work *work, struct rollbox_error *error) {
+    const json_t *rows = json_object_get(work->waking->whole, "images");
+    struct waking *waking = work->waking;
+
+    waking->images = calloc(json_array_size(rows) + 1, sizeof *waking->images);
+    if (!waking->images)
+        return no_memory(error, "wake");
+    for (; waking->n_images < json_array_size(rows); waking->n_images++) {
+        bool is_difference = json_object_get(json_array_get(rows, waking->n_images), "over");
+        int fd = is_difference ? live_new_image(work->session->program) : -EBADF;
+
+        if (is_difference && fd < 0)
+            return error_set(error, error_code_of(-fd, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -fd, "wake", "there is no room for the image of the processes: %s", strerror(-fd));
+        waking->images[waking->n_images] = fd;
+    }
+    return 0;
+}
+
 static int open_images(struct work *work, struct rollbox_error *error) {
     struct waking *waking = work->waking;
-    size_t n = json_array_size(json_object_get(waking->whole, "images"));
     auto_close int store = -EBADF;
     int r = store_of(work->session->engine, &store, error);
 
-    waking->images = r == 0 ? calloc(n + 1, sizeof *waking->images) : NULL;
-    if (!waking->images)
-        return r < 0 ? r : no_memory(error, "wake");
-    for (; waking->n_images < n; waking->n_images++) {
+    for (size_t i = 0; r == 0 && i < waking->n_images; i++) {
         char path[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 32];
 
-        snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s/image-%zu", work->session->sleep->id, waking->n_images);
-        /* Of a file that nobody has open for writing, and that goes from its directory when this is over. */
-        waking->images[waking->n_images] = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        if (waking->images[waking->n_images] < 0)
-            return error_set(error, ROLLBOX_ERR_IO, errno, "wake", "the image of the processes cannot be opened: %s", strerror(errno));
+        snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s/image-%zu", work->session->sleep->id, i);
+        /* A file of the store's nobody has open for writing, and never will. */
+        if (waking->images[i] >= 0)
+            r = live_seal_image(&waking->images[i]);
+        else if ((waking->images[i] = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+            r = -errno;
+        if (r < 0)
+            return error_set(error, ROLLBOX_ERR_IO, -r, "wake", "the image of the processes cannot be opened: %s", strerror(-r));
     }
+    return r;
+}
+
+/* What was made of it says so. */
+static int name_origins(struct work *work, struct rollbox_error *error) {
+    struct waking *waking = work->waking;
+
+    waking->woken = calloc(1, sizeof *waking->woken);
+    if (!waking->woken)
+        return no_memory(error, "wake");
+    *waking->woken = (struct woken){ .engine = work->session->engine, .references = 1, .lock = -EBADF };
+    memcpy(waking->woken->id, work->session->sleep->id, sizeof waking->woken->id);
+    for (size_t i = 0; i < waking->n_layers; i++)
+        origin_set(&waking->layers[i].layer->origin, waking->woken, i);
     return 0;
 }
 
@@ -397,12 +533,15 @@ static void filled(struct work *work) {
     auto_free struct layer **layers = calloc(waking->n_layers + 1, sizeof(struct layer *));
     int r = layers ? open_images(work, &error) : no_memory(&error, "wake");
 
+    if (r == 0)
+        r = name_origins(work, &error);
     for (size_t i = 0; layers && i < waking->n_layers; i++) {
         layer_look(waking->layers[i].layer);
+        sleep_layer_size(waking->record, i, &waking->layers[i].layer->bytes, &waking->layers[i].layer->entries);
         layers[i] = waking->layers[i].layer;
     }
     if (r == 0)
-        r = sleep_family(session->engine, waking->record, layers, waking->n_layers, waking->images, waking->n_images, &family, &at, &committed, &error);
+        r = sleep_family(session->engine, waking->record, layers, waking->n_layers, waking->images, waking->n_images, waking->woken, &family, &at, &committed, &error);
     if (r < 0) {
         fail_wake(work, &error);
         return;
@@ -440,7 +579,8 @@ void sleep_restored(struct work *work, const struct rollbox_error *error) {
 static void start_reading(struct work *work) {
     struct waking *waking = work->waking;
     struct rollbox_error error;
-    auto_free int *fds = calloc(waking->n_layers + 1, sizeof *fds);
+    auto_free int *fds = calloc(waking->n_layers + waking->n_images + 1, sizeof *fds);
+    json_t *layers = json_array(), *images = json_array();
     int r = fds ? 0 : no_memory(&error, "wake");
     size_t n = 0;
 
@@ -448,15 +588,20 @@ static void start_reading(struct work *work) {
         fds[n] = openat(waking->layers[n].layer->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fds[n] < 0)
             r = error_set(&error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "wake", "a layer cannot be opened: %s", strerror(errno));
+        json_array_append_new(layers, part(n, NULL, false));
     }
-    if (r == 0) {
-        json_t *job = json_pack("{s:s, s:o, s:[]}", "id", work->session->sleep->id, "layers", numbers_from(ERRAND_FIRST_FD, n), "images");
-
+    const size_t n_opened = n;
+    for (size_t i = 0; r == 0 && i < waking->n_images; i++)
+        if (waking->images[i] >= 0) {
+            json_array_append_new(images, part(n, NULL, false));
+            fds[n++] = waking->images[i];
+        }
+    json_t *job = json_pack("{s:s, s:o, s:o}", "id", work->session->sleep->id, "layers", layers, "images", images);
+    if (r == 0)
         r = errand_sleep(work, "wake", job, fds, n, &error);
-        json_decref(job);
-    }
-    while (n)
-        close_fd(&fds[--n]);
+    json_decref(job);
+    for (size_t i = 0; fds && i < n_opened; i++)
+        close_fd(&fds[i]);
     if (r < 0)
         fail_wake(work, &error);
 }
@@ -491,7 +636,7 @@ static int begin_waking(struct work *work, struct rollbox_error *error) {
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox is that of another");
     r = sleep_check(waking->record, program, error);
     if (r == 0 && session->sleep->processes && !work->drops)
-        r = fingerprint_check(json_object_get(waking->record, "fingerprint"), error);
+        r = fingerprint_check(json_object_get(waking->record, "fingerprint"), "wake", "rollbox wake --drop-processes wakes its files alone", error);
     if (r == 0 && !program->launcher)
         r = launcher_start(program, error);
     size_t n = json_array_size(json_object_get(waking->whole, "layers"));
@@ -508,7 +653,7 @@ static int begin_waking(struct work *work, struct rollbox_error *error) {
             error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox' files cannot be made again: %s", strerror(-r));
         waking->n_layers = i + (r == 0);
     }
-    return r;
+    return r == 0 ? make_images(work, error) : r;
 }
 
 void sleep_wake(struct work *work) {
@@ -552,14 +697,15 @@ void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, c
 void sleep_abandoned(struct engine *engine, const char *id) {
     auto_close int store = -EBADF;
 
-    if (store_of(engine, &store, NULL) == 0 && asleep_remove(store, id) == 0)
+    if (store_of(engine, &store, NULL) == 0 && asleep_remove(store, ASLEEP_DIRECTORY, id) == 0)
         errand_forget(engine);
 }
 
 /* ---- who wakes it ----------------------------------------------------------------------------------------------------- */
 
 static bool lets_sleep(const struct work *work) {
-    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE || work->verb == VERB_SHOW || work->verb == VERB_VERIFY;
+    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE || work->verb == VERB_SHOW || work->verb == VERB_VERIFY ||
+           (work->verb == VERB_EXPORT && work->takes_live && !work->from);
 }
 
 bool sleep_rouse(struct session *session) {
@@ -614,6 +760,7 @@ void sleep_close(struct session *session, bool keeps) {
     if (sleep)
         enter_program(session);
     sleep_put(sleep);
+    origin_put(&session->origin);
 }
 
 /* What cannot be read is found out when it is woken. */
@@ -663,7 +810,8 @@ static int adopt(struct engine *engine, const char *id, int *take_lock, const js
     const char *name = json_string_value(json_object_get(record, "name")), *text;
     char **environment = NULL;
     struct program *program;
-    size_t length, i;
+    char file_name[ASLEEP_FILE_NAME];
+    size_t length;
     int r = sleep_policy(record, &text, &length, &environment);
 
     if (r < 0)
@@ -685,9 +833,7 @@ static int adopt(struct engine *engine, const char *id, int *take_lock, const js
     *sleep = (struct sleep){ .lock = TAKE_FD(*take_lock), .processes = (unsigned)json_integer_value(json_object_get(live, "processes")), .memory_bytes = (uint64_t)json_integer_value(json_object_get(live, "bytes")) };
     snprintf(sleep->id, sizeof sleep->id, "%s", id);
     snprintf(sleep->snapshot, sizeof sleep->snapshot, "%s", sleep_shown(record));
-    json_array_foreach(json_object_get(whole, "layers"), i, file)
-        sleep->disk_bytes += (uint64_t)json_integer_value(json_object_get(file, "bytes"));
-    json_array_foreach(json_object_get(whole, "images"), i, file)
+    for (size_t i = 0; (file = asleep_file(whole, i, file_name)); i++)
         sleep->disk_bytes += (uint64_t)json_integer_value(json_object_get(file, "bytes"));
     session->sleep = sleep;
     leave_program(session);
@@ -700,7 +846,7 @@ static int adopt_one(void *context, const char *id) {
     json_t *whole = NULL;
     auto_close int lock = -EBADF;
 
-    if (asleep_lock(search->store, id, &lock) < 0 || asleep_read(lock, &whole, NULL) < 0)
+    if (asleep_lock(search->store, ASLEEP_DIRECTORY, id, &lock) < 0 || asleep_read(lock, &whole, NULL) < 0)
         return 0;               /* somebody else's; or nobody's, which rollbox store gc and fsck see to */
     const json_t *record = json_object_get(whole, "record");
     const char *name = json_string_value(json_object_get(record, "name"));
@@ -709,7 +855,7 @@ static int adopt_one(void *context, const char *id) {
     if (name && session_name_ok(name) && json_is_true(json_object_get(record, "detached")) && is_of_this_socket(search->engine, record) && (!search->name || !strcmp(search->name, name)) &&
         !session_find(search->engine, name))
         r = adopt(search->engine, id, &lock, whole, search->error);
-    if (r < 0 && search->removes && asleep_remove(search->store, id) == 0)
+    if (r < 0 && search->removes && asleep_remove(search->store, ASLEEP_DIRECTORY, id) == 0)
         r = 1;
     json_decref(whole);
     return search->name ? r : 0;
@@ -722,5 +868,5 @@ int sleep_adopt(struct engine *engine, const char *name, bool removes, struct ro
     if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 || store_open(path, &store, NULL) < 0)
         return 0;
     struct search search = { engine, store, name, removes, error };
-    return asleep_each(store, adopt_one, &search);
+    return asleep_each(store, ASLEEP_DIRECTORY, adopt_one, &search);
 }

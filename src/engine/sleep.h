@@ -15,6 +15,7 @@ struct sleep {
     char id[ASLEEP_ID_LENGTH + 1];      /* of asleep/ID in the store */
     int lock;                   /* its record.json, which nobody else has */
     uint64_t disk_bytes, memory_bytes;  /* in the store, all of it; of that, what processes had in memory */
+    uint64_t written_bytes;     /* what was not there already, from the sleep before */
     unsigned processes;
     char snapshot[32];          /* the state that users know of, on which it stood */
 };
@@ -26,15 +27,17 @@ struct sleep_parts {
     size_t n_layers, n_lives;
 };
 
-/* sleep_record.c. A session's record with all that is known of its states: those of the whole family if nobody else is of it, else those that it stands on. `parts` borrows. */
-json_t *sleep_record(const struct session *session, const struct node *at, struct sleep_parts *ret_parts);
+/* sleep_record.c. A session's record with all that is known of its states: those of the whole family if nobody else is of it, else those that it stands on; `alone`: of snapshots, `at` alone. `parts`
+ * borrows. */
+json_t *sleep_record(const struct session *session, const struct node *at, bool alone, struct sleep_parts *ret_parts);
 void sleep_parts_done(struct sleep_parts *parts);
 
 /* 0, or the error: it is not for this kernel, this processor or the policy's places as they are now. */
 int sleep_check(const json_t *record, const struct program *program, struct rollbox_error *error);
 
-/* The states of a record: a family of their own. Layers and images are in the order of the record; references to layers and descriptors of images are taken. *ret_at is a reference. DAMAGED. */
-int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct family **ret_family, struct node **ret_at,
+/* The states of a record: a family of their own. Layers and images are in the order of the record; references to layers and descriptors of images are taken; what the latter are said to come from may be NULL.
+ * *ret_at is a reference. DAMAGED. */
+int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct woken *woken, struct family **ret_family, struct node **ret_at,
                  struct node **ret_committed, struct rollbox_error *error);
 
 /* What a session is beside its states, into one that was just made. */
@@ -57,9 +60,5 @@ void sleep_tree_text(const json_t *whole, const char *name, struct buf *to);
 json_t *sleep_state(struct engine *engine, const json_t *whole, const char *wanted, json_t **ret_image, json_t **ret_own);
 
 void sleep_execs_text(const json_t *record, struct buf *to, const char **between);
-
-/* fingerprint.c. What an image of processes is for: {"kernel", "vdso", "processor"}. NULL: out of memory. */
-json_t *fingerprint_now(void);
-int fingerprint_check(const json_t *then, struct rollbox_error *error);
 
 #endif

@@ -13,8 +13,10 @@
 #include "base/error.h"
 #include "engine/capturer.h"
 #include "engine/sleep.h"
+#include "store/fingerprint.h"
 
 #define MOST_NODES 100000
+#define MOST_OUTPUT (1u << 20)          /* of commands that are over, all of them together; of others, how they ended is kept */
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------------ */
 
@@ -80,6 +82,7 @@ struct listing {
     struct node **nodes;
     size_t n_nodes, room;
     json_t *rows;
+    const struct node *alone;   /* the one that is a snapshot; of the others only what it lies on is told. NULL: all are */
     bool failed;
 };
 
@@ -132,11 +135,25 @@ static json_t *node_index(const struct listing *listing, const struct node *node
     return node && i < listing->n_nodes ? json_integer((json_int_t)i) : json_null();
 }
 
+/* States that are nobody's and hold nothing would otherwise become more with every sleep. */
+static struct node *lies_on(const struct node *node) {
+    struct node *under = node->under;
+
+    while (under && !under->family && !under->layer && !under->merged)
+        under = under->under;
+    return under;
+}
+
 static void add_node(struct listing *listing, struct node *node) {
     if (!node || listing->failed || index_of((void *const *)listing->nodes, listing->n_nodes, node) < listing->n_nodes)
         return;
-    add_node(listing, node->parent);
-    add_node(listing, node->under);
+    /* The first is the beginning, on which all hang then. */
+    const bool is_told = !listing->alone || node == listing->alone || !listing->n_nodes;
+    const struct node *parent = !listing->alone ? node->parent : is_told && listing->n_nodes ? listing->nodes[0] : NULL;
+    struct live *live = is_told ? node->live : NULL;
+
+    add_node(listing, listing->alone ? NULL : node->parent);
+    add_node(listing, lies_on(node));
     if (listing->n_nodes == listing->room) {
         size_t room = listing->room ? 2 * listing->room : 16;
         struct node **more = room > MOST_NODES ? NULL : realloc(listing->nodes, room * sizeof(struct node *));
@@ -148,9 +165,9 @@ static void add_node(struct listing *listing, struct node *node) {
         listing->nodes = more;
         listing->room = room;
     }
-    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(node->name), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, node->parent), "under",
-                            node_index(listing, node->under), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, node->live), "was_live", node->is_live,
-                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "automatic", node->automatic == listing->session->number, "hidden", node->family == NULL);
+    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(is_told ? node->name : NULL), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, parent), "under",
+                            node_index(listing, lies_on(node)), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, live), "was_live", node->is_live,
+                            "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "automatic", node->automatic == listing->session->number, "hidden", node->family == NULL || !is_told);
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
     listing->nodes[listing->n_nodes++] = node;
 }
@@ -177,6 +194,38 @@ static json_t *live_row(const struct live *live) {
     return json_pack("{s:i, s:I, s:o, s:o, s:o}", "processes", (int)live->processes, "bytes", (json_int_t)live->bytes, "commands", commands, "pipes", pipes, "terminals", terminals);
 }
 
+/* How a command ended, and what it wrote if there is `*room` for that. */
+static json_t *ended_row(const struct session *session, const struct ended *ended, size_t *room) {
+    const size_t prefix = sizeof session->number;
+    struct buf streams[2] = { BUF_INIT, BUF_INIT };
+    bool whole = result_streams(session->engine, ended->operation, ended->operation_length, *room, streams);
+    json_t *row = json_pack("{s:o, s:o, s:i, s:i, s:I, s:I, s:b}", "operation", hex_of(ended->operation + prefix, ended->operation_length - prefix), "command", text_hex(ended->command), "outcome", (int)ended->outcome, "status",
+                            ended->status, "wall_ns", (json_int_t)ended->wall_ns, "cpu_ns", (json_int_t)ended->cpu_ns, "told", ended->told);
+
+    if (row && whole) {
+        json_object_set_new(row, "stdout", hex_of(streams[0].data, streams[0].length));
+        json_object_set_new(row, "stderr", hex_of(streams[1].data, streams[1].length));
+        *room -= streams[0].length + streams[1].length;
+    }
+    buf_done(&streams[0]);
+    buf_done(&streams[1]);
+    return row;
+}
+
+/* The latest first: theirs is the room. */
+static json_t *ended_of(const struct session *session) {
+    size_t room = MOST_OUTPUT;
+    json_t *list = json_array();
+
+    for (const struct list *at = session->ended.prev; at != &session->ended; at = at->prev) {
+        const struct ended *ended = container_of(at, struct ended, node);
+
+        if (ended->outcome != ROLLBOX_OUTCOME_ERROR && ended->operation_length > sizeof session->number)
+            json_array_append_new(list, ended_row(session, ended, &room));
+    }
+    return list;
+}
+
 static json_t *places_of(const struct plan *plan) {
     const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
     json_t *places = json_array();
@@ -196,38 +245,41 @@ static json_t *environment_of(const struct program *program) {
     return list;
 }
 
-json_t *sleep_record(const struct session *session, const struct node *at, struct sleep_parts *ret_parts) {
+json_t *sleep_record(const struct session *session, const struct node *at, bool alone, struct sleep_parts *ret_parts) {
     struct sleep_parts parts = { 0 };
-    struct listing listing = { .session = session, .parts = &parts, .rows = json_array() };
+    struct listing listing = { .session = session, .parts = &parts, .rows = json_array(), .alone = alone ? at : NULL };
     struct family *family = session->family;
+    const struct node *committed = alone ? NULL : session->committed;
     bool is_alone = family->references == 1;
     json_t *layers = json_array(), *lives = json_array();
 
     list_for_each(item, &family->nodes) {
         struct node *node = container_of(item, struct node, in_family);
 
-        if (is_alone || item == family->nodes.next)
+        if ((is_alone && !alone) || item == family->nodes.next)
             add_node(&listing, node);
     }
     add_node(&listing, (struct node *)at);
-    add_node(&listing, session->committed);
+    add_node(&listing, (struct node *)committed);
     for (size_t i = 0; i < parts.n_layers; i++)
         listing.failed |= json_array_append_new(layers, json_pack("{s:I, s:I}", "bytes", (json_int_t)parts.layers[i]->bytes, "entries", (json_int_t)parts.layers[i]->entries)) < 0;
     for (size_t i = 0; i < parts.n_lives; i++)
         listing.failed |= json_array_append_new(lives, live_row(parts.lives[i])) < 0;
     json_t *record = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", session->name, "detached", session->client == NULL, "socket", text_hex(session->engine->socket_path), "policy",
                                json_stringn(session->program->key, session->program->text_length), "environment", environment_of(session->program), "fingerprint", fingerprint_now(), "places", places_of(session->program->plan),
-                               "nodes", listing.rows, "layers", layers, "lives", lives, "at", node_index(&listing, at), "committed", node_index(&listing, session->committed), "committed_path", text_hex(session->committed_path));
+                               "nodes", listing.rows, "layers", layers, "lives", lives, "at", node_index(&listing, at), "committed", node_index(&listing, committed), "committed_path", text_hex(session->committed_path));
     json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
                                 "idle_ms", (json_int_t)session->idle_ms, "ttl_ms", (json_int_t)session->ttl_ms, "lifetime_ms", (json_int_t)session->lifetime_ms, "hibernate_ms", (json_int_t)session->hibernate_ms, "seed",
                                 (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "checkpoints", (int)session->checkpoints.keep, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
                                 hex_of(session->operation, session->operation_length));
-    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0) {
+    json_t *ended = alone ? json_array() : ended_of(session);
+    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 || json_object_set(record, "ended", ended) < 0) {
         json_decref(record);
         record = NULL;
         sleep_parts_done(&parts);
     } else
         *ret_parts = parts;
+    json_decref(ended);
     json_decref(numbers);
     free(listing.nodes);
     return record;
@@ -411,7 +463,7 @@ static int read_nodes(struct engine *engine, struct family *family, const json_t
     return r;
 }
 
-int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct family **ret_family, struct node **ret_at,
+int sleep_family(struct engine *engine, const json_t *record, struct layer *const *layers, size_t n_layers, int *take_images, size_t n_images, struct woken *woken, struct family **ret_family, struct node **ret_at,
                  struct node **ret_committed, struct rollbox_error *error) {
     const json_t *rows = json_object_get(record, "nodes"), *lives = json_object_get(record, "lives");
     size_t n = json_array_size(rows);
@@ -422,6 +474,8 @@ int sleep_family(struct engine *engine, const json_t *record, struct layer *cons
 
     for (size_t i = 0; r == 0 && i < n_images; i++) {
         r = read_live(engine, json_array_get(lives, i), &take_images[i], &b.lives[i]);
+        if (r == 0 && woken)
+            origin_set(&b.lives[i]->origin, woken, i);
         b.n_lives += r == 0;
     }
     if (r == 0)
@@ -448,7 +502,46 @@ int sleep_family(struct engine *engine, const json_t *record, struct layer *cons
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox cannot be woken: %s", strerror(-r)) : 0;
 }
 
+static bool add_stream(const json_t *value, struct buf *to) {
+    size_t most = json_string_length(value) / 2;
+    auto_free char *bytes = json_is_string(value) && most <= MOST_OUTPUT ? malloc(most + 1) : NULL;
+    ssize_t n = bytes ? bytes_of(value, bytes, most) : -1;
+
+    if (n > 0)
+        buf_add(to, bytes, (size_t)n);
+    return n >= 0;
+}
+
+static void settle_ended(struct session *session, const json_t *row) {
+    struct ended *ended = calloc(1, sizeof *ended);
+    struct buf streams[2] = { BUF_INIT, BUF_INIT };
+    int64_t outcome = number(row, "outcome");
+    ssize_t n = ended ? bytes_of(json_object_get(row, "operation"), ended->operation, sizeof ended->operation - sizeof session->number) : -1;
+
+    if (n < 1 || outcome < 0 || outcome >= ROLLBOX_OUTCOME_ERROR) {
+        free(ended);
+        return;
+    }
+    ended->operation_length = (size_t)n;
+    session_name_operation(session, ended->operation, &ended->operation_length);
+    list_init(&ended->node);
+    ended->command = text_of(json_object_get(row, "command"));
+    ended->outcome = (enum rollbox_outcome)outcome;
+    ended->status = (int)number(row, "status");
+    ended->wall_ns = (uint64_t)number(row, "wall_ns");
+    ended->cpu_ns = (uint64_t)number(row, "cpu_ns");
+    ended->told = flag(row, "told");
+    list_add_tail(&session->ended, &ended->node);
+    session->n_ended++;
+    if (add_stream(json_object_get(row, "stdout"), &streams[0]) && add_stream(json_object_get(row, "stderr"), &streams[1]))
+        result_restore(session->engine, ended->operation, ended->operation_length, ended->outcome, ended->status, ended->wall_ns, ended->cpu_ns, streams);
+    buf_done(&streams[0]);
+    buf_done(&streams[1]);
+}
+
 void sleep_settle(struct session *session, const json_t *record) {
+    const json_t *ended = json_object_get(record, "ended");
+
     ssize_t n = bytes_of(json_object_get(record, "operation"), session->operation, sizeof session->operation);
 
     session->operation_length = n > 0 ? (size_t)n : 0;
@@ -463,6 +556,8 @@ void sleep_settle(struct session *session, const json_t *record) {
     session->checkpoints.keep = (unsigned)number(record, "checkpoints");
     session->has_own_seed = flag(record, "has_own_seed");
     session->was_used = true;
+    for (size_t i = json_array_size(ended); i--;)
+        settle_ended(session, json_array_get(ended, i));
     session->committed_path = text_of(json_object_get(record, "committed_path"));
 }
 

@@ -861,6 +861,13 @@ void state_start(struct work *work) {
             work->to = work->from;
             work->from = NULL;
         }
+        if (work->takes_live) {
+            if (work->to || session->sleep)
+                sleep_export(work);
+            else
+                state_take(work, sleep_export);
+            return;
+        }
         work->drops = true;     /* they are about files */
         if (work->is_recorded && !work->from)
             work->from = node_get(session->at);

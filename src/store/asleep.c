@@ -31,10 +31,12 @@ struct asleep_path {
     char text[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + sizeof "/record.json"];
 };
 
-static struct asleep_path path_of(const char *id, const char *leaf) {
+_Static_assert(sizeof WOKEN_DIRECTORY <= sizeof ASLEEP_DIRECTORY, "it has room for either");
+
+static struct asleep_path path_of(const char *directory, const char *id, const char *leaf) {
     struct asleep_path path;
 
-    snprintf(path.text, sizeof path.text, ASLEEP_DIRECTORY "/%.*s%s", ASLEEP_ID_LENGTH, id, leaf);
+    snprintf(path.text, sizeof path.text, "%s/%.*s%s", directory, ASLEEP_ID_LENGTH, id, leaf);
     return path;
 }
 
@@ -49,14 +51,38 @@ void asleep_digest(const void *data, size_t length, char ret_hex[HEX + 1]) {
         (void)snprintf(ret_hex + 2 * i, 3, "%02x", digest[i]);
 }
 
-static bool files_are_sound(const json_t *list) {
-    const json_t *file;
+static const struct { const char *list, *file; } kinds[] = { [ASLEEP_LAYER] = { "layers", "layer" }, [ASLEEP_IMAGE] = { "images", "image" }, [ASLEEP_BASE] = { "bases", "base" } };
+
+void asleep_file_name(char ret_name[ASLEEP_FILE_NAME], enum asleep_kind kind, size_t i) {
+    (void)snprintf(ret_name, ASLEEP_FILE_NAME, "%s-%zu", kinds[kind].file, i);
+}
+
+const char *asleep_list(enum asleep_kind kind) {
+    return kinds[kind].list;
+}
+
+/* What an image lies over: at least one base, each of those that there are. */
+static bool over_is_sound(const json_t *over, size_t n_bases) {
+    const json_t *number;
+    size_t i;
+
+    json_array_foreach(over, i, number)
+        if (!json_is_integer(number) || json_integer_value(number) < 0 || (uint64_t)json_integer_value(number) >= n_bases)
+            return false;
+    return json_array_size(over) > 0 && json_array_size(over) <= ASLEEP_MAX_OVER;
+}
+
+static bool files_are_sound(const json_t *root, enum asleep_kind kind) {
+    const json_t *list = json_object_get(root, kinds[kind].list), *file;
     size_t i;
 
     json_array_foreach(list, i, file) {
         const char *digest = json_string_value(json_object_get(file, "sha256"));
+        const json_t *over = json_object_get(file, "over");
 
         if (!digest || !is_hex(digest, HEX) || json_integer_value(json_object_get(file, "bytes")) < 0)
+            return false;
+        if (over && (kind != ASLEEP_IMAGE || !over_is_sound(over, json_array_size(json_object_get(root, kinds[ASLEEP_BASE].list)))))
             return false;
     }
     return json_is_array(list) && json_array_size(list) <= ASLEEP_MAX_FILES;
@@ -73,8 +99,8 @@ int asleep_parse(const char *text, size_t length, json_t **ret_record, struct ro
     if (memcmp(found, end + 1, HEX) == 0)
         root = json_loadb(text, (size_t)(end - text), JSON_REJECT_DUPLICATES, NULL);
     const char *id = json_string_value(json_object_get(root, "id"));
-    if (json_integer_value(json_object_get(root, "version")) != 1 || !id || !asleep_id_ok(id) || !json_is_object(json_object_get(root, "record")) || !files_are_sound(json_object_get(root, "layers")) ||
-        !files_are_sound(json_object_get(root, "images"))) {
+    if (json_integer_value(json_object_get(root, "version")) != 1 || !id || !asleep_id_ok(id) || !json_is_object(json_object_get(root, "record")) || !files_are_sound(root, ASLEEP_LAYER) ||
+        !files_are_sound(root, ASLEEP_IMAGE) || !files_are_sound(root, ASLEEP_BASE)) {
         json_decref(root);
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox was changed, or is of another version");
     }
@@ -101,8 +127,21 @@ int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error) {
     return asleep_parse(text.data, text.length, ret_record, error);
 }
 
-int asleep_lock(int store, const char *id, int *ret_lock) {
-    struct asleep_path path = path_of(id, "/record.json");
+const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_FILE_NAME]) {
+    for (enum asleep_kind kind = ASLEEP_LAYER; kind <= ASLEEP_BASE; kind++) {
+        const json_t *rows = json_object_get(record, kinds[kind].list);
+
+        if (i < json_array_size(rows)) {
+            asleep_file_name(ret_name, kind, i);
+            return json_array_get(rows, i);
+        }
+        i -= json_array_size(rows);
+    }
+    return NULL;
+}
+
+int asleep_lock(int store, const char *directory, const char *id, int *ret_lock) {
+    struct asleep_path path = path_of(directory, id, "/record.json");
     struct stat held, there;
     auto_close int fd = openat(store, path.text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 
@@ -119,26 +158,32 @@ int asleep_lock(int store, const char *id, int *ret_lock) {
     return 0;
 }
 
-int asleep_each(int store, int (*each)(void *context, const char *id), void *context) {
-    int fd = openat(store, ASLEEP_DIRECTORY, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = 0;
+int asleep_each(int store, const char *directory, int (*each)(void *context, const char *id), void *context) {
+    int fd = openat(store, directory, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = 0;
 
     if (fd < 0)
         return errno == ENOENT ? 0 : -errno;
-    DIR *directory = fdopendir(fd);
-    if (!directory) {
+    DIR *entries = fdopendir(fd);
+    if (!entries) {
         close(fd);
         return -ENOMEM;
     }
-    for (struct dirent *entry; r == 0 && (entry = readdir(directory));)
+    for (struct dirent *entry; r == 0 && (entry = readdir(entries));)
         if (asleep_id_ok(entry->d_name))
             r = each(context, entry->d_name);
-    closedir(directory);
+    closedir(entries);
     return r;
 }
 
-int asleep_remove(int store, const char *id) {
+int asleep_remove(int store, const char *directory, const char *id) {
     char to[sizeof "trash/asleep-" + ASLEEP_ID_LENGTH];
 
-    snprintf(to, sizeof to, "trash/asleep-%s", id);
-    return renameat(store, path_of(id, "").text, store, to) < 0 ? -errno : 0;
+    snprintf(to, sizeof to, "trash/%s-%s", directory, id);
+    return renameat(store, path_of(directory, id, "").text, store, to) < 0 ? -errno : 0;
+}
+
+int asleep_keep(int store, const char *id) {
+    if (mkdirat(store, WOKEN_DIRECTORY, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    return renameat(store, path_of(ASLEEP_DIRECTORY, id, "").text, store, path_of(WOKEN_DIRECTORY, id, "").text) < 0 ? -errno : 0;
 }

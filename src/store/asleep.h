@@ -2,7 +2,8 @@
 /*
  * Sandboxes that sleep, as the store has them (docs/store-format.md, "Sandboxes that sleep"): what reads them, without writing anything.
  *
- * asleep/ID/ has `record.json`, `layer-N` and `image-N`. Whose the sandbox is holds an exclusive lock on record.json; the kernel takes it back when the process dies.
+ * asleep/ID/ has `record.json`, `layer-N`, `image-N` and, if an image is a difference, `base-N`. Whose the sandbox is holds an exclusive lock on record.json; the kernel takes it back when the process dies. When it has been woken it is
+ * woken/ID, with the same lock, for as long as something could be written over what is in it (kept.h).
  */
 #ifndef ROLLBOX_STORE_ASLEEP_H
 #define ROLLBOX_STORE_ASLEEP_H
@@ -14,14 +15,25 @@
 #include <rollbox/rollbox.h>
 
 #define ASLEEP_DIRECTORY "asleep"
+#define WOKEN_DIRECTORY "woken"         /* of the same length */
 #define ASLEEP_ID_LENGTH 32             /* lower-case hex digits */
 #define ASLEEP_DIGEST_HEX 64
 #define ASLEEP_MAX_BYTES (64u << 20)    /* of a record */
-#define ASLEEP_MAX_FILES 900            /* layers and images of one sandbox */
+#define ASLEEP_MAX_FILES 900            /* layers and images of one sandbox; also bases */
+#define ASLEEP_MAX_OVER 8
 
 bool asleep_id_ok(const char *id);
 
-/* Reads a record's text: JSON, a line with its SHA-256. *ret_record is the caller's: {"version", "id", "record": {...}, "layers": [{"bytes", "sha256"}], "images": [the same]}. DAMAGED. */
+enum asleep_kind { ASLEEP_LAYER, ASLEEP_IMAGE, ASLEEP_BASE };
+
+#define ASLEEP_FILE_NAME 32
+
+/* "layer-0"; and "layers", the list of a record that has its row. */
+void asleep_file_name(char ret_name[ASLEEP_FILE_NAME], enum asleep_kind kind, size_t i);
+const char *asleep_list(enum asleep_kind kind);
+
+/* Reads a record's text: JSON, a line with its SHA-256. *ret_record is the caller's: {"version", "id", "record": {...}, "layers": [{"bytes", "sha256"}], "images": [the same, and perhaps "over": [numbers of bases]], "bases": [as layers]}.
+ * DAMAGED. */
 int asleep_parse(const char *text, size_t length, json_t **ret_record, struct rollbox_error *error);
 
 /* SHA-256. */
@@ -33,13 +45,21 @@ char *asleep_text(const json_t *record);
 /* Reads an open record.json. */
 int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error);
 
-/* Opens asleep/ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no error is set then, nor otherwise. */
-int asleep_lock(int store, const char *id, int *ret_lock);
+/* What a record says of its i-th file, {"bytes", "sha256"}, and how that is called; NULL after the last. Borrowed. */
+const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_FILE_NAME]);
+
+/* `directory` is ASLEEP_DIRECTORY or WOKEN_DIRECTORY. */
+
+/* Opens ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no error is set then, nor otherwise. */
+int asleep_lock(int store, const char *directory, const char *id, int *ret_lock);
 
 /* Calls with the id of each; 0, or what `each` returned if that was not 0, or -errno. */
-int asleep_each(int store, int (*each)(void *context, const char *id), void *context);
+int asleep_each(int store, const char *directory, int (*each)(void *context, const char *id), void *context);
 
 /* It is no more, whatever comes: what is left of it lies in the trash. 0 or -errno. */
-int asleep_remove(int store, const char *id);
+int asleep_remove(int store, const char *directory, const char *id);
+
+/* It has been woken: from asleep/ to woken/. 0 or -errno. */
+int asleep_keep(int store, const char *id);
 
 #endif

@@ -300,25 +300,24 @@ int describe_state(const struct job *job, json_t **ret_json, struct rollbox_erro
 }
 
 int describe_asleep(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
-    json_t *job = NULL;
-    int r = sleep_job(fd, &job, error);
+    struct sleep_job job;
+    int r = sleep_job_read(fd, &job, error);
 
     if (r < 0)
         return r;
-    const json_t *index = json_object_get(job, "image");
-    const char *id = json_string_value(json_object_get(job, "id"));
-    json_t *state = begin(job, error);
+    const json_t *index = json_object_get(job.root, "image");
+    json_t *state = begin(job.root, error);
     auto_close int image = -EBADF;
     struct rollbox_error damage;
     r = state ? 0 : -EINVAL;
     if (r == 0 && json_object_get(state, "checks"))
-        add_check(state, "digests", sleep_verify(store, id, &damage) < 0 ? damage.message : NULL);
+        add_check(state, "digests", sleep_verify(store, job.id, &damage) < 0 ? damage.message : NULL);
     if (r == 0 && json_is_integer(index)) {
-        image = sleep_open_image(store, id, (size_t)json_integer_value(index));
+        image = sleep_open_image(store, job.id, (size_t)json_integer_value(index));
         r = image < 0 ? error_set(error, ROLLBOX_ERR_IO, -image, "store", "the image of the processes cannot be read: %s", strerror(-image))
-                      : describe_image(image, json_object_get(job, "places"), state, error);
+                      : describe_image(image, json_object_get(job.root, "places"), state, error);
     }
-    json_decref(job);
+    sleep_job_done(&job);
     if (r < 0) {
         json_decref(state);
         return r;

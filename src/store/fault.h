@@ -23,6 +23,7 @@
     X(manifest_removed, "rm", true) \
     X(gc_trashed, "gc", true) \
     X(gc_deleting, "gc", true) \
+    X(gc_sleeper_trashed, "gc-asleep", true) \
     X(damage_marked, "fsck", true) \
     X(export_half, "export", false) \
     X(export_written, "export", false)          /* under its temporary name */ \
@@ -34,13 +35,18 @@
     X(commit_synced, "commit", false) \
     X(commit_exchanged, "commit", true) \
     X(commit_removing, "commit", true) \
+    X(carry_half, "export-live", false)         /* in the middle of a file's data */ \
+    X(carried_half, "import-live", false) \
+    X(carried_checked, "import-live", false)    /* everything is written, in tmp/ */ \
     X(sleep_half, "hibernate", false)           /* in the middle of a file's data */ \
     X(sleep_packed, "hibernate", false)         /* a layer or image is written */ \
+    X(sleep_linked, "hibernate-again", false)   /* what is there already is linked, a difference not written yet */ \
     X(sleep_written, "hibernate", false)        /* everything is on the disk, in tmp/ */ \
     X(sleep_published, "hibernate", true)       /* renamed into asleep/ */ \
     X(wake_checked, "wake", false)              /* digests are right */ \
     X(wake_half, "wake", false)                 /* a file made again */ \
-    X(wake_made, "wake", false)
+    X(wake_made, "wake", false) \
+    X(wake_joined, "wake-again", false)         /* an image made of a difference and what it lies over */
 
 enum fault {
 #define FAULT_ENUM(name, command, done) FAULT_##name,

@@ -13,10 +13,10 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "store/asleep.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/layer.h"
+#include "store/sleepers.h"
 #include "store/store.h"
 
 static int out_of_memory(struct rollbox_error *error) {
@@ -244,23 +244,10 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
     return 1;
 }
 
-/* Of sandboxes that sleep: those whose engine is gone, unless they are to outlive it, and those that nobody can wake any more. */
-static int collect_sleeper(void *context, const char *id) {
-    const int *store = context;
-    auto_close int lock = -EBADF;
-    json_t *record = NULL;
-
-    if (asleep_lock(*store, id, &lock) < 0)
-        return 0;
-    bool is_lost = asleep_read(lock, &record, NULL) < 0 || !json_is_true(json_object_get(json_object_get(record, "record"), "detached"));
-    json_decref(record);
-    return is_lost ? asleep_remove(*store, id) : 0;
-}
-
 int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
     unsigned removed_work = 0;
-    uint64_t freed = 0, removed = 0, in_use = 0;
+    uint64_t freed = 0, removed = 0, in_use = 0, sleepers = 0;
     struct names names;
 
     auto_close int lock = layer_store_lock(store, LOCK_EX);
@@ -287,8 +274,8 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     if (r == 0)
         names_done(&names);
     references_done(&references);
-    if (r == 0 && (r = asleep_each(store, collect_sleeper, &store)) < 0)
-        r = failed(error, r, "remove a sandbox that sleeps");
+    if (r == 0)
+        r = sleepers_collect(store, &sleepers, &freed, error);
     if (r == 0)
         r = layer_sweep_work(store, &removed_work) < 0 ? failed(error, -EIO, "sweep tmp") : 0;
     close_fd(&lock);
@@ -298,7 +285,8 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     r = layer_empty_trash(store);
     if (r < 0)
         return failed(error, r, "empty the trash");
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I}", "removed_layers", (json_int_t)removed, "freed_bytes", (json_int_t)freed, "in_use", (json_int_t)in_use, "removed_work", (json_int_t)removed_work);
+    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I}", "removed_layers", (json_int_t)removed, "freed_bytes", (json_int_t)freed, "in_use", (json_int_t)in_use, "removed_work", (json_int_t)removed_work, "removed_asleep",
+                          (json_int_t)sleepers);
     return *ret_json ? 0 : out_of_memory(error);
 }
 
@@ -394,7 +382,7 @@ int keep_check(int store, json_t **ret_json, struct rollbox_error *error) {
     struct manifests manifests = { json_array() };
     json_t *damaged = json_array();
     struct references references = { 0 };
-    uint64_t layers = 0;
+    uint64_t layers = 0, sleepers = 0;
     const char *id;
     json_t *users;
     int r = find_references(store, &references, NULL, error);
@@ -413,7 +401,9 @@ int keep_check(int store, json_t **ret_json, struct rollbox_error *error) {
                 json_array_append_new(damaged, json_pack("{s:s, s:s, s:O}", "layer", id, "reason", "it is missing", "used_by", users));
         }
     references_done(&references);
-    json_t *both = json_pack("{s:I, s:o, s:o}", "layers", (json_int_t)layers, "damaged", damaged, "manifests", manifests.list);
+    if (r == 0)
+        r = sleepers_check(store, damaged, &sleepers, error);
+    json_t *both = json_pack("{s:I, s:I, s:o, s:o}", "layers", (json_int_t)layers, "asleep", (json_int_t)sleepers, "damaged", damaged, "manifests", manifests.list);
     if (r < 0) {
         json_decref(both);
         return r;
@@ -427,6 +417,7 @@ int keep_check(int store, json_t **ret_json, struct rollbox_error *error) {
 int keep_usage(int store, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
     uint64_t bytes = 0, unused_bytes = 0, layers = 0, unused = 0, images = 0;
+    struct sleepers asleep = { 0 }, woken = { 0 };
     struct statvfs room;
     struct names names;
     int r = find_references(store, &references, &images, error);
@@ -450,11 +441,14 @@ int keep_usage(int store, json_t **ret_json, struct rollbox_error *error) {
         names_done(&names);
     uint64_t snapshots = references.images - images;
     references_done(&references);
+    if (r == 0)
+        r = sleepers_measure(store, &asleep, &woken, error);
     if (r == 0 && fstatvfs(store, &room) < 0)
         r = failed(error, -errno, "ask the store's file system");
     if (r < 0)
         return r;
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers", (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers",
-                          (json_int_t)unused, "unused_bytes", (json_int_t)unused_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
+    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers", (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers",
+                          (json_int_t)unused, "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n, "asleep_bytes", (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes", (json_int_t)woken.bytes,
+                          "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
     return *ret_json ? 0 : out_of_memory(error);
 }

@@ -18,13 +18,14 @@ int keep_show(int store, const char *name, json_t **ret_json, struct rollbox_err
 /* Removes a manifest; its layers go with the next gc. {"removed"} */
 int keep_remove(int store, const char *name, json_t **ret_json, struct rollbox_error *error);
 
-/* Removes layers that no manifest names and nobody uses, and what dead processes left. {"removed_layers", "freed_bytes", "in_use", "removed_work"} */
+/* Removes layers that no manifest names and nobody uses, sandboxes that sleep and that nobody can wake, and what dead processes left. {"removed_layers", "freed_bytes", "in_use", "removed_work", "removed_asleep"} */
 int keep_collect(int store, json_t **ret_json, struct rollbox_error *error);
 
-/* Reads every layer anew; marks those that are damaged, and takes the mark from those that are not. {"layers", "damaged": [{"layer", "reason", "used_by"}], "manifests": [{"name", "problem"}]} */
+/* Reads every layer anew; marks those that are damaged, and takes the mark from those that are not; and what sleeps.
+ * {"layers", "asleep", "damaged": [{"layer", "reason", "used_by"} or {"asleep", "sandbox", "file", "reason"}], "manifests": [{"name", "problem"}]} */
 int keep_check(int store, json_t **ret_json, struct rollbox_error *error);
 
-/* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "free_bytes"} */
+/* {"images", "snapshots", "layers", "bytes", "unused_layers", "unused_bytes", "asleep", "asleep_bytes", "woken", "woken_bytes", "free_bytes"} */
 int keep_usage(int store, json_t **ret_json, struct rollbox_error *error);
 
 #endif

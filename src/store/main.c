@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "store/carry.h"
 #include "store/commit.h"
 #include "store/describe.h"
 #include "store/fault.h"
@@ -35,9 +36,9 @@
 #define EXIT_DAMAGE 1
 
 struct arguments {
-    const char *program, *store, *name, *tag, *part, *operand;
+    const char *program, *store, *name, *tag, *part, *operand, *socket, *policy;
     struct unpack_limits limits;
-    bool json, no_progress;
+    bool json, no_progress, trusts, drops;
 };
 
 struct command {
@@ -91,6 +92,10 @@ static void tell_import(const json_t *json) {
     const json_t *note;
     size_t i;
 
+    if (json_object_get(json, "asleep")) {
+        printf("%s: asleep, %s, %" JSON_INTEGER_FORMAT " processes, for the engine on %s\n", text(json, "name"), size(number(json, "bytes")), number(json, "processes"), text(json, "socket"));
+        return;
+    }
     printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT " new), %s in %" JSON_INTEGER_FORMAT " files\n", text(json, "name"), number(json, "layers"), number(json, "new_layers"),
            size(number(json, "bytes")), number(json, "files"));
     json_array_foreach(json_object_get(json, "notes"), i, note)
@@ -98,8 +103,13 @@ static void tell_import(const json_t *json) {
 }
 
 static int call_import_snapshot(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    const struct carry_options live = { arguments->name, arguments->socket, arguments->policy, arguments->trusts, arguments->drops, arguments->limits.max_bytes };
     int r = needs_name(arguments, error);
 
+    if (r == 0 && carry_is_live(arguments->operand))
+        return carry_import(store, arguments->operand, &live, ret_json, error);
+    if (r == 0 && (arguments->policy || arguments->trusts || arguments->drops))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s has files alone: --policy, --trust and --drop-processes are about live states", files_printable(arguments->operand));
     return r < 0 ? r : snapshot_import(store, arguments->operand, arguments->name, &arguments->limits, ret_json, error);
 }
 
@@ -194,7 +204,10 @@ static int call_collect(int store, const struct arguments *arguments, json_t **r
 }
 
 static void tell_collect(const json_t *json) {
-    printf("%" JSON_INTEGER_FORMAT " layers removed, %s freed", number(json, "removed_layers"), size(number(json, "freed_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " layers", number(json, "removed_layers"));
+    if (number(json, "removed_asleep"))
+        printf(" and %" JSON_INTEGER_FORMAT " sandboxes that slept", number(json, "removed_asleep"));
+    printf(" removed, %s freed", size(number(json, "freed_bytes")));
     if (number(json, "in_use"))
         printf("; %" JSON_INTEGER_FORMAT " are in use", number(json, "in_use"));
     putchar('\n');
@@ -205,11 +218,21 @@ static int call_check(int store, const struct arguments *arguments, json_t **ret
     return keep_check(store, ret_json, error);
 }
 
+static void tell_sleeper(const json_t *row) {
+    const char *name = text(row, "sandbox");
+
+    printf("%s%s(asleep, %.12s): %s is damaged: %s; it cannot be woken\n", files_printable(name), name[0] ? " " : "", text(row, "asleep"), text(row, "file"), text(row, "reason"));
+}
+
 static void tell_check(const json_t *json) {
     const json_t *row, *user;
     size_t i, j;
 
     json_array_foreach(json_object_get(json, "damaged"), i, row) {
+        if (json_object_get(row, "asleep")) {
+            tell_sleeper(row);
+            continue;
+        }
         printf("layer %.12s is damaged: %s", text(row, "layer"), text(row, "reason"));
         json_array_foreach(json_object_get(row, "used_by"), j, user)
             printf("%s%s", j ? ", " : "; used by ", json_string_value(user));
@@ -217,7 +240,10 @@ static void tell_check(const json_t *json) {
     }
     json_array_foreach(json_object_get(json, "manifests"), i, row)
         printf("%s: %s\n", text(row, "name"), text(row, "problem"));
-    printf("%" JSON_INTEGER_FORMAT " layers checked, %zu damaged\n", number(json, "layers"), json_array_size(json_object_get(json, "damaged")));
+    printf("%" JSON_INTEGER_FORMAT " layers checked", number(json, "layers"));
+    if (number(json, "asleep"))
+        printf(", and %" JSON_INTEGER_FORMAT " sandboxes that sleep", number(json, "asleep"));
+    printf("; %zu damaged\n", json_array_size(json_object_get(json, "damaged")));
 }
 
 static int call_usage(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -229,6 +255,8 @@ static void tell_usage(const json_t *json) {
     printf("%" JSON_INTEGER_FORMAT " images, %" JSON_INTEGER_FORMAT " snapshots\n", number(json, "images"), number(json, "snapshots"));
     printf("%" JSON_INTEGER_FORMAT " layers, %s\n", number(json, "layers"), size(number(json, "bytes")));
     printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n", number(json, "unused_layers"), size(number(json, "unused_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", number(json, "asleep"), size(number(json, "asleep_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " that were woken, %s to sleep on again\n", number(json, "woken"), size(number(json, "woken_bytes")));
     printf("%s free\n", size(number(json, "free_bytes")));
 }
 
@@ -290,6 +318,11 @@ static int call_wake(int store, const struct arguments *arguments, json_t **ret_
     return sleep_read(store, STDIN_FILENO, ret_json, error);
 }
 
+static int call_export_live(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)arguments;
+    return carry_export(store, STDIN_FILENO, ret_json, error);
+}
+
 static int describe_job(const struct job *job, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
     (void)arguments;
     return describe_state(job, ret_json, error);
@@ -342,13 +375,13 @@ static void tell_faults(const json_t *json) {
 
 static const struct command commands[] = {
     { "import", "PATH", "an image: an OCI layout, or a tar of one or of docker save; --name NAME", true, true, call_import, tell_import },
-    { "import-snapshot", "FILE", "a snapshot that was exported; --name NAME", true, true, call_import_snapshot, tell_import },
+    { "import-snapshot", "FILE", "a snapshot or live state that was exported; --name NAME", true, true, call_import_snapshot, tell_import },
     { "ls", NULL, "list images and snapshots", true, true, call_list, tell_list },
     { "show", "NAME", "what an image is made of", true, false, call_show, tell_show },
     { "rm", "NAME", "remove an image, or snapshot:NAME", true, false, call_remove, tell_nothing },
     { "path", NULL, "where the store is", false, false, call_path, tell_path },
     { "gc", NULL, "remove what nothing needs", true, true, call_collect, tell_collect },
-    { "fsck", NULL, "read every layer and mark those that are damaged", true, true, call_check, tell_check },
+    { "fsck", NULL, "read every layer, and all that sleeps, and tell what is damaged", true, true, call_check, tell_check },
     { "df", NULL, "how much there is", true, true, call_usage, tell_usage },
     { "diff", NULL, "what the layers of the job on standard input change", false, false, call_diff, tell_diff },
     { "export", "FILE", "the layers of a job as one file", false, false, call_export, tell_nothing },
@@ -356,6 +389,7 @@ static const struct command commands[] = {
     { "sweep", "PATH", "remove what commits beside it have left", false, false, call_sweep, tell_nothing },
     { "hibernate", NULL, "keep the sandbox of the job on standard input", true, true, call_hibernate, tell_nothing },
     { "wake", NULL, "give the files of the job's sandbox back", true, false, call_wake, tell_nothing },
+    { "export-live", NULL, "the sandbox of the job on standard input, with what runs, as one file", true, true, call_export_live, tell_nothing },
     { "describe", NULL, "what the state of the job on standard input holds", false, false, call_describe, tell_nothing },
     { "describe-asleep", NULL, "the same of a sandbox that sleeps", true, false, call_describe_asleep, tell_nothing },
     { "forget", NULL, "empty the trash", true, false, call_forget, tell_nothing },
@@ -381,7 +415,7 @@ static void help(void) {
     printf("Usage: rollbox-store COMMAND [OPTION...] [ARGUMENT]\n\nImages, snapshots and layers on disk. rollbox(1) and rollbox-engine start it.\n\n");
     for (size_t i = 0; i < ARRAY_SIZE(commands); i++)
         printf("  %-16s %-5s %s\n", commands[i].name, commands[i].operand ? commands[i].operand : "", commands[i].summary);
-    printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, --max-bytes N, --max-depth N, --max-ratio N, --no-progress, --part PART\n");
+    printf("\nOptions: --json, --store PATH, --name NAME, --tag-of-archive TAG, --max-entries N, --max-bytes N, --max-depth N, --max-ratio N, --no-progress, --part PART, --socket PATH, --policy FILE, --trust, --drop-processes\n");
 }
 
 static int parse_number(const char *name, const char *value, uint64_t most, uint64_t *ret, struct rollbox_error *error) {
@@ -407,6 +441,10 @@ static int set_option(struct arguments *arguments, const char *name, const char 
         arguments->tag = value;
     else if (strcmp(name, "part") == 0)
         arguments->part = value;
+    else if (strcmp(name, "socket") == 0)
+        arguments->socket = value;
+    else if (strcmp(name, "policy") == 0)
+        arguments->policy = value;
     else if (strcmp(name, "max-entries") == 0)
         r = parse_number(name, value, FILES_MAX_ENTRIES * 10ull, &arguments->limits.max_entries, error);
     else if (strcmp(name, "max-bytes") == 0)
@@ -435,6 +473,10 @@ static int parse(int argc, char **argv, struct arguments *arguments, struct roll
             continue;
         if (strcmp(word, "--no-progress") == 0) {
             arguments->no_progress = true;
+        } else if (strcmp(word, "--trust") == 0) {
+            arguments->trusts = true;
+        } else if (strcmp(word, "--drop-processes") == 0) {
+            arguments->drops = true;
         } else if (strcmp(word, "--") == 0 && i + 2 == argc && !arguments->operand) {
             arguments->operand = argv[++i];
         } else if (strncmp(word, "--", 2) == 0) {

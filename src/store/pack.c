@@ -82,7 +82,10 @@ static bool is_path(const char *path) {
     }
 }
 
+/* Those of the guest, and what an overlay needs to see of its own. */
 static bool is_attribute(const char *name) {
+    if (strncmp(name, OVERLAY, sizeof OVERLAY - 1) == 0)
+        return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 || strcmp(name, XATTR_OPAQUE) == 0;
     return strncmp(name, "user.", 5) == 0 || strncmp(name, ACCESS_LIST, sizeof ACCESS_LIST - 1) == 0;
 }
 
@@ -172,7 +175,7 @@ static int put_data(struct writing *w, int fd, const struct segment *segments, s
     return 0;
 }
 
-/* Those of the guest, and what an overlay needs to see of its own; of what a directory comes from only that it comes from something. */
+/* Of what a directory comes from only that it comes from something. */
 static int add_attributes(struct writing *w, int fd, struct buf *to) {
     auto_free char *names = malloc(2 * ATTRIBUTE_BYTES);
 
@@ -183,11 +186,9 @@ static int add_attributes(struct writing *w, int fd, struct buf *to) {
     if (length < 0)
         return errno == EOPNOTSUPP ? 0 : -errno;
     for (const char *name = names; name < names + length; name += strlen(name) + 1) {
-        bool is_origin = !strcmp(name, ORIGIN);
-
-        if (!is_attribute(name) || (strncmp(name, OVERLAY, sizeof OVERLAY - 1) == 0 && strncmp(name, ESCAPED, sizeof ESCAPED - 1) != 0 && !is_origin && strcmp(name, XATTR_OPAQUE) != 0))
+        if (!is_attribute(name))
             continue;
-        ssize_t n = is_origin ? 0 : fgetxattr(fd, name, value, ATTRIBUTE_BYTES);
+        ssize_t n = !strcmp(name, ORIGIN) ? 0 : fgetxattr(fd, name, value, ATTRIBUTE_BYTES);
         if (n < 0)
             return -errno;
         uint32_t size = (uint32_t)n;
@@ -391,6 +392,20 @@ static int give(const struct reading *in, int fd, int directory, const char *nam
     return (name ? fchownat(directory, name, uid, gid, AT_SYMLINK_NOFOLLOW) : fchown(fd, uid, gid)) < 0 ? -errno : 0;
 }
 
+static int write_at(int fd, const char *data, size_t length, uint64_t offset) {
+    while (length) {
+        ssize_t n = pwrite(fd, data, length, (off_t)offset);
+
+        if (n < 0 && errno != EINTR)
+            return -errno;
+        data += MAX(n, (ssize_t)0);
+        offset += (uint64_t)MAX(n, (ssize_t)0);
+        length -= (size_t)MAX(n, (ssize_t)0);
+    }
+    return 0;
+}
+
+/* `fd` negative: into nothing. */
 static int get_data(struct reading *in, int fd, const struct pack_entry *entry) {
     auto_free struct segment *segments = calloc(entry->n_segments + 1u, sizeof *segments);
     uint64_t reached = 0;
@@ -404,15 +419,12 @@ static int get_data(struct reading *in, int fd, const struct pack_entry *entry) 
             size_t n = (size_t)MIN(segments[i].length - done, (uint64_t)CHUNK);
 
             r = get(in, in->chunk + CHUNK, n);
-            for (size_t written = 0; r == 0 && written < n;) {
-                ssize_t k = pwrite(fd, in->chunk + CHUNK + written, n - written, (off_t)(segments[i].offset + done + written));
-                r = k < 0 ? -errno : 0;
-                written += k > 0 ? (size_t)k : 0;
-            }
+            if (r == 0 && fd >= 0)
+                r = write_at(fd, in->chunk + CHUNK, n, segments[i].offset + done);
             done += n;
         }
     }
-    return r == 0 && ftruncate(fd, (off_t)entry->size) < 0 ? -errno : r;
+    return r == 0 && fd >= 0 && ftruncate(fd, (off_t)entry->size) < 0 ? -errno : r;
 }
 
 static int make_file(struct reading *in, int parent, const char *name, const struct pack_entry *entry, char *attributes) {
@@ -515,7 +527,7 @@ static int finish_directories(struct reading *in) {
     return 0;
 }
 
-static int read_all(struct reading *in) {
+static int read_all(struct reading *in, int (*take)(struct reading *in, const struct pack_entry *entry)) {
     char found[sizeof magic];
     int r = get(in, found, sizeof found);
 
@@ -537,8 +549,24 @@ static int read_all(struct reading *in) {
         if (r == 0 && entry.kind == PACK_END)
             return finish_directories(in);
         if (r == 0)
-            r = make_entry(in, &entry);
+            r = take(in, &entry);
     }
+    return r;
+}
+
+static int skip_entry(struct reading *in, const struct pack_entry *entry) {
+    return entry->kind == PACK_FILE ? get_data(in, -EBADF, entry) : 0;
+}
+
+int pack_check(int from) {
+    struct reading in = { .from = from, .layer = -EBADF, .chunk = malloc(2 * CHUNK), .texts = malloc(2 * PACK_MOST_TEXT + PACK_MOST_ATTRIBUTES), .parent = -EBADF };
+    int r = in.chunk && in.texts ? read_all(&in, skip_entry) : -ENOMEM;
+    char more;
+
+    if (r == 0 && (in.at < in.held || read(from, &more, 1) != 0))
+        r = -EBADMSG;
+    free(in.chunk);
+    free(in.texts);
     return r;
 }
 
@@ -559,7 +587,7 @@ int pack_read(int from, int layer, struct rollbox_error *error) {
         (void)setfsuid(in.id_base);
     }
     if (r == 0)
-        r = read_all(&in);
+        r = read_all(&in, make_entry);
     if (in.id_base) {
         (void)setfsuid(geteuid());
         (void)setfsgid(getegid());

@@ -38,6 +38,9 @@ bool pack_is_sound(const struct pack_entry *entry, const char *texts, size_t len
 /* Writes what the layer (a directory's descriptor) holds to `to`, with its digest. */
 int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes, struct rollbox_error *error);
 
+/* Is it a whole one, and nothing behind it? -EBADMSG. */
+int pack_check(int from);
+
 /* The other way, into an empty one. Call it once the file's digest has been found right. */
 int pack_read(int from, int layer, struct rollbox_error *error);
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,52 +19,45 @@
 #include "store/asleep.h"
 #include "store/digest.h"
 #include "store/fault.h"
+#include "store/kept.h"
 #include "store/layer.h"
 #include "store/pack.h"
 
-#define STAGE "asleep"          /* in the directory of work */
+#define CHUNK (256u << 10)
 
-struct sleeper {
-    json_t *root;
-    const char *id;
-    const json_t *layers, *images;
-};
-
-static void sleeper_done(struct sleeper *job) {
+void sleep_job_done(struct sleep_job *job) {
     json_decref(job->root);
 }
 
 static bool are_descriptors(const json_t *list) {
-    const json_t *number;
+    const json_t *row;
     size_t i;
 
-    json_array_foreach(list, i, number)
-        if (!json_is_integer(number) || json_integer_value(number) <= STDERR_FILENO || fcntl((int)json_integer_value(number), F_GETFD) < 0)
+    json_array_foreach(list, i, row) {
+        json_int_t number = json_integer_value(json_object_get(row, "fd"));
+
+        if (number <= STDERR_FILENO || number > INT_MAX || fcntl((int)number, F_GETFD) < 0)
             return false;
+    }
     return json_array_size(list) <= ASLEEP_MAX_FILES;
 }
 
-int sleep_job(int fd, json_t **ret_job, struct rollbox_error *error) {
+static int descriptor_of(const json_t *list, size_t i) {
+    return (int)json_integer_value(json_object_get(json_array_get(list, i), "fd"));
+}
+
+int sleep_job_read(int fd, struct sleep_job *ret_job, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     int r = fd_read_all(fd, ASLEEP_MAX_BYTES, &text);
-    json_t *job = r < 0 ? NULL : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
-    const char *id = json_string_value(json_object_get(job, "id"));
+    json_t *root = r < 0 ? NULL : json_loadb(text.data ? text.data : "", text.length, JSON_REJECT_DUPLICATES, NULL);
+    struct sleep_job job = { .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"), .images = json_object_get(root, "images") };
 
-    if (!id || !asleep_id_ok(id) || !are_descriptors(json_object_get(job, "layers")) || !are_descriptors(json_object_get(job, "images"))) {
-        json_decref(job);
+    if (!job.id || !asleep_id_ok(job.id) || !are_descriptors(job.layers) || !are_descriptors(job.images)) {
+        json_decref(root);
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job on standard input is not valid");
     }
     *ret_job = job;
     return 0;
-}
-
-static int sleeper_read(int fd, struct sleeper *ret_job, struct rollbox_error *error) {
-    json_t *root;
-    int r = sleep_job(fd, &root, error);
-
-    if (r == 0)
-        *ret_job = (struct sleeper){ .root = root, .id = json_string_value(json_object_get(root, "id")), .layers = json_object_get(root, "layers"), .images = json_object_get(root, "images") };
-    return r;
 }
 
 static int io_error(struct rollbox_error *error, int error_number, const char *stage, const char *doing) {
@@ -73,53 +67,17 @@ static int io_error(struct rollbox_error *error, int error_number, const char *s
 
 /* ---- to sleep --------------------------------------------------------------------------------------------------------- */
 
-static int write_image(int from, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret_bytes, struct rollbox_error *error) {
-    struct digest digest;
-    struct stat st;
+int sleep_stage(const struct sleep_job *job, struct stage *stage, struct rollbox_error *error) {
+    const json_t *from;
+    size_t i;
+    int r = 0;
 
-    if (fstat(from, &st) < 0)
-        return io_error(error, errno, "hibernate", "the image of the processes cannot be read");
-    void *data = st.st_size ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, from, 0) : MAP_FAILED;
-    if (data == MAP_FAILED)
-        return io_error(error, st.st_size ? errno : EINVAL, "hibernate", "the image of the processes cannot be read");
-    digest_init(&digest);
-    digest_add(&digest, data, (size_t)st.st_size);
-    digest_end_hex(&digest, ret_digest);
-    int r = fd_write_all(to, data, (size_t)st.st_size);
-    munmap(data, (size_t)st.st_size);
-    *ret_bytes = (uint64_t)st.st_size;
-    return r < 0 ? io_error(error, -r, "hibernate", "the processes cannot be written to the store") : 0;
-}
-
-/* layer-0, layer-1, ... or image-0, ...; *ret_rows: what the record says of them. */
-static int write_files(const char *kind, const json_t *fds, int stage, json_t **ret_rows, uint64_t *bytes, struct rollbox_error *error) {
-    json_t *rows = json_array();
-    int r = rows ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
-
-    for (size_t i = 0; r == 0 && i < json_array_size(fds); i++) {
-        int from = (int)json_integer_value(json_array_get(fds, i));
-        char name[32], digest[DIGEST_HEX + 1];
-        uint64_t size = 0;
-
-        snprintf(name, sizeof name, "%s-%zu", kind, i);
-        auto_close int to = openat(stage, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (to < 0)
-            r = io_error(error, errno, "hibernate", "a file cannot be made in the store");
-        else if (kind[0] == 'l')
-            r = pack_write(from, to, digest, &size, error);
-        else
-            r = write_image(from, to, digest, &size, error);
-        fault_point(FAULT_sleep_packed);
-        if (r == 0 && fdatasync(to) < 0)
-            r = io_error(error, errno, "hibernate", "the store cannot be synced");
-        if (r == 0 && json_array_append_new(rows, json_pack("{s:I, s:s}", "bytes", (json_int_t)size, "sha256", digest)) < 0)
-            r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
-        *bytes += size;
-    }
-    if (r < 0)
-        json_decref(rows);
-    else
-        *ret_rows = rows;
+    json_array_foreach(job->layers, i, from)
+        r = r < 0 ? r : stage_layer(stage, from, error);
+    json_array_foreach(job->images, i, from)
+        r = r < 0 ? r : stage_image(stage, from, error);
+    if (r == 0 && json_array_size(stage->bases) > ASLEEP_MAX_FILES)
+        r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "hibernate", "the sandbox' images lie over too many others: drop snapshots");
     return r;
 }
 
@@ -127,22 +85,47 @@ static int sync_fd(int fd) {
     return fd < 0 || fsync(fd) < 0 ? -errno : 0;
 }
 
+json_t *sleep_whole(const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases) {
+    return json_pack("{s:i, s:s, s:I, s:O, s:O, s:O, s:O}", "version", 1, "id", id, "created", (json_int_t)time(NULL), "record", record, "layers", layers, "images", images, "bases", bases);
+}
+
+static int write_record(int stage, const char *text) {
+    auto_close int fd = openat(stage, "record.json", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+
+    return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
+}
+
+/* Everything is written by now, so what the first of these waits for is most of what the others would. What is linked is on the disk, and takes nothing. */
+static int sync_files(int stage, const json_t *record) {
+    char name[ASLEEP_FILE_NAME];
+
+    for (size_t i = 0; asleep_file(record, i, name); i++) {
+        auto_close int fd = openat(stage, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+
+        if (fd < 0 || fdatasync(fd) < 0)
+            return -errno;
+    }
+    return 0;
+}
+
 /* The rename is what makes it sleep. Its owner has the lock before anybody can find it. */
-static int publish(const struct work *work, int stage, const struct sleeper *job, const json_t *record, struct rollbox_error *error) {
+int sleep_publish(const struct work *work, int stage, const json_t *record, int owner, struct rollbox_error *error) {
     auto_free char *text = asleep_text(record);
     char target[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
-    int owner = (int)json_integer_value(json_object_get(job->root, "owner"));
-    int r = text ? layer_write_file(stage, "record.json", text, error) : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "hibernate", "out of memory");
+    const char *id = json_string_value(json_object_get(record, "id"));
+    int r = text ? write_record(stage, text) : -ENOMEM;
 
+    if (r == 0)
+        r = sync_files(stage, record);
     if (r < 0)
-        return r;
+        return io_error(error, -r, "hibernate", "the sandbox cannot be written to the store");
     auto_close int lock = openat(stage, "record.json", O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0 || fsync(stage) < 0)
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) < 0 || fdatasync(lock) < 0 || fsync(stage) < 0)
         return io_error(error, errno, "hibernate", "the store cannot be synced");
     fault_point(FAULT_sleep_written);
-    r = fd_send(owner, "", 1, &lock, 1);
+    r = owner < 0 ? 0 : fd_send(owner, "", 1, &lock, 1);
     /* One that outlives its engine can be woken by the next. */
-    if (r < 0 && !json_is_true(json_object_get(job->root, "detached")))
+    if (r < 0 && !json_is_true(json_object_get(json_object_get(record, "record"), "detached")))
         return io_error(error, -r, "hibernate", "the engine is gone");
     auto_close int held = layer_store_lock(work->store, LOCK_SH);
     if (held < 0)
@@ -150,8 +133,8 @@ static int publish(const struct work *work, int stage, const struct sleeper *job
     bool is_new = mkdirat(work->store, ASLEEP_DIRECTORY, 0700) == 0;
     if (!is_new && errno != EEXIST)
         return io_error(error, errno, "hibernate", "a directory cannot be made in the store");
-    snprintf(target, sizeof target, ASLEEP_DIRECTORY "/%s", job->id);
-    if (renameat(work->fd, STAGE, work->store, target) < 0)
+    snprintf(target, sizeof target, ASLEEP_DIRECTORY "/%s", id);
+    if (renameat(work->fd, SLEEP_STAGE, work->store, target) < 0)
         return io_error(error, errno, "hibernate", "the store cannot be written to");
     auto_close int all = openat(work->store, ASLEEP_DIRECTORY, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     r = sync_fd(all);
@@ -159,86 +142,121 @@ static int publish(const struct work *work, int stage, const struct sleeper *job
         r = sync_fd(work->store);
     fault_point(FAULT_sleep_published);
     if (r < 0)
-        (void)asleep_remove(work->store, job->id);
+        (void)asleep_remove(work->store, ASLEEP_DIRECTORY, id);
     return r < 0 ? io_error(error, -r, "hibernate", "the store cannot be synced") : 0;
+}
+
+int sleep_begin(int store, struct work *ret_work, int *ret_stage, struct rollbox_error *error) {
+    int r = work_begin(store, ret_work, error);
+
+    if (r < 0)
+        return r;
+    int fd = mkdirat(ret_work->fd, SLEEP_STAGE, 0700) < 0 ? -1 : openat(ret_work->fd, SLEEP_STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return io_error(error, errno, "hibernate", "a directory cannot be made in the store");
+    *ret_stage = fd;
+    return 0;
 }
 
 int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
     struct work work = WORK_NONE;
-    json_t *layers = NULL, *images = NULL;
-    auto_close int stage = -EBADF;
-    uint64_t bytes = 0;
-    struct sleeper job;
-    int r = sleeper_read(fd, &job, error);
+    struct stage stage = { 0 };
+    auto_close int directory = -EBADF;
+    struct sleep_job job;
+    int r = sleep_job_read(fd, &job, error);
 
     if (r < 0)
         return r;
-    r = work_begin(store, &work, error);
-    if (r == 0 && (mkdirat(work.fd, STAGE, 0700) < 0 || (stage = openat(work.fd, STAGE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0))
-        r = io_error(error, errno, "hibernate", "a directory cannot be made in the store");
+    r = sleep_begin(store, &work, &directory, error);
     if (r == 0)
-        r = write_files("layer", job.layers, stage, &layers, &bytes, error);
+        r = stage_init(&stage, store, directory, error);
     if (r == 0)
-        r = write_files("image", job.images, stage, &images, &bytes, error);
-    json_t *record = r < 0 ? NULL : json_pack("{s:i, s:s, s:I, s:O, s:O, s:O}", "version", 1, "id", job.id, "created", (json_int_t)time(NULL), "record", json_object_get(job.root, "record"), "layers", layers, "images", images);
+        r = sleep_stage(&job, &stage, error);
+    json_t *record = r < 0 ? NULL : sleep_whole(job.id, json_object_get(job.root, "record"), stage.layers, stage.images, stage.bases);
     if (r == 0)
-        r = record ? publish(&work, stage, &job, record, error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
+        r = record ? sleep_publish(&work, directory, record, (int)json_integer_value(json_object_get(job.root, "owner")), error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
+    *ret_json = r < 0 ? NULL : json_pack("{s:I, s:I}", "bytes", (json_int_t)stage.bytes, "written", (json_int_t)stage.written);
     json_decref(record);
-    json_decref(layers);
-    json_decref(images);
+    stage_done(&stage);
     work_done(&work);
-    sleeper_done(&job);
-    *ret_json = r < 0 ? NULL : json_pack("{s:I}", "bytes", (json_int_t)bytes);
+    sleep_job_done(&job);
     return r;
 }
 
 /* ---- awake ------------------------------------------------------------------------------------------------------------ */
 
-static int open_file(int directory, const char *kind, size_t i, char *ret_name, size_t size) {
-    snprintf(ret_name, size, "%s-%zu", kind, i);
-    int fd = openat(directory, ret_name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    return fd < 0 ? -errno : fd;
-}
-
-static int check_file(int directory, const char *kind, size_t i, const json_t *row, struct rollbox_error *error) {
-    char name[32], found[DIGEST_HEX + 1];
+int sleep_check_file(int directory, const char *name, const json_t *row, const char **ret_reason) {
+    char found[DIGEST_HEX + 1];
     struct digest digest;
     struct stat st;
-    auto_free char *chunk = malloc(1 << 20);
-    auto_close int fd = open_file(directory, kind, i, name, sizeof name);
-    const char *wanted = json_string_value(json_object_get(row, "sha256"));
+    auto_free char *chunk = malloc(CHUNK);
+    auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     ssize_t n = 1;
 
+    *ret_reason = NULL;
+    if (fd < 0 && (errno == ENOENT || errno == ELOOP)) {
+        *ret_reason = "it is missing";
+        return 0;
+    }
     if (fd < 0 || !chunk || fstat(fd, &st) < 0)
-        return io_error(error, fd < 0 ? -fd : ENOMEM, "wake", "a file of the sleeping sandbox cannot be read");
+        return fd < 0 ? -errno : -ENOMEM;
+    if (st.st_size != json_integer_value(json_object_get(row, "bytes"))) {
+        *ret_reason = "it has another length than what was written";
+        return 0;
+    }
     digest_init(&digest);
-    while (st.st_size == json_integer_value(json_object_get(row, "bytes")) && (n = read(fd, chunk, 1 << 20)) != 0) {
+    while ((n = read(fd, chunk, CHUNK)) != 0) {
         if (n < 0 && errno != EINTR)
-            return io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read");
+            return -errno;
         digest_add(&digest, chunk, n < 0 ? 0 : (size_t)n);
     }
     digest_end_hex(&digest, found);
-    if (strcmp(found, wanted) != 0)
-        return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "%s of the sleeping sandbox is damaged: it is not what was written; it cannot be woken (rollbox rm gives its place back)", name);
+    if (strcmp(found, json_string_value(json_object_get(row, "sha256"))) != 0)
+        *ret_reason = "it is not what was written";
     return 0;
 }
 
-static int check_files(int directory, const char *kind, const json_t *rows, struct rollbox_error *error) {
-    int r = 0;
+int sleep_check_files(int directory, const json_t *record, struct rollbox_error *error) {
+    char name[ASLEEP_FILE_NAME];
+    const json_t *row;
 
-    for (size_t i = 0; r == 0 && i < json_array_size(rows); i++)
-        r = check_file(directory, kind, i, json_array_get(rows, i), error);
-    return r;
+    for (size_t i = 0; (row = asleep_file(record, i, name)); i++) {
+        const char *reason;
+        int r = sleep_check_file(directory, name, row, &reason);
+
+        if (r < 0)
+            return io_error(error, -r, "wake", "a file of the sleeping sandbox cannot be read");
+        if (reason)
+            return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "%s of the sleeping sandbox is damaged: %s; it cannot be woken (rollbox rm gives its place back)", name, reason);
+    }
+    return 0;
 }
 
-static int read_layers(int directory, const struct sleeper *job, struct rollbox_error *error) {
+static int read_layers(int directory, const struct sleep_job *job, struct rollbox_error *error) {
     int r = 0;
 
     for (size_t i = 0; r == 0 && i < json_array_size(job->layers); i++) {
-        char name[32];
-        auto_close int fd = open_file(directory, "layer", i, name, sizeof name);
+        char name[ASLEEP_FILE_NAME];
 
-        r = fd < 0 ? io_error(error, -fd, "wake", "a file of the sleeping sandbox cannot be read") : pack_read(fd, (int)json_integer_value(json_array_get(job->layers, i)), error);
+        asleep_file_name(name, ASLEEP_LAYER, i);
+        auto_close int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        r = fd < 0 ? io_error(error, errno, "wake", "a file of the sleeping sandbox cannot be read") : pack_read(fd, descriptor_of(job->layers, i), error);
+    }
+    return r;
+}
+
+/* Those that are differences, each into the next of the job's. */
+static int join_images(int directory, const json_t *record, const struct sleep_job *job, struct rollbox_error *error) {
+    const json_t *row;
+    size_t i, n = 0;
+    int r = 0;
+
+    json_array_foreach(json_object_get(record, "images"), i, row) {
+        if (r < 0 || !json_object_get(row, "over"))
+            continue;
+        r = n == json_array_size(job->images) ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many images as the record has differences")
+                                              : stored_image_write(directory, record, i, descriptor_of(job->images, n++), error);
+        fault_point(FAULT_wake_joined);
     }
     return r;
 }
@@ -263,10 +281,24 @@ static int open_record(int store, const char *id, int *ret_directory, json_t **r
 }
 
 int sleep_open_image(int store, const char *id, size_t i) {
-    auto_close int directory = open_sleeper(store, id);
-    char name[32];
+    auto_close int directory = -EBADF;
+    char name[ASLEEP_FILE_NAME];
+    json_t *record = NULL;
+    int r = open_record(store, id, &directory, &record, NULL);
+    bool is_difference = r == 0 && json_object_get(json_array_get(json_object_get(record, "images"), i), "over");
+    int fd = r < 0 ? r : -EBADF;
 
-    return directory < 0 ? directory : open_file(directory, "image", i, name, sizeof name);
+    asleep_file_name(name, ASLEEP_IMAGE, i);
+    if (r == 0 && !is_difference && (fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        fd = -errno;
+    if (is_difference && (fd = memfd_create("rollbox-image", MFD_CLOEXEC)) < 0)
+        fd = -errno;
+    if (is_difference && fd >= 0 && (r = stored_image_write(directory, record, i, fd, NULL)) < 0) {
+        close(fd);
+        fd = r;
+    }
+    json_decref(record);
+    return fd;
 }
 
 int sleep_verify(int store, const char *id, struct rollbox_error *error) {
@@ -275,9 +307,7 @@ int sleep_verify(int store, const char *id, struct rollbox_error *error) {
     int r = open_record(store, id, &directory, &record, error);
 
     if (r == 0)
-        r = check_files(directory, "layer", json_object_get(record, "layers"), error);
-    if (r == 0)
-        r = check_files(directory, "image", json_object_get(record, "images"), error);
+        r = sleep_check_files(directory, record, error);
     json_decref(record);
     return r;
 }
@@ -285,8 +315,8 @@ int sleep_verify(int store, const char *id, struct rollbox_error *error) {
 int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error) {
     auto_close int directory = -EBADF;
     json_t *record = NULL;
-    struct sleeper job;
-    int r = sleeper_read(fd, &job, error);
+    struct sleep_job job;
+    int r = sleep_job_read(fd, &job, error);
 
     if (r < 0)
         return r;
@@ -294,17 +324,17 @@ int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error
     if (r == 0 && json_array_size(json_object_get(record, "layers")) != json_array_size(job.layers))
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has not as many layers as the record");
     if (r == 0)
-        r = check_files(directory, "layer", json_object_get(record, "layers"), error);
-    if (r == 0)
-        r = check_files(directory, "image", json_object_get(record, "images"), error);
+        r = sleep_check_files(directory, record, error);
     if (r == 0) {
         fault_point(FAULT_wake_checked);
         r = read_layers(directory, &job, error);
     }
     if (r == 0)
+        r = join_images(directory, record, &job, error);
+    if (r == 0)
         fault_point(FAULT_wake_made);
     json_decref(record);
-    sleeper_done(&job);
+    sleep_job_done(&job);
     *ret_json = r < 0 ? NULL : json_object();
     return r;
 }

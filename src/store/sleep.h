@@ -11,19 +11,49 @@
 
 #include <rollbox/rollbox.h>
 
-/* A job on `fd` about one that sleeps: {"id", "layers": [fd]?, "images": [fd]?, ...}. *ret_job is the caller's. */
-int sleep_job(int fd, json_t **ret_job, struct rollbox_error *error);
+#include "store/kept.h"
+#include "store/layer.h"
 
-/* {"id", "layers": [fd], "images": [fd], "owner": fd, "detached", "record": {...}} on `fd`. The lock on what was written goes to the socket `owner`. *ret_json: {"bytes"}. */
+#define SLEEP_STAGE "asleep"            /* in the directory of work */
+
+/* What the engine has put on standard input. */
+struct sleep_job {
+    json_t *root;
+    const char *id;
+    const json_t *layers, *images;
+};
+
+int sleep_job_read(int fd, struct sleep_job *ret_job, struct rollbox_error *error);
+void sleep_job_done(struct sleep_job *job);
+
+/* A directory of work, and one in it for what is to sleep. */
+int sleep_begin(int store, struct work *ret_work, int *ret_stage, struct rollbox_error *error);
+
+/* The job's layers and images, into that. */
+int sleep_stage(const struct sleep_job *job, struct stage *stage, struct rollbox_error *error);
+
+/* What goes to record.json; `record` is the engine's part. New references. NULL: out of memory, or `record` is. */
+json_t *sleep_whole(const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases);
+
+/* Brings everything to the disk, then publishes it. The lock goes to `owner`, a socket; -1: to nobody. */
+int sleep_publish(const struct work *work, int stage, const json_t *record, int owner, struct rollbox_error *error);
+
+/* {"id", "layers": [...], "images": [...], "owner": fd, "detached", "record": {...}} on `fd`; kept.h has what an element of the lists is. The lock on what was written goes to the socket `owner`.
+ * *ret_json: {"bytes", "written"}: of what sleeps, and how much of that was not there already. */
 int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
-/* {"id", "layers": [fd], "images": []}: empty directories, one a layer. */
+/* {"id", "layers": [{"fd"}], "images": [{"fd"}]}: empty directories, one a layer, and empty files, one an image that is a difference. */
 int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
+/* All of a record's. DAMAGED, by name. */
+int sleep_check_files(int directory, const json_t *record, struct rollbox_error *error);
+
+/* Is a file what its row ({"bytes", "sha256"}) says? *ret_reason, static: what is wrong with it; NULL: nothing. -errno if that cannot be found out. */
+int sleep_check_file(int directory, const char *name, const json_t *row, const char **ret_reason);
 /* Are all files of asleep/ID what was written? 0; DAMAGED, with the first that is not. */
 int sleep_verify(int store, const char *id, struct rollbox_error *error);
 
-/* A descriptor of its image `i`, or -errno. */
+/* A descriptor of its image `i`, whole: of a difference, of a memory file. Or -errno. */
 int sleep_open_image(int store, const char *id, size_t i);
 
 #endif

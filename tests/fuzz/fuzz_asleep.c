@@ -27,6 +27,28 @@ static void walk(struct node *at) {
     buf_done(&text);
 }
 
+/* What a session is told of itself, and of commands that are over. */
+static void settle(struct engine *engine, const json_t *record) {
+    struct session session = { .engine = engine };
+
+    list_init(&session.ended);
+    list_init(&engine->finished);
+    for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
+        list_init(&engine->finished_by[i]);
+    sleep_settle(&session, record);
+    list_for_each(node, &session.ended) {
+        struct ended *ended = container_of(node, struct ended, node);
+
+        if (ended->operation_length <= sizeof session.number || ended->operation_length > sizeof ended->operation || ended->outcome >= ROLLBOX_OUTCOME_ERROR)
+            abort();
+        list_remove(&ended->node);
+        free(ended->command);
+        free(ended);
+    }
+    result_forget_all(engine);
+    free(session.committed_path);
+}
+
 static void read_record(const json_t *record) {
     static struct engine engine;
     struct layer *layers[LAYERS] = { calloc(1, sizeof(struct layer)), calloc(1, sizeof(struct layer)) };
@@ -42,7 +64,7 @@ static void read_record(const json_t *record) {
     list_init(&engine.sessions);
     for (size_t i = 0; i < LAYERS; i++)
         *layers[i] = (struct layer){ .references = 1, .fd = -EBADF };
-    if (sleep_family(&engine, record, layers, LAYERS, images, IMAGES, &family, &at, &committed, &error) == 0) {
+    if (sleep_family(&engine, record, layers, LAYERS, images, IMAGES, NULL, &family, &at, &committed, &error) == 0) {
         if (at->family)
             walk(at);
         node_put(at);
@@ -53,6 +75,7 @@ static void read_record(const json_t *record) {
     }
     if (sleep_policy(record, &policy, &length, &environment) == 0)
         sleep_environment_free(environment);
+    settle(&engine, record);
     sleep_tree_text(record, "box", &text);
     sleep_execs_text(record, &text, &between);
     buf_done(&text);

@@ -8,6 +8,7 @@ make check runs this file as root and as an ordinary user.
 
 import contextlib
 import asyncio
+import fcntl
 import hashlib
 import json
 import os
@@ -51,6 +52,12 @@ def asleep(store):
 def in_store(store, pattern):
     (id,) = asleep(store)
     return sorted((store / "asleep" / id).glob(pattern))
+
+
+def store_tells(command, status=0, **environment):
+    done = subprocess.run([BUILD / "rollbox", "store", command, "--json"], capture_output=True, env={**os.environ, **environment})
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout) if status != -signal.SIGKILL else None
 
 
 def kin(engine):
@@ -135,7 +142,7 @@ python3 -c 'import os, socket; os.setxattr("d/f", "user.a", b"b\0c"); socket.soc
 mkdir closed; echo in > closed/f; chmod 0 closed/f; chmod 0 closed
 """
 LOOK = r"""
-cd /tmp; find d closed -printf '%p %y %m %n %U %G %s %T@ %l\n' | sort | grep -v '^d[^ ]* d 1 4'; python3 -c 'import os; print(os.getxattr("d/f", "user.a"))'; md5sum < d/sparse; du d/sparse
+cd /tmp; find d closed \( -type d -printf '%p %y %m %U %G %T@\n' \) -o -printf '%p %y %m %n %U %G %s %T@ %l\n' | sort; python3 -c 'import os; print(os.getxattr("d/f", "user.a"))'; md5sum < d/sparse; du d/sparse
 stat -c %i d/f d/hard | uniq | wc -l; chmod 700 closed; chmod 600 closed/f; cat closed/f; chmod 0 closed/f closed
 """
 
@@ -195,13 +202,12 @@ def test_files_alone(box):
 
 
 def test_what_cannot_be_captured_changes_nothing(box):
-    process = box.spawn(["cat"], pty=True)
+    asked = Asked.begin(box, "x = 3")
+    box.spawn(["sh", "-c", "kill -STOP $$"])
+    until(lambda: any(row["state"] == "T" for row in box.processes()))
     with pytest.raises(FeatureMissing):
         box.hibernate()
-    assert box.inspect()["state"] == "running"
-    process.stdin.write(b"on\n")
-    process.stdin.flush()
-    assert process.stdout.readline().strip() == b"on"
+    assert box.inspect()["state"] == "running" and asked("x") == "3"
 
 
 def test_it_ends_with_its_client_and_by_close(store):
@@ -295,21 +301,72 @@ def test_a_detached_one_outlives_its_engine(store, tmp_path, how):
             Sandbox.open("kept", engine=second.engine)
 
 
+def test_results_outlive_their_engine(store, tmp_path):
+    """What had ended before is told without waking anybody, what it wrote, too, as far as there is room for it."""
+    socket = str(tmp_path / "socket")
+    commands = {"small": "echo out; echo err >&2; exit 7", "spooled": "head -c 100000 /dev/zero; exit 3", "large": "head -c 3000000 /dev/zero; exit 4", "killed": "kill -9 $$"}
+
+    def check(box, sleeps):
+        results = {name: box.process(name).wait() for name in commands}
+        small = results["small"]
+        assert (small.exit_code, small.stdout, small.stderr, small.stdout_truncated) == (7, b"out\n", b"err\n", False)
+        assert (results["spooled"].exit_code, len(results["spooled"].stdout)) == (3, 100000)
+        assert results["large"].exit_code == 4 and results["killed"].signal == 9
+        rows = {row["id"]: row for row in box.inspect()["execs"]}
+        assert {name: rows[name]["state"] for name in commands} == dict.fromkeys(commands, "ended") and rows["small"]["exit_code"] == 7
+        assert (box.inspect()["state"] == "asleep") == sleeps
+        return results["large"]
+
+    with Shared(socket) as first:
+        box = Sandbox(engine=first.engine, name="kept", detached=True)
+        asked = Asked.begin(box, "x = 1")
+        for name, command in commands.items():
+            box.spawn(["sh", "-c", command], id=name)
+        until(lambda: sum(row["state"] == "ended" for row in box.inspect()["execs"]) == len(commands))
+        box.hibernate()
+        assert len(check(box, True).stdout) == 3000000
+        first.end(signal.SIGKILL)
+    with Shared(socket) as second:
+        box = Sandbox.open("kept", engine=second.engine)
+        assert check(box, True).stdout_truncated
+        assert asked.of(box)("x") == "1"
+        check(box, False)
+        box.hibernate()
+        second.end(signal.SIGTERM)
+    with Shared(socket) as third:
+        box = Sandbox.open("kept", engine=third.engine)
+        check(box, True)
+        with pytest.raises(NotFound):
+            box.process("never").wait()
+        box.close()
+
+
 def test_what_nobody_can_wake_is_collected(store):
     engine = Engine()
     box = Sandbox(engine=engine)
     box.write_file("/tmp/f", b"x")
     box.hibernate()
-    collect = [BUILD / "rollbox", "store", "gc"]
-    subprocess.run(collect, check=True, stdout=subprocess.DEVNULL)
-    assert len(asleep(store)) == 1
+    assert store_tells("gc")["removed_asleep"] == 0 and len(asleep(store)) == 1
+    assert store_tells("df")["asleep"] == 1 and store_tells("fsck")["asleep"] == 1
+    size = sum(path.stat().st_size for path in in_store(store, "*"))
+    assert store_tells("df")["asleep_bytes"] == size
+    assert b"1 sandboxes asleep" in subprocess.run([BUILD / "rollbox", "store", "df"], capture_output=True, check=True).stdout
     os.kill(engine.status()["pid"], signal.SIGKILL)
+    until(lambda: store_tells("gc")["removed_asleep"] == 1)
+    assert asleep(store) == [] and store_tells("df")["asleep_bytes"] == 0 and list((store / "trash").iterdir()) == []
 
-    def collected():
-        subprocess.run(collect, check=True, stdout=subprocess.DEVNULL)
-        return asleep(store) == []
 
-    until(collected)
+def test_gc_is_killed_while_it_collects_what_slept(store):
+    fault = next(row["name"] for row in FAULTS if row["command"] == "gc-asleep")
+    engine = Engine()
+    box = Sandbox(engine=engine)
+    box.hibernate()
+    with open(in_store(store, "record.json")[0], "rb") as lock:
+        os.kill(engine.status()["pid"], signal.SIGKILL)
+        fcntl.flock(lock, fcntl.LOCK_EX)        # its engine's end gives it back
+    store_tells("gc", -signal.SIGKILL, ROLLBOX_FAULT=fault)
+    assert asleep(store) == [] and store_tells("fsck")["asleep"] == 0
+    assert store_tells("gc")["removed_asleep"] == 0 and list((store / "trash").iterdir()) == []
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------------------------------
@@ -426,10 +483,16 @@ def test_damage_is_refused(box, store, what, change):
             box.wake()
         assert isinstance(failure.value, Damaged) or change == "gone"
         assert box.inspect()["state"] == "asleep"
+        (found,) = store_tells("fsck", 1)["damaged"]
+        assert (found["asleep"], found["file"]) == (asleep(store)[0], path.name) and found["reason"]
+        assert found["sandbox"] == (None if what == "record.json" else box.inspect()["name"])
+    told = subprocess.run([BUILD / "rollbox", "store", "fsck"], capture_output=True)
+    assert told.returncode == 1 and f"{path.name} is damaged".encode() in told.stdout
     if change == "gone":
         (store / "aside").rename(path)
     else:
         path.write_bytes(content)
+    assert store_tells("fsck")["damaged"] == []
     assert asked.of(box)("x") == "3"
 
 

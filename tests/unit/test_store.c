@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "store/delta.h"
 #include "store/digest.h"
 #include "store/files.h"
 #include "store/layer.h"
@@ -468,4 +469,80 @@ TEST(texts_that_have_nothing_in_common) {
     buf_done(&old);
     buf_done(&new);
     buf_done(&text);
+}
+
+/* ---- differences of images ------------------------------------------------------------------------------------------ */
+
+#define BLOCKS 40u
+
+/* Block `i` of many that look different, but for the last byte, which `change` is. */
+static void fill_block(char *block, unsigned i, char change) {
+    for (size_t k = 0; k < DELTA_BLOCK; k++)
+        block[k] = (char)(i * 31 + k * (i + 1) + k / 256);
+    block[DELTA_BLOCK - 1] = change;
+}
+
+static void expect_image(const struct delta_view *view, const struct delta_file *image) {
+    uint64_t at = 0;
+
+    ASSERT_EQ(view->length, image->length);
+    for (size_t i = 0; i < view->n_runs; at += view->runs[i++].length)
+        ASSERT_EQ(memcmp(view->files[view->runs[i].file].data + view->runs[i].offset, image->data + at, view->runs[i].length), 0);
+    ASSERT_EQ(at, image->length);
+}
+
+/* As rollbox-store writes it: of what came of `image` over the base's files that are kept. */
+static char *difference_of(const struct delta_file *image, const struct delta_view *base, const bool *keeps, uint64_t *ret_fresh, uint64_t *ret_length) {
+    struct delta_run *runs;
+    size_t n_runs;
+
+    ASSERT_OK(delta_find(image, base, &runs, &n_runs));
+    uint64_t fresh = delta_settle(runs, &n_runs, keeps, base->n_files), at = 0, table = (fresh + 7) / 8 * 8;
+    const struct delta_end end = { .n_runs = n_runs, .fresh = fresh, .length = image->length, .magic = DELTA_MAGIC };
+    *ret_length = table + n_runs * sizeof *runs + sizeof end;
+    char *file = calloc(1, *ret_length);
+    ASSERT_TRUE(file != NULL);
+    for (size_t i = 0; i < n_runs; at += runs[i++].length)
+        if (!runs[i].file)
+            memcpy(file + runs[i].offset, image->data + at, runs[i].length);
+    memcpy(file + table, runs, n_runs * sizeof *runs);
+    memcpy(file + table + n_runs * sizeof *runs, &end, sizeof end);
+    free(runs);
+    *ret_fresh = fresh;
+    return file;
+}
+
+/* The base, with a block put in, one changed, one gone, and the end that it has beside whole blocks. */
+TEST(differences_of_images) {
+    static char before[BLOCKS * DELTA_BLOCK + 100], now[BLOCKS * DELTA_BLOCK + 50], later[BLOCKS * DELTA_BLOCK + 50];
+    const struct delta_file base_file = { before, sizeof before }, image = { now, sizeof now }, last = { later, sizeof later };
+    const struct delta_run whole = { .length = sizeof before };
+    const struct delta_view base = { .files = &base_file, .n_files = 1, .runs = &whole, .n_runs = 1, .length = sizeof before };
+    const bool keeps[] = { true, true }, only_second[] = { false, true };
+    struct delta_view view, again;
+    uint64_t fresh, length;
+
+    for (unsigned i = 0; i < BLOCKS; i++)
+        fill_block(before + i * DELTA_BLOCK, i, 0);
+    for (unsigned i = 0, from = 0; i < BLOCKS; i++, from += i != 10)
+        fill_block(now + i * DELTA_BLOCK, i == 10 ? 1000 : from + (from >= 30), i == 20);
+    auto_free char *file = difference_of(&image, &base, keeps, &fresh, &length);
+    ASSERT_EQ(fresh, 2 * DELTA_BLOCK + 50);
+    const struct delta_file files[] = { { file, length }, base_file };
+    ASSERT_TRUE(delta_view(files, 2, &view));
+    expect_image(&view, &image);
+    /* A difference over both; then one over the whole base alone, so that what the first had is written anew. */
+    memcpy(later, now, sizeof now);
+    later[5 * DELTA_BLOCK] ^= 1;
+    auto_free char *second = difference_of(&last, &view, keeps, &fresh, &length);
+    ASSERT_EQ(fresh, DELTA_BLOCK + 50);
+    const struct delta_file three[] = { { second, length }, files[0], base_file };
+    ASSERT_TRUE(delta_view(three, 3, &again));
+    expect_image(&again, &last);
+    ASSERT_FALSE(delta_view(three, 2, &again));
+    auto_free char *joined = difference_of(&last, &view, only_second, &fresh, &length);
+    ASSERT_EQ(fresh, 3 * DELTA_BLOCK + 50);
+    const struct delta_file two[] = { { joined, length }, base_file };
+    ASSERT_TRUE(delta_view(two, 2, &again));
+    expect_image(&again, &last);
 }

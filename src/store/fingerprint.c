@@ -2,15 +2,18 @@
 /*
  * What processes that were captured cannot go on without: the kernel whose calls they were in, the code that it maps into them, and a processor that has all that they have found theirs to have.
  */
+#include "store/fingerprint.h"
+
 #include <elf.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/utsname.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "engine/sleep.h"
+#include "store/asleep.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -77,12 +80,12 @@ json_t *fingerprint_now(void) {
     return json_pack("{s:o, s:o, s:o}", "kernel", json_sprintf("%s %s %s", kernel.release, kernel.version, kernel.machine), "vdso", digest_of(&vdso), "processor", digest_of(&processor));
 }
 
-int fingerprint_check(const json_t *then, struct rollbox_error *error) {
+int fingerprint_check(const json_t *then, const char *stage, const char *hint, struct rollbox_error *error) {
     static const struct { const char *key, *words; } parts[] = {
         { "kernel", "another kernel" }, { "vdso", "a kernel that maps another vDSO into processes" }, { "processor", "a processor with other features" },
     };
     json_t *now = fingerprint_now();
-    int r = now ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "wake", "out of memory");
+    int r = now ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, stage, "out of memory");
 
     for (size_t i = 0; r == 0 && i < ARRAY_SIZE(parts); i++) {
         const char *was = json_string_value(json_object_get(then, parts[i].key)), *is = json_string_value(json_object_get(now, parts[i].key));
@@ -90,8 +93,8 @@ int fingerprint_check(const json_t *then, struct rollbox_error *error) {
         if (was && is && !strcmp(was, is))
             continue;
         bool is_kernel = !strcmp(parts[i].key, "kernel");
-        r = error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "wake", "the sandbox' processes were put to sleep under %s (%.100s; this is %.100s), and cannot go on here; rollbox wake --drop-processes wakes its files alone", parts[i].words,
-                      is_kernel && was ? was : "digests differ", is_kernel && is ? is : "another one");
+        r = error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, stage, "the sandbox' processes were put to sleep under %s (%.100s; this is %.100s), and cannot go on here; %s", parts[i].words,
+                      is_kernel && was ? was : "digests differ", is_kernel && is ? is : "another one", hint);
     }
     json_decref(now);
     return r;

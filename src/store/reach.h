@@ -2,11 +2,11 @@
 /*
  * What a policy lets a sandbox reach that the default policy does not.
  *
- * A record is a file that anybody may have written, its policy included. What that grants beyond the defaults (files of the host, the caller's environment, the network, more of the machine) is the caller's to give, not the
- * writer's: it is told, and replaying under it has to be asked for.
+ * A record, or a live state, is a file that anybody may have written, its policy included. What that grants beyond the defaults (files of the host, the caller's environment, the network, more of the machine) is the caller's to give,
+ * not the writer's: it is told, and going on under it has to be asked for.
  */
-#ifndef ROLLBOX_CLI_REACH_H
-#define ROLLBOX_CLI_REACH_H
+#ifndef ROLLBOX_STORE_REACH_H
+#define ROLLBOX_STORE_REACH_H
 
 #include <stddef.h>
 

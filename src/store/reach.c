@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cli/reach.h"
+#include "store/reach.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What sleeps, as gc, fsck and df see it.
+ *
+ * A sandbox may be woken, and with that be gone, at any moment: what is missing then is no damage. None of these waits for anybody, nor keeps an engine from what it does.
+ */
+#ifndef ROLLBOX_STORE_SLEEPERS_H
+#define ROLLBOX_STORE_SLEEPERS_H
+
+#include <jansson.h>
+#include <stdint.h>
+
+#include <rollbox/rollbox.h>
+
+/* Moves to the trash those whose engine is gone, unless they are to outlive it, those that nobody can wake any more, and what is left of those that were awake when their engine died. Under the store's exclusive lock.
+ * *freed: bytes of that are added. */
+int sleepers_collect(int store, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error);
+
+/* Compares every file with what was written. Adds {"asleep", "sandbox", "file", "reason"} to `damaged` for each that differs. */
+int sleepers_check(int store, json_t *damaged, uint64_t *ret_checked, struct rollbox_error *error);
+
+struct sleepers {
+    uint64_t n, bytes;
+};
+
+/* How many there are, and what their files take; of those that were woken, what they have beside that. */
+int sleepers_measure(int store, struct sleepers *ret_asleep, struct sleepers *ret_woken, struct rollbox_error *error);
+
+#endif
