@@ -39,7 +39,6 @@
 #define BUFFER_LOCK 72          /* SO_BUF_LOCK, Linux 5.14 */
 #define ACK_TRIES 20
 #define ACK_NS 500000
-#define QUICK_ACK_ONCE 2        /* of TCP_QUICKACK: what is due, and then as before */
 
 struct entry {
     uint32_t inode, peer;       /* peer 0: none */
@@ -420,47 +419,137 @@ static int find_other(struct capture *c, size_t index) {
     return capture_refuse(c, ENOTSUP, "descriptor %d of one of them is a connection of TCP whose other end is outside, or not accepted yet", capture_entry(&c->known, index, struct known_file)->number);
 }
 
-/* All that was sent has come to the other end. */
+/* To an end that is nobody's any more: what comes there is acknowledged at once. */
 static int await_arrival(struct capture *c, size_t index) {
-    const struct image_file *file = capture_entry(&c->files, index, struct image_file);
-    auto_close int fd = copy_of(c, index);
-    auto_close int other = file->peer ? copy_of(c, file->peer - 1) : -EBADF;
+    auto_close int fd = capture_entry(&c->files, index, struct image_file)->peer ? -EBADF : copy_of(c, index);
     int waiting = 0;
 
+    if (capture_entry(&c->files, index, struct image_file)->peer)
+        return 0;
     for (unsigned tries = 0; fd >= 0 && tries < ACK_TRIES; tries++) {
-        int once = QUICK_ACK_ONCE;
-
-        if (other >= 0)
-            (void)setsockopt(other, IPPROTO_TCP, TCP_QUICKACK, &once, sizeof once);
         if (ioctl(fd, TIOCOUTQ, &waiting) < 0)
             return -errno;
         if (!waiting)
             return 0;
         nanosleep(&(struct timespec){ .tv_nsec = ACK_NS }, NULL);
     }
-    if (fd >= 0 && other < 0)
+    if (fd >= 0)
         return capture_refuse(c, EAGAIN, "descriptor %d of one of them is a connection of TCP that is about to end", capture_entry(&c->known, index, struct known_file)->number);
     return MIN(fd, 0);
 }
 
-/* Leaving that mode forgets that its address may be used again. */
-static int peek_unsent(int fd, struct buf *to) {
-    int on = 1, queue = 2 /* TCP_SEND_QUEUE */, off = -1 /* TCP_REPAIR_OFF_NO_WP */, reuse = option(fd, SO_REUSEADDR), waiting = 0, r = 0;
+enum tcp_queue { RECEIVED = 1, SENT = 2 };  /* TCP_RECV_QUEUE, TCP_SEND_QUEUE */
 
-    if (reuse < 0 || ioctl(fd, TIOCOUTQ, &waiting) < 0)
-        return -errno;
-    char *room = buf_reserve(to, (size_t)waiting + 1);
-    if (!room)
-        return -ENOMEM;
+/* Where a queue ends, in the numbers that bytes have on the way, and `n` bytes from its beginning. Leaving that mode forgets that its address may be used again. */
+static int peek_queue(int fd, enum tcp_queue queue, size_t n, struct buf *to) {
+    int on = 1, which = queue, off = -1 /* TCP_REPAIR_OFF_NO_WP */, reuse = option(fd, SO_REUSEADDR), r = 0;
+    uint32_t end = 0;
+    socklen_t length = sizeof end;
+    char *room = buf_reserve(to, sizeof end + n + 1);
+
+    if (reuse < 0 || !room)
+        return reuse < 0 ? reuse : -ENOMEM;
     if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) < 0)
         return -errno;
-    ssize_t n = setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) < 0 ? -1 : recv(fd, room, (size_t)waiting, MSG_PEEK | MSG_DONTWAIT);
-    if (n < 0)
+    if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &which, sizeof which) < 0 || getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &end, &length) < 0)
+        r = -errno;
+    ssize_t got = r == 0 && n ? recv(fd, room + sizeof end, n, MSG_PEEK | MSG_DONTWAIT) : 0;
+    if (got < 0)
         r = -errno;
     if (setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &off, sizeof off) < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse) < 0)
         r = -errno;
-    to->length += n > 0 ? (size_t)n : 0;
+    memcpy(room, &end, sizeof end);
+    to->length += sizeof end + (size_t)MAX(got, (ssize_t)0);
     return r;
+}
+
+static int peek_received(int fd, struct buf *to) {
+    return peek_queue(fd, RECEIVED, 0, to);
+}
+
+/* And before that, how much waits to be acknowledged, which is one more than the bytes where the stream ends. What is acknowledged meanwhile leaves. */
+static int peek_sent(int fd, struct buf *to) {
+    int waiting = 0, then = -1, r = 0;
+
+    for (unsigned tries = 0; r == 0 && then != waiting && tries < ACK_TRIES; tries++) {
+        to->length = 0;
+        if (ioctl(fd, TIOCOUTQ, &waiting) < 0)
+            return -errno;
+        buf_add(to, &waiting, sizeof waiting);
+        r = peek_queue(fd, SENT, (size_t)waiting, to);
+        if (r == 0 && ioctl(fd, TIOCOUTQ, &then) < 0)
+            return -errno;
+    }
+    return r < 0 ? r : then == waiting ? 0 : -EAGAIN;
+}
+
+static int next_of(const struct subject *s, int fd, uint32_t *ret_next) {
+    auto_buf struct buf received = BUF_INIT;
+    int r = ask_in_network(s, peek_received, fd, &received);
+
+    if (r == 0 && received.length < sizeof *ret_next)
+        r = -EIO;
+    if (r == 0)
+        memcpy(ret_next, received.data, sizeof *ret_next);
+    return r;
+}
+
+/* Of what waits at the sender to be acknowledged, some has come, before `next`. */
+static int add_unsent(const struct subject *sender, int from, uint32_t next, struct buf *to) {
+    auto_buf struct buf sent = BUF_INIT;
+    uint32_t end;
+    int waiting, r = ask_in_network(sender, peek_sent, from, &sent);
+    const size_t head = sizeof waiting + sizeof end;
+
+    if (r < 0)
+        return r;
+    if (sent.length < head)
+        return -EIO;
+    memcpy(&waiting, sent.data, sizeof waiting);
+    memcpy(&end, sent.data + sizeof waiting, sizeof end);
+    size_t n = sent.length - head, is_ended = (size_t)waiting - n, missing = (uint32_t)(end - next);
+    if (!missing)
+        return 0;
+    if (missing < is_ended || missing - is_ended > n)
+        return -EAGAIN;
+    buf_add(to, sent.data + sent.length - (missing - is_ended), missing - is_ended);
+    return buf_failed(to) ? -ENOMEM : 0;
+}
+
+static int add_arrived(int fd, struct buf *to) {
+    int waiting = 0;
+
+    if (ioctl(fd, FIONREAD, &waiting) < 0)
+        return -errno;
+    char *room = waiting ? buf_reserve(to, (size_t)waiting) : NULL;
+    if (waiting && (!room || recv(fd, room, (size_t)waiting, MSG_PEEK | MSG_DONTWAIT) != waiting))
+        return room ? -EIO : -ENOMEM;
+    to->length += (size_t)waiting;
+    return 0;
+}
+
+/* All that was sent to an end and not read, wherever it is. What is on its way moves on meanwhile, now and then. */
+static int add_stream(const struct subject *sender, int from, int fd, struct buf *to) {
+    const size_t before = to->length;
+    uint32_t next = 0, then = 1;
+    int unsent = 0, r = 0;
+
+    for (unsigned tries = 0; r == 0 && next != then && tries < ACK_TRIES; tries++) {
+        to->length = before;
+        /* What is acknowledged has come: in this order nothing is missed. */
+        if (from >= 0 && ioctl(from, TIOCOUTQ, &unsent) < 0)
+            return -errno;
+        if (!unsent)
+            return add_arrived(fd, to);
+        r = sender ? next_of(sender, fd, &next) : -ESRCH;
+        if (r == 0)
+            r = add_arrived(fd, to);
+        if (r == 0)
+            r = add_unsent(sender, from, next, to);
+        if (r == 0)
+            r = next_of(sender, fd, &then);
+    }
+    return r < 0 ? r : next == then ? 0 : -EAGAIN;
 }
 
 static uint64_t most_of(const char *path) {
@@ -492,19 +581,13 @@ static int peek_connection(struct capture *c, size_t index) {
     auto_buf struct buf data = BUF_INIT;
     auto_close int fd = copy_of(c, index);
     auto_close int other = file->peer ? copy_of(c, file->peer - 1) : -EBADF;
-    int waiting = 0, unsent = 0, r = 0;
+    const struct subject *sender = file->peer ? subject_of(c, file->peer - 1) : NULL;
     uint64_t length = 0;
 
-    if (fd < 0 || ioctl(fd, FIONREAD, &waiting) < 0 || (other >= 0 && ioctl(other, TIOCOUTQ, &unsent) < 0))
-        return fd < 0 ? fd : -errno;
+    if (fd < 0)
+        return fd;
     buf_add(&data, &length, sizeof length);
-    char *room = waiting ? buf_reserve(&data, (size_t)waiting) : NULL;
-    if (waiting && (!room || recv(fd, room, (size_t)waiting, MSG_PEEK | MSG_DONTWAIT) != waiting))
-        return room ? -EIO : -ENOMEM;
-    data.length += (size_t)waiting;
-    const struct subject *sender = file->peer ? subject_of(c, file->peer - 1) : NULL;
-    if (unsent)
-        r = sender ? ask_in_network(sender, peek_unsent, other, &data) : -ESRCH;
+    int r = add_stream(sender, other, fd, &data);
     length = data.length - sizeof length;
     if (r < 0 || !length)
         return r;
