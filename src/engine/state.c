@@ -7,6 +7,7 @@
  * somewhere, or a job of rollbox-store on the layers (errand.c).
  */
 #include <errno.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +115,7 @@ static void set(struct node **at, struct node *node) {
 /* How much a private tmpfs holds, and when the roots of its parts were changed: what is written later moves one of these. */
 struct disk_mark {
     uint64_t bytes, entries;
+    bool holds;                 /* anything */
     unsigned n;
     struct timespec changed[];
 };
@@ -126,6 +128,23 @@ static unsigned count_places(const struct plan *plan) {
         if (ops[i].kind == PLAN_OP_PLACE)
             n = MAX(n, plan_place_part(&ops[i]) + 1);
     return n;
+}
+
+/* A directory without entries. */
+static bool is_hollow(int directory, const char *name) {
+    int fd = openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *list = fd < 0 ? NULL : fdopendir(fd);
+    unsigned n = 0;
+
+    if (!list) {
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
+    while (n <= 2 && readdir(list))
+        n++;
+    closedir(list);
+    return n <= 2;              /* "." and ".." */
 }
 
 struct disk_mark *state_mark(struct box *box) {
@@ -144,17 +163,19 @@ struct disk_mark *state_mark(struct box *box) {
         struct stat st;
 
         snprintf(part, sizeof part, "p%u", mark->n);
-        if (fstatat(box->disk, part, &st, AT_SYMLINK_NOFOLLOW) == 0)
-            mark->changed[mark->n] = st.st_ctim;
+        if (fstatat(box->disk, part, &st, AT_SYMLINK_NOFOLLOW) < 0)
+            continue;
+        mark->changed[mark->n] = st.st_ctim;
+        mark->holds |= !is_hollow(box->disk, part);
     }
     return mark;
 }
 
-/* Nothing was written since the box was made. (A file that is there already cannot have been changed in place: before, there was none.) */
+/* Nothing was written since the box was made. A file that was there already could have been changed in place: what processes of a state have open to be written to is copied up for them as they are restored. */
 static bool is_unchanged(struct box *box) {
     auto_free struct disk_mark *now = box->fresh && !box->served_early ? state_mark(box) : NULL;
 
-    return now && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
+    return now && !box->fresh->holds && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
            !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
 }
 

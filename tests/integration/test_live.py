@@ -663,6 +663,19 @@ def test_with_the_engine_everything_goes():
     wait_gone(family)
 
 
+def test_what_a_restored_process_writes_to_its_mapped_files_is_seen():
+    """They are copied up while it is restored: written to in place, they look as they did when its box was ready."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import mmap", "f = open('/tmp/mapped', 'w+b')", "f.write(b'a' * 40960)", "f.flush()", "m = mmap.mmap(f.fileno(), 40960)")
+        at = box.snapshot()
+        for i in range(6):
+            with closing(box.fork(1, snapshot=at)) as kids:
+                one = origin.of(kids[0])
+                one(f"m[100] = {i}")
+                with closing(kids[0].fork(1)) as grandkids:
+                    assert one.of(grandkids[0])("m[100], open('/tmp/mapped', 'rb').read()[100]") == f"({i}, {i})"
+
+
 # Twins: while its memory is copied a process goes on
 
 COUNTER = """
