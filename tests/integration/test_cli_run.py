@@ -316,7 +316,7 @@ def test_unknown_commands(cli):
 # ---- help, man pages, completions --------------------------------------------------------------------------------------
 
 SESSION = ["create", "exec", "attach", "ps", "inspect", "kill", "rm", "pause", "resume", "hibernate", "wake"]
-SNAPSHOT = ["snapshot", "fork", "restore", "reset", "tree", "diff", "commit", "discard", "export"]
+SNAPSHOT = ["snapshot show", "snapshot verify", "snapshot", "fork", "restore", "reset", "tree", "diff", "commit", "discard", "export"]
 IMAGE = ["import", "image import", "image ls", "image rm", "image show"]
 STORE = ["store path", "store gc", "store fsck", "store df"]
 TEMPLATE = ["template create", "template ls", "template rm"]
