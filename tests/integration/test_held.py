@@ -31,6 +31,8 @@ def started(engine, box, *argv):
     id = engine.ok("exec", "-d", box, *(argv or shell(TREE)))
     with engine.start("attach", box, id) as client:
         assert client.line() == "up"
+    if not argv:                # the others have executed what they are, too
+        until(lambda: {"cat", "sleep"} <= {row["command"].split()[0] for row in engine.json("ps", "--json", box)["processes"]})
     return id
 
 
