@@ -296,12 +296,30 @@ static uint64_t twin_bytes(const struct work *work) {
     return !limit ? UINT64_MAX : limit > used ? (limit - used) / 2 : 0;
 }
 
+/* With random_seed or time_start, init has a part in it (guest/still.h): the end of a socket to it, or 0: it has none, or -errno. */
+static int tell_init(struct session *session) {
+    auto_buf struct buf message = BUF_INIT;
+    auto_close int theirs = -EBADF;
+    int pair[2];
+
+    if (!(session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK)))
+        return 0;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    theirs = pair[1];
+    wire_begin(&message, GUEST_STILL, 0);
+    int r = wire_send(session->box->socket, &message, &theirs, 1);
+    if (r < 0)
+        close(pair[0]);
+    return r < 0 ? r : pair[0];
+}
+
 int capturing_start(struct work *work, struct rollbox_error *error) {
     struct session *session = work->session;
     struct engine *engine = session->engine;
     struct capturing *capturing = calloc(1, sizeof *capturing);
     auto_free uint64_t *externals = NULL;
-    int pair[2] = { -EBADF, -EBADF }, r = !capturing ? -ENOMEM : session->box->pid > 0 ? 0 : -EAGAIN;
+    int pair[2] = { -EBADF, -EBADF }, still = 0, r = !capturing ? -ENOMEM : session->box->pid > 0 ? 0 : -EAGAIN;
 
     if (capturing)
         *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = live_new(engine) };
@@ -320,17 +338,22 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         r = MIN(live->image = live_new_image(session->program), 0);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
+    if (r == 0)
+        r = MIN(still = tell_init(session), 0);
     if (r == 0) {
-        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twin_bytes(work) };
-        int fds[2 + CAPTURER_MAX_TERMINALS] = { live->image, pair[1] };
+        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twin_bytes(work), .still = still };
+        int fds[3 + CAPTURER_MAX_TERMINALS] = { live->image, pair[1], still };
+        size_t n_fds = still ? 3 : 2;
 
-        memcpy(fds + 2, capturing->masters, live->n_terminals * sizeof *fds);
+        memcpy(fds + n_fds, capturing->masters, live->n_terminals * sizeof *fds);
         capturing->socket = pair[0];
-        r = spawn_fork("rollbox-capture", fds, 2 + live->n_terminals);
+        r = spawn_fork("rollbox-capture", fds, n_fds + live->n_terminals);
         if (r == 0)
             capturer_run(&options, live->image, pair[1]);
     }
     close_fd(&pair[1]);
+    if (still > 0)
+        close(still);
     if (r > 0)
         r = capturing->pidfd = sys_pidfd_open(r, 0);
     if (r >= 0)

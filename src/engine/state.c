@@ -319,9 +319,9 @@ static void capture(struct work *work) {
     struct session *session = work->session;
     struct rollbox_error error;
 
-    if (session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK)) {
+    if (session->program->plan->flags & PLAN_SERIAL) {
         error_set(&error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot",
-                  "a sandbox with random_seed or time_start cannot be captured with its processes yet; processes=\"drop\" (--drop-processes) takes the files alone");
+                  "a sandbox with serial cannot be captured with its processes: whose turn it is cannot be taken along; processes=\"drop\" (--drop-processes) takes the files alone");
         work_fail(work, &error);
         return;
     }

@@ -106,6 +106,7 @@ static const char *restore_words(uint32_t step) {
     case RESTORE_STREAMS: return "taking its streams";
     case RESTORE_DESCRIPTORS: return "taking its descriptors";
     case RESTORE_TERMINAL: return "having its terminal";
+    case RESTORE_ASK: return "beginning to ask init about chance and time";
     }
     return "restoring";
 }

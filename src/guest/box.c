@@ -97,7 +97,7 @@ static int64_t now_ns(clockid_t clock) {
 }
 
 /* The sandbox' uptime counts from its birth, to whole seconds; where processes are restored, their clocks go on from where they stood. Children enter the new namespace; init itself stays outside. */
-static int start_clocks(int proc_self, int64_t uptime_s) {
+static int start_clocks(struct box *box, int proc_self, int64_t uptime_s) {
     int64_t monotonic, boottime, now = now_ns(CLOCK_MONOTONIC), boot_now = now_ns(CLOCK_BOOTTIME);
     char text[128];
 
@@ -107,6 +107,7 @@ static int start_clocks(int proc_self, int64_t uptime_s) {
         monotonic = now % 1000000000;
         boottime = boot_now % 1000000000 + uptime_s * 1000000000;
     }
+    box->clock_ahead_ns = monotonic - now;
     put_offset(put_offset(text, "monotonic", monotonic - now), "boottime", boottime - boot_now);
     return guest_write(proc_self, "timens_offsets", text);
 }
@@ -240,7 +241,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     r = enter_network(box, proc_self);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
-    if (plan->flags & PLAN_TIMENS && (r = start_clocks(proc_self, plan->flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0)) < 0)
+    if (plan->flags & PLAN_TIMENS && (r = start_clocks(box, proc_self, plan->flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0)) < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
     fault->stage = GUEST_STAGE_BOX;
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);

@@ -33,13 +33,15 @@
 #include "base/chacha.h"
 #include "base/fd.h"
 #include "guest/command.h"
+#include "guest/image.h"
 #include "guest/serial.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll
-#define NO_RANDOM_ADDRESSES 0x0040000   /* personality(2) */
+#define ALL_THREADS 17u                 /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */
 #define NEW_LISTENER 8u
+#define BROKEN_OFF (-514)               /* -ERESTARTNOHAND: done again, unless a handler of a signal comes first */
 #define WAIT_KILLABLE 32u               /* 5.19: once we have received a question only death takes it back: else a signal would ask twice, and draw twice */
 #define SYNC_WAKE_UP_FLAG 1
 #define CLONE_THREAD_FLAG 0x00010000
@@ -407,6 +409,15 @@ void determinism_release(const struct plan *plan) {
         determinism_answer(held[n_held - 1].listener, held[n_held - 1].id, 0, held[n_held - 1].futex ? -EAGAIN : -EINTR);
 }
 
+void determinism_give_back(pid_t thread) {
+    wait_give_back(thread, BROKEN_OFF);
+    for (size_t i = n_held; i-- > 0;)
+        if (held[i].pid == thread) {
+            determinism_answer(held[i].listener, held[i].id, 0, BROKEN_OFF);
+            held[i] = held[--n_held];
+        }
+}
+
 static void look_at_held(void) {
     int64_t now = n_held ? init_now_ns() : 0;
 
@@ -468,14 +479,26 @@ static void answer_one(const struct plan *plan, int listener) {
         determinism_serve_question(plan, listener, &question);
 }
 
+size_t determinism_listeners(struct pollfd *events) {
+    for (size_t i = 0; i < n_listeners; i++)
+        events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
+    return n_listeners;
+}
+
+void determinism_pass(int listener) {
+    struct seccomp_notif question = { 0 };
+
+    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &question) == 0)
+        determinism_let_pass(listener, question.id);
+}
+
 size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns) {
     int64_t serial = serial_next_ns();
 
     *ret_until_ns = virtual_next_ns();
     if (serial < *ret_until_ns)
         *ret_until_ns = serial;
-    for (size_t i = 0; i < n_listeners; i++)
-        events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
+    (void)determinism_listeners(events);
     for (size_t i = 0; i < n_held; i++) {
         int64_t at = held[i].next_ns < held[i].until_ns ? held[i].next_ns : held[i].until_ns;
 
@@ -489,8 +512,7 @@ bool determinism_is_asked(void) {
     static struct pollfd events[DETERMINISM_MAX_LISTENERS];
     struct timespec now = { 0 };
 
-    for (size_t i = 0; i < n_listeners; i++)
-        events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
+    (void)determinism_listeners(events);
     return sys_call5(__NR_ppoll, events, n_listeners, &now, NULL, 0) != 0;
 }
 
@@ -514,7 +536,7 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
     }
     if (plan->flags & PLAN_SERIAL)
         serial_step(plan);
-    if (plan->flags & PLAN_VIRTUAL)
+    if (plan->flags & PLAN_VIRTUAL && !still_is())
         virtual_step(quiet);
 }
 
@@ -524,21 +546,32 @@ uint64_t determinism_last_stream(void) {
     return n_commands_begun - 1;
 }
 
+/* The clocks, once. */
+static int begin(const struct plan *plan, int64_t ahead_ns) {
+    static bool is_begun;
+    int r;
+
+    if (is_begun)
+        return 0;
+    if (plan->flags & PLAN_CLOCK && !(plan->flags & PLAN_VIRTUAL))
+        offset_ns = ahead_ns;
+    if (plan->flags & PLAN_VIRTUAL)
+        virtual_begin(plan);
+    if (plan->flags & PLAN_SERIAL)
+        serial_begin();
+    r = vdso_prepare(plan, offset_ns);
+    is_begun = r == 0;
+    return r;
+}
+
 int determinism_begin(const struct plan *plan, struct determinism_start *start) {
     start->ends[0] = start->ends[1] = -1;
     if (n_listeners == DETERMINISM_MAX_LISTENERS)
         return -EAGAIN;
-    if (!n_commands_begun) {
-        if (plan->flags & PLAN_CLOCK && !(plan->flags & PLAN_VIRTUAL))
-            offset_ns = plan->clock_seconds * NS + plan->clock_nanoseconds - now_of(CLOCK_REALTIME_COARSE);     /* the clock that is behind by up to a tick: none is to tell a time before the start */
-        if (plan->flags & PLAN_VIRTUAL)
-            virtual_begin(plan);
-        if (plan->flags & PLAN_SERIAL)
-            serial_begin();
-        int r = vdso_prepare(plan, offset_ns);
-        if (r < 0)
-            return r;
-    }
+    /* The clock that is behind by up to a tick: none is to tell a time before the start. */
+    int r = begin(plan, plan->clock_seconds * NS + plan->clock_nanoseconds - (now_of(CLOCK_REALTIME_COARSE) - offset_ns));
+    if (r < 0)
+        return r;
     start->stream = derive(plan->seed, n_commands_begun++, PURPOSE_COMMAND);
     return (int)sys_call4(__NR_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->ends);
 }
@@ -549,7 +582,7 @@ int determinism_enter(const struct plan *plan, const struct determinism_start *s
     int r = 0;
 
     if (plan->flags & PLAN_SEED) {
-        r = (int)sys_call1(__NR_personality, NO_RANDOM_ADDRESSES);
+        r = (int)sys_call1(__NR_personality, DETERMINISM_NO_RANDOM_ADDRESSES);
         if (r >= 0)
             r = stream_store(0, &stream);
     }
@@ -573,4 +606,33 @@ void determinism_end(struct determinism_start *start, pid_t pid) {
     }
     if (start->ends[0] >= 0)
         close(start->ends[0]);
+}
+
+/* ---- snapshots of what runs (still.c) ------------------------------------------------------------------------------- */
+
+void determinism_tell(const struct plan *plan, struct image_determinism *to) {
+    to->flags = plan->flags & PLAN_VIRTUAL ? IMAGE_VIRTUAL : 0;
+    to->n_commands = n_commands_begun;
+    to->ahead_ns = offset_ns;
+}
+
+int determinism_resume(const struct plan *plan, const struct image_determinism *from, int64_t ahead_ns) {
+    n_commands_begun = from->n_commands;
+    return begin(plan, init_now_ns() + ahead_ns - now_of(CLOCK_REALTIME));
+}
+
+int determinism_enter_restored(const struct sock_filter *program, size_t n) {
+    struct sock_fprog of = { .len = (unsigned short)n, .filter = (struct sock_filter *)(uintptr_t)program };
+
+    return sys_seccomp(SECCOMP_SET_MODE_FILTER, ALL_THREADS | NEW_LISTENER | WAIT_KILLABLE, &of);
+}
+
+int determinism_adopt(int take_listener) {
+    if (n_listeners == DETERMINISM_MAX_LISTENERS) {
+        close(take_listener);
+        return -EAGAIN;
+    }
+    (void)ioctl(take_listener, SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
+    listeners[n_listeners++] = take_listener;
+    return 0;
 }

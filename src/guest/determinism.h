@@ -33,6 +33,10 @@ int determinism_begin(const struct plan *plan, struct determinism_start *start);
 uint64_t determinism_last_stream(void);
 /* In the child, as long as it has its descriptors; from here on it may do nothing but what leads to execve. 0 or -errno. */
 int determinism_enter(const struct plan *plan, const struct determinism_start *start);
+/* In a process that is restored, of several threads perhaps, with the plan's program: its listener, or -errno. */
+struct sock_filter;
+int determinism_enter_restored(const struct sock_filter *program, size_t n);
+#define DETERMINISM_NO_RANDOM_ADDRESSES 0x0040000       /* personality(2) */
 /* In init, once the child has executed, with its pid, or ended, with 0: takes the listener over. */
 void determinism_end(struct determinism_start *start, pid_t pid);
 
@@ -44,6 +48,28 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
 bool determinism_is_asked(void);
 /* Ends all waits that are held: before processes are to be stopped, which no signal but SIGKILL does meanwhile. */
 void determinism_release(const struct plan *plan);
+
+/* still.c, still.h: a capturer of the sandbox' processes. GUEST_STILL: its socket. 0 or -errno. */
+struct image_determinism;
+struct image_process;
+int still_begin(const struct plan *plan, int take_socket);
+bool still_is(void);
+int still_socket(void);         /* -1: there is none */
+/* It has said something, or is gone. */
+void still_serve(const struct plan *plan);
+/* In a sandbox whose processes are restored, one after the other: before any of them can ask; for each, with the listener that it has made; before they go on. 0 or -errno. */
+int still_resume(const struct box *box);
+int still_adopt(const struct image_process *process, int take_listener);
+void still_go_on(const int *files, const int *externals, size_t n_externals);
+
+/* For these. All listeners; a question of one that is not to be looked at; what is held of a thread that a tracer has told to stop. */
+size_t determinism_listeners(struct pollfd *events);
+void determinism_pass(int listener);
+void determinism_give_back(pid_t thread);
+void determinism_tell(const struct plan *plan, struct image_determinism *to);
+/* `ahead_ns`: what the time of day is ahead of CLOCK_MONOTONIC of init's. */
+int determinism_resume(const struct plan *plan, const struct image_determinism *from, int64_t ahead_ns);
+int determinism_adopt(int take_listener);
 
 /* determinism_vdso.c. Does the kernel let one process patch another's, as far as an init with all its rights can tell? 0 or -errno (EOPNOTSUPP). */
 int vdso_probe(void);

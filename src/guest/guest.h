@@ -38,6 +38,7 @@ enum guest_request {
     GUEST_HOLD,                 /* to the launcher; fds: a socket, an image; a copy of it, with that image, serves the socket as a launcher does: IMAGE_LOADED is its first answer */
     GUEST_POOL,                 /* to the launcher; answer POOLED */
     GUEST_RESTORE,              /* to init, first, in a sandbox with the image of a tree: {GUEST_TARGET GUEST_PROCESS}*, commands from now on; fds: the image's externals, in order; answer RESTORED. Flagged GUEST_RESTORE_TRIAL, they are made and do not go on: init answers and ends */
+    GUEST_STILL,                /* to init, of a sandbox with random_seed or time_start; fd: a socket to a capturer (still.h); no answer */
     GUEST_TOUCHES,              /* to the launcher, after IMAGE; fd: what the process is going to touch (struct image_touch), which each has ready from then on; no answer */
 };
 
@@ -117,7 +118,7 @@ enum guest_stage {
 /* Of restoring processes (restore.h). */
 enum restore_step {
     RESTORE_FORK = 1, RESTORE_GROUP, RESTORE_PROGRAM, RESTORE_PRIVILEGE, RESTORE_RESTRICT, RESTORE_LIMITS, RESTORE_MEMORY, RESTORE_FILES, RESTORE_VDSO, RESTORE_SIGNALS, RESTORE_THREADS, RESTORE_UNMAP,
-    RESTORE_CWD, RESTORE_STREAMS, RESTORE_DESCRIPTORS, RESTORE_TERMINAL,
+    RESTORE_CWD, RESTORE_STREAMS, RESTORE_DESCRIPTORS, RESTORE_TERMINAL, RESTORE_ASK,
 };
 
 #define GUEST_VALUE_NETNS 1

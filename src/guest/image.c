@@ -30,7 +30,7 @@ static bool are_tables(const struct image *it) {
         { it->timers, sizeof(struct image_timer), 1 << 16 },                  { it->locks, sizeof(struct image_lock), 1 << 16 },
         { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), 1 << 20 },
         { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },                  { it->terminals, sizeof(struct image_terminal), IMAGE_MAX_TERMINALS },
-        { it->watches, sizeof(struct image_watch), IMAGE_MAX_WATCHES },
+        { it->watches, sizeof(struct image_watch), IMAGE_MAX_WATCHES },       { it->waits, sizeof(struct image_wait), IMAGE_MAX_WAITS },      { it->alarms, sizeof(struct image_alarm), IMAGE_MAX_ALARMS },
     };
 
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
@@ -147,11 +147,39 @@ static bool are_terminals(const struct image *it, const char *base) {
     return it->n_lent <= it->terminals.n && lent == (it->n_lent < 64 ? (1ull << it->n_lent) - 1 : ~0ull);
 }
 
+/* Times of a virtual clock are up to IMAGE_NEVER. */
+static bool is_time(int64_t time, bool may_be_past) {
+    return time <= IMAGE_NEVER && (time >= 0 || (may_be_past && time >= -IMAGE_NEVER));
+}
+
+static bool is_alarm(const struct image *it, const char *base, const struct image_alarm *alarm) {
+    const struct image_file *files = image_table(it, base, files, struct image_file);
+
+    if (alarm->kind < IMAGE_ALARM_INTERVAL || alarm->kind > IMAGE_ALARM_DESCRIPTOR || alarm->number >= IMAGE_MAX_ALARMS || alarm->signal > IMAGE_SIGNALS || !is_time(alarm->deadline, true) || !is_time(alarm->interval, false))
+        return false;
+    return alarm->kind != IMAGE_ALARM_DESCRIPTOR ? alarm->pid > 1 : alarm->file && alarm->file <= it->files.n && files[alarm->file - 1].kind == IMAGE_FILE_TIMER;
+}
+
+static bool is_determinism(const struct image *it, const char *base) {
+    const struct image_wait *waits = image_table(it, base, waits, struct image_wait);
+    const struct image_alarm *alarms = image_table(it, base, alarms, struct image_alarm);
+
+    if (it->determinism.ticks > IMAGE_NEVER || it->determinism.jumped > IMAGE_NEVER || it->determinism.last_pid > INT32_MAX)
+        return false;
+    for (uint64_t i = 0; i < it->waits.n; i++)
+        if (!is_time(waits[i].deadline, true))
+            return false;
+    for (uint64_t i = 0; i < it->alarms.n; i++)
+        if (!is_alarm(it, base, &alarms[i]))
+            return false;
+    return true;
+}
+
 bool image_is_sound(const void *base, uint64_t length) {
     const struct image *it = (const void *)((const char *)base + length - sizeof *it);
     const char *bytes = base;
 
-    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) || !it->processes.n ||
+    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) || !is_determinism(it, base) || !it->processes.n ||
         (it->is_command && it->processes.n != 1))
         return false;
     for (uint64_t i = 0; i < it->areas.n; i++)

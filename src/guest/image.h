@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x33456d4978427852ull
+#define IMAGE_MAGIC 0x34456d4978427852ull
 #define IMAGE_PAGE 4096u
 #define IMAGE_MAX_PROCESSES 512u
 #define IMAGE_MAX_THREADS 4096u
@@ -25,6 +25,8 @@
 #define IMAGE_MAX_XSTATE 3072u          /* with the rest of a frame it fits into IMAGE_FRAME */
 #define IMAGE_SIGNALS 64
 #define IMAGE_RLIMITS 16
+#define IMAGE_MAX_WAITS 4096u
+#define IMAGE_MAX_ALARMS 256u
 
 /* Where a guest's memory can be: init itself is below (meson.build links it there), the kernel above. Between the two, what the last steps of restoring need, which stays: a frame for each thread, and two pages. */
 #define IMAGE_LOWEST 0x400000ull
@@ -106,6 +108,7 @@ enum image_file_kind {
     IMAGE_FILE_TERMINAL,        /* terminal `value` itself */
     IMAGE_FILE_HUNG_UP,         /* a terminal that is not any more */
     IMAGE_FILE_NOTIFY,          /* inotify: `targets` are of the table of watches, by number */
+    IMAGE_FILE_CLOCK,           /* the page of a virtual clock: init's */
 };
 
 #define IMAGE_REUSE_ADDRESS 1u
@@ -127,7 +130,7 @@ struct image_file {
     uint64_t path;              /* PATH: its path; MEMORY: its name */
     uint64_t offset;            /* where it is read and written next */
     uint64_t value;
-    uint64_t length;
+    uint64_t length;            /* MEMORY; TIMER: its number among the alarms + 1 */
     uint64_t seals;             /* MEMORY */
     struct image_range runs, targets;
     uint64_t timer[4];          /* TIMER: seconds and nanoseconds of its interval, and until it expires; 0: it is not set */
@@ -264,6 +267,8 @@ struct image_process {
     uint32_t status;            /* ZOMBIE: as of wait(2) */
     uint32_t is_subreaper, death_signal;
     uint32_t terminal;          /* that controls it: its index + 1; 0: none */
+    uint32_t is_fresh;          /* its vDSO is as the kernel made it: with random_seed or time_start, it has not begun yet */
+    uint32_t unused;
     struct image_layout layout;
     uint64_t executable, directory;     /* offsets of paths */
     uint64_t auxv, auxv_length; /* offset, bytes */
@@ -275,10 +280,47 @@ struct image_process {
     struct image_range fds;     /* by number */
 };
 
+/* ---- random_seed and time_start ------------------------------------------------------------------------------------------ */
+
+#define IMAGE_NEVER (1ll << 61)         /* the end of a virtual clock */
+#define IMAGE_VIRTUAL 1u        /* flags: the clock is a virtual one */
+
+/* What init knows beside what its processes have (guest/still.h). Their streams of chance are among their limits. */
+struct image_determinism {
+    uint32_t is_there, flags;
+    uint32_t last_pid;          /* that was given to anybody */
+    uint32_t unused;
+    uint64_t n_commands;        /* that have begun */
+    int64_t ahead_ns;           /* what the time of day is ahead of the kernel's; capturing alone needs it */
+    uint64_t ticks, jumped;     /* the virtual clock: nanoseconds */
+    uint64_t page_device, page_inode;   /* and its page, which capturing knows by this */
+};
+
+/* A wait with a time-out, which a thread of a sandbox with a virtual clock begins anew when it goes on: when it was to end. */
+struct image_wait {
+    uint32_t thread, number;    /* inside; of the call */
+    uint64_t arguments[6];
+    int64_t deadline;           /* of the virtual clock */
+};
+
+enum image_alarm_kind { IMAGE_ALARM_INTERVAL = 1, IMAGE_ALARM_POSIX, IMAGE_ALARM_DESCRIPTOR };
+
+/* A timer of a virtual clock, which init keeps. */
+struct image_alarm {
+    uint32_t kind, number;      /* enum image_alarm_kind; of POSIX, its id follows */
+    uint32_t pid, thread;       /* inside; thread: that gets the signal, 0: any */
+    uint32_t signal, clock;
+    uint32_t file;              /* DESCRIPTOR: its index among the files + 1 */
+    uint32_t has_fired, is_ready, unused;       /* is_ready: a DESCRIPTOR that is to be read */
+    int64_t deadline, interval;
+    uint64_t value, overrun, stream, sequence;
+};
+
 struct image {
-    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches;
+    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, waits, alarms;
+    struct image_determinism determinism;
     uint64_t texts, texts_end;  /* NUL-terminated each */
-    int64_t clocks[2];          /* CLOCK_MONOTONIC, CLOCK_BOOTTIME of the processes: nanoseconds */
+    int64_t clocks[3];          /* CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME of the processes: nanoseconds */
     uint64_t n_externals;
     uint64_t n_lent;            /* terminals whose masters go to whoever restores it */
     uint64_t is_command;        /* there is one process, which has no descriptors: it is to be a command, and gets those of one */

@@ -79,7 +79,7 @@ static void restore(const struct box *box, const struct wire_message *message) {
     int r = restore_is_tree() ? adopt(message) : -EBADMSG;
 
     if (r == 0)
-        r = restore_finish(message->fds, message->n_fds, is_trial, masters, &n_masters, &failure);
+        r = restore_finish(box, message->fds, message->n_fds, is_trial, masters, &n_masters, &failure);
     struct guest_record record = { .kind = GUEST_RESTORED, .serial = message->header.serial, .error = r < 0 ? -r : 0, .stage = failure.step, .operation = failure.pid };
     record_send(box->socket, &record, masters, n_masters);
     while (n_masters)
@@ -151,7 +151,8 @@ static void handle_request(struct box *box, struct wire_message *message) {
         restore(box, message);
         break;
     case GUEST_SIGNAL:
-        determinism_release(box->plan);
+        if (message->length)    /* and is no mere question whether we are here */
+            determinism_release(box->plan);
         r = send_signal(message, &value);
         answer(box, message, GUEST_SIGNALLED, r, value);
         break;
@@ -159,6 +160,10 @@ static void handle_request(struct box *box, struct wire_message *message) {
         determinism_release(box->plan);
         r = command_in_session ? tree_freeze() : -EBADMSG;
         answer(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
+        break;
+    case GUEST_STILL:
+        if (message->n_fds)
+            (void)still_begin(box->plan, wire_take_fd(message, 0));
         break;
     case GUEST_THAW:
         tree_thaw();
@@ -191,24 +196,29 @@ _Noreturn void init_run(struct box *box) {
     if (signals < 0)
         init_leave(box, 1);
     for (bool more = false;;) {
-        static struct pollfd events[2 + DETERMINISM_MAX_LISTENERS];
+        static struct pollfd events[3 + DETERMINISM_MAX_LISTENERS];
         struct signalfd_siginfo info;
         int64_t until_ns;
-        size_t n_listeners = determinism_poll(events + 2, &until_ns);
+        size_t n_listeners = determinism_poll(events + 3, &until_ns);
         int64_t left_ns = more || until_ns == INT64_MAX ? 0 : until_ns - init_now_ns();
         struct timespec left = { 0 };
 
         events[0] = (struct pollfd){ box->socket, POLLIN, 0 };
         events[1] = (struct pollfd){ signals, POLLIN, 0 };
+        events[2] = (struct pollfd){ still_socket(), POLLIN, 0 };
         if (left_ns > 0)
             left = (struct timespec){ left_ns / 1000000000, left_ns % 1000000000 };
-        int ready = (int)sys_call5(__NR_ppoll, events, 2 + n_listeners, !more && until_ns == INT64_MAX ? NULL : &left, NULL, 0);
+        int ready = (int)sys_call5(__NR_ppoll, events, 3 + n_listeners, !more && until_ns == INT64_MAX ? NULL : &left, NULL, 0);
         if (ready < 0) {
             if (ready != -EINTR)
                 init_leave(box, 1);
             continue;
         }
-        determinism_serve(box->plan, events + 2, n_listeners, !ready && !more);
+        if (events[2].revents) {
+            still_serve(box->plan);
+            continue;           /* what they have asked meanwhile, that is */
+        }
+        determinism_serve(box->plan, events + 3, n_listeners, !ready && !more);
         if (events[1].revents)
             (void)!read(signals, &info, sizeof info);
         if (events[1].revents || more)

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "guest/determinism.h"
 #include "guest/restore_image.h"
 #include "sys/syscalls.h"
 
@@ -126,16 +127,25 @@ static void end_keeper(void) {
 
 static struct restore_failure failure;
 
-static int hear(uint32_t index) {
+/* A listener may come with it: it is the caller's, who expects it (ret_listener). */
+static int hear_with(uint32_t index, int *ret_listener) {
     struct restore_word word;
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds = 0;
     ssize_t n = fd_receive(sockets[index], &word, sizeof word, fds, &n_fds);
 
-    if (n == sizeof word && word.error == 0)
+    if (n == sizeof word && word.error == 0) {
+        *ret_listener = n_fds ? fds[0] : -1;
         return 0;
+    }
     failure = (struct restore_failure){ n == sizeof word ? -word.error : 0, n == sizeof word ? word.step : 0, restored_process(index)->pid };
     return n == sizeof word && word.error < 0 ? word.error : -ECHILD;
+}
+
+static int hear(uint32_t index) {
+    int none;
+
+    return hear_with(index, &none);
 }
 
 static int order(uint32_t index, enum restore_order_kind kind, uint32_t argument, const int *fds, size_t n_fds) {
@@ -298,10 +308,26 @@ static int give_fds(uint32_t index, const int *files) {
     return r;
 }
 
-static int go_on(const int *externals, size_t n_externals, int *files) {
-    uint32_t file = 0;
-    int r = restore_open_files(externals, n_externals, files, &file);
+/* And what it asks from then on is asked of us. */
+static int make_threads(const struct box *box, uint32_t index) {
+    int listener = -1, r = order(index, RESTORE_MAKE_THREADS, 0, NULL, 0);
 
+    if (r == 0)
+        r = hear_with(index, &listener);
+    if (r < 0 || !determinism_wanted(box->plan))
+        return r;
+    r = listener < 0 ? -EBADMSG : still_adopt(restored_process(index), listener);
+    if (r < 0)
+        failure = (struct restore_failure){ -r, RESTORE_VDSO, restored_process(index)->pid };
+    return r;
+}
+
+static int go_on(const struct box *box, const int *externals, size_t n_externals, int *files) {
+    uint32_t file = 0, last_pid = restored.header->determinism.last_pid;
+    int r = still_resume(box);
+
+    if (r == 0)
+        r = restore_open_files(externals, n_externals, files, &file);
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     if (r == 0)
@@ -315,13 +341,18 @@ static int go_on(const int *externals, size_t n_externals, int *files) {
         r = hear_all();
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         if (restored_process(i)->kind == IMAGE_LIVING)
-            r = tell(i, RESTORE_MAKE_THREADS, 0);
+            r = make_threads(box, i);
     if (r == 0 && (r = restore_watch(files, &file)) < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
+    /* Whose pids come next is among what goes on. */
+    if (r == 0 && last_pid > 1)
+        r = restore_next_pid(last_pid + 1);
+    if (r == 0)
+        still_go_on(files, externals, n_externals);
     return r;
 }
 
-int restore_finish(const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
+int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     size_t n = (size_t)restored.header->files.n, length = (n + 1) * sizeof(int);
     int *files = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int r = files == MAP_FAILED ? -errno : n_externals != restored.header->n_externals ? -EBADMSG : 0;
@@ -329,7 +360,7 @@ int restore_finish(const int *externals, size_t n_externals, bool is_trial, int 
     for (size_t i = 0; i < n && files != MAP_FAILED; i++)
         files[i] = -1;
     if (r == 0)
-        r = go_on(externals, n_externals, files);
+        r = go_on(box, externals, n_externals, files);
     end_keeper();
     for (size_t i = 0; i < n && files != MAP_FAILED; i++)
         if (files[i] >= 0)
@@ -398,8 +429,8 @@ pid_t restore_resume(const struct exec_request *request, struct restore_failure 
 void restore_cancel(void) {
 }
 
-int restore_finish(const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
-    (void)externals, (void)n_externals, (void)is_trial, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
+int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
+    (void)box, (void)externals, (void)n_externals, (void)is_trial, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
     return -EOPNOTSUPP;
 }
 

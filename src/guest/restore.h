@@ -36,6 +36,6 @@ pid_t restore_resume(const struct exec_request *request, struct restore_failure 
 void restore_cancel(void);
 
 /* A tree goes on, unless it is only tried whether it could; `externals` are those of the image. 0 or -errno and the failure, with which the sandbox is of no use any more, as after a trial. The masters of its commands' terminals, IMAGE_MAX_TERMINALS at most, are the caller's to close. */
-int restore_finish(const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure);
+int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure);
 
 #endif

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "guest/restore_image.h"
+#include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
@@ -359,6 +360,8 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
     case IMAGE_FILE_TERMINAL:
     case IMAGE_FILE_HUNG_UP:
         return restore_open_terminal(file);
+    case IMAGE_FILE_CLOCK:
+        return virtual_page();
     }
     return -EBADMSG;
 }

@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -22,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "guest/determinism.h"
 #include "guest/restore_image.h"
 #include "sys/syscalls.h"
 
@@ -32,6 +34,7 @@
 #define COMMAND_SOCKET 10       /* of a command to be: out of the way of its streams, and not so high that the table of descriptors grows, which /proc would tell */
 #define HIGH 32
 #define MAX_TIMER_IDS 100000
+#define MAX_ASKED 256           /* instructions: as many as policy/determinism.c ever makes */
 
 /* The kernel's struct ucontext and what is in it, as rt_sigreturn reads them (arch/x86/include/uapi/asm/sigcontext.h). */
 struct frame {
@@ -53,6 +56,9 @@ _Static_assert(sizeof(struct frame) <= XSTATE_PLACE && XSTATE_PLACE + IMAGE_MAX_
 static const struct box *box;   /* on init's stack, and its plan where processes have theirs: gone once memory is in its place */
 static struct plan_rlimit limits[RLIM_NLIMITS];
 static size_t n_limits;
+static struct sock_filter asked[MAX_ASKED];  /* what init is asked about; none: n_asked is 0 */
+static size_t n_asked;
+static int listener = -1;
 static const struct image_process *self;
 static int to_init, ruleset;
 static uint32_t step;
@@ -378,6 +384,16 @@ static int make_threads(void) {
     return r < 0 ? r : make_timers();
 }
 
+/* For all its threads, which do nothing yet that is asked about. The listener goes to init with the next word. */
+static int begin_asking(void) {
+    step = RESTORE_ASK;
+    if (n_asked > MAX_ASKED)
+        return -E2BIG;
+    if (n_asked)
+        listener = determinism_enter_restored(asked, n_asked);
+    return n_asked && listener < 0 ? listener : 0;
+}
+
 /* ---- descriptors -------------------------------------------------------------------------------------------------------- */
 
 /*
@@ -486,8 +502,11 @@ static int complete(void) {
 static void say(int error) {
     struct restore_word word = { error, error ? step : 0 };
 
-    if (fd_send(to_init, &word, sizeof word, NULL, 0) < 0)
+    if (fd_send(to_init, &word, sizeof word, &listener, listener >= 0) < 0)
         _exit(1);
+    if (listener >= 0)
+        (void)sys_call1(__NR_close, listener);
+    listener = -1;
 }
 
 _Noreturn static void go(void) {
@@ -570,7 +589,8 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
     case RESTORE_COMPLETE:
         return complete();
     case RESTORE_MAKE_THREADS:
-        return make_threads();
+        r = make_threads();
+        return r < 0 ? r : begin_asking();
     case RESTORE_GO:
         go();
     }
@@ -675,6 +695,11 @@ _Noreturn void restore_become(const struct box *of, uint32_t index) {
     ruleset = of->ruleset;
     for (n_limits = 0; n_limits < of->plan->rlimits.n && n_limits < RLIM_NLIMITS; n_limits++)
         limits[n_limits] = plan_items(of->plan, rlimits, struct plan_rlimit)[n_limits];
+    n_asked = of->plan->notify.n;
+    for (size_t i = 0; i < n_asked && i < MAX_ASKED; i++)
+        asked[i] = plan_items(of->plan, notify, struct sock_filter)[i];
+    if (of->plan->flags & PLAN_SEED)
+        (void)sys_call1(__NR_personality, DETERMINISM_NO_RANDOM_ADDRESSES);
     __asm__ volatile("mov %[stack], %%rsp\n"
                      "xor %%ebp, %%ebp\n"
                      "call *%[serve]\n"

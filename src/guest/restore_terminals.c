@@ -13,6 +13,7 @@
 
 #include "base/tty.h"
 #include "guest/restore_image.h"
+#include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
@@ -160,6 +161,8 @@ size_t restore_leave_terminals(int *ret_masters) {
             (void)ioctl(ends[i].master, SET_EXCLUSIVE, 0);
         if (t->state & IMAGE_TERMINAL_LOCKED)
             (void)ioctl(ends[i].master, (int)SET_LOCK, &locked);
+        if (ends[i].terminal >= 0 && t->lent)
+            idle_add_external(ends[i].terminal);        /* its other end is a client's: a virtual clock waits for that */
         if (ends[i].terminal >= 0)
             close(ends[i].terminal);
         if (t->lent) {

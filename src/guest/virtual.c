@@ -21,6 +21,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <sys/times.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@
 #include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
+#include "guest/image.h"
 #include "guest/serial.h"
 #include "sys/syscalls.h"
 
@@ -257,6 +259,7 @@ static enum idle look(void) {
 
 bool virtual_answer(int listener, const struct seccomp_notif *question) {
     virtual_disturb();
+    wait_asked(question);
     switch (question->data.nr) {
     case __NR_clock_gettime:
     case __NR_gettimeofday:
@@ -317,7 +320,7 @@ int64_t virtual_grace_ns(void) {
 }
 
 int64_t virtual_next_ns(void) {
-    if (!page || tree_is_frozen())
+    if (!page || tree_is_frozen() || still_is())
         return INT64_MAX;
     int64_t next = command_count() ? busy_look_ns : INT64_MAX;
     if (!wait_count() && !timer_any())
@@ -419,4 +422,29 @@ void virtual_started(pid_t pid) {
 
 void virtual_executed(pid_t pid) {
     timer_executed(pid);
+}
+
+/* ---- snapshots of what runs (still.c) ------------------------------------------------------------------------------- */
+
+_Static_assert(IMAGE_NEVER == VIRTUAL_NEVER, "the end of the clock is the same in images");
+
+int virtual_page(void) {
+    return page_fd < 0 ? -EBADF : fcntl(page_fd, F_DUPFD_CLOEXEC, 3);
+}
+
+void virtual_tell(struct image_determinism *to) {
+    struct stat st;
+
+    to->ticks = (uint64_t)ticks_of(__atomic_load_n(&page->ticks, __ATOMIC_RELAXED));
+    to->jumped = (uint64_t)jumped;
+    if (fstat(page_fd, &st) == 0) {
+        to->page_device = st.st_dev;
+        to->page_inode = st.st_ino;
+    }
+}
+
+void virtual_resume(const struct image_determinism *from) {
+    jumped = (int64_t)from->jumped;
+    __atomic_store_n(&page->ticks, from->ticks, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->jumped, from->jumped, __ATOMIC_RELAXED);
 }

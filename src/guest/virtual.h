@@ -35,6 +35,28 @@ bool virtual_answer(int listener, const struct seccomp_notif *question);
 int64_t virtual_next_ns(void);
 /* Moves the clock on if it is due. `quiet`: nobody wants anything of init. */
 void virtual_step(bool quiet);
+/* Until no thread is being stopped by init. */
+void virtual_settle(void);
+/* What is told to another init that goes on with it (still.c), and there. */
+struct image_determinism;
+struct image_wait;
+struct image_alarm;
+void virtual_tell(struct image_determinism *to);
+void virtual_resume(const struct image_determinism *from);
+uint32_t wait_tell(struct image_wait *to);
+void wait_resume(const struct image_wait *from, uint32_t n);
+uint32_t timer_tell(struct image_alarm *to);
+/* `files`: descriptors of those of the image, which stay the caller's. */
+void timer_resume(const struct image_alarm *from, uint32_t n, const int *files);
+/* Answers what init holds of a thread so that it is done again; the end of it stays what it was. */
+void wait_give_back(pid_t thread, int result);
+/* So that timer descriptors are known wherever they are found (still.h), and not any more. */
+void timer_mark(void);
+void timer_unmark(void);
+/* An end of a pipe, or a terminal, whose other end is outside. */
+void idle_add_external(int fd);
+/* A descriptor of the page, which the caller closes; or -errno. */
+int virtual_page(void);
 /* A listener is closed. */
 void virtual_forget(int listener);
 /* Gives all waits to the kernel, where signals reach them. */
@@ -99,6 +121,8 @@ bool wait_is_held(pid_t thread);
 bool wait_is_held_alone(pid_t process);
 void wait_set_alone(pid_t process);
 size_t wait_count(void);
+/* A thread has asked something: what it was to begin anew it has, or will not any more. */
+void wait_asked(const struct seccomp_notif *question);
 
 /* Ends what the clock has passed. True if it did anything. */
 bool virtual_end_overdue(void);

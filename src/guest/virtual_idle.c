@@ -226,11 +226,11 @@ bool idle_stat(pid_t pid, uint64_t fd, struct stat *ret_st) {
     return fstatat(determinism_proc, path, ret_st, 0) == 0;
 }
 
-static void add_outside(pid_t pid, uint64_t fd, enum way way) {
+static void add_file(struct stat st, enum way way) {
     static size_t next;
-    struct stat st, null;
+    struct stat null;
 
-    if (!idle_stat(pid, fd, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
+    if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
         return;
     if (S_ISCHR(st.st_mode) && (fstatat(AT_FDCWD, "/dev/null", &null, 0) < 0 || null.st_rdev == st.st_rdev))
         return;
@@ -244,6 +244,25 @@ static void add_outside(pid_t pid, uint64_t fd, enum way way) {
     outside[next].ways = way;
     next = (next + 1) % MAX_OUTSIDE;
     n_outside += n_outside < MAX_OUTSIDE;
+}
+
+static void add_outside(pid_t pid, uint64_t fd, enum way way) {
+    struct stat st;
+
+    if (idle_stat(pid, fd, &st))
+        add_file(st, way);
+}
+
+void idle_add_external(int fd) {
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return;
+    int mode = fcntl(fd, F_GETFL) & O_ACCMODE;
+    if (mode != O_WRONLY)
+        add_file(st, IN);
+    if (mode != O_RDONLY)
+        add_file(st, OUT);
 }
 
 /* Of pipes, sockets and terminals nobody inside has the other end. */

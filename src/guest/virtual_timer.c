@@ -20,7 +20,9 @@
 
 #include "guest/command.h"
 #include "guest/determinism.h"
+#include "guest/image.h"
 #include "guest/serial.h"
+#include "guest/still.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
@@ -44,6 +46,7 @@ struct timer {
     clockid_t clock;
     uint8_t kind;                       /* enum kind */
     bool has_fired;                     /* since it was set */
+    bool is_marked, was_ready;  /* for a capturer; and, of a descriptor, it was to be read then */
     bool is_due;                        /* at the last look for the earliest: it may be fired */
 };
 
@@ -499,4 +502,66 @@ void timer_executed(pid_t pid) {
     for (size_t i = n_used; i-- > 0;)
         if (timers[i].kind == POSIX && timers[i].pid == pid)
             release(&timers[i]);
+}
+
+/* ---- snapshots of what runs (still.c) ------------------------------------------------------------------------------- */
+
+_Static_assert(MAX_TIMERS == IMAGE_MAX_ALARMS && (int)INTERVAL == IMAGE_ALARM_INTERVAL && (int)POSIX == IMAGE_ALARM_POSIX && (int)DESCRIPTOR == IMAGE_ALARM_DESCRIPTOR, "timers are the same in images");
+
+void timer_mark(void) {
+    for (size_t i = 0; i < n_used; i++) {
+        struct itimerspec mark = { { (time_t)i + 1, 0 }, { STILL_MARK_S, 0 } };
+        struct pollfd ready = { timers[i].fd, POLLIN, 0 };
+        struct timespec now = { 0 };
+
+        if (timers[i].kind != DESCRIPTOR || timers[i].is_marked)
+            continue;
+        timers[i].was_ready = sys_call5(__NR_ppoll, &ready, 1, &now, NULL, 0) == 1;
+        timers[i].is_marked = true;
+        (void)sys_call4(__NR_timerfd_settime, timers[i].fd, 0, &mark, NULL);
+    }
+}
+
+void timer_unmark(void) {
+    for (size_t i = 0; i < n_used; i++) {
+        struct itimerspec as_it_was = { .it_value = { 0, timers[i].was_ready } };
+
+        if (timers[i].kind == DESCRIPTOR && timers[i].is_marked)
+            (void)sys_call4(__NR_timerfd_settime, timers[i].fd, 0, &as_it_was, NULL);
+        timers[i].is_marked = timers[i].was_ready = false;
+    }
+}
+
+uint32_t timer_tell(struct image_alarm *to) {
+    uint32_t n = 0;
+
+    for (size_t i = 0; i < n_used; i++) {
+        const struct timer *t = &timers[i];
+
+        if (t->kind != FREE && !is_gone(t))
+            to[n++] = (struct image_alarm){
+                .kind = t->kind, .number = (uint32_t)i, .pid = (uint32_t)t->pid, .thread = (uint32_t)t->thread, .signal = (uint32_t)t->signal, .clock = (uint32_t)t->clock, .has_fired = t->has_fired, .is_ready = t->was_ready,
+                .deadline = t->event.deadline, .interval = t->interval, .value = t->value, .overrun = t->overrun, .stream = t->event.stream, .sequence = t->event.sequence,
+            };
+    }
+    return n;
+}
+
+/* Where it was, as its number is part of its id. What is not as it could be is not there. */
+void timer_resume(const struct image_alarm *from, uint32_t n, const int *files) {
+    for (uint32_t i = 0; i < n; i++) {
+        const struct image_alarm *a = &from[i];
+        struct timer *t = &timers[a->number];
+        int64_t base;
+        int fd = t->kind != FREE || !virtual_base((clockid_t)a->clock, &base) ? -EINVAL : a->kind == IMAGE_ALARM_DESCRIPTOR ? fcntl(files[a->file - 1], F_DUPFD_CLOEXEC, 3) : sys_pidfd_open((pid_t)a->pid, 0);
+
+        if (fd < 0)
+            continue;
+        *t = (struct timer){ .event = virtual_event((pid_t)a->pid, a->deadline), .kind = (uint8_t)a->kind, .pid = (pid_t)a->pid, .thread = (pid_t)a->thread, .fd = fd, .signal = (int)a->signal, .clock = (clockid_t)a->clock, .value = a->value };
+        t->event.stream = a->stream;
+        arm(t, a->deadline, a->interval);
+        t->overrun = a->overrun;
+        t->has_fired = a->has_fired;
+        n_used = n_used > a->number ? n_used : a->number + 1;
+    }
 }

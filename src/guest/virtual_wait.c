@@ -26,6 +26,7 @@
 #include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
+#include "guest/image.h"
 #include "guest/serial.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
@@ -98,6 +99,9 @@ static size_t n_waits, first;
 static uint64_t held[MAX_THREADS / 64];         /* whose calls are held, a bit for each: touched as it is needed */
 static uint64_t alone[MAX_THREADS / 64];        /* and which of these have no other thread beside them */
 static int64_t cut_until_ns, purged_ns;
+/* Calls that threads make anew when they go on, and when these were to end. */
+static struct image_wait again[IMAGE_MAX_WAITS];
+static uint32_t n_again;
 
 static void mark(const struct wait *wait, bool is_held) {
     uint64_t thread = (uint64_t)wait->event.thread, bit = 1ull << thread % 64;
@@ -339,6 +343,22 @@ static void hold_in_turn(struct wait *wait) {
     wait->process = determinism_process_of(wait->event.thread);
 }
 
+/* The deadline of the wait that is begun anew by the question under way. */
+static int64_t begun_deadline = VIRTUAL_NEVER;
+
+void wait_asked(const struct seccomp_notif *question) {
+    begun_deadline = VIRTUAL_NEVER;
+    if (question->data.nr == __NR_arch_prctl)           /* of one that is restored, on its way there */
+        return;
+    for (uint32_t i = n_again; i-- > 0;) {
+        if (again[i].thread != question->pid)
+            continue;
+        if (again[i].number == (uint32_t)question->data.nr && !memcmp(again[i].arguments, question->data.args, sizeof again[i].arguments))
+            begun_deadline = again[i].deadline;
+        again[i] = again[--n_again];
+    }
+}
+
 /* Fills in what a wait is. False: it is none of ours. */
 static bool describe(const struct seccomp_notif *question, const struct call *call, struct wait *ret_wait) {
     const uint64_t *a = (const uint64_t *)question->data.args;
@@ -370,6 +390,10 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
     } else {
         ret_wait->length_ns = time < VIRTUAL_NEVER ? time : VIRTUAL_NEVER;
         ret_wait->event.deadline = virtual_after(ret_wait->length_ns);
+        if (begun_deadline != VIRTUAL_NEVER) {
+            ret_wait->event.deadline = begun_deadline;
+            ret_wait->length_ns = begun_deadline > now ? begun_deadline - now : 1;
+        }
     }
     ret_wait->state = is_sleep(question) || (call->number == __NR_futex && ret_wait->time_of_day) ? HELD : KERNEL;
     if (serial_is_on())
@@ -798,5 +822,58 @@ void virtual_release(void) {
     for (size_t i = n_waits; i-- > 0;)
         if (waits[i].state == HELD)
             hand_over(i);
+    await_cut();
+}
+
+/* ---- snapshots of what runs (still.c) ------------------------------------------------------------------------------- */
+
+static struct image_wait told(const struct wait *w) {
+    struct image_wait to = { .thread = (uint32_t)w->event.thread, .number = w->number, .deadline = w->event.deadline };
+
+    memcpy(to.arguments, w->arguments, sizeof to.arguments);
+    return to;
+}
+
+static void add_again(const struct wait *w) {
+    if (n_again < IMAGE_MAX_WAITS && !w->absolute)
+        again[n_again++] = told(w);
+}
+
+void wait_give_back(pid_t thread, int result) {
+    for (size_t i = n_waits; i-- > 0;)
+        if (waits[i].event.thread == thread && waits[i].state == HELD) {
+            add_again(&waits[i]);
+            answer(i, result);
+        }
+}
+
+/* Interrupted, these are done again as a whole even where they were; the others go on with what is left, of which init learns nothing. */
+static bool is_done_again(const struct wait *w) {
+    return w->number == __NR_select || w->number == __NR_pselect6 || w->number == __NR_ppoll;
+}
+
+uint32_t wait_tell(struct image_wait *to) {
+    uint32_t n = 0, n_given_back = n_again;
+
+    for (; n < n_given_back; n++)
+        to[n] = again[n];
+    for (size_t i = n_waits; i-- > 0;) {
+        if (waits[i].state != KERNEL || waits[i].absolute || n == IMAGE_MAX_WAITS)
+            continue;
+        to[n++] = told(&waits[i]);
+        if (is_done_again(&waits[i])) {
+            add_again(&waits[i]);
+            drop(i);
+        }
+    }
+    return n;
+}
+
+void wait_resume(const struct image_wait *from, uint32_t n) {
+    for (n_again = 0; n_again < n; n_again++)
+        again[n_again] = from[n_again];
+}
+
+void virtual_settle(void) {
     await_cut();
 }

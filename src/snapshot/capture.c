@@ -145,7 +145,7 @@ static int finish(struct capture *c) {
         { &c->timers, &image->timers, sizeof(struct image_timer) },         { &c->locks, &image->locks, sizeof(struct image_lock) },
         { &c->files, &image->files, sizeof(struct image_file) },            { &c->pipes, &image->pipes, sizeof(struct image_pipe) },       { &c->targets, &image->targets, sizeof(struct image_target) },
         { &c->fds, &image->fds, sizeof(struct image_fd) },                  { &c->terminals, &image->terminals, sizeof(struct image_terminal) },
-        { &c->watches, &image->watches, sizeof(struct image_watch) },
+        { &c->watches, &image->watches, sizeof(struct image_watch) },       { &c->waits, &image->waits, sizeof(struct image_wait) },       { &c->alarms, &image->alarms, sizeof(struct image_alarm) },
     };
     int r;
 
@@ -194,7 +194,7 @@ static int look_at_init(struct capture *c) {
     int r = fd < 0 ? -errno : fd_read_all(fd, CAPTURE_MAX_TEXT, &status);
     if (r < 0)
         return capture_fail(c, "the sandbox' init", r);
-    c->n_filters = strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10);
+    c->n_filters = strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10) + (c->options->still > 0);
     snprintf(path, sizeof path, "/proc/%d/exe", (int)c->options->init);
     if (stat(path, &st) < 0)
         return errno == EACCES ? 0 : capture_fail(c, "the sandbox' init", -errno);        /* of an ordinary user; is_called_agent */
@@ -217,7 +217,7 @@ static unsigned highest_fd(const struct subject *s) {
 
 /* What they read of the clocks now: the sandbox may have a time namespace. */
 static int look_at_clocks(struct capture *c) {
-    static const clockid_t clocks[] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
+    static const clockid_t clocks[] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME };
     auto_buf struct buf text = BUF_INIT;
     const struct subject *s = NULL;
 
@@ -234,7 +234,10 @@ static int look_at_clocks(struct capture *c) {
         long long seconds = 0, ns = 0;
         struct timespec now;
 
-        (void)sscanf(capture_field(text.data, i ? "\nboottime" : "\nmonotonic"), "%lld %lld", &seconds, &ns);
+        if (clocks[i] == CLOCK_REALTIME)
+            ns = c->image.determinism.ahead_ns;
+        else
+            (void)sscanf(capture_field(text.data, i ? "\nboottime" : "\nmonotonic"), "%lld %lld", &seconds, &ns);
         clock_gettime(clocks[i], &now);
         c->image.clocks[i] = (now.tv_sec + seconds) * 1000000000ll + now.tv_nsec + ns;
     }
@@ -304,6 +307,8 @@ static int capture_all(struct capture *c) {
     if (r == 0)
         r = c->options->is_command ? stop_command(c) : tree_stop(c);
     if (r == 0)
+        r = still_pass(c);
+    if (r == 0)
         r = tree_describe(c);
     if (r == 0)
         r = look_at_clocks(c);
@@ -315,7 +320,11 @@ static int capture_all(struct capture *c) {
     if (r == 0)
         r = notify_connect(c);
     if (r == 0)
-        r = save_memory(c, false);
+        r = still_go(c);
+    if (r < 0)
+        return r;
+    still_finish(c);
+    r = save_memory(c, false);
     if (r == 0)
         r = terminals_connect(c);
     if (r < 0 || c->twins)
@@ -326,7 +335,7 @@ static int capture_all(struct capture *c) {
 
 static void free_tables(struct capture *c) {
     terminals_forget(c);
-    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->scratch, &c->smaps };
+    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->waits, &c->alarms, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->scratch, &c->smaps };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);
@@ -391,6 +400,7 @@ void capture_end(struct capture *c) {
     for (size_t i = 0; i < c->n_subjects; i++)
         twin_end(c, c->subjects[i]);
     tree_release(c);
+    still_end(c);               /* only now: who stands is no sign of rest */
     free_tables(c);
     free(c);
 }

@@ -22,6 +22,7 @@ struct capture_options {
     size_t n_externals;
     const int *masters;         /* of terminals that belong to commands: borrowed */
     size_t n_masters;
+    int still;                  /* a socket to the init of a sandbox with random_seed or time_start, told of it (GUEST_STILL); 0: it has neither */
     uint64_t most_bytes;        /* of memory to save */
     uint64_t twin_bytes;        /* of memory that processes may have for which twins stand (twin.c); 0: they stand themselves until everything is saved */
     bool is_command;            /* there is one process, with one thread, which waits in `call`, or is about to; its descriptors are not captured: restored, it gets those of a command */

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,12 +223,16 @@ static int capture_epoll(struct capture *c, const struct subject *s, const struc
 }
 
 static int capture_timer(struct capture *c, const struct open_file *file, struct image_file *to) {
-    unsigned long long value[2], interval[2];
+    uint64_t value[2], interval[2];
 
-    if (sscanf(capture_field(file->info.data, "\nit_value: "), "(%llu, %llu)", &value[0], &value[1]) != 2 || sscanf(capture_field(file->info.data, "\nit_interval: "), "(%llu, %llu)", &interval[0], &interval[1]) != 2)
+    if (sscanf(capture_field(file->info.data, "\nit_value: "), "(%" SCNu64 ", %" SCNu64 ")", &value[0], &value[1]) != 2 || sscanf(capture_field(file->info.data, "\nit_interval: "), "(%" SCNu64 ", %" SCNu64 ")", &interval[0], &interval[1]) != 2)
         return fail(c, file, -EBADMSG);
     to->kind = IMAGE_FILE_TIMER;
     to->value = field_number(file, "\nclockid: ", 10);
+    if (still_is_marked(c, interval, value[0])) {
+        to->length = interval[0];       /* init keeps its time */
+        return 0;
+    }
     to->ticks = field_number(file, "\nticks: ", 10);
     for (size_t i = 0; i < 2; i++) {
         to->timer[i] = interval[i];
@@ -293,6 +298,10 @@ static int capture_description(struct capture *c, struct subject *s, const struc
         return capture_other(c, s, file, to);
     if (terminals_is_one(&file->st))
         return capture_copied(c, s, file, to);
+    if (still_is_page(c, file->st.st_ino, file->name)) {
+        to->kind = IMAGE_FILE_CLOCK;
+        return 0;
+    }
     if (!strncmp(file->name, "/memfd:", 7) || !file->st.st_nlink)
         return capture_memory(c, s, file, to);
     return capture_path(c, s, file, to);
@@ -314,7 +323,7 @@ static int find_or_add(struct capture *c, struct subject *s, const struct open_f
             return 0;
         }
     /* A memory file that is open twice, or mapped, has its pages in common. */
-    for (size_t i = 0; i < n && file->name[0] == '/' && !file->st.st_nlink; i++) {
+    for (size_t i = 0; i < n && file->name[0] == '/' && !file->st.st_nlink && !still_is_page(c, file->st.st_ino, file->name); i++) {
         const struct known_file *known = capture_entry(&c->known, i, struct known_file);
 
         if (known->device == file->st.st_dev && known->inode == file->st.st_ino && known->number >= 0)
@@ -442,6 +451,10 @@ int files_memory(struct capture *c, struct subject *s, const struct map_line *ma
         const struct known_file *known = capture_entry(&c->known, i, struct known_file);
         const struct image_file *file = capture_entry(&c->files, i, struct image_file);
 
+        if (known->inode == map->inode && known->kind == IMAGE_FILE_CLOCK) {
+            *ret_file = (uint32_t)i;
+            return 0;
+        }
         if (known->inode != map->inode || known->kind != IMAGE_FILE_MEMORY)
             continue;
         if (map->offset + (map->end - map->start) > ((file->length + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1)))
@@ -454,7 +467,10 @@ int files_memory(struct capture *c, struct subject *s, const struct map_line *ma
     snprintf(path, sizeof path, "map_files/%llx-%llx", (unsigned long long)map->start, (unsigned long long)map->end);
     auto_close int fd = openat(s->proc, path, O_RDONLY | O_CLOEXEC);
     image.path = capture_text(c, "shared");
-    if (fd >= 0 && fstat(fd, &st) == 0) {
+    if (still_is_page(c, map->inode, map->path)) {
+        image.kind = IMAGE_FILE_CLOCK;
+        r = 0;
+    } else if (fd >= 0 && fstat(fd, &st) == 0) {
         image.length = (uint64_t)st.st_size;
         r = memory_save_file(c, fd, image.length, &image.runs);
     } else {

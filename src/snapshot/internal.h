@@ -70,6 +70,7 @@ struct capture {
     struct image image;
     /* Tables, filled as it goes. */
     struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, texts;
+    struct buf waits, alarms;   /* still.c */
     struct buf blobs;           /* what tables name by offset; they follow the pages */
     struct buf known;           /* struct known_file, parallel to `files` */
     struct buf pipe_inodes;     /* uint64_t, parallel to `pipes` */
@@ -155,6 +156,20 @@ void terminals_forget(struct capture *c);
 int notify_capture(struct capture *c, const struct subject *s, int number, int fd, const char *info, struct image_file *to, const char **ret_why);
 /* When all is known: the paths of what is watched. */
 int notify_connect(struct capture *c);
+
+/* still.c: what is asked of the init of a sandbox with random_seed or time_start; elsewhere these do nothing. 0 or -errno. */
+int still_hold(struct capture *c);
+int still_give_back(struct capture *c);         /* whoever was told to stand and does not yet may be one that init holds */
+int still_pass(struct capture *c);
+int still_go(struct capture *c);
+void still_end(struct capture *c);
+/* When all is captured: what of what init knows is about what was. */
+void still_finish(struct capture *c);
+/* Is this the page of the virtual clock, is this timer descriptor one that init keeps? */
+bool still_is_page(const struct capture *c, uint64_t inode, const char *name);
+bool still_is_marked(const struct capture *c, const uint64_t *interval, uint64_t value_s);
+/* Whether init has put it in order yet. */
+int still_look_at_vdso(struct capture *c, const struct subject *s, const struct image_area *area, struct image_process *process);
 
 /* The memory that a mapping is of: its index among the files. */
 int files_memory(struct capture *c, struct subject *s, const struct map_line *map, uint32_t *ret_file);

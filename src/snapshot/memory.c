@@ -469,6 +469,9 @@ int memory_capture(struct capture *c, struct subject *s) {
     struct lines lines = { .flags_at = c->smaps.data };
     r = each_line(c, s, save_line, &lines);
     process->areas = capture_range(&c->areas, before, sizeof(struct image_area));
+    for (size_t i = before; r == 0 && i < before + process->areas.n; i++)
+        if (capture_entry(&c->areas, i, struct image_area)->kind == IMAGE_VDSO)
+            r = still_look_at_vdso(c, s, capture_entry(&c->areas, i, struct image_area), process);
     return r < 0 ? r : buf_failed(&c->areas) || buf_failed(&c->runs) || buf_failed(&c->texts) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
 }
 

@@ -24,6 +24,7 @@
 #define MAX_WAITS 1000
 #define WAIT_NS 50000
 #define HOLD_WAITS 500          /* of one that goes on by itself: some 25 ms */
+#define GIVE_BACK_WAITS 16
 #define DEEP_WAITS 60           /* the child of a vfork takes less to execute something, unless it was stopped before that */
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
@@ -227,6 +228,11 @@ static int await_all(struct capture *c) {
         }
         if (all)
             return 0;
+        if (waits % GIVE_BACK_WAITS == GIVE_BACK_WAITS - 1) {
+            int r = still_give_back(c);
+            if (r < 0)
+                return r;
+        }
         if (waits == DEEP_WAITS && is_deep(c))
             break;
         if (waits > 20)
@@ -286,7 +292,7 @@ static int stop_once(struct capture *c) {
         int n = look_below(c, c->options->init);
         int r = n < 0 ? n : await_all(c);
 
-        if (r == -EBUSY || (r < 0 && n < 0))
+        if (r == -EBUSY || (r < 0 && (n < 0 || c->error->code)))
             return r;
         if (r < 0)
             return capture_fail(c, "stopping it", r);
@@ -296,8 +302,11 @@ static int stop_once(struct capture *c) {
     return capture_refuse(c, EBUSY, "its processes multiply faster than they can be stopped");
 }
 
-/* One that was restored just now has the program that did it yet, for a moment, which lies where nothing of a guest's is. */
+/* One that was restored just now has the program that did it yet, for a moment, which lies where nothing of a guest's is; or is in the last steps of that: what it is to go on with is on a page that is not captured. */
 static bool is_on_its_way(const struct capture *c) {
+    for (size_t i = 0; i < c->n_tasks; i++)
+        if (!c->tasks[i].is_gone && c->tasks[i].trace.registers.rip >= IMAGE_FRAMES && c->tasks[i].trace.registers.rip < IMAGE_LOWEST)
+            return true;
     for (size_t i = 0; i < c->n_subjects; i++) {
         const struct subject *s = c->subjects[i];
         char line[32];
@@ -311,22 +320,36 @@ static bool is_on_its_way(const struct capture *c) {
     return false;
 }
 
+/* For a moment. */
+static int let_go_on(struct capture *c) {
+    tree_release(c);
+    int r = still_go(c);
+    wait_a_little(VFORK_NS);
+    return r;
+}
+
 /* One that waits for a child that has its memory (vfork) stands only after that has executed something, which it does not while it stands. */
 int tree_stop(struct capture *c) {
     for (unsigned tries = 0;; tries++) {
-        int r = stop_once(c);
+        int r = still_hold(c);
+
+        if (r < 0)
+            return r;
+        r = stop_once(c);
 
         if (r == 0 && tries < ON_ITS_WAY_TRIES && is_on_its_way(c)) {
-            tree_release(c);
-            wait_a_little(VFORK_NS);
+            r = let_go_on(c);
+            if (r < 0)
+                return r;
             continue;
         }
         if (r != -EBUSY || c->error->code)
             return r;
         if (tries >= VFORK_TRIES)
             return capture_refuse(c, EBUSY, "it does not stand still: it waits for a child that shares its memory, or for a device");
-        tree_release(c);
-        wait_a_little(VFORK_NS);
+        r = let_go_on(c);
+        if (r < 0)
+            return r;
     }
 }
 

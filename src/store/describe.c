@@ -106,6 +106,7 @@ static const char *kind_of(const struct image_file *file) {
     case IMAGE_FILE_TERMINAL: return "terminal";
     case IMAGE_FILE_HUNG_UP: return "hung up";
     case IMAGE_FILE_NOTIFY: return "inotify";
+    case IMAGE_FILE_CLOCK: return "clock";
     }
     return "other";
 }

@@ -27,6 +27,8 @@ struct made {
     struct image_fd fds[2];
     struct image_terminal terminal;
     struct image_watch watch;
+    struct image_wait wait;
+    struct image_alarm alarm;
     char texts[64];
     struct image header;
 };
@@ -41,7 +43,7 @@ static void make(struct made *m) {
     memset(m, 0, sizeof *m);
     m->header = (struct image){
         .processes = PART(processes), .threads = PART(thread), .areas = PART(areas), .runs = PART(runs), .actions = PART(action), .pending = PART(pending), .timers = PART(timer), .locks = PART(lock),
-        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .terminals = PART(terminal), .watches = PART(watch), .n_lent = 1, .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
+        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .terminals = PART(terminal), .watches = PART(watch), .waits = PART(wait), .alarms = PART(alarm), .determinism = { .is_there = 1, .flags = IMAGE_VIRTUAL, .ticks = 1000 }, .n_lent = 1, .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
     };
     m->processes[0] = (struct image_process){
         .kind = IMAGE_LIVING, .pid = 5, .session = 5, .group = 5, .executable = text, .directory = text, .areas = { 0, 3 }, .threads = { 0, 1 }, .actions = { 0, 1 }, .pending = { 0, 1 },
@@ -63,6 +65,8 @@ static void make(struct made *m) {
     m->terminal = (struct image_terminal){ .number = 7, .lent = 1, .output_length = 20, .input_length = 30 };
     m->pipe = (struct image_pipe){ .length = 10 };
     m->fds[1].file = 2;
+    m->wait = (struct image_wait){ .thread = 5, .deadline = 1000 };
+    m->alarm = (struct image_alarm){ .kind = IMAGE_ALARM_INTERVAL, .pid = 5, .deadline = 1000 };
 }
 
 static uint64_t sum;
@@ -139,6 +143,23 @@ static void walk(const struct image *it, const char *base) {
     }
 }
 
+/* What another init begins with: times that are some, and timers that it has a place for. */
+static void walk_clock(const struct image *it, const char *base) {
+    const struct image_wait *waits = image_table(it, base, waits, struct image_wait);
+    const struct image_alarm *alarms = image_table(it, base, alarms, struct image_alarm);
+    const struct image_file *files = image_table(it, base, files, struct image_file);
+
+    for (uint64_t i = 0; i < it->waits.n; i++)
+        if (waits[i].deadline > IMAGE_NEVER || waits[i].deadline < -IMAGE_NEVER)
+            abort();
+    for (uint64_t i = 0; i < it->alarms.n; i++) {
+        if (alarms[i].number >= IMAGE_MAX_ALARMS || alarms[i].signal > IMAGE_SIGNALS || alarms[i].interval < 0 || alarms[i].deadline > IMAGE_NEVER)
+            abort();
+        if (alarms[i].kind == IMAGE_ALARM_DESCRIPTOR)
+            sum += files[alarms[i].file - 1].kind;
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct made *m = aligned_alloc(64, (sizeof *m + 63) & ~(size_t)63), *exact = malloc(sizeof *m);
@@ -157,6 +178,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (image_is_sound(exact, sizeof *m)) {
         walk(&exact->header, (const char *)exact);
         json_decref(describe_processes(exact, sizeof *m));
+        walk_clock(&exact->header, (const char *)exact);
     }
     free(exact);
     free(m);

@@ -475,16 +475,6 @@ def test_watches_that_are_refused(state, problem, why, after):
         box.snapshot()
 
 
-def test_a_seed_is_refused_by_name():
-    for policy in (Policy(random_seed=1), Policy(time_start="2025-01-01T00:00:00")):
-        with Sandbox(policy) as box:
-            box.snapshot()
-            origin = Asked.begin(box, "x = 1")
-            with pytest.raises(FeatureMissing, match="random_seed or time_start"):
-                box.snapshot()
-            assert box.snapshot(processes="drop").processes == 0 and origin("x") == "1"
-
-
 # Killed
 
 def test_a_killed_capturer_is_told_of_and_nothing_stands_still():

@@ -223,8 +223,8 @@ def test_what_cannot_go_is_refused():
     lock = threading.Lock()
     with pytest.raises(InvalidArgument, match="cannot go to the sandbox.*lock"):
         Sandbox(work_fn=lambda: lock).fork(1)
-    with pytest.raises(FeatureMissing, match="random_seed or time_start"):
-        Sandbox(Policy(random_seed=5), work_fn=misbehave).fork(1)
+    with pytest.raises(FeatureMissing, match="serial"):
+        Sandbox(Policy(time_start="2025-01-01T00:00:00", time_mode="virtual", serial=True), work_fn=misbehave).fork(1)
     for options in ({"n": 0}, {"n": True}, {"n": 1, "seed": "x"}, {"n": 1, "concurrency": 0}, {"n": 1, "timeout": -1}, {"n": 1, "max_value": 0}, {"n": 1, "retries": -1}):
         with pytest.raises(InvalidArgument):
             Sandbox(work_fn=misbehave).fork(**options)
@@ -299,6 +299,14 @@ def test_with_a_seed_they_repeat():
     first, again, other = (values(box.fork(3, seed=seed)) for seed in (7, 7, 8))
     assert [row[0] for row in first] == [row[0] for row in again] and len({row[0] for row in first + other}) == 6
     assert len({row[1] for row in first + again}) == 6, "the system's own has no seed"
+
+
+def test_with_a_policys_seed_the_systems_own_repeats_too():
+    def run():
+        return values(Sandbox(Policy(random_seed=5), init_fn=drawn_before, work_fn=lambda: (__import__("random").random(), os.urandom(8), str(__import__("uuid").uuid4()))).fork(3))
+
+    first = run()
+    assert first == run() and len({row[1] for row in first}) == 3 and len({row[0] for row in first}) == 3
 
 
 # Many

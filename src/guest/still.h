@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a capturer and the init of a sandbox with random_seed or time_start say to each other.
+ *
+ * There, calls of processes wait for init's answers: who has asked stands in the kernel where no tracer reaches, and calls that a tracer makes in a process would be asked about as well. So the engine gives both an end of a socket (GUEST_STILL), on which the
+ * capturer asks for what it needs, and hears a word for each: 0 or -errno.
+ *
+ *     HOLD        init takes no question up any more, and no clock of its own moves: who asks now waits so that a tracer stops it.
+ *     GIVE_BACK   of these threads, which have been told to stop: what init holds is broken off as by a signal, and begins anew where they go on.
+ *     PASS        all stand: what is asked now are the tracer's calls, and goes to the kernel. The word is followed by what init knows: a struct image_determinism, and by so many waits and alarms as still_counts says.
+ *     GO          no calls are made in them any more. They stand until the socket is closed, and until then nothing is looked for that comes of their standing.
+ */
+#ifndef ROLLBOX_GUEST_STILL_H
+#define ROLLBOX_GUEST_STILL_H
+
+#include <stdint.h>
+
+#include "guest/image.h"
+
+enum still_order { STILL_HOLD = 1, STILL_GIVE_BACK, STILL_PASS, STILL_GO };
+
+#define STILL_MAX_THREADS 256u
+#define STILL_AT_ONCE 64u       /* waits, or alarms, of one message */
+/* A timer descriptor that init keeps has, while all stand, this many seconds to go, and its number + 1 as its interval: so it is known wherever it is found. */
+#define STILL_MARK_S 1000000000ll
+
+struct still_message {
+    uint32_t order, n;
+    int32_t threads[STILL_MAX_THREADS]; /* GIVE_BACK: inside */
+};
+
+/* Follows the word of PASS, and is followed by messages of at most STILL_AT_ONCE waits, then alarms, each. */
+struct still_state {
+    struct image_determinism determinism;
+    uint32_t n_waits, n_alarms;
+};
+
+#endif

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a capturer asks of the init of a sandbox with random_seed or time_start: guest/still.h. */
+#include "guest/still.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "snapshot/internal.h"
+#include "sys/syscalls.h"
+
+#define MAX_VDSO 65536u
+
+static bool is_wanted(const struct capture *c) {
+    return c->options->still > 0;
+}
+
+static int receive(struct capture *c, void *to, size_t length) {
+    ssize_t n;
+
+    while ((n = recv(c->options->still, to, length, 0)) < 0 && errno == EINTR)
+        ;
+    return n == (ssize_t)length ? 0 : n < 0 ? -errno : -EPIPE;
+}
+
+static int say(struct capture *c, const struct still_message *message) {
+    int32_t word;
+    ssize_t n = send(c->options->still, message, sizeof *message, MSG_NOSIGNAL);
+    int r = n < 0 ? -errno : receive(c, &word, sizeof word);
+
+    r = r < 0 ? r : word;
+    if (r < 0) {
+        c->current = NULL;
+        return capture_refuse(c, -r, "the sandbox' init does not answer: %s", strerror(-r));
+    }
+    return 0;
+}
+
+static int say_plain(struct capture *c, enum still_order order) {
+    struct still_message message = { .order = order };
+
+    return is_wanted(c) ? say(c, &message) : 0;
+}
+
+int still_hold(struct capture *c) {
+    return say_plain(c, STILL_HOLD);
+}
+
+int still_go(struct capture *c) {
+    return say_plain(c, STILL_GO);
+}
+
+void still_end(struct capture *c) {
+    if (is_wanted(c))
+        (void)shutdown(c->options->still, SHUT_RDWR);
+}
+
+int still_give_back(struct capture *c) {
+    struct still_message message = { .order = STILL_GIVE_BACK };
+
+    for (size_t i = 0; is_wanted(c) && i < c->n_tasks && message.n < STILL_MAX_THREADS; i++) {
+        const struct task *task = &c->tasks[i];
+        auto_buf struct buf status = BUF_INIT;
+        char path[48];
+
+        if (task->is_gone || task->trace.stands)
+            continue;
+        snprintf(path, sizeof path, "task/%d/status", (int)task->trace.tid);
+        if (capture_read(c, task->subject, path, &status) == 0)
+            message.threads[message.n++] = (int32_t)capture_innermost(status.data, "\nNSpid:");
+    }
+    return message.n ? say(c, &message) : 0;
+}
+
+static int receive_entries(struct capture *c, struct buf *to, uint32_t n, size_t size) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < n && r == 0; i += STILL_AT_ONCE) {
+        size_t length = MIN(n - i, STILL_AT_ONCE) * size;
+        void *place = buf_reserve(to, length);
+
+        r = place ? receive(c, place, length) : -ENOMEM;
+        to->length += r == 0 ? length : 0;
+    }
+    return r;
+}
+
+int still_pass(struct capture *c) {
+    struct still_state state;
+    int r = say_plain(c, STILL_PASS);
+
+    if (r < 0 || !is_wanted(c))
+        return r;
+    r = receive(c, &state, sizeof state);
+    if (r == 0)
+        r = receive_entries(c, &c->waits, state.n_waits, sizeof(struct image_wait));
+    if (r == 0)
+        r = receive_entries(c, &c->alarms, state.n_alarms, sizeof(struct image_alarm));
+    c->image.determinism = state.determinism;
+    return r < 0 ? capture_fail(c, "what its init knows", r) : 0;
+}
+
+/* ---- what comes of it ----------------------------------------------------------------------------------------------------- */
+
+/* It is about to make just that call. */
+static bool is_about_to(const struct image_thread *thread, const struct image_wait *wait) {
+    const struct image_registers *r = &thread->registers;
+    const uint64_t arguments[] = { r->rdi, r->rsi, r->rdx, r->r10, r->r8, r->r9 };
+
+    return thread->tid == wait->thread && r->rax == wait->number && !memcmp(arguments, wait->arguments, sizeof arguments);
+}
+
+static void keep_waits(struct capture *c) {
+    size_t n = capture_count(&c->waits, struct image_wait), kept = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const struct image_wait wait = *capture_entry(&c->waits, i, struct image_wait);
+        bool is_there = false;
+
+        for (size_t k = 0; k < capture_count(&c->threads, struct image_thread) && !is_there; k++)
+            is_there = is_about_to(capture_entry(&c->threads, k, struct image_thread), &wait);
+        if (is_there)
+            *capture_entry(&c->waits, kept++, struct image_wait) = wait;
+    }
+    c->waits.length = kept * sizeof(struct image_wait);
+}
+
+static bool find_owner(const struct capture *c, struct image_alarm *alarm) {
+    for (size_t i = 0; alarm->kind == IMAGE_ALARM_DESCRIPTOR && i < capture_count(&c->files, struct image_file); i++) {
+        struct image_file *file = capture_entry(&c->files, i, struct image_file);
+
+        if (file->kind != IMAGE_FILE_TIMER || file->length != alarm->number + 1)
+            continue;
+        file->ticks = alarm->is_ready;
+        alarm->file = (uint32_t)i + 1;
+        return true;
+    }
+    for (size_t i = 0; alarm->kind != IMAGE_ALARM_DESCRIPTOR && i < c->n_subjects; i++)
+        if (!c->subjects[i]->is_apart && !c->subjects[i]->is_zombie && c->subjects[i]->inner_pid == alarm->pid)
+            return true;
+    return false;
+}
+
+static void keep_alarms(struct capture *c) {
+    size_t n = capture_count(&c->alarms, struct image_alarm), kept = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct image_alarm alarm = *capture_entry(&c->alarms, i, struct image_alarm);
+
+        if (find_owner(c, &alarm))
+            *capture_entry(&c->alarms, kept++, struct image_alarm) = alarm;
+    }
+    c->alarms.length = kept * sizeof(struct image_alarm);
+}
+
+void still_finish(struct capture *c) {
+    keep_waits(c);
+    keep_alarms(c);
+}
+
+bool still_is_page(const struct capture *c, uint64_t inode, const char *name) {
+    return c->image.determinism.flags & IMAGE_VIRTUAL && inode == c->image.determinism.page_inode && !strncmp(name, "/memfd:rollbox-clock", 20);
+}
+
+bool still_is_marked(const struct capture *c, const uint64_t *interval, uint64_t value_s) {
+    return c->image.determinism.flags & IMAGE_VIRTUAL && interval[0] && !interval[1] && interval[0] <= IMAGE_MAX_ALARMS && value_s > STILL_MARK_S / 2;
+}
+
+int still_look_at_vdso(struct capture *c, const struct subject *s, const struct image_area *area, struct image_process *process) {
+    static unsigned char theirs[MAX_VDSO];
+    const void *ours = (const void *)getauxval(AT_SYSINFO_EHDR);        /* the kernel has one for all */
+    size_t length = (size_t)(area->end - area->start);
+
+    if (!is_wanted(c) || !ours || length > sizeof theirs || trace_read(s->tools.memory, area->start, theirs, length) != (ssize_t)length)
+        return is_wanted(c) ? capture_fail(c, "its vDSO", -EIO) : 0;
+    process->is_fresh = !memcmp(theirs, ours, length);
+    return 0;
+}
