@@ -21,6 +21,7 @@
 #define HEAD_MAX 12288
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 #define CHUNK 65536
+#define TERMINAL_HOLDS 32768    /* more than is ever under way: 8 KiB in the kernel's queue, 4 where it is read */
 
 static int keep(struct output *output, const char *data, size_t length) {
     if (output->spool < 0 && output->head.length + length <= HEAD_MAX) {
@@ -103,12 +104,17 @@ int output_adopt(struct output *output, int take_fd) {
     return r;
 }
 
-/* What is in the pipe now. */
+/*
+ * What has been written until now. Of a pipe the kernel tells how much that is. Of a terminal it tells what a worker has brought to our end; reading when nothing is there waits for the worker, and the rest is no more than a terminal
+ * holds, so what somebody writes all the while does not keep us here.
+ */
 static void read_waiting(struct output *output) {
     int left = 0;
     size_t n;
 
-    if (output->fd >= 0 && ioctl(output->fd, FIONREAD, &left) < 0)
+    if (output->run->has_terminal)
+        left = TERMINAL_HOLDS;
+    else if (output->fd >= 0 && ioctl(output->fd, FIONREAD, &left) < 0)
         left = 0;
     for (; left > 0 && output->fd >= 0 && (n = read_some(output)); left -= (int)n)
         ;

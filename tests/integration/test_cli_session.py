@@ -20,7 +20,7 @@ import time
 
 import pytest
 
-from harness import DEADLINE, Started, binaries, callers, descendants, pidfds, until, wait_gone, wait_unmarked
+from harness import DEADLINE, Started, binaries, callers, descendants, pidfds, processes, until, wait_gone, wait_unmarked
 
 
 class Shared:
@@ -562,6 +562,25 @@ def test_a_terminal_without_one_of_ours(shared, box):
         done = shared("exec", "-it", box, "sh", "-c", "stty -echo; echo ready; cat", input=text)
         assert done.returncode == 0 and done.stdout.replace(b"\r\n", b"\n").endswith(text), "its end ends cat"
     assert shared("exec", "-it", box, input=b"exit 5\n").returncode == 5
+
+
+def test_all_that_is_written_to_a_terminal_arrives(own):
+    """More than the reading end of a terminal takes at once, by a command that is over before any of it is read."""
+    script = "$SIG{USR1} = sub { print 'x' x 7000, 'last'; exit }; print 'ready'; sleep 1 while 1"
+    argv = ["perl", "-e", f"$| = 1; {script} # {os.getpid()} {own.who!r}"]
+    with own.box() as box, own.start("exec", "-t", box, *argv) as started:
+        out = b""
+        while not out.endswith(b"ready"):
+            out += os.read(started.process.stdout.fileno(), 100)
+        engine, (guest,) = own.pid, processes(*argv)
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            os.kill(guest, signal.SIGUSR1)
+            until(lambda: not processes(*argv))
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        rest = started.process.communicate(timeout=DEADLINE)[0]
+        assert rest == b"x" * 7000 + b"last" and started.process.returncode == 0
 
 
 def test_attaching_to_a_terminal(shared, box):
