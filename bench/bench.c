@@ -12,7 +12,7 @@
  *     clients N TOTAL         -> TOTAL times in ns, of runs by N threads, each with a connection of its own to the shared engine; a failed run is 0
  *     status                  -> the engine's status, or {}
  *
- * An argument "%" of a spawned argv becomes a new id each time (containers have names). What goes wrong ends the process with a word on stderr: a benchmark of failures
+ * What is spawned reads BENCH_STDIN, or /dev/null. An argument "%" of a spawned argv becomes a new id each time (containers have names). What goes wrong ends the process with a word on stderr: a benchmark of failures
  * measures nothing.
  */
 #include <errno.h>
@@ -32,7 +32,7 @@
 
 #include <rollbox/rollbox.h>
 
-#define MAX_ARGUMENTS 128
+#define MAX_ARGUMENTS 512
 #define MAX_WORKERS 1024
 
 extern char **environ;
@@ -365,7 +365,8 @@ int main(int argc, char **argv) {
     if (argc > MAX_ARGUMENTS)
         die("too many arguments");
     posix_spawn_file_actions_init(&quiet);
-    posix_spawn_file_actions_addopen(&quiet, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    const char *input = getenv("BENCH_STDIN");
+    posix_spawn_file_actions_addopen(&quiet, STDIN_FILENO, input ? input : "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&quiet, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     if (through_engine) {
         policy = argv[2];

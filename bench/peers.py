@@ -6,6 +6,7 @@ its `lacks`, and goes into the report: a peer that does less is not slower for i
 """
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -36,6 +37,22 @@ def bwrap(argv: List[str]) -> Optional[List[str]]:
     words += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/tmp", "--clearenv", "--setenv", "PATH", PATH, "--uid", "1000", "--gid", "1000",
               "--hostname", "bench", "--cap-drop", "ALL"]
     return words + argv
+
+
+def bwrap_alike(argv: List[str], plan: str, directory: Path) -> Optional[List[str]]:
+    """The same with what rollbox' default policy has besides, as far as bubblewrap has it: the system-call filter, read from standard input, and nothing to be seen at the paths of /etc and /proc that are
+    covered. plan: what `rollbox policy plan` prints. directory: for what covers them."""
+    words = bwrap([])
+    if not words:
+        return None
+    nothing, empty = directory / "nothing", directory / "empty"
+    nothing.write_text("")
+    empty.mkdir(exist_ok=True)
+    for line in plan.splitlines():
+        found = re.fullmatch(r" *\d+ COVER(?:_IF)? +(/(?:etc|proc)/\S+) <- (\S+).*", line)
+        if found and Path(found[1]).exists():
+            words += ["--ro-bind", str(empty if Path(found[1]).is_dir() else nothing), found[1]]
+    return words + ["--seccomp", "0"] + argv
 
 
 def bundle(directory: Path, argv: List[str], uid: int, gid: int, cgroup: str = "") -> Path:

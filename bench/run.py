@@ -118,6 +118,15 @@ class Driver:
                         f"-L{self.build}", "-lrollbox", f"-Wl,-rpath,{self.build}", "-pthread"], check=True)
         return program
 
+    def filter(self) -> Path:
+        """What the default policy filters, as a file for bubblewrap."""
+        program, path = self.scratch / "bench-filter", self.scratch / "filter"
+        if not path.exists():
+            sources = [HERE / "filter.c", PROJECT / "src" / "policy" / "filter.c", PROJECT / "src" / "base" / "buf.c"]
+            subprocess.run(["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O2", f"-I{PROJECT / 'src'}", "-o", str(program), *map(str, sources)], check=True)
+            path.write_bytes(subprocess.run([str(program)], capture_output=True, check=True).stdout)
+        return path
+
     def look_around(self) -> None:
         """How busy the machine is without us: share of all CPUs over half a second. Looks again while it is busy, as long as the patience lasts."""
         def busy() -> List[int]:
@@ -165,6 +174,9 @@ class Driver:
         if name == "bwrap":
             words = peers.bwrap(argv)
             return words and spawn + words
+        if name == "bwrap alike":
+            words = peers.bwrap_alike(argv, subprocess.run([str(self.build / "rollbox"), "policy", "plan"], capture_output=True, text=True, check=True).stdout, directory)
+            return words and ["env", f"BENCH_STDIN={self.filter()}"] + spawn + words
         if name in ("crun", "runc"):
             words = (peers.crun if name == "crun" else peers.runc)(directory, argv, identity.uid, identity.uid)
             identity.own(directory)
@@ -198,13 +210,14 @@ class Driver:
         results: Dict[str, Any] = {}
         bare = next((c for c in contestants if c.name == "bare" and c.samples), None)
         bwrap = next((c for c in contestants if c.name == "bwrap" and c.samples), None)
+        alike = next((c for c in contestants if c.name == "bwrap alike" and c.samples), None)
         for contestant in contestants:
             if contestant.failure or not contestant.samples:
                 results[contestant.name] = {"failed": contestant.failure or "no samples"}
                 print(f"      {contestant.name}: {contestant.failure}", file=sys.stderr)
             else:
                 row: Dict[str, Any] = summarise(contestant.samples)
-                for other, key in ((bare, "of_bare"), (bwrap, "of_bwrap")):
+                for other, key in ((bare, "of_bare"), (bwrap, "of_bwrap"), (alike, "of_alike")):
                     if other:
                         row[key] = statistics.median(statistics.median(mine) / statistics.median(its) for mine, its in zip(contestant.samples, other.samples))
                 results[contestant.name] = row
@@ -212,7 +225,7 @@ class Driver:
         return results
 
     def latency(self, identity: Identity, argv: List[str], batches: Dict[str, int]) -> Dict[str, Any]:
-        names = ["bare", "rollbox", *(["rollbox code"] if argv is PYTHON else []), "rollbox Python", "rollbox CLI", "bwrap", "crun", "runc", "sandlock"]
+        names = ["bare", "rollbox", *(["rollbox code"] if argv is PYTHON else []), "rollbox Python", "rollbox CLI", "bwrap", "bwrap alike", "crun", "runc", "sandlock"]
         if self.arguments.only:
             names = [name for name in names if name in self.arguments.only]
         contestants = self.contestants(identity, argv, names, batches)
@@ -365,7 +378,7 @@ def main() -> int:
             row: Dict[str, Any] = {}
             measurements: Dict[str, Callable[[], Dict[str, Any]]] = {
                 "true": lambda: driver.latency(identity, TRUE, {"bare": 200, "rollbox": 200, "rollbox Python": 100, "runc": 6}),
-                "python": lambda: driver.latency(identity, PYTHON, {"bare": 20, "rollbox": 20, "rollbox code": 20, "rollbox Python": 20, "rollbox CLI": 12, "bwrap": 12, "crun": 12, "runc": 6, "sandlock": 12}),
+                "python": lambda: driver.latency(identity, PYTHON, {"bare": 20, "rollbox": 20, "rollbox code": 20, "rollbox Python": 20, "rollbox CLI": 12, "bwrap": 12, "bwrap alike": 12, "crun": 12, "runc": 6, "sandlock": 12}),
                 "throughput": lambda: driver.throughput(identity),
                 "burst": lambda: driver.burst(identity),
                 "humaneval": lambda: driver.humaneval(identity, programs),
