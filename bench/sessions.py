@@ -21,7 +21,7 @@ TARGETS = [
     ("create, one ready", "over_bare_us", 1000, "create with one ready: p50 over that of bare fork and exec, us"),
     ("exec /bin/true in a live session", "of_bare", 1.6, "exec of /bin/true in a live session: p50 as a multiple of bare"),
     ("snapshot, nothing running", "p50_us", 1000, "snapshot with nothing running: p50, us"),
-    ("snapshot, 1,000 changed files, 3 processes", "p50_us", 10000, "snapshot of 1,000 changed files beside running processes: p50, us"),
+    ("snapshot of 1,000 changed files, beside 3 processes", "p50_us", 10000, "snapshot of 1,000 changed files beside running processes: p50, us"),
     ("fork of 100 file states", "p50_us", 100000, "fork of 100 file states: p50, us"),
     ("reset, 1,000 copied-up files", "p50_us", 2000, "reset with 1,000 dirty files: p50, us"),
     (f"open and stat, chain of {CHAIN}", "of_depth_1", 1.1, f"open and stat in a chain of {CHAIN}: as a multiple of depth 1"),
