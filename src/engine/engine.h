@@ -426,6 +426,13 @@ int spawn_shed(const char *name, const int *fds, size_t n_fds);
 /* A fork of the engine that looks at guests, and so has nothing of it but these descriptors (-EBADF: none). It ends with the engine. 0 in it, its pid in the engine, or -errno. */
 pid_t spawn_fork(const char *name, const int *fds, size_t n_fds);
 
+/* bury.c: closes a descriptor of a tmpfs which may be the last, without waiting for what that frees. */
+void bury(int take_fd);
+/* A child that has ended: it may have been one of these. */
+void bury_ended(pid_t pid);
+/* Waits for all of them. */
+void bury_wait(void);
+
 /* process.c: isolation process: private files, ids, processes. */
 struct home;
 int home_new(struct program *program, uint32_t id_base, struct home **ret_home);

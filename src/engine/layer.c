@@ -66,7 +66,7 @@ struct layer *layer_get(struct layer *layer) {
 
 struct layer *layer_put(struct layer *layer) {
     if (layer && !--layer->references) {
-        close(layer->fd);
+        bury(layer->fd);
         origin_put(&layer->origin);
         free(layer);
     }

@@ -496,8 +496,8 @@ void process_end_strays(struct engine *engine) {
             return;
         signal_all(pids, n, n == before ? SIGKILL : SIGSTOP);
         before = n;
-        while (waitpid(-1, NULL, WNOHANG) > 0)
-            ;
+        for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;)
+            bury_ended(pid);
     }
     signal_all(pids, n, SIGKILL);
     (void)loop_timer_set(engine->loop, &state->strays, clock_now_ns() + STRAY_PAUSE_NS, on_strays);

@@ -60,8 +60,8 @@ static void on_signal(struct loop_source *source, uint32_t events) {
         if (info.ssi_signo != SIGCHLD)
             engine_stop(engine);
     /* Boxes and launchers are known to be dead by other means; here only their remains are taken away. */
-    while (waitpid(-1, NULL, WNOHANG) > 0)
-        ;
+    for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;)
+        bury_ended(pid);
 }
 
 static void on_connection(struct loop_source *source, uint32_t events) {
@@ -258,6 +258,7 @@ static void finish(struct engine *engine) {
         free(engine->socket_path);
     }
     process_finish(engine);
+    bury_wait();
     close_fd(&engine->listen_fd);
     close_fd(&engine->signal_fd);
     close_fd(&engine->lock_fd);

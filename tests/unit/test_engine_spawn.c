@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a fork of the engine keeps of its descriptors: looked at by the kernel's own list of them. */
+/* What a fork of the engine keeps of its descriptors: looked at by the kernel's own list of them. And which it closes for the engine. */
 #include "test.h"
 
 #include <fcntl.h>
+#include <linux/mount.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/engine.h"
+#include "sys/syscalls.h"
 
 #define HIGHEST 100
 
@@ -59,4 +63,55 @@ TEST(one_that_is_none_is_passed_over) {
 
 TEST(standard_streams_may_be_named) {
     shed((int[]){ STDIN_FILENO, STDERR_FILENO, 4 }, 3);
+}
+
+static void map_to_root(const char *path, unsigned id) {
+    int fd = (int)ASSERT_CALL(open(path, O_WRONLY | O_CLOEXEC));
+
+    ASSERT_TRUE(dprintf(fd, "0 %u 1", id) > 0);
+    close(fd);
+}
+
+/* A detached tmpfs with so many files, in namespaces in which anybody may make one. */
+static int new_tmpfs(unsigned n_files) {
+    unsigned uid = geteuid(), gid = getegid();
+    char name[16];
+
+    ASSERT_CALL(unshare(CLONE_NEWUSER | CLONE_NEWNS));
+    int groups = (int)ASSERT_CALL(open("/proc/self/setgroups", O_WRONLY | O_CLOEXEC));
+    ASSERT_EQ(write(groups, "deny", 4), 4);
+    close(groups);
+    map_to_root("/proc/self/uid_map", uid);
+    map_to_root("/proc/self/gid_map", gid);
+    int fs = (int)ASSERT_CALL(sys_fsopen("tmpfs", FSOPEN_CLOEXEC));
+    ASSERT_OK(sys_fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0));
+    int mount = (int)ASSERT_CALL(sys_fsmount(fs, FSMOUNT_CLOEXEC, 0));
+    close(fs);
+    for (unsigned i = 0; i < n_files; i++) {
+        snprintf(name, sizeof name, "%u", i);
+        close((int)ASSERT_CALL(openat(mount, name, O_WRONLY | O_CREAT | O_CLOEXEC, 0600)));
+    }
+    return mount;
+}
+
+TEST(what_takes_long_is_closed_by_another) {
+    siginfo_t ended = { 0 };
+
+    int mount = new_tmpfs(1000);
+    bury(mount);
+    ASSERT_EQ(fcntl(mount, F_GETFD), -1);
+    ASSERT_CALL(waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT));
+    ASSERT_EQ(ended.si_status, 0);
+    bury_wait();
+    ASSERT_EQ(waitpid(-1, NULL, 0), -1);
+    ASSERT_EQ(errno, ECHILD);
+}
+
+TEST(what_does_not_take_long_is_closed) {
+    int mount = new_tmpfs(10);
+
+    bury(mount);
+    ASSERT_EQ(fcntl(mount, F_GETFD), -1);
+    ASSERT_EQ(waitpid(-1, NULL, 0), -1);
+    ASSERT_EQ(errno, ECHILD);
 }
