@@ -64,7 +64,8 @@ static void box_free(struct box *box) {
     loop_timer_clear(engine->loop, &box->deadline);
     close_fd(&box->pidfd);
     close_fd(&box->socket);
-    close_fd(&box->disk);
+    if (box->disk >= 0)
+        bury(TAKE_FD(box->disk));
     free(box->fresh);
     struct launcher *launcher = box->program ? box->program->launcher : NULL;
     if (box->netns >= 0 && launcher && launcher->number == box->launcher && launcher->n_free_netns < ARRAY_SIZE(launcher->free_netns))
@@ -290,7 +291,6 @@ void box_kill(struct box *box) {
     leave_spares(box);
     loop_remove(box->engine->loop, &box->answers);
     close_fd(&box->socket);
-    close_fd(&box->disk);       /* its processes have it, so it is they who free its files */
     /* Without a pid namespace it is init that ends the others, as soon as it sees its socket closed. */
     if (box->pidfd >= 0 && box->home && loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + END_SECONDS * 1000000000ll, on_deadline) == 0)
         return;

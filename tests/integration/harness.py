@@ -258,7 +258,7 @@ def descendants(root):
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                parent = int(Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[1])
+                parent = int(Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()[1])
             except (FileNotFoundError, ProcessLookupError):
                 continue
             children.setdefault(parent, []).append(int(entry))
@@ -324,7 +324,7 @@ def processes(*argv):
 
 def engine_of(root):
     """The engine among a running command's descendants."""
-    found = [pid for pid in descendants(root) if Path(f"/proc/{pid}/comm").read_text() == "rollbox-engine\n"]
+    found = [pid for pid in descendants(root) if Path(f"/proc/{pid}/comm").read_bytes() == b"rollbox-engine\n"]
     assert found, "the engine is not there"
     return found[0]
 

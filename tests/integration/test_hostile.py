@@ -789,7 +789,7 @@ def test_run_by_root_is_not_root(caller):
             uids = set()
             for pid, fd in family.items():
                 os.close(fd)
-                status = Path(f"/proc/{pid}/status").read_text()
+                status = Path(f"/proc/{pid}/status").read_text(errors="replace")
                 if "python3" in status.splitlines()[0]:
                     uids |= set(next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:])
             assert uids and "0" not in uids, uids

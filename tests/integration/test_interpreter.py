@@ -377,7 +377,7 @@ def by_name(engine, name):
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            stat = (entry / "stat").read_text() if entry.name.isdigit() else ""
+            stat = (entry / "stat").read_text(errors="replace") if entry.name.isdigit() else ""
         except OSError:
             continue
         if stat and f"({name})" in stat and int(stat.rpartition(")")[2].split()[1]) == engine.pid:
