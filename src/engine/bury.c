@@ -5,6 +5,7 @@
  * Whoever closes the last descriptor of a detached tmpfs waits until the kernel has freed each of its files: milliseconds for a thousand, during which nobody else would be served. Where there is much, a fork of the engine that does nothing
  * has the descriptor, and its end is what frees the files. The engine does not end before all of these have.
  */
+#include <linux/magic.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ static struct { pid_t pids[16]; size_t n; } buried;
 static bool takes_long(int fd) {
     struct statfs disk;
 
-    return fstatfs(fd, &disk) == 0 && (disk.f_files - disk.f_ffree > MANY_ENTRIES || (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize > MANY_BYTES);
+    return fstatfs(fd, &disk) == 0 && disk.f_type == TMPFS_MAGIC && (disk.f_files - disk.f_ffree > MANY_ENTRIES || (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize > MANY_BYTES);
 }
 
 void bury(int take_fd) {
