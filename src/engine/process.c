@@ -25,6 +25,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/measure.h"
 #include "base/tree.h"
 #include "engine/engine.h"
 #include "sys/proc.h"
@@ -34,7 +35,6 @@
 #define STRAY_ROUNDS 64
 #define STRAY_PAUSE_NS 20000000ll
 #define MEASURE_REST 20         /* looking at the disk may take one part in so many of the time */
-#define MEASURE_DEPTH 500       /* a deeper tree counts as too much: a descriptor is held for each level, and nothing honest is that deep */
 #define MEASURE_LEAST_NS 20000000ll
 #define PATIENCE_MS 2000        /* for the inits of an engine that was killed to clean up themselves */
 
@@ -357,46 +357,15 @@ struct home *home_free(struct home *home) {
 
 /* ---- the disk ------------------------------------------------------------------------------------------------------- */
 
-struct measure {
-    uint64_t bytes, entries, most_bytes, most_entries;
-};
-
-/* Adds up a directory (consumed) and what is below, while it is being changed. False once there is too much. */
-static bool add_up(int take_directory, unsigned depth, struct measure *m) {
-    DIR *list = fdopendir(take_directory);
-    struct dirent *entry;
-    bool fits = depth < MEASURE_DEPTH;
-
-    if (!list) {
-        close(take_directory);
-        return true;
-    }
-    while (fits && (entry = readdir(list))) {
-        struct stat st;
-
-        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..") || fstatat(dirfd(list), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
-            continue;
-        m->bytes += (uint64_t)st.st_blocks * 512 / (S_ISDIR(st.st_mode) ? 1 : MAX(st.st_nlink, (nlink_t)1));
-        m->entries++;
-        fits = m->bytes <= m->most_bytes && m->entries <= m->most_entries;
-        if (fits && S_ISDIR(st.st_mode)) {
-            int inner = tree_open(dirfd(list), entry->d_name);
-            fits = inner < 0 || add_up(inner, depth + 1, m);
-        }
-    }
-    closedir(list);
-    return fits;
-}
-
 bool home_is_over(struct home *home, uint64_t limit_bytes) {
     /* As many files as a tmpfs of that size would take. */
-    struct measure m = { .most_bytes = limit_bytes, .most_entries = limit_bytes / 16384 + 1024 };
+    struct measure m = { .most_bytes = limit_bytes, .most_entries = limit_bytes / 16384 + 1024, .forces = true };
     int64_t now = clock_now_ns();
 
     if (now < home->next_look_ns)
         return false;
     int fd = openat(home->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool fits = fd < 0 || add_up(fd, 0, &m);
+    bool fits = fd < 0 || measure_directory(fd, &m);
     int64_t took = clock_now_ns() - now;
     home->next_look_ns = now + MAX(took * MEASURE_REST, MEASURE_LEAST_NS);
     return !fits;

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How much a directory of private files holds, on a disk that others use as well.
+ *
+ * It is added up by walking, while guests change it.
+ */
+#ifndef ROLLBOX_BASE_MEASURE_H
+#define ROLLBOX_BASE_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MEASURE_DEPTH 500       /* a deeper tree counts as too much: a descriptor is held for each level, and nothing honest is that deep */
+
+struct measure {
+    uint64_t bytes, entries, most_bytes, most_entries;
+    bool forces;                /* directories that their owner, the caller, has shut are opened for good */
+    bool is_deep;               /* something lies deeper than MEASURE_DEPTH: it is not counted */
+};
+
+/* Adds up a directory (consumed) and what is below. False, and the rest is not looked at, once there is more than the most of either, or something too deep. */
+bool measure_directory(int take_directory, struct measure *m);
+
+#endif
