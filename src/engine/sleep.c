@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -857,6 +858,9 @@ static int adopt_one(void *context, const char *id) {
         r = adopt(search->engine, id, &lock, whole, search->error);
     if (r < 0 && search->removes && asleep_remove(search->store, ASLEEP_DIRECTORY, id) == 0)
         r = 1;
+    /* Whatever was forked meanwhile may have the descriptor for a moment yet, and would pass for somebody who has it. */
+    if (lock >= 0)
+        (void)flock(lock, LOCK_UN);
     json_decref(whole);
     return search->name ? r : 0;
 }
