@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "store/boxes.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/layer.h"
@@ -247,7 +248,7 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
 int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
     unsigned removed_work = 0;
-    uint64_t freed = 0, removed = 0, in_use = 0, sleepers = 0;
+    uint64_t freed = 0, removed = 0, in_use = 0, sleepers = 0, boxes = 0;
     struct names names;
 
     auto_close int lock = layer_store_lock(store, LOCK_EX);
@@ -277,6 +278,8 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     if (r == 0)
         r = sleepers_collect(store, &sleepers, &freed, error);
     if (r == 0)
+        r = boxes_collect(store, &boxes, error);
+    if (r == 0)
         r = layer_sweep_work(store, &removed_work) < 0 ? failed(error, -EIO, "sweep tmp") : 0;
     close_fd(&lock);
     if (r < 0)
@@ -285,8 +288,8 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     r = layer_empty_trash(store);
     if (r < 0)
         return failed(error, r, "empty the trash");
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I}", "removed_layers", (json_int_t)removed, "freed_bytes", (json_int_t)freed, "in_use", (json_int_t)in_use, "removed_work", (json_int_t)removed_work, "removed_asleep",
-                          (json_int_t)sleepers);
+    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "removed_layers", (json_int_t)removed, "freed_bytes", (json_int_t)freed, "in_use", (json_int_t)in_use, "removed_work", (json_int_t)removed_work, "removed_asleep",
+                          (json_int_t)sleepers, "removed_boxes", (json_int_t)boxes);
     return *ret_json ? 0 : out_of_memory(error);
 }
 
@@ -418,6 +421,7 @@ int keep_usage(int store, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
     uint64_t bytes = 0, unused_bytes = 0, layers = 0, unused = 0, images = 0;
     struct sleepers asleep = { 0 }, woken = { 0 };
+    uint64_t engines = 0, box_bytes = 0;
     struct statvfs room;
     struct names names;
     int r = find_references(store, &references, &images, error);
@@ -443,12 +447,14 @@ int keep_usage(int store, json_t **ret_json, struct rollbox_error *error) {
     references_done(&references);
     if (r == 0)
         r = sleepers_measure(store, &asleep, &woken, error);
+    if (r == 0)
+        r = boxes_measure(store, &engines, &box_bytes, error);
     if (r == 0 && fstatvfs(store, &room) < 0)
         r = failed(error, -errno, "ask the store's file system");
     if (r < 0)
         return r;
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers", (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers",
+    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "images", (json_int_t)images, "snapshots", (json_int_t)snapshots, "layers", (json_int_t)layers, "bytes", (json_int_t)bytes, "unused_layers",
                           (json_int_t)unused, "unused_bytes", (json_int_t)unused_bytes, "asleep", (json_int_t)asleep.n, "asleep_bytes", (json_int_t)asleep.bytes, "woken", (json_int_t)woken.n, "woken_bytes", (json_int_t)woken.bytes,
-                          "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
+                          "engines", (json_int_t)engines, "boxes_bytes", (json_int_t)box_bytes, "free_bytes", (json_int_t)(room.f_bavail * room.f_frsize));
     return *ret_json ? 0 : out_of_memory(error);
 }

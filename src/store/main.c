@@ -207,6 +207,8 @@ static void tell_collect(const json_t *json) {
     printf("%" JSON_INTEGER_FORMAT " layers", number(json, "removed_layers"));
     if (number(json, "removed_asleep"))
         printf(" and %" JSON_INTEGER_FORMAT " sandboxes that slept", number(json, "removed_asleep"));
+    if (number(json, "removed_boxes"))
+        printf(", and the private files of %" JSON_INTEGER_FORMAT " engines that are gone,", number(json, "removed_boxes"));
     printf(" removed, %s freed", size(number(json, "freed_bytes")));
     if (number(json, "in_use"))
         printf("; %" JSON_INTEGER_FORMAT " are in use", number(json, "in_use"));
@@ -257,6 +259,7 @@ static void tell_usage(const json_t *json) {
     printf("%" JSON_INTEGER_FORMAT " of them unused, %s (rollbox store gc removes them)\n", number(json, "unused_layers"), size(number(json, "unused_bytes")));
     printf("%" JSON_INTEGER_FORMAT " sandboxes asleep, %s\n", number(json, "asleep"), size(number(json, "asleep_bytes")));
     printf("%" JSON_INTEGER_FORMAT " that were woken, %s to sleep on again\n", number(json, "woken"), size(number(json, "woken_bytes")));
+    printf("%" JSON_INTEGER_FORMAT " engines have private files here, %s\n", number(json, "engines"), size(number(json, "boxes_bytes")));
     printf("%s free\n", size(number(json, "free_bytes")));
 }
 

@@ -82,7 +82,7 @@ def test_gc_spares_what_is_used(store):  # noqa: F811
     with open(store.path / "layers" / layer_id / "meta.json", "rb") as meta:
         fcntl.flock(meta, fcntl.LOCK_SH)
         store.json("image", "rm", "a")
-        assert store.json("store", "gc") == {"removed_layers": 0, "freed_bytes": 0, "in_use": 1, "removed_work": 0, "removed_asleep": 0}
+        assert store.json("store", "gc") == {"removed_layers": 0, "freed_bytes": 0, "in_use": 1, "removed_work": 0, "removed_asleep": 0, "removed_boxes": 0}
     assert store.json("store", "gc")["removed_layers"] == 1
 
 
