@@ -54,15 +54,15 @@ _rollbox() {
         ;;
     esac
     case $command in
-    'run') options='--template --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'run') options='--template --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
-    'verify') options='--keep --max-record --redact --redact-env --env-values --parent --trust --twice --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'verify') options='--keep --max-record --redact --redact-env --env-values --parent --trust --twice --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
-    'policy plan') options='--readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'policy plan') options='--readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
@@ -94,7 +94,7 @@ _rollbox() {
     'store gc') options='--json --help' ;;
     'store fsck') options='--json --help' ;;
     'store df') options='--json --help' ;;
-    'template create') options='--python --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --socket --help' ;;
+    'template create') options='--python --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --socket --help' ;;
     'template ls') options='--json --socket --help' ;;
     'template rm') options='--socket --help' ;;
     'engine start') options='--background --socket --help' ;;
@@ -116,6 +116,7 @@ _rollbox() {
     case $prev in
     --auto-snapshot) COMPREPLY=($(compgen -W 'changed off' -- "$cur")); return ;;
     --scope) COMPREPLY=($(compgen -W 'main tree children group' -- "$cur")); return ;;
+    --disk-at) COMPREPLY=($(compgen -W 'memory store' -- "$cur")); return ;;
     --net) COMPREPLY=($(compgen -W 'none loopback host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;

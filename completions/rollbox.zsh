@@ -73,6 +73,7 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
             '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
@@ -117,6 +118,7 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
             '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
@@ -175,6 +177,7 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
             '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
@@ -222,6 +225,7 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
             '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
@@ -265,6 +269,7 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
             '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
@@ -315,6 +320,7 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
             '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
@@ -648,6 +654,7 @@ _rollbox() {
             '*--processes=[processes and threads at once (default 64)]:N:' \
             '*--cpus=[CPUs, fractions allowed (default\: no limit)]:N:' \
             '*--disk=[what the sandbox may write (default 1G)]:SIZE:' \
+            '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
             '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \

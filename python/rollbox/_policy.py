@@ -22,7 +22,7 @@ Size = Union[int, str]
 _PATH_LISTS = ("fs_readable", "fs_writable", "fs_shared", "fs_denied")
 _KEYS = _PATH_LISTS + (
     "image", "cwd", "env", "clean_env", "user", "hostname",
-    "max_memory", "max_processes", "max_cpu", "max_disk", "max_open_files", "max_output", "timeout",
+    "max_memory", "max_processes", "max_cpu", "max_disk", "disk_at", "max_open_files", "max_output", "timeout",
     "net", "net_allow_hosts", "random_seed", "time_start", "time_mode", "serial", "isolation",
 )
 
@@ -80,7 +80,7 @@ class Policy:
         1000), "root" or a number. hostname.
     Limits, for the whole sandbox
         max_memory, max_disk, max_output (a stream): bytes, or text such as "512M" (powers of 1024). max_processes, max_open_files:
-        counts.
+        counts. disk_at: where private files are kept, "memory" or "store" (the disk that the store is on).
         max_cpu: CPUs, such as 1.5. timeout: seconds of wall clock for a run.
     Network
         net: "none", "loopback" or "host". net_allow_hosts: the hosts that may be reached.
@@ -117,6 +117,7 @@ class Policy:
         max_processes: Optional[int] = None,
         max_cpu: Optional[float] = None,
         max_disk: Optional[Size] = None,
+        disk_at: Optional[str] = None,
         max_open_files: Optional[int] = None,
         max_output: Optional[Size] = None,
         timeout: Optional[float] = None,

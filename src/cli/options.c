@@ -99,6 +99,7 @@ const struct option option_table[] = {
     { OPTION_PROCESSES, 0, "processes", "N", OPTION_COUNT, POLICY_COMMANDS, "max_processes", "processes and threads at once (default 64)" },
     { OPTION_CPUS, 0, "cpus", "N", OPTION_NUMBER, POLICY_COMMANDS, "max_cpu", "CPUs, fractions allowed (default: no limit)" },
     { OPTION_DISK, 0, "disk", "SIZE", OPTION_SIZE, POLICY_COMMANDS, "max_disk", "what the sandbox may write (default 1G)" },
+    { OPTION_DISK_AT, 0, "disk-at", "memory|store", OPTION_TEXT, POLICY_COMMANDS, "disk_at", "where that is kept: in memory, or on the store's disk (default memory)" },
     { OPTION_OPEN_FILES, 0, "open-files", "N", OPTION_COUNT, POLICY_COMMANDS, "max_open_files", "open files a process (default 4096)" },
     { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS | COMMAND_EXEC, "max_output", "bytes of each output stream; more ends the run (default 10M)" },
     { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_NUMBER, POLICY_COMMANDS | COMMAND_EXEC, "timeout", "wall-clock limit, fractions allowed (default: none)" },

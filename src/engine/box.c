@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/session.h"
+#include "engine/upper.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
@@ -77,6 +78,10 @@ static void box_free(struct box *box) {
         box->home = home_free(box->home);
         process_end_strays(engine);
     }
+    box->upper = upper_put(box->upper);
+    if (box->stands_on)
+        layer_hold_done(box->stands_on);
+    free(box->stands_on);
     list_remove(&box->node);
     list_remove(&box->in_program);
     list_remove(&box->in_launcher);
@@ -113,6 +118,7 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
     if (box->state != BOX_SETUP)
         return;
     box->state = BOX_READY;
+    upper_watch(box);
     if (box->session) {
         loop_timer_clear(box->engine->loop, &box->deadline);
         session_box_ready(box->session);
@@ -232,6 +238,8 @@ int box_new(struct program *program, const struct box_options *options, struct b
         r = loop_timer_set(engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
     if (r == 0 && program->plan->flags & PLAN_PROCESS)
         r = home_new(program, launcher->id_base, &box->home);
+    if (r == 0 && program->plan->flags & PLAN_ON_DISK)
+        r = upper_new(engine, launcher->id_base, &box->upper);
     if (r == 0)
         r = launcher_create(launcher, box, options->base, pair[1]);
     close_fd(&pair[1]);
@@ -331,7 +339,7 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
     if (usage.anon_bytes > limit)
         (void)proc_scan_exact(box->pid, &usage);
     *ret_memory = usage.anon_bytes;
-    if (box->disk >= 0 && fstatfs(box->disk, &disk) == 0)
+    if (box->disk >= 0 && !box->upper && fstatfs(box->disk, &disk) == 0)
         *ret_memory += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     *ret_cpu_ns = usage.cpu_ns;
     *ret_processes = usage.threads > 1 ? usage.threads - 1 : 0;
@@ -359,6 +367,7 @@ static void take(struct box *box) {
     loop_timer_clear(box->engine->loop, &box->deadline);
     if (box->state != BOX_READY)
         box_expect_start(box);
+    upper_watch(box);
 }
 
 /* Killed from outside, of which we have not heard yet. */

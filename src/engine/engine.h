@@ -30,6 +30,8 @@
 struct live;
 struct node;
 struct live_command;
+struct upper;
+struct layer_hold;
 
 struct engine {
     struct loop *loop;
@@ -70,6 +72,7 @@ struct engine {
     int64_t oom_kills;
     struct recorder *recorder;  /* record.c; NULL: nothing was recorded yet */
     uint64_t identity;          /* of this engine among all; 0: not needed yet */
+    struct uppers *uppers;      /* upper.c; NULL: no sandbox with disk_at store yet */
     struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
     bool pumping;               /* in run_pump */
@@ -186,6 +189,8 @@ struct box {
     struct loop_timer deadline; /* of set-up, or of a spare's idleness */
     struct slot *slot;
     struct home *home;          /* of isolation process: its private files; NULL: of isolation namespace */
+    struct upper *upper;        /* disk_at store: the same, in place of a tmpfs; a reference, or NULL */
+    struct layer_hold *stands_on;       /* and the layers that it was made on; NULL: none */
     struct run *run;            /* NULL: spare, or its run is over, or: */
     struct session *session;    /* that lives in it, or: */
     struct interpreter *interpreter;    /* that is started in it */

@@ -24,6 +24,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/sleep.h"
+#include "engine/upper.h"
 #include "sys/syscalls.h"
 
 #define MAX_LAYERS 256
@@ -34,6 +35,7 @@
 
 struct errand {
     struct work *work;          /* NULL: it is let finish alone */
+    struct layer_hold layers;
     struct engine *engine;
     struct loop_source source;
     pid_t pid;
@@ -212,6 +214,7 @@ struct errand *errand_free(struct errand *errand) {
     close_fd(&errand->output);
     close_fd(&errand->errors);
     close_fd(&errand->kept);
+    layer_hold_done(&errand->layers);
     free(errand);
     return NULL;
 }
@@ -356,6 +359,10 @@ static struct errand *errand_new(struct work *work, struct rollbox_error *error)
         return NULL;
     }
     *errand = (struct errand){ .work = work, .engine = work->session->engine, .pidfd = -EBADF, .output = memory_file(), .errors = memory_file(), .kept = -EBADF, .verb = work->verb };
+    if (layer_hold_family(&errand->layers, work->session->family) < 0) {
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
+        return errand_free(errand);
+    }
     return errand;
 }
 
@@ -412,7 +419,7 @@ static int check_store_program(const struct engine *engine, struct rollbox_error
 int errand_start(struct work *work, struct rollbox_error *error) {
     static const char *const commands[] = { [VERB_DIFF] = "diff", [VERB_COMMIT] = "commit", [VERB_EXPORT] = "export", [VERB_SHOW] = "describe", [VERB_VERIFY] = "describe" };
     struct layer *layers[MAX_LAYERS];
-    int fds[HIGH_FD + MAX_LAYERS + 1], stored[MAX_LAYERS];
+    int fds[HIGH_FD + MAX_LAYERS + 3], stored[MAX_LAYERS];
     size_t n_lower = 0, n = 0, n_fds = HIGH_FD;
     char file[32];
     int r = check_store_program(work->session->engine, error);
@@ -445,12 +452,14 @@ int errand_start(struct work *work, struct rollbox_error *error) {
         r = add_socket(errand, fds, &n_fds);
     if (shows(work) && work->to->live)
         fds[n_fds++] = fcntl(work->to->live->image, F_DUPFD_CLOEXEC, HIGH_FD);
+    if ((fds[n_fds] = upper_lend(errand->engine)) >= 0)
+        n_fds++;
     const char *words[] = { commands[work->verb], "--json", work->fd >= 0 ? file : NULL, NULL };
     return launch(errand, r, input, words, fds, n_fds, error);
 }
 
 int errand_sleep(struct work *work, const char *command, const json_t *job, const int *fds, size_t n_fds, struct rollbox_error *error) {
-    auto_free int *all = calloc(HIGH_FD + n_fds + 1, sizeof *all);
+    auto_free int *all = calloc(HIGH_FD + n_fds + 2, sizeof *all);
     auto_free char *store = NULL;
     size_t n = HIGH_FD + n_fds;
     int r = check_store_program(work->session->engine, error);
@@ -470,6 +479,8 @@ int errand_sleep(struct work *work, const char *command, const json_t *job, cons
         snprintf(errand->sleeper, sizeof errand->sleeper, "%s", work->sleep->id);
         r = add_socket(errand, all, &n);
     }
+    if ((all[n] = upper_lend(errand->engine)) >= 0)
+        n++;
     const char *words[] = { command, "--json", "--store", store, NULL };
     return launch(errand, MIN(r, MIN(input, 0)), input, words, all, n, error);
 }

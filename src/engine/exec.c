@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
+#include "engine/upper.h"
 
 #define MAX_ENDED 256           /* of those whose result somebody has got */
 #define MAX_UNTOLD 65536
@@ -268,6 +269,8 @@ static void pump(struct session *session) {
             run_fail(run, error.code, error.error_number, error.stage, error.message);
     }
     session_watch(session);
+    if (session->box)
+        upper_watch(session->box);
 }
 
 /* A command that fails at its start ends here and pumps again: as many of them as wait must not lie on the stack. */

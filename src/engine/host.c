@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/engine.h"
+#include "engine/upper.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
@@ -271,6 +272,11 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
 int host_look(struct engine *engine, const struct policy *policy, const struct image *image, struct host **ret_host, struct rollbox_error *error) {
     struct host *host = calloc(1, sizeof *host);
     int r = host ? look(host, engine, policy, image) : -ENOMEM;
+
+    if (r == 0 && policy->disk_at == POLICY_DISK_STORE && policy->isolation != POLICY_ISOLATION_PROCESS && (r = upper_directory(engine, &host->plan.uppers, error)) < 0) {
+        host_free(host);
+        return r;
+    }
 
     if (r < 0) {
         host_free(host);

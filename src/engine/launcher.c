@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/session.h"
+#include "engine/upper.h"
 #include "policy/determinism.h"
 
 /* Host ids far above those that distributions and container tools hand out (subuids end below 2^30). */
@@ -355,6 +356,8 @@ int launcher_create(struct launcher *launcher, struct box *box, struct node *bas
 
     box->serial = ++launcher->next_serial;
     wire_begin(&message, GUEST_CREATE, box->serial);
+    if (box->upper)
+        upper_field(box->upper, &message);
     if (box->home) {
         home_fields(box->home, &message);
     } else if (launcher->program->plan->flags & PLAN_OWN_ID && !box->is_layered) {
@@ -385,6 +388,10 @@ int launcher_create(struct launcher *launcher, struct box *box, struct node *bas
         add_disk(box, base, &message);
         flags |= (uint32_t)n_layers << GUEST_CREATE_LAYERS_SHIFT;
         uint64_t parts[GUEST_MAX_LAYERS];
+
+        box->stands_on = box->upper ? calloc(1, sizeof *box->stands_on) : NULL;
+        if (box->upper && (!box->stands_on || layer_hold(box->stands_on, layers, n_layers) < 0))
+            return -ENOMEM;
 
         for (size_t i = 0; i < n_layers; i++) {
             fds[n++] = layers[i]->fd;

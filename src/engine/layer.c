@@ -16,10 +16,12 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "engine/session.h"
+#include "engine/upper.h"
 
 #define EMPTY_BYTES 48          /* of getdents64: "." and "..", 24 bytes each */
 #define MERGE_FROM 8            /* layers in a chain */
 #define COPY_SECONDS 120        /* far more than any takes that fits into memory */
+#define COPY_ON_DISK_SECONDS 3600
 
 /* ---- layers ----------------------------------------------------------------------------------------------------------- */
 
@@ -57,6 +59,51 @@ struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries) {
 
 void layer_look(struct layer *layer) {
     layer->parts = parts_of(layer->fd);
+    if (layer->upper) {
+        layer->upper->is_measured = false;
+        upper_measure(layer->upper);
+    }
+}
+
+void layer_take_upper(struct layer *layer, struct upper *take_upper) {
+    layer->upper = take_upper;
+    take_upper->layer = layer;
+    take_upper->is_measured = false;
+    upper_measure(take_upper);
+}
+
+bool layer_is_measured(const struct layer *layer) {
+    return !layer->upper || layer->upper->is_measured;
+}
+
+int layer_hold(struct layer_hold *hold, struct layer *const *layers, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (!layers[i] || !layers[i]->upper)
+            continue;
+        struct layer **more = realloc(hold->layers, (hold->n + 1) * sizeof(struct layer *));
+        if (!more)
+            return -ENOMEM;
+        hold->layers = more;
+        hold->layers[hold->n++] = layer_get(layers[i]);
+    }
+    return 0;
+}
+
+int layer_hold_family(struct layer_hold *hold, const struct family *family) {
+    int r = 0;
+
+    /* What was dropped is there below others. */
+    list_for_each(at, &family->nodes)
+        for (const struct node *i = container_of(at, struct node, in_family); r == 0 && i; i = i->under && !i->under->family ? i->under : NULL)
+            r = layer_hold(hold, (struct layer *const[]){ i->layer, i->merged }, 2);
+    return r;
+}
+
+void layer_hold_done(struct layer_hold *hold) {
+    for (size_t i = 0; i < hold->n; i++)
+        layer_put(hold->layers[i]);
+    free(hold->layers);
+    *hold = (struct layer_hold){ 0 };
 }
 
 struct layer *layer_get(struct layer *layer) {
@@ -66,7 +113,13 @@ struct layer *layer_get(struct layer *layer) {
 
 struct layer *layer_put(struct layer *layer) {
     if (layer && !--layer->references) {
-        bury(layer->fd);
+        if (layer->upper) {
+            close(layer->fd);   /* it frees nothing: that is the janitor's work */
+            layer->upper->layer = NULL;
+            upper_put(layer->upper);
+        } else {
+            bury(layer->fd);
+        }
         origin_put(&layer->origin);
         free(layer);
     }
@@ -374,6 +427,8 @@ struct copy {
     struct list in_launcher;
     struct loop_timer deadline; /* its child may be killed */
     uint64_t serial;
+    struct upper *upper;        /* into which it goes; NULL: a tmpfs */
+    struct layer_hold from;
     copy_done done;             /* NULL: nobody waits any more */
     void *data;
 };
@@ -384,10 +439,11 @@ static void on_deadline(struct loop_timer *timer) {
     finish(container_of(timer, struct copy, deadline), NULL, ETIMEDOUT);
 }
 
-static int start(struct program *program, const int *fds, size_t n, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
+static int start(struct program *program, struct layer *const *layers, size_t n, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
     auto_buf struct buf message = BUF_INIT;
     struct launcher *launcher = program->launcher;
     struct copy *copy = launcher ? calloc(1, sizeof *copy) : NULL;
+    int fds[GUEST_MAX_LAYERS];
 
     if (!copy)
         return launcher ? -ENOMEM : -ENOTCONN;
@@ -399,11 +455,21 @@ static int start(struct program *program, const int *fds, size_t n, uint64_t byt
     wire_begin(&message, GUEST_COPY, copy->serial);
     wire_add_u64(&message, GUEST_BYTES, bytes);
     wire_add_u64(&message, GUEST_ENTRIES, entries);
-    int r = buf_failed(&message) ? -ENOMEM : loop_timer_set(copy->engine->loop, &copy->deadline, clock_now_ns() + COPY_SECONDS * 1000000000ll, on_deadline);
+    for (size_t i = 0; i < n; i++)
+        fds[i] = layers[i]->fd;
+    int r = layer_hold(&copy->from, layers, n);
+    if (r == 0 && program->plan->flags & PLAN_ON_DISK)
+        r = upper_new(copy->engine, launcher->id_base, &copy->upper);
+    if (r == 0 && copy->upper)
+        upper_field(copy->upper, &message);
+    if (r == 0)
+        r = buf_failed(&message) ? -ENOMEM : loop_timer_set(copy->engine->loop, &copy->deadline, clock_now_ns() + (copy->upper ? COPY_ON_DISK_SECONDS : COPY_SECONDS) * 1000000000ll, on_deadline);
     if (r == 0)
         r = wire_send(launcher->socket, &message, fds, n);
     if (r < 0) {
         loop_timer_clear(copy->engine->loop, &copy->deadline);
+        upper_put(copy->upper);
+        layer_hold_done(&copy->from);
         free(copy);
         return r;
     }
@@ -417,17 +483,15 @@ int copy_empty(struct program *program, uint64_t bytes, uint64_t entries, copy_d
 }
 
 int copy_start(struct program *program, struct layer *const *layers, size_t n, copy_done done, void *data) {
-    int fds[GUEST_MAX_LAYERS];
     uint64_t bytes = 1 << 20, entries = 1024;
 
     if (n > GUEST_MAX_LAYERS)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++) {
-        fds[i] = layers[i]->fd;
         bytes += layers[i]->bytes + layers[i]->bytes / 8;
         entries += layers[i]->entries;
     }
-    return start(program, fds, n, bytes, entries, done, data);
+    return start(program, layers, n, bytes, entries, done, data);
 }
 
 void copy_forget(struct program *program, const void *data) {
@@ -444,6 +508,10 @@ void copy_forget(struct program *program, const void *data) {
 static void finish(struct copy *copy, struct layer *take_layer, int error_number) {
     list_remove(&copy->in_launcher);
     loop_timer_clear(copy->engine->loop, &copy->deadline);
+    if (take_layer && copy->upper)
+        layer_take_upper(take_layer, TAKE_PTR(copy->upper));
+    upper_put(copy->upper);
+    layer_hold_done(&copy->from);
     if (copy->done)
         copy->done(copy->data, take_layer, error_number);
     else

@@ -130,9 +130,9 @@ static int check_features(const struct features *features, const struct policy *
             missing = always[i];
     if (missing == FEATURE_COUNT && !is_process && policy->net != POLICY_NET_HOST && !features->netns)
         missing = FEATURE_NETNS;
-    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image) && !features->overlayfs)
+    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image || policy->disk_at == POLICY_DISK_STORE) && !features->overlayfs)
         missing = FEATURE_OVERLAYFS;
-    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image) && !features->is_root && !features->overlay_userxattr)
+    if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image || policy->disk_at == POLICY_DISK_STORE) && !features->is_root && !features->overlay_userxattr)
         missing = FEATURE_OVERLAY_USERXATTR;
     if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->fs_shared.n || policy->image) && features->is_root && !features->idmapped_mounts)
         missing = FEATURE_IDMAPPED_MOUNTS;

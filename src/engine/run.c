@@ -660,7 +660,9 @@ static void exited(struct run *run, const struct guest_record *record) {
     run->read_bytes = record->read_bytes;
     run->written_bytes = record->written_bytes;
     run->peak_memory = MAX(run->peak_memory, record->max_rss_bytes);
-    run->status = (int)record->value;
+    /* Who was killed for a limit of its files ends by the signal that says so. */
+    if (!run->killed || run->outcome != ROLLBOX_OUTCOME_SIGNAL)
+        run->status = (int)record->value;
     if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)
         return;
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;

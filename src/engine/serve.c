@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
+#include "engine/upper.h"
 #include "sys/proc.h"
 
 #define TIDY_SECONDS 1
@@ -259,6 +260,7 @@ static void finish(struct engine *engine) {
     }
     process_finish(engine);
     bury_wait();
+    upper_finish(engine);
     close_fd(&engine->listen_fd);
     close_fd(&engine->signal_fd);
     close_fd(&engine->lock_fd);

@@ -562,6 +562,21 @@ void session_out_of_memory(struct session *session) {
         session->box->oom = false;
 }
 
+/* The same; each ends as by a single file that is too large. */
+void session_over_disk(struct session *session) {
+    session->pumping = true;
+    list_for_each(node, &session->runs) {
+        struct run *run = container_of(node, struct run, of_session);
+
+        if (run->state == RUN_RUNNING && !run->killed && !run->exited) {
+            run->status = SIGXFSZ;
+            run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
+        }
+    }
+    session->pumping = false;
+    exec_kill_all(session);
+}
+
 bool session_met_limit(struct session *session) {
     struct cgroup_usage usage;
 

@@ -33,9 +33,16 @@ struct origin {
 struct layer {
     unsigned references;
     struct origin origin;
+    struct upper *upper;        /* on disk: where; a reference. NULL: it is a tmpfs, or a box' yet */
     int fd;
     uint64_t bytes, entries;
     uint64_t parts;             /* GUEST_PARTS */
+};
+
+/* References to layers on disk: a descriptor keeps a tmpfs, but not a directory, from going. */
+struct layer_hold {
+    struct layer **layers;
+    size_t n;
 };
 
 /* All nodes of a session and its forks. */
@@ -194,7 +201,7 @@ struct work {
     uint64_t serial;
     enum protocol_verb verb;
     uint64_t frozen;            /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init has done all before it */
-    bool started, waits_for_frozen, waits_to_freeze, waits_to_capture, waits_for_init, waits_for_copy, waits_for_merge, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
+    bool started, waits_for_frozen, waits_to_freeze, waits_to_capture, waits_for_init, waits_for_copy, waits_for_merge, waits_for_measure, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
     bool waits_for_death;       /* HIBERNATE: it is in the store, and its box is dying */
     bool holds;                 /* HIBERNATE: what stands still for it is not let go until it is in the store */
     struct sleep *sleep;        /* HIBERNATE: that it is becoming */
@@ -239,6 +246,7 @@ void session_box_failed(struct session *session, const struct guest_record *reco
 void session_box_created(struct session *session);
 void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session);
+void session_over_disk(struct session *session);        /* disk_at store: there is more than max_disk */
 bool session_met_limit(struct session *session);        /* of memory, since this was asked last */
 void session_exec_ended(struct session *session, uint64_t step, bool has_run);
 void session_forget_client(struct client *client);
@@ -290,6 +298,11 @@ struct typing *typing_free(struct typing *typing);
 
 /* layer.c */
 struct layer *layer_new(int take_fd, uint64_t bytes, uint64_t entries);
+void layer_take_upper(struct layer *layer, struct upper *take_upper);    /* it is on disk, and immutable from now on */
+bool layer_is_measured(const struct layer *layer);      /* else it will be: state_measured */
+int layer_hold(struct layer_hold *hold, struct layer *const *layers, size_t n);      /* those of them that are on disk, besides what it holds. 0 or -ENOMEM */
+int layer_hold_family(struct layer_hold *hold, const struct family *family);
+void layer_hold_done(struct layer_hold *hold);
 struct layer *layer_put(struct layer *layer);
 struct layer *layer_get(struct layer *layer);
 struct family *family_new(struct engine *engine, struct node **ret_beginning);
@@ -396,6 +409,7 @@ void state_imaged(struct work *work, const struct rollbox_error *error);       /
 void state_captured(struct work *work, struct live *take_live, const struct rollbox_error *error);        /* NULL: it failed, and they go on */
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);
+void state_measured(struct layer *layer);      /* how much is in it is known */
 void state_box_lost(struct session *session);
 struct work *work_add(struct session *session, enum protocol_verb verb, bool first);     /* a new one that nobody waits for; `first`: before all others, of which none is under way. NULL: out of memory */
 struct work *work_free(struct work *work);

@@ -14,6 +14,7 @@
 #include "base/fd.h"
 #include "base/utf8.h"
 #include "engine/sleep.h"
+#include "engine/upper.h"
 #include "sys/proc.h"
 
 #define MAX_LISTED 4096
@@ -96,7 +97,9 @@ void session_text(struct session *session, struct buf *to) {
     if (session->box)
         (void)box_usage(session->box, &memory, &cpu, &processes);
     node_usage(session->base, &bytes, &entries);
-    if (session->box && session->box->disk >= 0 && fstatfs(session->box->disk, &disk) == 0)
+    if (session->box && session->box->upper)
+        bytes += session->box->upper->bytes;    /* as of the last look */
+    else if (session->box && session->box->disk >= 0 && fstatfs(session->box->disk, &disk) == 0)
         bytes += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     buf_printf(to, "{\"name\": \"%s\", \"state\": \"%s\", \"created\": %.3f, \"snapshot\": \"%s\", \"detached\": %s, \"memory_bytes\": %llu, \"disk_bytes\": %llu, \"max_disk_bytes\": %llu, \"processes\": %u, \"idle_s\": %.3f, ",
                session->name, state_name(session), (double)session->made_ns / 1e9, snapshot_of(session), session->client ? "false" : "true", (unsigned long long)memory, (unsigned long long)bytes,

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/session.h"
+#include "engine/upper.h"
 #include "sys/proc.h"
 
 #define MAX_FORK 10000
@@ -112,7 +113,7 @@ static void set(struct node **at, struct node *node) {
     *at = node;
 }
 
-/* How much a private tmpfs holds, and when the roots of its parts were changed: what is written later moves one of these. */
+/* How much a private tmpfs holds (on a disk nobody knows at once), and when the roots of its parts were changed: what is written later moves one of these. */
 struct disk_mark {
     uint64_t bytes, entries;
     bool holds;                 /* anything */
@@ -151,13 +152,13 @@ struct disk_mark *state_mark(struct box *box) {
     unsigned n = box->program ? count_places(box->program->plan) : 0;
     struct statfs disk;
 
-    if (box->disk < 0 || !box->is_layered || fstatfs(box->disk, &disk) < 0)
+    if (box->disk < 0 || !box->is_layered || (!box->upper && fstatfs(box->disk, &disk) < 0))
         return NULL;
     struct disk_mark *mark = calloc(1, sizeof *mark + n * sizeof mark->changed[0]);
     if (!mark)
         return NULL;
-    mark->bytes = (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
-    mark->entries = (uint64_t)(disk.f_files - disk.f_ffree);
+    mark->bytes = box->upper ? 0 : (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
+    mark->entries = box->upper ? 0 : (uint64_t)(disk.f_files - disk.f_ffree);
     for (mark->n = 0; mark->n < n; mark->n++) {
         char part[16];
         struct stat st;
@@ -175,7 +176,7 @@ struct disk_mark *state_mark(struct box *box) {
 static bool is_unchanged(struct box *box) {
     auto_free struct disk_mark *now = box->fresh && !box->served_early ? state_mark(box) : NULL;
 
-    return now && !box->fresh->holds && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
+    return now && !box->fresh->holds && !now->holds && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
            !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
 }
 
@@ -227,6 +228,8 @@ static struct layer *layer_of(struct box *box, int take_fd) {
 
 struct node *state_seal(struct session *session, struct box *box) {
     struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
+    if (layer && box->upper)
+        layer_take_upper(layer, upper_get(box->upper));
     struct node *node = layer ? node_new(session->engine, session->family, session->at, session->base, layer) : NULL;
     if (!node)
         return NULL;
@@ -240,12 +243,36 @@ struct node *state_seal(struct session *session, struct box *box) {
 static void have_state(struct work *work) {
     struct layer *layers[1];
 
+    /* How large it is, is told of every state, and counts for the limits of all that stand on it. */
+    if (work->to->layer && !layer_is_measured(work->to->layer)) {
+        work->waits_for_measure = true;
+        return;
+    }
     node_merge_soon(work->to, work->session->program);
     if (node_chain(work->to, layers, 0) >= LONG_CHAIN && work->to->merging) {
         work->waits_for_merge = true;
         return;
     }
     work->then(work);
+}
+
+void state_measured(struct layer *layer) {
+    struct engine *engine = layer->upper->engine;
+
+    layer->bytes = layer->upper->bytes;
+    layer->entries = layer->upper->entries;
+    layer_get(layer);
+    list_for_each(at, &engine->sessions) {
+        struct session *session = container_of(at, struct session, node);
+        struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+
+        if (work && work->waits_for_measure && work->to->layer == layer) {
+            work->waits_for_measure = false;
+            have_state(work);
+            break;              /* sessions may have come and gone; one state is taken by one work */
+        }
+    }
+    layer_put(layer);
 }
 
 void state_merged(struct engine *engine, struct node *node) {

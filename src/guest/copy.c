@@ -51,6 +51,7 @@
 #define WHOLE 262144u                   /* up to here a file is read and written in one go */
 #define WORTH_HELP 64                   /* regular files at once */
 #define MAX_FILES (65536 / 24)          /* in what one call lists */
+#define UPPER_DEPTH (1u << 20)  /* of what is copied to a disk, whose number of entries nobody knows before */
 #define NO_SECURE_FIXUP 4               /* SECBIT_NO_SETUID_FIXUP: a change of the id for files takes no right away */
 
 /* What getdents64(2) fills in; C libraries disagree on its name. */
@@ -642,12 +643,12 @@ static int create_as(uint32_t id) {
     return 0;
 }
 
-int copy_layers(const int *layers, size_t n, uint32_t id, uint64_t bytes, uint64_t entries, uint64_t *ret_bytes, uint64_t *ret_entries) {
+int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes, uint64_t *ret_entries) {
     /* Besides the entries there may be a second name for half of them, and attributes take up room of inodes, too. A copy is never written to, so a limit that is too large harms nobody. */
-    uint64_t inodes = entries * 2 + 64;
-    struct walk w = { .n_levels = entries + 2, .links = -1, .id = id };
+    uint64_t inodes = to->entries * 2 + 64;
+    struct walk w = { .n_levels = to->upper ? UPPER_DEPTH : to->entries + 2, .links = -1, .id = id };
     struct statfs used;
-    int r, copy = entries > 1u << 30 ? -EINVAL : new_tmpfs(bytes, inodes);
+    int r, copy = to->upper ? ops_open_upper(to->upper) : to->entries > 1u << 30 ? -EINVAL : new_tmpfs(to->bytes, inodes);
 
     if (copy < 0)
         return copy;
@@ -669,6 +670,8 @@ int copy_layers(const int *layers, size_t n, uint32_t id, uint64_t bytes, uint64
         r = -errno;
     if (r < 0)
         return r;
+    if (to->upper)
+        return copy;            /* it is a file system of others', too */
     *ret_bytes = (uint64_t)(used.f_blocks - used.f_bfree) * (uint64_t)used.f_bsize;
     *ret_entries = (uint64_t)(used.f_files - used.f_ffree);
     return copy;

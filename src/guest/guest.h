@@ -26,14 +26,14 @@
 /* Requests. */
 enum guest_request {
     GUEST_PLAN = 1,             /* to the launcher, once, first. fd: the plan */
-    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? {GUEST_SEED GUEST_UUID}?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
+    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED GUEST_UUID}?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
     GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? GUEST_TERMINAL? {GUEST_FILE_*}*; fds: stdin, stdout, stderr (not with GUEST_TERMINAL), then those that become 3 and up */
     GUEST_SESSION,              /* to init, before its first EXEC: it will get several. It enters the Landlock domain itself, so that all its commands share one. No answer unless it fails (GUEST_FAILED) */
     GUEST_SIGNAL,               /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED. Target 0 with SIGKILL: every process but init */
     GUEST_FREEZE,               /* to init: every process of the sandbox but itself stands still; answer FROZEN */
     GUEST_THAW,                 /* to init: and goes on; no answer */
     GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */
-    GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED */
+    GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES GUEST_UPPER?; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED. With UPPER, that directory is it, and nobody counts */
     GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
     GUEST_HOLD,                 /* to the launcher; fds: a socket, an image; a copy of it, with that image, serves the socket as a launcher does: IMAGE_LOADED is its first answer */
     GUEST_POOL,                 /* to the launcher; answer POOLED */
@@ -48,7 +48,7 @@ enum guest_create_flag {
     GUEST_CREATE_LAYERED = 1 << 10,     /* BOX_READY is to carry the private tmpfs as a layer (GUEST_VALUE_DISK) */
 };
 
-/* How many layers CREATE carries: in header.flags, from bit 16 on. A layer is the root of a tmpfs that was some sandbox' private one, or was made by COPY, as a detached mount owned by U0. It holds for each place of the plan
+/* How many layers CREATE carries: in header.flags, from bit 16 on. A layer is the root of a tmpfs (or a directory on disk) that was some sandbox' private one, or was made by COPY, as a detached mount owned by U0. It holds for each place of the plan
  * (PLAN_OP_PLACE) its part "p<index>": a tree in the format of an overlay's upper directory with userxattr, or a file. */
 #define GUEST_CREATE_LAYERS_SHIFT 16
 #define GUEST_MAX_LAYERS 24
@@ -81,6 +81,7 @@ enum guest_tag {
     GUEST_SEED,                 /* u64: of the sandbox, in place of the plan's */
     GUEST_UUID,                 /* text: /proc/sys/kernel/random/uuid with that */
     GUEST_PROCESS,              /* u64: the pid, inside, of the main process of the command named before */
+    GUEST_UPPER,                /* text: the name, in PLAN_UPPERS, of the directory for what is private, U0's root's; with PLAN_ON_DISK, in place of a tmpfs */
     GUEST_PARTS,                /* bytes: a uint64_t for each layer of CREATE: bit K says that its part "pK" holds anything. Without it, or for parts past 63: all may */
 };
 

@@ -41,6 +41,7 @@ struct box {
     unsigned n_layers;
     uint64_t parts[GUEST_MAX_LAYERS];   /* which parts of each hold anything; as GUEST_PARTS */
     uint64_t bytes, entries;    /* the size of the private tmpfs; 0: the plan's */
+    const char *upper;          /* in its place: the directory of that name in PLAN_UPPERS; NULL */
     int template;               /* with an image: the template's root, once the sandbox has entered its own; -1 */
     int root;                   /* and that */
     int proc_sys;               /* /proc/sys of its own, while it is set up; -1 */
@@ -57,8 +58,11 @@ int ops_run(const struct plan *plan, struct box *box, struct plan_array which, i
 
 /* copy.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
 int copy_attributes(int from, int to, const struct stat *st);
-/* A new tmpfs that holds what these layers (roots, bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. The caller is a process for this alone. */
-int copy_layers(const int *layers, size_t n, uint32_t id, uint64_t bytes, uint64_t entries, uint64_t *ret_bytes, uint64_t *ret_entries);
+/* A new tmpfs, or the empty directory of that name in PLAN_UPPERS, with what these layers (roots, bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. How much there is, is told of a tmpfs alone.
+ * The caller is a process for this alone. */
+int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes, uint64_t *ret_entries);
+/* ops.c: that directory, as a detached mount; or -errno. */
+int ops_open_upper(const char *name);
 
 /* tmpfs.c: a new one, as a detached mount; texts are as mount options have them, NULL: the kernel's own. Or -errno. */
 struct guest_tmpfs {

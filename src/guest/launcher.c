@@ -247,6 +247,8 @@ static int take_fields(const struct wire_message *message, struct box *box) {
             return -EBADMSG;
         if (field.tag == GUEST_UUID)
             box->uuid = wire_text(&field);
+        if (field.tag == GUEST_UPPER)
+            box->upper = wire_text(&field);
         if (field.tag == GUEST_PARTS && field.length == box->n_layers * sizeof box->parts[0])
             memcpy(box->parts, field.data, field.length);
         if (field.tag == GUEST_HOME && process_set_home(wire_text(&field)) < 0)
@@ -360,7 +362,7 @@ static void copy(const struct plan *plan, struct wire_message *message) {
     }
     if (r == 0) {
         record.stage = GUEST_STAGE_FILE;
-        r = layer = copy_layers(message->fds, message->n_fds, plan->outer_uid, sizes.bytes, sizes.entries, &record.value, &record.wall_ns);
+        r = layer = copy_layers(message->fds, message->n_fds, plan->outer_uid, &sizes, &record.value, &record.wall_ns);
     }
     record.error = r < 0 ? -r : 0;
     record_send(GUEST_LAUNCHER_SOCKET, &record, &layer, layer >= 0);

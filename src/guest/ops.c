@@ -275,6 +275,33 @@ static int change_root(struct box *box, int root, const char *path) {
     return 0;
 }
 
+int ops_open_upper(const char *name) {
+    /* The launcher's own directory, and a name of the engine's. */
+    int uppers = open(PLAN_UPPERS, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = uppers;
+
+    if (r >= 0)
+        r = sys_open_tree(uppers, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+    else
+        r = -errno;
+    if (uppers >= 0)
+        close(uppers);
+    return r;
+}
+
+/* On the way to here nothing is the guest's yet. What the engine gets is another mount of the directory, on which no place is mounted later. */
+static int bind_upper(struct box *box, const char *path) {
+    int r = 0, upper = box->upper ? ops_open_upper(box->upper) : -EBADMSG;
+
+    if (upper < 0)
+        return upper;
+    if (box->layered)
+        r = box->layer = ops_open_upper(box->upper);
+    if (r >= 0)
+        r = sys_move_mount(upper, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH);
+    close(upper);
+    return r;
+}
+
 /* The sandbox' tmpfs, of the size that the request or else the plan says. */
 static int mount_private(struct box *box, const char *path, const char *options) {
     char text[96];
@@ -390,7 +417,8 @@ static int make_place(int root, const struct box *box, const struct plan *plan, 
     r = make_directories(template, work, 0700, false);
     if (r < 0)
         return r;
-    at = put_source(put_text(at, "userxattr,workdir="), box, work);
+    /* On a disk the end of an overlay would otherwise wait until the whole file system is written out. Nobody makes an upper of this directory again. */
+    at = put_source(put_text(at, box->upper ? "userxattr,volatile,workdir=" : "userxattr,workdir="), box, work);
     at = put_source(put_text(at, ",upperdir="), box, part_path);
     at = put_text(at, ",lowerdir=");
     for (unsigned i = box->n_layers; i--;) {
@@ -449,6 +477,8 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
         return bind_from_host(root, host, plan, op);
     case PLAN_OP_TMPFS:
         return mount_private(box, path, source);
+    case PLAN_OP_UPPER:
+        return bind_upper(box, path);
     case PLAN_OP_PRIVATE:
         return op->grant && box->n_layers ? 0 : make_private(root, box, path, op->mode, strictly);   /* it is in the layers, or the guest has removed it */
     case PLAN_OP_PLACE:

@@ -55,6 +55,7 @@ enum filter_rule {
     FILTER_MKNOD,
     FILTER_MKNODAT,
     FILTER_RENAME,
+    FILTER_CHECK_RESERVE,       /* argument 1 is no mode but one that punches a hole */
     FILTER_CHECK_SELF,          /* the pid argument must be 0 */
     FILTER_CHECK_PRIORITY,
     FILTER_CHECK_IOPRIO,
@@ -65,6 +66,7 @@ enum filter_rule {
     FILTER_CHECK_NOT_INIT,      /* argument 0 is not pid 1 */
     FILTER_CHECK_NOT_INIT1,     /* argument 1 */
     /* by option: one of the above */
+    FILTER_RESERVE,
     FILTER_MEMFD,
     FILTER_SYSVIPC,
     FILTER_MQUEUE,
@@ -206,8 +208,16 @@ static unsigned check_ioctl(struct program *p, const struct filter_options *opti
         0x401c5820u,            /* FS_IOC_FSSETXATTR */
         0x40806685u,            /* FS_IOC_ENABLE_VERITY */
     };
+    /* What file systems other than XFS had from it: fallocate by another name. */
+    static const uint32_t reserve[] = {
+        0x40305828u,            /* FS_IOC_RESVSP */
+        0x4030582au,            /* FS_IOC_RESVSP64 */
+        0x40305839u,            /* FS_IOC_ZERO_RANGE */
+    };
     unsigned rest = verdict(p, FILTER_ALLOW);
 
+    if (options->deny_reserve)
+        rest = one_of(p, reserve, sizeof(reserve) / sizeof(reserve[0]), verdict(p, FILTER_EOPNOTSUPP), rest);
     if (options->keep_metadata)
         rest = one_of(p, inode, sizeof(inode) / sizeof(inode[0]), verdict(p, FILTER_EPERM), rest);
     return load(p, ARGUMENT(1), one_of(p, terminal, sizeof(terminal) / sizeof(terminal[0]), verdict(p, FILTER_EPERM), rest));
@@ -325,6 +335,8 @@ static unsigned check(struct program *p, const struct filter_options *options, e
         return check_mknod(p, options, 2);
     case FILTER_RENAME:
         return check_bits(p, 4, RENAME_WHITEOUT_FLAG, FILTER_EINVAL);       /* a whiteout is a device node, and layers give it a meaning */
+    case FILTER_CHECK_RESERVE:
+        return load(p, ARGUMENT(1), test(p, BPF_JSET, 2 /* FALLOC_FL_PUNCH_HOLE */, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EOPNOTSUPP)));
     case FILTER_CHECK_SELF:
         return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0, verdict(p, FILTER_ALLOW), verdict(p, FILTER_EPERM)));
     case FILTER_CHECK_PRIORITY:
@@ -351,6 +363,8 @@ static unsigned check(struct program *p, const struct filter_options *options, e
 /* A rule that depends on the options as the rule that it is with these. */
 static enum filter_rule resolve(const struct filter_options *o, enum filter_rule rule) {
     switch ((int)rule) {
+    case FILTER_RESERVE:
+        return o->deny_reserve ? FILTER_CHECK_RESERVE : FILTER_ALLOW;
     case FILTER_MEMFD:
         return o->deny_memfd ? FILTER_ENOSYS : FILTER_ALLOW;
     case FILTER_SYSVIPC:

@@ -38,6 +38,7 @@ struct filter_options {
     /* One seccomp listener, for init's own child: each command has it from its start, and the kernel refuses a second to whom it holds (EBUSY). */
     bool allow_listener;
     bool allow_getfd;           /* for init: commands have a second filter that refuses it (determinism.c) */
+    bool deny_reserve;          /* fallocate only gives blocks back (else EOPNOTSUPP): it would take gigabytes of a disk faster than anybody can look */
 };
 
 /* Writes the program to program[0..capacity). Returns the number of instructions, or -ENOBUFS (FILTER_MAX_INSTRUCTIONS always suffice) or

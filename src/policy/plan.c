@@ -513,7 +513,12 @@ static void add_private(struct compiler *c) {
     char options[128];
 
     snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);
-    box(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
+    if (c->host->uppers) {
+        template(c, PLAN_OP_BIND_ONE, PLAN_UPPERS, c->host->uppers, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+        box(c, PLAN_OP_UPPER, PLAN_PRIVATE, PLAN_UPPERS, 0);
+    } else {
+        box(c, PLAN_OP_TMPFS, PLAN_PRIVATE, options, 0);
+    }
     if (c->host->image) {
         add_image(c);
     } else {
@@ -578,6 +583,8 @@ static int limits(struct compiler *c, struct rollbox_error *error) {
     compiler_limit(c, RLIMIT_MEMLOCK, MIN(p->max_memory_bytes / 8, 8ull << 20));
     compiler_limit(c, RLIMIT_MSGQUEUE, 819200);
     compiler_limit(c, RLIMIT_SIGPENDING, 4096);
+    if (c->plan.flags & PLAN_ON_DISK)
+        compiler_limit(c, RLIMIT_FSIZE, p->max_disk_bytes);     /* the sum is measured now and then; this bounds a single file at once */
     compiler_limit(c, RLIMIT_RTPRIO, 0);
     compiler_limit(c, RLIMIT_NICE, 0);
     if (!p->max_cpu_milli)
@@ -597,6 +604,7 @@ static int filter(struct compiler *c, struct sock_filter *program, struct rollbo
         .no_inet = c->policy->net == POLICY_NET_NONE, .deny_memfd = !c->host->memory_cgroup,
         .deny_affinity = c->plan.affinity && !c->host->cpu_cgroup, .deny_setid_bits = c->policy->fs_shared.n > 0,
         .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids, .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK), .allow_getfd = c->plan.flags & PLAN_SERIAL,
+        .deny_reserve = c->plan.flags & PLAN_ON_DISK,
     };
     int n = filter_build(&options, program, FILTER_MAX_INSTRUCTIONS);
 
@@ -622,6 +630,8 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "time_mode virtual: this kernel has no time namespaces (CONFIG_TIME_NS); use offset");
     if ((p->have_seed || p->time_start) && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: isolation process has process ids and devices of the host; use isolation namespace", p->have_seed ? "random_seed" : "time_start");
+    if (p->disk_at == POLICY_DISK_STORE && p->isolation == POLICY_ISOLATION_PROCESS)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "disk_at store: isolation process keeps private files in $TMPDIR, /tmp or /var/tmp; leave disk_at out, or use isolation namespace");
     if (p->image && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "image: isolation process has no root file system of its own; use isolation namespace");
     if (c->host->snapshot && c->host->snapshot->n > GUESTS_LAYERS)
@@ -695,7 +705,7 @@ static int compile(struct compiler *c, struct sock_filter *program, struct sock_
     if (r < 0)
         return r;
     c->plan.flags = (c->host->is_root ? PLAN_AS_ROOT : 0) | (c->policy->net != POLICY_NET_HOST ? PLAN_NET_OWN : 0) | (c->policy->net == POLICY_NET_LOOPBACK ? PLAN_NET_LOOPBACK : 0) |
-                    (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) | (c->host->memory_cgroup ? 0 : PLAN_REPORT_DISK);
+                    (c->host->timens ? PLAN_TIMENS : 0) | (c->host->cgroupns ? PLAN_CGROUPNS : 0) | (c->host->uppers ? PLAN_ON_DISK : c->host->memory_cgroup ? 0 : PLAN_REPORT_DISK);
     if (c->host->is_root && !c->policy->fs_writable.n && !c->policy->fs_shared.n && !c->host->image && !c->host->snapshot)
         c->plan.flags |= PLAN_OWN_ID;
     if ((r = notify(c, asked, error)) < 0)
@@ -716,7 +726,7 @@ static int compile(struct compiler *c, struct sock_filter *program, struct sock_
     add_proc(c);
     /* Last: from here on nothing can be reached in the tmpfs' root any more; nor the late grants where they were kept, which nothing denied covers there. */
     writable_place(c, "/dev/shm", NULL, 01777, 0, 0);
-    if ((c->n_hidden || c->host->snapshot) && !c->host->image)
+    if ((c->n_hidden || c->host->snapshot || c->host->uppers) && !c->host->image)
         box(c, PLAN_OP_COVER, PLAN_HIDDEN, PLAN_HIDDEN "/void", 0);
     return filter(c, program, error);
 }

@@ -25,7 +25,8 @@
 
 #define PLAN_MAGIC 0x6e6c7072u          /* "rpln" */
 #define PLAN_HIDDEN "/.rollbox"         /* where the template keeps what box operations bind from; not readable by guests (Landlock) */
-#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need */
+#define PLAN_UPPERS PLAN_HIDDEN "/uppers"       /* disk_at store: where the template has the engine's directory of the store, with one for each sandbox and layer */
+#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs, or that directory, is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need */
 
 /* kind, what it does with path (p), source (s), mode (m) and value (v) */
 #define PLAN_OPS(X) \
@@ -35,6 +36,7 @@
     X(BIND,     "bind the host's s at p, recursively, attributes m") \
     X(BIND_ONE, "bind the host's s at p without what is mounted below it, attributes m") \
     X(TMPFS,    "mount a tmpfs at p, options s") \
+    X(UPPER,    "bind the directory of the sandbox' own in s at p") \
     X(PRIVATE,  "make the directory p of the sandbox' own, mode m") \
     X(PLACE,    "make p writable: the part v of the sandbox' own files over s, if given, and over its layers; mode m where it is new") \
     X(PIVOT,    "make p, a mount point, the root of what follows; s is still the template's") \
@@ -112,6 +114,7 @@ enum plan_flag {
     PLAN_SEED = 1 << 10,        /* random_seed: chance comes from `seed` */
     PLAN_CLOCK = 1 << 11,       /* time_start: the time of day is `clock_*` when the first command starts */
     PLAN_VIRTUAL = 1 << 12,     /* time_mode virtual: and it moves with what the guest does (guest/virtual.h) */
+    PLAN_ON_DISK = 1 << 14,     /* disk_at store: what is private lies in a directory of PLAN_UPPERS, not in a tmpfs */
     PLAN_SERIAL = 1 << 13,      /* serial: and one thread goes on at a time (guest/serial.h) */
 };
 
@@ -186,6 +189,7 @@ struct plan_host {
     const struct expand_lister *lister;     /* isolation process: looks into directories that contain something denied */
     int landlock_abi;           /* 0: none */
     bool seccomp;
+    const char *uppers;         /* disk_at store: the host's directory for PLAN_UPPERS */
     bool timens, cgroupns;
     bool memory_cgroup, processes_cgroup, cpu_cgroup;
     unsigned cpus;              /* usable by us */

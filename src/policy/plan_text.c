@@ -50,6 +50,7 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
         case PLAN_OP_SYMLINK:
         case PLAN_OP_PIVOT:
         case PLAN_OP_TMPFS:
+        case PLAN_OP_UPPER:
         case PLAN_OP_PROC:
         case PLAN_OP_DEVPTS:
             break;
@@ -138,6 +139,6 @@ void plan_isolation(const struct plan *plan, const struct plan_host *host, const
             buf_printf(to, ", \"time_start\": \"%s\", \"time_mode\": \"%s\"", policy->time_start, plan->flags & PLAN_VIRTUAL ? "virtual" : "offset");
         buf_add_text(to, "}, ");
     }
-    buf_printf(to, "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": \"tmpfs\", \"open_files\": \"rlimit\"}}", host->memory_cgroup ? cgroup : "watcher",
-               host->processes_cgroup ? cgroup : "rlimit", !policy->max_cpu_milli ? "none" : host->cpu_cgroup ? cgroup : "affinity");
+    buf_printf(to, "\"limits\": {\"memory\": \"%s\", \"processes\": \"%s\", \"cpu\": \"%s\", \"disk\": \"%s\", \"open_files\": \"rlimit\"}}", host->memory_cgroup ? cgroup : "watcher",
+               host->processes_cgroup ? cgroup : "rlimit", !policy->max_cpu_milli ? "none" : host->cpu_cgroup ? cgroup : "affinity", plan->flags & PLAN_ON_DISK ? "watcher" : "tmpfs");
 }

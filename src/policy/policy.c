@@ -344,6 +344,14 @@ static void key_max_disk(struct reader *r, json_t *value) {
     read_size(r, value, 64u << 10, "64K", &r->policy->max_disk_bytes);
 }
 
+static void key_disk_at(struct reader *r, json_t *value) {
+    static const char *const words[] = { [POLICY_DISK_MEMORY] = "memory", [POLICY_DISK_STORE] = "store" };
+    int found = read_word(r, value, words, ARRAY_SIZE(words));
+
+    if (found >= 0)
+        r->policy->disk_at = (enum policy_disk_at)found;
+}
+
 static void key_max_open_files(struct reader *r, json_t *value) {
     read_count(r, value, 16, 1048576, &r->policy->max_open_files);
 }
@@ -508,7 +516,7 @@ static void key_isolation(struct reader *r, json_t *value) {
 
 #define KEYS(X) \
     X(fs_readable) X(fs_writable) X(fs_shared) X(fs_denied) X(image) X(cwd) X(env) X(clean_env) X(user) X(hostname) \
-    X(max_memory) X(max_processes) X(max_cpu) X(max_disk) X(max_open_files) X(max_output) X(timeout) \
+    X(max_memory) X(max_processes) X(max_cpu) X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) \
     X(net) X(net_allow_hosts) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
 
 static const char *const key_names[] = {

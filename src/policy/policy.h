@@ -14,6 +14,7 @@
 
 enum policy_net { POLICY_NET_NONE, POLICY_NET_LOOPBACK, POLICY_NET_HOST };
 enum policy_isolation { POLICY_ISOLATION_NAMESPACE, POLICY_ISOLATION_PROCESS };
+enum policy_disk_at { POLICY_DISK_MEMORY, POLICY_DISK_STORE };
 enum policy_time_mode { POLICY_TIME_OFFSET, POLICY_TIME_VIRTUAL };
 
 /* An absolute, normalised path (no ".", "..", "//" or trailing "/"). */
@@ -47,6 +48,7 @@ struct policy {
     uint32_t max_processes;             /* 64 */
     uint32_t max_cpu_milli;             /* thousandths of a CPU; 0: no limit */
     uint64_t max_disk_bytes;            /* 1 GiB */
+    enum policy_disk_at disk_at;        /* where private writes are kept: memory */
     uint32_t max_open_files;            /* 4096 */
     uint64_t max_output_bytes;          /* 10 MiB a stream */
     int64_t timeout_ms;                 /* -1: none */

@@ -292,7 +292,7 @@
     X(282, signalfd, ALLOW) \
     X(283, timerfd_create, ALLOW) \
     X(284, eventfd, ALLOW) \
-    X(285, fallocate, ALLOW) \
+    X(285, fallocate, RESERVE) \
     X(286, timerfd_settime, ALLOW) \
     X(287, timerfd_gettime, ALLOW) \
     X(288, accept4, ALLOW) \

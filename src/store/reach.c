@@ -88,6 +88,8 @@ int reach_beyond_default(const char *text, size_t length, struct buf *to) {
     add_limit("max_memory", policy->max_memory_bytes, defaults->max_memory_bytes, to);
     add_limit("max_processes", policy->max_processes, defaults->max_processes, to);
     add_limit("max_disk", policy->max_disk_bytes, defaults->max_disk_bytes, to);
+    if (policy->disk_at != defaults->disk_at)
+        add(to, "disk_at store");
     add_limit("max_open_files", policy->max_open_files, defaults->max_open_files, to);
     add_limit("max_output", policy->max_output_bytes, defaults->max_output_bytes, to);
     return buf_failed(to) ? -ENOMEM : 0;

@@ -26,7 +26,7 @@
 #include "policy/syscalls_x86_64.h"
 #include "test.h"
 
-#define N_OPTIONS 512u
+#define N_OPTIONS 1024u
 #define ALLOW SECCOMP_RET_ALLOW
 #define KILL SECCOMP_RET_KILL_PROCESS
 #define ERRNO(number) (SECCOMP_RET_ERRNO | (number))
@@ -35,7 +35,7 @@ static struct sock_filter program[FILTER_MAX_INSTRUCTIONS];
 static int n_program;
 
 static struct filter_options options_of(unsigned bits) {
-    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1 };
+    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1, bits >> 9 & 1 };
 }
 
 static void build(struct filter_options options) {

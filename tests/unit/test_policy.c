@@ -117,7 +117,7 @@ TEST(empty_object_is_the_default) {
 TEST(every_key_is_read) {
     struct policy *p = good("{\"fs_readable\": [\"/usr\"], \"fs_writable\": [\"/w\"], \"fs_shared\": [\"/s\"], \"fs_denied\": [\"/d\"], \"image\": \"img\", \"cwd\": \"/w\","
         "\"env\": {\"A\": \"1\", \"B\": \"\"}, \"clean_env\": false, \"user\": \"root\", \"hostname\": \"node-1.example\", \"max_memory\": \"64M\", \"max_processes\": 7,"
-        "\"max_cpu\": 1.5, \"max_disk\": 65536, \"max_open_files\": 16, \"max_output\": \"1K\", \"timeout\": 0.25, \"net\": \"loopback\", \"net_allow_hosts\": [],"
+        "\"max_cpu\": 1.5, \"max_disk\": 65536, \"disk_at\": \"store\", \"max_open_files\": 16, \"max_output\": \"1K\", \"timeout\": 0.25, \"net\": \"loopback\", \"net_allow_hosts\": [],"
         "\"random_seed\": 9, \"time_start\": \"2025-01-01T00:00:00\", \"time_mode\": \"virtual\", \"serial\": true, \"isolation\": \"process\"}");
 
     ASSERT_EQ(p->fs_readable.n, 1);
@@ -139,6 +139,7 @@ TEST(every_key_is_read) {
     ASSERT_EQ(p->max_processes, 7);
     ASSERT_EQ(p->max_cpu_milli, 1500);
     ASSERT_EQ(p->max_disk_bytes, 65536);
+    ASSERT_EQ(p->disk_at, POLICY_DISK_STORE);
     ASSERT_EQ(p->max_open_files, 16);
     ASSERT_EQ(p->max_output_bytes, 1024);
     ASSERT_EQ(p->timeout_ms, 250);
@@ -343,6 +344,7 @@ TEST(every_kind_of_wrong_value) {
         { "{\"time_start\": \"2025-01-01T00:00:00+15:00\"}", "time_start", "not a time", "" },
         { "{\"time_start\": \"yesterday\"}", "time_start", "not a time", "" },
         { "{\"time_start\": 1735689600}", "time_start", "must be a time, not a number", "" },
+        { "{\"disk_at\": \"disk\"}", "disk_at", "\"memory\" or \"store\"", "" },
         { "{\"time_mode\": \"virtua\"}", "time_mode", "\"offset\" or \"virtual\"", "did you mean \"virtual\"?" },
         { "{\"isolation\": \"gvisor\"}", "isolation", "not available yet", "" },
         { "{\"isolation\": \"microvm\"}", "isolation", "not available yet", "" },

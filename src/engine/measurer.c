@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/measurer.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/measure.h"
+#include "sys/proc.h"
+
+#define MAX_PROCESSES 32768     /* whose open files are looked at; with their children, while there is room */
+#define MAX_REMOVED 65536       /* files that were removed and are open */
+
+/* ---- what has no name ------------------------------------------------------------------------------------------------- */
+
+/* A file that takes room until the last process that has it open closes it. */
+struct removed {
+    dev_t device;
+    ino_t inode;
+    uint64_t bytes;
+};
+
+static bool is_in_memory(int at, const char *name) {
+    auto_close int fd = openat(at, name, O_PATH | O_CLOEXEC);
+    struct statfs where;
+
+    return fd < 0 || fstatfs(fd, &where) < 0 || where.f_type == TMPFS_MAGIC || where.f_type == HUGETLBFS_MAGIC;
+}
+
+static size_t find_removed(pid_t pid, struct removed *files, size_t n) {
+    char path[32];
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *list = opendir(path);
+    struct dirent *entry;
+    while (list && n < MAX_REMOVED && (entry = readdir(list))) {
+        struct stat st;
+
+        if (entry->d_name[0] == '.' || fstatat(dirfd(list), entry->d_name, &st, 0) < 0 || !S_ISREG(st.st_mode) || st.st_nlink || is_in_memory(dirfd(list), entry->d_name))
+            continue;
+        files[n++] = (struct removed){ st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512 };
+    }
+    if (list)
+        closedir(list);
+    return n;
+}
+
+static int by_inode(const void *a, const void *b) {
+    const struct removed *one = a, *other = b;
+
+    return one->inode != other->inode ? (one->inode < other->inode ? -1 : 1) : one->device != other->device ? (one->device < other->device ? -1 : 1) : 0;
+}
+
+/* Of all processes below an init, each file once. */
+static void add_removed(pid_t init, struct measure *m) {
+    auto_free pid_t *pids = malloc(MAX_PROCESSES * sizeof *pids);
+    auto_free struct removed *files = malloc(MAX_REMOVED * sizeof *files);
+    size_t n_files = 0;
+
+    size_t n = pids && files ? proc_children(init, pids, MAX_PROCESSES) : 0;
+    for (size_t i = 0; i < n; i++) {
+        n_files = find_removed(pids[i], files, n_files);
+        n += proc_children(pids[i], pids + n, MAX_PROCESSES - n);
+    }
+    if (n_files)
+        qsort(files, n_files, sizeof *files, by_inode);
+    for (size_t i = 0; i < n_files; i++)
+        if (!i || by_inode(&files[i - 1], &files[i])) {
+            m->bytes += files[i].bytes;
+            m->entries++;
+        }
+}
+
+/* ---- the walker -------------------------------------------------------------------------------------------------------- */
+
+static int write_text(const char *path, const char *text) {
+    auto_close int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
+}
+
+int measurer_overrule(void) {
+    uid_t uid = geteuid();
+    gid_t gid = getegid();
+    char line[48];
+    int r = !uid ? 0 : unshare(CLONE_NEWUSER) < 0 ? -errno : 0;
+
+    if (!uid || r < 0)
+        return r;
+    snprintf(line, sizeof line, "0 %u 1", uid);
+    if ((r = write_text("/proc/self/setgroups", "deny")) < 0 || (r = write_text("/proc/self/uid_map", line)) < 0)
+        return r;
+    snprintf(line, sizeof line, "0 %u 1", gid);
+    return write_text("/proc/self/gid_map", line);
+}
+
+/* A process of its own for an ordinary user: one that may look into every directory may not look at guests. */
+_Noreturn static void walk(int socket, int uppers) {
+    struct measurer_request request;
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0)
+        (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){ files.rlim_max, files.rlim_max });
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || measurer_overrule() < 0)
+        _exit(1);
+    while (recv(socket, &request, sizeof request, 0) == sizeof request) {
+        struct measure m = { .most_bytes = UINT64_MAX, .most_entries = UINT64_MAX };
+        char name[24];
+
+        snprintf(name, sizeof name, "%" PRIu64, request.number);
+        int directory = openat(uppers, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (directory >= 0)
+            (void)measure_directory(directory, &m);
+        if (send(socket, &m, sizeof m, MSG_NOSIGNAL) != sizeof m)
+            _exit(1);
+    }
+    _exit(0);
+}
+
+/* ---- the measurer ------------------------------------------------------------------------------------------------------ */
+
+_Noreturn void measurer_serve(int socket, int uppers) {
+    struct measurer_request request;
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        _exit(1);
+    pid_t walker = fork();
+    if (walker == 0) {
+        close(socket);
+        close(pair[0]);
+        walk(pair[1], uppers);
+    }
+    close(pair[1]);
+    for (;;) {
+        ssize_t n = recv(socket, &request, sizeof request, 0);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n != sizeof request)
+            _exit(n < 0);
+        struct measure m;
+        int64_t began = clock_now_ns();
+
+        if (send(pair[0], &request, sizeof request, MSG_NOSIGNAL) < 0 || recv(pair[0], &m, sizeof m, 0) != sizeof m)
+            _exit(1);
+        if (request.init > 0)
+            add_removed((pid_t)request.init, &m);
+        struct measurer_answer answer = { request.number, m.bytes, m.entries, clock_now_ns() - began, m.is_deep };
+        if (send(socket, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
+            _exit(1);
+    }
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The measurer: tells the engine how much is in an upper (upper.h), of which it is asked for one at a time. A walk takes the longer the more files there are, so it is a process of its own.
+ * It finds no less than what there is, but for files that were removed and that nobody has open as such: mapped, or on their way in a socket.
+ */
+#ifndef ROLLBOX_ENGINE_MEASURER_H
+#define ROLLBOX_ENGINE_MEASURER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct measurer_request {
+    uint64_t number;            /* of the upper: its name */
+    int64_t init;               /* whose processes may have files open that were removed; 0: none */
+};
+
+struct measurer_answer {
+    uint64_t number, bytes, entries;
+    int64_t took_ns;
+    bool is_deep;
+};
+
+/* In a process of a single thread: no mode of a file of the caller's keeps it out any more. 0 or -errno. */
+int measurer_overrule(void);
+
+/* The measurer: answers on the socket until that ends, about what is in `uppers`. */
+_Noreturn void measurer_serve(int socket, int uppers);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Private files on the store's disk (disk_at store).
+ *
+ * In place of a tmpfs each sandbox has a directory, an *upper*, below one that is the engine's own: STORE/boxes/PID-RANDOM/NUMBER. The launcher's template has the engine's directory, init binds the sandbox' own from there, and
+ * all else is as with a tmpfs: places, layers, copies. What a tmpfs does by itself is done here.
+ *
+ * Its end: with the last reference an upper is moved out of the way, into "gone", and a janitor deletes it, which the loop never waits for. The janitor outlives the engine, however that ends, and removes the directory. It is a fork, and
+ * the engine's directory is flocked, so who finds one that is not, a later engine or rollbox store gc, takes it away.
+ *
+ * Its size: nothing but a quota would hold a limit on a file system that others use. So the engine looks at how much room is left on it, as often as a guest could have used up what is left to it, and has those uppers
+ * measured (measurer.h) that could have grown past their limit since they were measured last; and each now and then, as others may have made room meanwhile. What is over its limit may shrink, but not grow: its processes are killed.
+ */
+#ifndef ROLLBOX_ENGINE_UPPER_H
+#define ROLLBOX_ENGINE_UPPER_H
+
+#include "engine/engine.h"
+
+struct layer;
+
+struct upper {
+    struct engine *engine;
+    unsigned references;
+    uint64_t number;
+    struct layer *layer;        /* that it has become: immutable from then on; NULL: it is a box' yet */
+    uint64_t bytes, entries;    /* as of the last look */
+    bool is_measured;           /* there was one; of a layer: since it is one */
+    bool is_deep;
+    uint64_t tolerated_bytes, tolerated_entries;        /* what it had when it was first found over its limit; 0: it is not over */
+    uint64_t room_bytes, room_entries;  /* on the file system then */
+    int64_t measured_ns, pause_ns;
+    struct list in_queue;       /* of those to be measured */
+    bool again;                 /* what is being found out is not it any more */
+};
+
+/* The host's directory of the engine's uppers, made the first time: with the store, if there is none. The engine's. Errors: INVALID_ARGUMENT, PATH_DENIED, NOT_FOUND, FEATURE_MISSING (the file system cannot hold them), RESOURCE_EXHAUSTED, IO. */
+int upper_directory(struct engine *engine, const char **ret_path, struct rollbox_error *error);
+void upper_finish(struct engine *engine);
+
+/* For a job that may outlive the engine and reads layers: while it has this descriptor, the caller's, nobody deletes them. -EBADF: there are none. */
+int upper_lend(const struct engine *engine);
+
+/* An empty one, of the ids of a launcher; program: disk_at store. 0 or -errno. */
+int upper_new(struct engine *engine, uint32_t id_base, struct upper **ret_upper);
+struct upper *upper_get(struct upper *upper);
+struct upper *upper_put(struct upper *upper);
+void upper_field(const struct upper *upper, struct buf *message);      /* of CREATE and COPY */
+void upper_measure(struct upper *upper);        /* soon; a layer's node hears of it by state_measured */
+void upper_watch(struct box *box);              /* it is ready, or something begins to run in it */
+
+#endif
