@@ -65,8 +65,9 @@ static void box_free(struct box *box) {
     loop_timer_clear(engine->loop, &box->deadline);
     close_fd(&box->pidfd);
     close_fd(&box->socket);
-    if (box->disk >= 0)
+    if (box->disk >= 0 && !box->upper)  /* of an upper it frees nothing */
         bury(TAKE_FD(box->disk));
+    close_fd(&box->disk);
     free(box->fresh);
     struct launcher *launcher = box->program ? box->program->launcher : NULL;
     if (box->netns >= 0 && launcher && launcher->number == box->launcher && launcher->n_free_netns < ARRAY_SIZE(launcher->free_netns))
