@@ -86,6 +86,9 @@ int restore_keep_pids(int proc_sys) {
         close(file);
         return -errno;
     }
+    for (uint32_t i = 0; i < n_processes(); i++)
+        if (!restored_process(i)->parent)
+            restored_keep_from_forks(restored.memory[i]);
     struct clone_args args = { .exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&pid, .set_tid_size = 1 };
     keeper = (pid_t)sys_clone3(&args, sizeof args);
     if (keeper == 0)
@@ -203,10 +206,12 @@ static int make_one(const struct box *box, uint32_t index) {
         r = tell(parent - 1, RESTORE_MAKE_CHILD, index);
         return r < 0 ? r : hear(index);
     }
+    restored_take_to_forks(restored.memory[index]);
     long pid = sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0)
         restore_become(box, index);
     command = (pid_t)pid;
+    restored_give_up(restored.memory[index]);   /* init has no use for it, and would be counted for it */
     return pid < 0 ? (int)pid : restored.header->is_command ? 0 : hear(index);
 }
 
@@ -252,15 +257,6 @@ static int end_dead(void) {
     return r;
 }
 
-/* init has no use for the memory, and would be counted for it; the image it needs yet. */
-static void drop_memory(void) {
-    const struct image_area *areas = restored_table(areas, struct image_area);
-
-    for (uint64_t i = 0; i < restored.header->areas.n; i++)
-        if (restored.parked[i])
-            (void)munmap((void *)restored.parked[i], areas[i].end - areas[i].start);
-}
-
 int restore_fork(const struct box *box) {
     int r = restored.header ? open_sockets() : 0;
 
@@ -272,7 +268,6 @@ int restore_fork(const struct box *box) {
         r = make_one(box, i);
     for (uint32_t i = 0; i < n_processes(); i++)
         close(restore_sockets[i]);
-    drop_memory();
     if (restored.header->is_command)
         return 0;
     if (r == 0)

@@ -10,6 +10,11 @@
 #include "guest/guest.h"
 #include "guest/image.h"
 #include "guest/restore.h"
+#include "sys/syscalls.h"
+
+struct restored_range {
+    uint64_t start, end;
+};
 
 /*
  * The loaded image. It lies, with all else that a process needs until its memory is in place, in one *region* of the address space in which no process of the image has anything: the file, a place for the vDSO, the stacks that new threads
@@ -22,6 +27,7 @@ struct restore_image {
     uint64_t vdso_at;           /* where the kernel's is put meanwhile */
     uint64_t stacks;
     uint64_t *parked;           /* of each area: where it is; 0: it has no pages */
+    struct restored_range memory[IMAGE_MAX_PROCESSES];  /* where that of a process and of all that descend from it is parked */
     const struct image_touch *touches;
     size_t n_touches;
 };
@@ -38,6 +44,19 @@ static inline const char *restored_text(uint64_t at) {
 
 static inline const struct image_process *restored_process(uint32_t index) {
     return restored_table(processes, struct image_process) + index;
+}
+
+/* A fork writes down each page that it takes along, and its end each that it had: so it gets what it is to have and no more. What nothing is parked in is passed over. */
+static inline void restored_keep_from_forks(struct restored_range range) {
+    (void)sys_call3(__NR_madvise, range.start, range.end - range.start, UAPI_MADV_DONTFORK);
+}
+
+static inline void restored_take_to_forks(struct restored_range range) {
+    (void)sys_call3(__NR_madvise, range.start, range.end - range.start, UAPI_MADV_DOFORK);
+}
+
+static inline void restored_give_up(struct restored_range range) {
+    (void)sys_call2(__NR_munmap, range.start, range.end - range.start);
 }
 
 static inline bool restored_is_memory(const struct image_area *area) {

@@ -150,19 +150,52 @@ static int park(const struct image_area *area, uint64_t *at) {
     return 0;
 }
 
+static uint64_t room_of(const struct image_process *process) {
+    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+    uint64_t room = 0;
+
+    for (uint32_t i = 0; i < process->areas.n; i++)
+        room += is_parked(&areas[i]) ? park_room(&areas[i]) : 0;
+    return room;
+}
+
+/* Each process' own is followed by that of its children, and each child's by that of its own. Parents come before their children. */
+static void share_out(uint64_t at) {
+    static uint64_t next[IMAGE_MAX_PROCESSES];          /* where the next child's begins */
+    struct restored_range *memory = restored.memory;
+    const uint32_t n = (uint32_t)restored.header->processes.n;
+
+    for (uint32_t i = n; i-- > 0;) {
+        memory[i].end += room_of(restored_process(i));  /* its length, until it is known where it begins */
+        if (restored_process(i)->parent)
+            memory[restored_process(i)->parent - 1].end += memory[i].end;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t *from = restored_process(i)->parent ? &next[restored_process(i)->parent - 1] : &at;
+
+        memory[i].start = *from;
+        *from = memory[i].end += *from;
+        next[i] = memory[i].start + room_of(restored_process(i));
+    }
+}
+
 static int park_all(void) {
     const struct image_area *areas = restored_table(areas, struct image_area);
-    uint64_t at = restored.stacks;
+    uint64_t n_threads = 0;
 
-    for (uint64_t i = 0, n = 0; i < restored.header->processes.n; i++) {
-        n = n > restored_process((uint32_t)i)->threads.n ? n : restored_process((uint32_t)i)->threads.n;
-        at = restored.stacks + n * RESTORE_STACK;
-    }
-    for (uint64_t i = 0; i < restored.header->areas.n; i++) {
-        int r = is_parked(&areas[i]) ? park(&areas[i], &at) : 0;
+    for (uint32_t i = 0; i < restored.header->processes.n; i++)
+        n_threads = n_threads > restored_process(i)->threads.n ? n_threads : restored_process(i)->threads.n;
+    share_out(restored.stacks + n_threads * RESTORE_STACK);
+    for (uint32_t i = 0; i < restored.header->processes.n; i++) {
+        const struct image_range *own = &restored_process(i)->areas;
+        uint64_t at = restored.memory[i].start;
 
-        if (r < 0)
-            return r;
+        for (uint32_t k = own->first; k < own->first + own->n; k++) {
+            int r = is_parked(&areas[k]) ? park(&areas[k], &at) : 0;
+
+            if (r < 0)
+                return r;
+        }
     }
     return 0;
 }

@@ -60,6 +60,7 @@ static struct sock_filter asked[MAX_ASKED];  /* what init is asked about; none: 
 static size_t n_asked;
 static int listener = -1;
 static const struct image_process *self;
+static bool has_forked;         /* and so its memory is kept from its forks */
 static int to_init, ruleset;
 static uint32_t step;
 static struct restore_last lasts[IMAGE_MAX_OWN_THREADS];
@@ -256,6 +257,8 @@ static int prepare(void) {
     if (restored.header->is_command && (r = set_limits()) < 0)
         return r;
     step = RESTORE_MEMORY;
+    if (has_forked)
+        restored_take_to_forks(restored.memory[self - restored_process(0)]);
     if ((r = clear_place()) < 0 || (r = place_memory()) < 0)
         return r;
     step = RESTORE_FILES;
@@ -550,10 +553,16 @@ static int await_end(uint32_t index, int options) {
 
 static int make_child(uint32_t index) {
     step = RESTORE_FORK;
+    if (!has_forked)
+        restored_keep_from_forks(restored.memory[self - restored_process(0)]);
+    has_forked = true;
+    restored_take_to_forks(restored.memory[index]);
     long pid = sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
-
-    if (pid == 0)
+    if (pid == 0) {
+        has_forked = false;
         restore_become(box, index);
+    }
+    restored_give_up(restored.memory[index]);
     return pid < 0 ? (int)pid : 0;
 }
 

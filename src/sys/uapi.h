@@ -52,6 +52,7 @@
 /* madvise(2) and mmap(2) */
 #define UAPI_MADV_WIPEONFORK 18
 #define UAPI_MADV_DONTFORK 10
+#define UAPI_MADV_DOFORK 11
 #define UAPI_MADV_HUGEPAGE 14
 #define UAPI_MADV_POPULATE_READ 22              /* 5.14, both */
 #define UAPI_MADV_POPULATE_WRITE 23
