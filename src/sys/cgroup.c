@@ -1033,8 +1033,11 @@ int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes) {
 
 int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes) {
     uint64_t drained;
-    int r;
+    int r = slot->resting ? open_readings(slot) : 0;
 
+    if (r < 0)
+        return r;
+    slot->resting = false;
     if (slot->peak_resets && pwrite(slot->files[FILE_MEMORY_PEAK], "0\n", 2, 0) < 0)
         slot->peak_resets = false;
     if (slot->root->backend == CGROUP_V1 && slot->oom_fd >= 0 && read(slot->oom_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)

@@ -109,7 +109,7 @@ int cgroup_slot_oom_fd(const struct cgroup_slot *slot);
 uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot);   /* the EPOLL* to wait for on it */
 
 /* Since the last reset. A few microseconds: a read for each file. */
-/* Holds as few descriptors as it can from now on, for a group that is looked at now and then only; and is not to be used again (reset, memory_now). */
+/* Holds as few descriptors as it can from now on, for a group that is looked at now and then only, until it is reset. */
 void cgroup_slot_rest(struct cgroup_slot *slot);
 int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage);
 

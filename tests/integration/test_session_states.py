@@ -35,6 +35,20 @@ def test_a_kill_after_out_of_memory_is_a_signal():
             assert result.outcome is Outcome.SIGNAL and result.signal == 9
 
 
+def test_limits_begin_anew_where_another_sandbox_has_ended():
+    """What it counted, met and left behind is not the next one's, which may get its control group."""
+    with Engine() as engine:
+        for _ in range(4):
+            with Sandbox(Policy(max_memory="64M"), engine=engine) as box:
+                result = box.exec(["python3", "-I", "-S", "-c", "x = bytearray(b'1' * (24 << 20)); open('/tmp/f', 'wb').write(x); print('fits')"], text=True)
+                assert (result.outcome, result.stdout) == (Outcome.EXIT, "fits\n"), result
+                assert box.inspect()["memory_bytes"] > 24 << 20
+                assert box.exec(["python3", "-I", "-S", "-c", "x = bytearray(1 << 30)"]).outcome is Outcome.OUT_OF_MEMORY
+            with Sandbox(Policy(max_memory="64M"), engine=engine) as box:
+                assert shell(box, "echo begins").stdout == "begins\n"
+                assert box.inspect()["memory_bytes"] < 24 << 20
+
+
 def test_a_sandbox_full_of_processes_can_be_helped():
     with Sandbox(Policy(max_processes=12)) as box:
         shell(box, "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 & done; :", timeout=30)

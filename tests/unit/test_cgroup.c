@@ -245,6 +245,23 @@ TEST(reset_starts_counts_afresh) {
     end(root, slot);
 }
 
+TEST(one_that_rested_is_used_again) {
+    struct cgroup_root *root = open_root();
+    struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 32 * MIB });
+    uint64_t now;
+
+    wait_for(spawn_in(slot, touch_200_mib));
+    cgroup_slot_rest(slot);
+    ASSERT_EQ(usage_of(slot).oom_kills, 1);
+    ASSERT_OK(cgroup_slot_reset(slot, UINT64_MAX));
+    ASSERT_OK(cgroup_slot_memory_now(slot, &now));
+    ASSERT_EQ(usage_of(slot).oom_kills, 0);
+    ASSERT_EQ(usage_of(slot).memory_limit_hits, 0);
+    wait_for(spawn_in(slot, touch_200_mib));
+    ASSERT_EQ(usage_of(slot).oom_kills, 1);
+    end(root, slot);
+}
+
 TEST(limits_can_be_raised_lowered_and_lifted) {
     struct cgroup_root *root = open_root();
     struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 64 * MIB, .processes = 9 });
