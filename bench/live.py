@@ -71,7 +71,8 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
     def fork(box: Any, process: Any, **options: Any) -> float:
         start = time.perf_counter()
         (kid,) = box.fork(1, **options)
-        if ask(kid.process(process.id)) != b"here\n":
+        copy = kid.process(process.id)
+        if ask(copy) != b"here\n":
             raise SystemExit("live: a copy does not answer")
         took = time.perf_counter() - start
         kid.close()
@@ -91,8 +92,10 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
         rows["live: fork of a snapshot, to the copy's answer"] = timed(repeats, lambda: fork(box, process, snapshot=state))
         start = time.perf_counter()
         kids = box.fork(CLONES, snapshot=state)
-        for kid in kids:
-            ask(kid.process(process.id))
+        copies = [kid.process(process.id) for kid in kids]      # kept: one whose input is closed ends, and what that takes is not asked about
+        for copy in copies:
+            if ask(copy) != b"here\n":
+                raise SystemExit("live: a copy does not answer")
         rows[f"live: {CLONES} forks of a snapshot at once, to all answers"] = row([time.perf_counter() - start])
         for kid in kids:
             kid.close()

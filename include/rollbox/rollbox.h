@@ -258,6 +258,7 @@ enum rollbox_query {
     ROLLBOX_QUERY_INSPECT = 1,  /* {"name", "state", "policy", "isolation", "snapshot", "execs": [{"id", "command", "state", ...}], "memory_bytes", "disk_bytes", ...} */
     ROLLBOX_QUERY_PROCESSES,    /* {"processes": [{"pid", "parent", "state", "command", "cpu_ms", "memory_bytes", "exec"}]} */
     ROLLBOX_QUERY_TREE,         /* {"snapshots": [{"id", "name", "parent", "bytes", "files", "kind": "files"|"live"|"warm"|"asleep", "automatic", "processes", "memory_bytes", "disk_bytes", "created", "sandboxes": [...]}]} */
+    ROLLBOX_QUERY_EXECS,        /* {"execs": [...]}: of what ROLLBOX_QUERY_INSPECT tells the commands alone, for which nothing has to be measured */
 };
 
 /* JSON text for free(). */

@@ -244,7 +244,7 @@ class Process:
     @classmethod
     def attach(cls, handle: Handle, id: str, text: bool) -> "Process":
         """(For this package: Sandbox.process.)"""
-        rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("execs", ())
+        rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_EXECS)["execs"]
         row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         terminal = bool(row.get("terminal"))
         if row.get("state") == "ended":         # nothing is streamed any more: its output is in the result

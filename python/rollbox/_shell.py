@@ -189,7 +189,7 @@ class Shell:
     @classmethod
     def attach(cls, handle: Handle, id: str, program: Callable[[], str], limit: int, timeout: Optional[float]) -> "Shell":
         """(For this package: Sandbox.shell.)"""
-        rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("execs", ())
+        rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_EXECS)["execs"]
         row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         name = str(row.get("command") or "").partition(" ")[0]
         if row.get("state") != "running" or name not in ("bash", "sh"):

@@ -236,6 +236,8 @@ ROLLBOX_PUBLIC int rollbox_sandbox_query(struct rollbox_sandbox *sandbox, enum r
         return plain_call(sandbox, VERB_PROCESSES, ret_json, error);
     case ROLLBOX_QUERY_TREE:
         return plain_call(sandbox, VERB_TREE, ret_json, error);
+    case ROLLBOX_QUERY_EXECS:
+        return plain_call(sandbox, VERB_EXECS, ret_json, error);
     }
     return request_invalid(error, "query is none of enum rollbox_query");
 }

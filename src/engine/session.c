@@ -1001,6 +1001,9 @@ static int answer(struct client *client, struct wire_message *message, const str
     case VERB_INSPECT:
         session_text(session, json);
         return 0;
+    case VERB_EXECS:
+        session_text_execs(session, json);
+        return 0;
     case VERB_PROCESSES:
         session_text_processes(session, json);
         return 0;

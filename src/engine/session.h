@@ -446,6 +446,7 @@ void record_finish(struct engine *engine);
 /* session_text.c */
 void session_text(struct session *session, struct buf *to);
 void session_text_brief(const struct session *session, struct buf *to);         /* of a list: nothing that takes asking the kernel */
+void session_text_execs(const struct session *session, struct buf *to);
 void session_text_processes(struct session *session, struct buf *to);
 void text_json(struct buf *to, const void *data, size_t length);        /* a JSON string; what is not UTF-8 is replaced */
 

@@ -45,8 +45,11 @@ static void operation_text(const unsigned char *operation, size_t length, struct
     text_json(to, operation + prefix, length - prefix);
 }
 
+/* "execs": [...]. */
 static void add_execs(const struct session *session, struct buf *to) {
     const char *between = "";
+
+    buf_add_text(to, "\"execs\": [");
 
     if (session->sleep)
         sleep_execs(session, to, &between);
@@ -77,6 +80,13 @@ static void add_execs(const struct session *session, struct buf *to) {
             buf_add_text(to, "null}");
         between = ", ";
     }
+    buf_add_text(to, "]");
+}
+
+void session_text_execs(const struct session *session, struct buf *to) {
+    buf_add_text(to, "{");
+    add_execs(session, to);
+    buf_add_text(to, "}");
 }
 
 static const char *snapshot_of(const struct session *session) {
@@ -119,9 +129,9 @@ void session_text(struct session *session, struct buf *to) {
     checkpoint_text(session, to);
     buf_add_text(to, ", \"record\": ");
     record_text(session, to);
-    buf_printf(to, ", \"pid\": %d, \"isolation\": %s, \"execs\": [", session->box ? (int)session->box->pid : 0, session->program->isolation);
+    buf_printf(to, ", \"pid\": %d, \"isolation\": %s, ", session->box ? (int)session->box->pid : 0, session->program->isolation);
     add_execs(session, to);
-    buf_add_text(to, "]}");
+    buf_add_text(to, "}");
 }
 
 /* ---- processes -------------------------------------------------------------------------------------------------------- */

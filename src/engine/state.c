@@ -926,6 +926,7 @@ void state_start(struct work *work) {
         return;
     case VERB_OPEN:
     case VERB_INSPECT:
+    case VERB_EXECS:
     case VERB_PROCESSES:
     case VERB_TREE:
     case VERB_RESUME:

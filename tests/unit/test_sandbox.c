@@ -292,7 +292,7 @@ TEST(a_lost_engine_took_its_own_sandboxes_along) {
 }
 
 TEST(every_call_has_its_verb) {
-    auto_free char *list = NULL, *inspect = NULL, *processes = NULL, *tree = NULL;
+    auto_free char *list = NULL, *inspect = NULL, *processes = NULL, *tree = NULL, *execs = NULL;
     struct rollbox_terminal terminal = { .rows = 24, .columns = 80 };
     struct fake fake;
 
@@ -303,6 +303,7 @@ TEST(every_call_has_its_verb) {
     ASSERT_OK(rollbox_sandbox_query(box, ROLLBOX_QUERY_INSPECT, &inspect, NULL));
     ASSERT_OK(rollbox_sandbox_query(box, ROLLBOX_QUERY_PROCESSES, &processes, NULL));
     ASSERT_OK(rollbox_sandbox_query(box, ROLLBOX_QUERY_TREE, &tree, NULL));
+    ASSERT_OK(rollbox_sandbox_query(box, ROLLBOX_QUERY_EXECS, &execs, NULL));
     ASSERT_EQ(rollbox_sandbox_query(box, (enum rollbox_query)9, &tree, NULL), -EINVAL);
     ASSERT_OK(rollbox_pause(box, NULL));
     ASSERT_OK(rollbox_resume(box, NULL));
@@ -312,7 +313,7 @@ TEST(every_call_has_its_verb) {
     ASSERT_STR_EQ(list, "{\"x\": 1}");
     ASSERT_STR_EQ(tree, "{\"x\": 1}");
     rollbox_sandbox_free(box);
-    expect_said(&fake, OPENED "14 verb=9\n14 verb=3 sandbox=box\n14 verb=4 sandbox=box\n14 verb=5 sandbox=box\n14 verb=6 sandbox=box\n14 verb=7 sandbox=box\n"
+    expect_said(&fake, OPENED "14 verb=9\n14 verb=3 sandbox=box\n14 verb=4 sandbox=box\n14 verb=5 sandbox=box\n14 verb=27 sandbox=box\n14 verb=6 sandbox=box\n14 verb=7 sandbox=box\n"
                               "14 verb=10 sandbox=box exec=op number=15 scope=4\n14 verb=10 sandbox=box number=9 scope=2\n14 verb=11 sandbox=box exec=op terminal=1572944\n");
 }
 
