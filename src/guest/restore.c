@@ -129,6 +129,7 @@ static void end_keeper(void) {
 /* ---- the tree ----------------------------------------------------------------------------------------------------------- */
 
 static struct restore_failure failure;
+static bool has_begun[IMAGE_MAX_PROCESSES];     /* and we have its word */
 
 /* A listener may come with it: it is the caller's, who expects it (ret_listener). */
 static int hear_with(uint32_t index, int *ret_listener) {
@@ -196,6 +197,14 @@ static int open_sockets(void) {
     return 0;
 }
 
+/* It begins while the next one is made. */
+static int hear_begin(uint32_t index) {
+    if (has_begun[index])
+        return 0;
+    has_begun[index] = true;
+    return hear(index);
+}
+
 static int make_one(const struct box *box, uint32_t index) {
     uint32_t parent = restored_process(index)->parent;
     int r = restore_next_pid(restored_process(index)->pid);
@@ -203,8 +212,8 @@ static int make_one(const struct box *box, uint32_t index) {
     if (r < 0)
         return r;
     if (parent) {
-        r = tell(parent - 1, RESTORE_MAKE_CHILD, index);
-        return r < 0 ? r : hear(index);
+        r = hear_begin(parent - 1);
+        return r < 0 ? r : tell(parent - 1, RESTORE_MAKE_CHILD, index);
     }
     restored_take_to_forks(restored.memory[index]);
     long pid = sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
@@ -212,20 +221,27 @@ static int make_one(const struct box *box, uint32_t index) {
         restore_become(box, index);
     command = (pid_t)pid;
     restored_give_up(restored.memory[index]);   /* init has no use for it, and would be counted for it */
-    return pid < 0 ? (int)pid : restored.header->is_command ? 0 : hear(index);
+    return pid < 0 ? (int)pid : 0;
+}
+
+static bool joins_as(uint32_t index, bool leader) {
+    const struct image_process *p = restored_process(index);
+
+    return p->session != p->pid && (p->group == p->pid) == leader;
 }
 
 /* Whoever led a group, and then who joined it; a leader of a session is in its own already. */
 static int join_groups(void) {
     int r = 0;
 
-    for (int leaders = 1; leaders >= 0; leaders--)
-        for (uint32_t i = 0; i < n_processes() && r == 0; i++) {
-            const struct image_process *p = restored_process(i);
-
-            if (p->session != p->pid && (p->group == p->pid) == leaders)
-                r = tell(i, RESTORE_JOIN_GROUP, 0);
-        }
+    for (int leaders = 1; leaders >= 0; leaders--) {
+        for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+            if (joins_as(i, leaders))
+                r = order(i, RESTORE_JOIN_GROUP, 0, NULL, 0);
+        for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+            if (joins_as(i, leaders))
+                r = hear(i);
+    }
     return r;
 }
 
@@ -270,6 +286,8 @@ int restore_fork(const struct box *box) {
         close(restore_sockets[i]);
     if (restored.header->is_command)
         return 0;
+    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+        r = hear_begin(i);
     if (r == 0)
         r = join_groups();
     if (r == 0)
@@ -281,39 +299,82 @@ int restore_fork(const struct box *box) {
 
 /* ---- a tree goes on ----------------------------------------------------------------------------------------------------- */
 
-static int give_fds(uint32_t index, const int *files) {
+static struct given {
+    uint32_t fds, areas;        /* how many it has, or has no need of */
+    bool waits;                 /* for its word */
+} given[IMAGE_MAX_PROCESSES];
+
+/* The next of what it is to get, one order. */
+static int give(uint32_t index, const int *files) {
     const struct image_process *p = restored_process(index);
     const struct image_fd *fds = restored_table(fds, struct image_fd) + p->fds.first;
     const struct image_area *areas = restored_table(areas, struct image_area) + p->areas.first;
-    int batch[FDS_AT_ONCE], r = 0;
+    struct given *has = &given[index];
+    uint32_t first = has->fds, n = 0;
+    int batch[FDS_AT_ONCE];
 
-    for (uint32_t i = 0, n; i < p->fds.n && r == 0; i += n) {
-        for (n = 0; n < FDS_AT_ONCE && i + n < p->fds.n; n++)
-            batch[n] = files[fds[i + n].file];
-        r = order(index, RESTORE_TAKE_FDS, i, batch, n);
-        if (r == 0)
-            r = hear(index);
+    for (; n < FDS_AT_ONCE && has->fds < p->fds.n; n++)
+        batch[n] = files[fds[has->fds++].file];
+    has->waits = true;
+    if (n)
+        return order(index, RESTORE_TAKE_FDS, first, batch, n);
+    while (has->areas < p->areas.n && areas[has->areas].kind != IMAGE_MEMORY)
+        has->areas++;
+    if (has->areas < p->areas.n) {
+        first = has->areas++;
+        return order(index, RESTORE_TAKE_MEMORY, first, &files[areas[first].path], 1);
     }
-    for (uint32_t i = 0; i < p->areas.n && r == 0; i++)
-        if (areas[i].kind == IMAGE_MEMORY) {
-            r = order(index, RESTORE_TAKE_MEMORY, i, &files[areas[i].path], 1);
-            if (r == 0)
-                r = hear(index);
-        }
+    has->waits = false;
+    return 0;
+}
+
+/* All of them at a time, each its next: of more than one order for a process neither side could be sure to have room for what the other says. */
+static int give_all(const int *files) {
+    bool is_more = true;
+    int r = 0;
+
+    while (is_more && r == 0) {
+        is_more = false;
+        for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+            if (restored_process(i)->kind == IMAGE_LIVING)
+                r = give(i, files);
+        for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+            if (given[i].waits) {
+                is_more = true;
+                given[i].waits = false;
+                r = hear(i);
+            }
+    }
     return r;
 }
 
 /* And what it asks from then on is asked of us. */
-static int make_threads(const struct box *box, uint32_t index) {
-    int listener = -1, r = order(index, RESTORE_MAKE_THREADS, 0, NULL, 0);
+static int has_threads(const struct box *box, uint32_t index) {
+    int listener = -1, r = hear_with(index, &listener);
 
-    if (r == 0)
-        r = hear_with(index, &listener);
     if (r < 0 || !determinism_wanted(box->plan))
         return r;
     r = listener < 0 ? -EBADMSG : still_adopt(restored_process(index), listener);
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_VDSO, restored_process(index)->pid };
+    return r;
+}
+
+/* Only who makes more than the one that it is asks for pids, and so takes turns with the others. */
+static int make_threads(const struct box *box) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+        if (restored_process(i)->kind == IMAGE_LIVING && restored_process(i)->threads.n == 1)
+            r = order(i, RESTORE_MAKE_THREADS, 0, NULL, 0);
+    for (uint32_t i = 0; i < n_processes() && r == 0; i++) {
+        if (restored_process(i)->kind != IMAGE_LIVING)
+            continue;
+        if (restored_process(i)->threads.n != 1)
+            r = order(i, RESTORE_MAKE_THREADS, 0, NULL, 0);
+        if (r == 0)
+            r = has_threads(box, i);
+    }
     return r;
 }
 
@@ -327,16 +388,14 @@ static int go_on(const struct box *box, const int *externals, size_t n_externals
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     if (r == 0)
         r = hear_all();         /* they are prepared */
-    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING)
-            r = give_fds(i, files);
+    if (r == 0)
+        r = give_all(files);
     if (r == 0)
         r = tell_all(RESTORE_COMPLETE);
     if (r == 0)
         r = hear_all();
-    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING)
-            r = make_threads(box, i);
+    if (r == 0)
+        r = make_threads(box);
     if (r == 0 && (r = restore_watch(files, &file)) < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     /* Whose pids come next is among what goes on. */
