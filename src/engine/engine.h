@@ -338,6 +338,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
 void box_created(struct box *box, pid_t pid, int take_pidfd);
 void box_failed(struct box *box, const struct guest_record *record);
 void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
+void box_strike(struct box *box);       /* that alone: its end is on the way, and box_kill is to come */
 void box_orphan(struct box *box);       /* the same, of a program that is going */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
 void box_expect_start(struct box *box); /* of a command, within some time */

@@ -192,6 +192,8 @@ void session_close(struct session *session) {
     error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox %s was closed", session->name);
     list_remove(&session->of_client);
     session->client = NULL;
+    if (session->box)
+        box_strike(session->box);
     state_session_ready(session, &error);
     list_for_each(node, &session->works)
         if (container_of(node, struct work, node)->verb != VERB_CLOSE)

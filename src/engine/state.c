@@ -815,6 +815,8 @@ static void reset(struct work *work) {
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "out of memory");
         return;
     }
+    if (session->box)
+        box_strike(session->box);
     while (!list_empty(&session->runs)) {
         struct run *run = container_of(session->runs.next, struct run, of_session);
 
