@@ -88,7 +88,7 @@ int restore_keep_pids(int proc_sys) {
     }
     for (uint32_t i = 0; i < n_processes(); i++)
         if (!restored_process(i)->parent)
-            restored_keep_from_forks(restored.memory[i]);
+            restore_keep_from_forks(i);
     struct clone_args args = { .exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&pid, .set_tid_size = 1 };
     keeper = (pid_t)sys_clone3(&args, sizeof args);
     if (keeper == 0)
@@ -215,12 +215,12 @@ static int make_one(const struct box *box, uint32_t index) {
         r = hear_begin(parent - 1);
         return r < 0 ? r : tell(parent - 1, RESTORE_MAKE_CHILD, index);
     }
-    restored_take_to_forks(restored.memory[index]);
+    restore_take_to_forks(index);
     long pid = sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0)
         restore_become(box, index);
     command = (pid_t)pid;
-    restored_give_up(restored.memory[index]);   /* init has no use for it, and would be counted for it */
+    restore_give_up(index);   /* init has no use for it, and would be counted for it */
     return pid < 0 ? (int)pid : 0;
 }
 

@@ -10,7 +10,6 @@
 #include "guest/guest.h"
 #include "guest/image.h"
 #include "guest/restore.h"
-#include "sys/syscalls.h"
 
 struct restored_range {
     uint64_t start, end;
@@ -18,7 +17,8 @@ struct restored_range {
 
 /*
  * The loaded image. It lies, with all else that a process needs until its memory is in place, in one *region* of the address space in which no process of the image has anything: the file, a place for the vDSO, the stacks that new threads
- * begin on, and the memory of all processes, parked. A process moves its own from there to where it belongs (mremap(2), which moves tables and no bytes), and gives the rest up.
+ * begin on, and the memory of all processes, parked. A process moves its own from there to where it belongs (mremap(2), which moves tables and no bytes), and gives the rest up. That of a process that is alone lies where it belongs from the
+ * beginning, but for what the launcher has something in the place of.
  */
 struct restore_image {
     const struct image *header;
@@ -46,21 +46,12 @@ static inline const struct image_process *restored_process(uint32_t index) {
     return restored_table(processes, struct image_process) + index;
 }
 
-/* A fork writes down each page that it takes along, and its end each that it had: so it gets what it is to have and no more. What nothing is parked in is passed over. */
-static inline void restored_keep_from_forks(struct restored_range range) {
-    (void)sys_call3(__NR_madvise, range.start, range.end - range.start, UAPI_MADV_DONTFORK);
-}
-
-static inline void restored_take_to_forks(struct restored_range range) {
-    (void)sys_call3(__NR_madvise, range.start, range.end - range.start, UAPI_MADV_DOFORK);
-}
-
-static inline void restored_give_up(struct restored_range range) {
-    (void)sys_call2(__NR_munmap, range.start, range.end - range.start);
-}
-
 static inline bool restored_is_memory(const struct image_area *area) {
     return area->kind == IMAGE_ANONYMOUS || area->kind == IMAGE_STACK;
+}
+
+static inline bool restored_is_in_place(const struct image_area *area) {
+    return restored.parked[area - restored_table(areas, struct image_area)] == area->start;
 }
 
 /* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. */
@@ -78,6 +69,11 @@ struct restore_word {
     int32_t error;
     uint32_t step;
 };
+
+/* restore_load.c. Of a process and all that descend from it. A fork writes down each page that it takes along, and its end each that it had: so it gets what it is to have and no more. */
+void restore_keep_from_forks(uint32_t index);
+void restore_take_to_forks(uint32_t index);
+void restore_give_up(uint32_t index);
 
 /* restore_process.c. What the fork of a process to be does from its birth on. */
 _Noreturn void restore_become(const struct box *box, uint32_t index);

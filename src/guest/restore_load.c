@@ -25,6 +25,7 @@
 #define TOUCHES_ROOM ((IMAGE_MAX_TOUCHES * sizeof(struct image_touch) + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1))
 #define HUGE 0x200000ull
 #define GUARD 0x200000ull       /* below what grows downwards */
+#define STACK_ROOM 0x4000000ull /* around the launcher's own: nothing of a guest's is to be in its way */
 
 struct restore_image restored;
 
@@ -127,14 +128,27 @@ static bool is_dense(const struct image_area *area, const struct image_run *runs
     return filled >= HUGE && filled >= (area->end - area->start) / 2;
 }
 
-/* At an address that is the area's modulo the size of a huge page, so that whole tables are moved. */
+static bool map_for(const struct image_area *area, uint64_t to) {
+    return map_at(to, area->end - area->start, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0), -1);
+}
+
+/* Several processes have theirs at the same addresses. */
+static bool map_in_place(const struct image_area *area) {
+    uint64_t stack = (uint64_t)(uintptr_t)__builtin_frame_address(0);
+
+    return restored.header->processes.n == 1 && (area->end + STACK_ROOM < stack || area->start > stack + STACK_ROOM) && map_for(area, area->start);
+}
+
+/* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that whole tables are moved. */
 static int park(const struct image_area *area, uint64_t *at) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
     uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0);
 
     to += (area->start - to) & (HUGE - 1);
     *at = to + (area->end - area->start);
-    if (!map_at(to, area->end - area->start, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0), -1))
+    if (map_in_place(area))
+        to = area->start;
+    else if (!map_for(area, to))
         return -errno;
     restored.parked[area - restored_table(areas, struct image_area)] = to;
     if (is_dense(area, runs))
@@ -198,6 +212,39 @@ static int park_all(void) {
         }
     }
     return 0;
+}
+
+/* ---- handing it on ------------------------------------------------------------------------------------------------------ */
+
+/* What nothing is parked in is passed over. */
+static void advise(uint32_t index, int advice) {
+    const struct restored_range *range = &restored.memory[index];
+    const struct image_process *process = restored_process(index);
+    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+
+    (void)sys_call3(__NR_madvise, range->start, range->end - range->start, advice);
+    for (uint32_t i = 0; i < process->areas.n; i++)
+        if (restored_is_in_place(&areas[i]))
+            (void)sys_call3(__NR_madvise, areas[i].start, areas[i].end - areas[i].start, advice);
+}
+
+void restore_keep_from_forks(uint32_t index) {
+    advise(index, UAPI_MADV_DONTFORK);
+}
+
+void restore_take_to_forks(uint32_t index) {
+    advise(index, UAPI_MADV_DOFORK);
+}
+
+void restore_give_up(uint32_t index) {
+    const struct restored_range *range = &restored.memory[index];
+    const struct image_process *process = restored_process(index);
+    const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
+
+    (void)sys_call2(__NR_munmap, range->start, range->end - range->start);
+    for (uint32_t i = 0; i < process->areas.n; i++)
+        if (restored_is_in_place(&areas[i]))
+            (void)sys_call2(__NR_munmap, areas[i].start, areas[i].end - areas[i].start);
 }
 
 /* ---- the program -------------------------------------------------------------------------------------------------------- */

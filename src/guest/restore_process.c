@@ -115,7 +115,7 @@ static int place_memory(void) {
 
         if (!restored_is_memory(area))
             continue;
-        long r = parked ? sys_call5(__NR_mremap, parked, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : make_memory(area);
+        long r = restored_is_in_place(area) ? 0 : parked ? sys_call5(__NR_mremap, parked, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : make_memory(area);
         if (r >= 0 && area->forgets == IMAGE_WIPED)
             r = sys_call3(__NR_madvise, area->start, length, UAPI_MADV_WIPEONFORK);
         if (r >= 0 && area->flags & IMAGE_NOT_FORKED)
@@ -179,13 +179,29 @@ static void touch(void) {
             (void)sys_call3(__NR_madvise, restored.touches[i].address, restored.touches[i].length, restored.touches[i].is_written ? UAPI_MADV_POPULATE_WRITE : UAPI_MADV_POPULATE_READ);
 }
 
+/* But for what lies where it belongs. Areas come by address. */
+static int clear(uint64_t from, uint64_t to) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < self->areas.n && r == 0; i++) {
+        const struct image_area *area = &own_areas()[i];
+
+        if (!restored_is_in_place(area) || area->start < from || area->start >= to)
+            continue;
+        if (area->start > from)
+            r = (int)sys_call2(__NR_munmap, from, area->start - from);
+        from = area->end;
+    }
+    return r < 0 || from >= to ? r : (int)sys_call2(__NR_munmap, from, to - from);
+}
+
 /* Everything that is neither this program nor the region goes, init's stack included. */
 static int clear_place(void) {
     int r = move_kernel_parts(getauxval(AT_SYSINFO_EHDR), restored.vdso_at + 0x10000);
 
     if (r == 0)
-        r = (int)sys_call2(__NR_munmap, IMAGE_LOWEST, restored.region - IMAGE_LOWEST);
-    return r < 0 ? r : (int)sys_call2(__NR_munmap, restored.region_end, IMAGE_HIGHEST - restored.region_end);
+        r = clear(IMAGE_LOWEST, restored.region);
+    return r < 0 ? r : clear(restored.region_end, IMAGE_HIGHEST);
 }
 
 /* ---- the process -------------------------------------------------------------------------------------------------------- */
@@ -258,7 +274,7 @@ static int prepare(void) {
         return r;
     step = RESTORE_MEMORY;
     if (has_forked)
-        restored_take_to_forks(restored.memory[self - restored_process(0)]);
+        restore_take_to_forks((uint32_t)(self - restored_process(0)));
     if ((r = clear_place()) < 0 || (r = place_memory()) < 0)
         return r;
     step = RESTORE_FILES;
@@ -554,15 +570,15 @@ static int await_end(uint32_t index, int options) {
 static int make_child(uint32_t index) {
     step = RESTORE_FORK;
     if (!has_forked)
-        restored_keep_from_forks(restored.memory[self - restored_process(0)]);
+        restore_keep_from_forks((uint32_t)(self - restored_process(0)));
     has_forked = true;
-    restored_take_to_forks(restored.memory[index]);
+    restore_take_to_forks(index);
     long pid = sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0) {
         has_forked = false;
         restore_become(box, index);
     }
-    restored_give_up(restored.memory[index]);
+    restore_give_up(index);
     return pid < 0 ? (int)pid : 0;
 }
 
