@@ -239,7 +239,9 @@ def test_python_shows_and_verifies(tmp_path, monkeypatch):
     assert held["id"] == made.id and [row["path"] for row in held["changes"]] == ["/tmp/a"] and checked["sound"]
     with Sandbox() as box:
         process = box.spawn(["sh", "-c", "echo up; cat"])
-        assert process.stdout.readline() == b"up\n"
+        process.stdin.write(b"on\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"up\n" and process.stdout.readline() == b"on\n"       # cat is there
         made = box.snapshot()
         assert names(box.show(made)) == ["cat", "sh"] and outcome(box.verify(made))["restoring"]
         box.hibernate()
