@@ -106,6 +106,19 @@ static void leave_spares(struct box *box) {
         box->program->n_spares--;
 }
 
+/* Set up, and known: there are two to say so, init and the launcher, and either may be late. */
+static void become_ready(struct box *box) {
+    if (box->state != BOX_SETUP || !box->is_set_up || box->pid <= 0)
+        return;
+    box->state = BOX_READY;
+    upper_watch(box);
+    if (box->session) {
+        loop_timer_clear(box->engine->loop, &box->deadline);
+        session_box_ready(box->session);
+    } else if (!list_empty(&box->in_program))
+        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + (box->ahead ? AHEAD_MS * 1000000ll : SPARE_SECONDS * 1000000000ll), box->deadline.callback);
+}
+
 static void take_ready(struct box *box, const struct guest_record *record, int *fds, size_t n_fds) {
     size_t next = 0;
 
@@ -116,15 +129,8 @@ static void take_ready(struct box *box, const struct guest_record *record, int *
     }
     if (record->value & GUEST_VALUE_DISK && next < n_fds)
         box->disk = TAKE_FD(fds[next]);
-    if (box->state != BOX_SETUP)
-        return;
-    box->state = BOX_READY;
-    upper_watch(box);
-    if (box->session) {
-        loop_timer_clear(box->engine->loop, &box->deadline);
-        session_box_ready(box->session);
-    } else if (!list_empty(&box->in_program))
-        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + (box->ahead ? AHEAD_MS * 1000000ll : SPARE_SECONDS * 1000000000ll), box->deadline.callback);
+    box->is_set_up = true;
+    become_ready(box);
 }
 
 /* One record of init's. False when there is none, or no more to come. */
@@ -263,9 +269,12 @@ void box_created(struct box *box, pid_t pid, int take_pidfd) {
         box_free(box);          /* nobody will tell of its death */
         return;
     }
-    if (box->state == BOX_DYING)
+    if (box->state == BOX_DYING) {
         box_kill(box);
-    else if (box->interpreter)
+        return;
+    }
+    become_ready(box);
+    if (box->interpreter)
         interpreter_box_created(box->interpreter);
     else if (box->session)
         session_box_created(box->session);

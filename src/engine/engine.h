@@ -183,6 +183,7 @@ struct box {
     struct launcher *maker;     /* until that is answered */
     uint64_t launcher;          /* its number */
     enum box_state state;
+    bool is_set_up;             /* init says so; it is ready once the launcher has told its pid, too */
     pid_t pid;
     int pidfd, socket, netns, disk;
     struct loop_source death, answers;
