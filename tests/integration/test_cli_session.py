@@ -26,12 +26,13 @@ from harness import DEADLINE, Started, binaries, callers, descendants, pidfds, p
 class Shared:
     """A shared engine of one caller."""
 
-    def __init__(self, who, path):
+    def __init__(self, who, path, store=None):
         self.who, self.path = who, path
+        self.store = {"ROLLBOX_STORE": str(store)} if store else {}
         self.started = self("engine", "start", "--background")
 
     def environment(self, **more):
-        return self.who.environment(ROLLBOX_SOCKET=str(self.path), **more)
+        return self.who.environment(ROLLBOX_SOCKET=str(self.path), **{**self.store, **more})
 
     def __call__(self, *arguments, **options):
         """A command to its end: a CompletedProcess of bytes."""
@@ -79,8 +80,9 @@ def shared(request):
 
 @pytest.fixture
 def own(shared):
-    """An engine for one test."""
-    engine = Shared(shared.who, shared.who.directory() / "rollbox.sock")
+    """An engine for one test, and a store: the caller's has what other tests put to sleep at the same time."""
+    directory = shared.who.directory()
+    engine = Shared(shared.who, directory / "rollbox.sock", directory / "store")
     assert engine.started.returncode == 0, engine.started
     yield engine
     engine("engine", "stop")
