@@ -39,6 +39,7 @@ _Noreturn void capturer_run(const struct capture_options *options, int image, in
     struct capture *capture = NULL;
     int r = capture_begin(options, image, &capture, &verdict.error);
 
+    verdict.may_pass = r == -EAGAIN;
     if (r == 0) {
         struct capture_summary summary = capture_summary(capture);
 

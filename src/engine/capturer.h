@@ -20,6 +20,7 @@
 /* What it says: one message, or two. */
 struct verdict {
     struct rollbox_error error; /* code 0: it is captured, and stands still */
+    bool may_pass;              /* what the error is about: a moment later there may be nothing in the way */
     bool is_complete;           /* and the image is written; else there is a second message when that is so */
     uint64_t bytes;             /* of the image, then */
     uint32_t processes;

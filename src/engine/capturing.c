@@ -239,7 +239,8 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     }
     verdict.error.message[sizeof verdict.error.message - 1] = verdict.error.stage[sizeof verdict.error.stage - 1] = '\0';
     if (verdict.error.code) {
-        fail(capturing, &verdict.error);
+        if (capturing->captured || !verdict.may_pass || !state_capture_again(capturing->work))
+            fail(capturing, &verdict.error);
         return;
     }
     struct live *live = capturing->live;

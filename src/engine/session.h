@@ -209,6 +209,7 @@ struct work {
     struct wire_message *deferred;      /* WAKE: a request that is answered once it is awake */
     bool drops;                 /* processes="drop" */
     bool follows_commands;      /* that were on their way to init when it was asked for */
+    unsigned n_captures;        /* that were in vain and may be tried again */
     struct capturing *capturing;        /* while the processes stand still for it */
     struct live *live;          /* what came of that; a reference */
     struct layer *layer;        /* and of the files, while the image is written yet; NULL: nothing */
@@ -407,6 +408,7 @@ void state_commands_sent(struct session *session);       /* none waits any more 
 void state_answer(struct session *session, const struct guest_record *record);   /* FROZEN, SIGNALLED */
 void state_imaged(struct work *work, const struct rollbox_error *error);       /* what was captured has its image now; error: it has none */
 void state_captured(struct work *work, struct live *take_live, const struct rollbox_error *error);        /* NULL: it failed, and they go on */
+bool state_capture_again(struct work *work);    /* after one that failed and that is given up by this; false: it was tried often enough, and nothing is done */
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);
 void state_measured(struct layer *layer);      /* how much is in it is known */

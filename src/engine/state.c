@@ -25,6 +25,7 @@
 #include "sys/proc.h"
 
 #define MAX_FORK 10000
+#define CAPTURES_MOST 20         /* again, of one that something is in the way of for the moment */
 #define LONG_CHAIN 18           /* layers: from here on a state waits until its chain is merged */
 
 struct work *work_free(struct work *work) {
@@ -365,6 +366,15 @@ static void capture(struct work *work) {
         work->waits_for_init = true;    /* state_box_lost fails it */
     else
         told(work, r, &work->waits_for_init);
+}
+
+/* Each try costs them a millisecond or so of standing still, and one's end is where the next begins. */
+bool state_capture_again(struct work *work) {
+    if (work->n_captures++ == CAPTURES_MOST)
+        return false;
+    release(work);
+    capture(work);
+    return true;
 }
 
 void state_released(struct session *session) {

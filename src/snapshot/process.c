@@ -336,8 +336,10 @@ int process_capture(struct capture *c, struct subject *s) {
     c->current = s;
     if (!first)
         return capture_refuse(c, ENOTSUP, "its first thread has ended");
-    if (first->trace.stopped_by)
-        return capture_refuse(c, ENOTSUP, "it is stopped by a signal (%d)", first->trace.stopped_by);
+    if (first->trace.stopped_by) {
+        (void)capture_refuse(c, ENOTSUP, "it is stopped by a signal (%d)", first->trace.stopped_by);
+        return -EAGAIN;         /* who stopped it may be about to let it go on: init does so when commands run out of time, shells and tracers when they like */
+    }
     s->root = openat(s->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
     s->pagemap = openat(s->proc, "pagemap", O_RDONLY | O_CLOEXEC);
     s->tools.memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC);

@@ -828,3 +828,29 @@ def test_two_hundred_rounds_leave_nothing():
                     before = counts(engine)
         until(lambda: all(now <= then for now, then in zip(counts(engine), before)))
         assert origin("x") == "0"
+
+
+STOPPER = """
+import ctypes, os, select, signal, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+nothing, events = select.epoll(), ctypes.create_string_buffer(12)
+child = subprocess.Popen(["sleep", "1000"])
+os.kill(child.pid, signal.SIGSTOP)
+os.waitpid(child.pid, os.WUNTRACED)
+print("stopped", flush=True)
+assert libc.epoll_wait(nothing.fileno(), events, 1, -1) == -1       # EINTR: somebody has made it stand, and let it go on
+os.kill(child.pid, signal.SIGCONT)
+print("goes on", flush=True)
+child.wait()
+"""
+
+
+def test_one_that_is_stopped_for_a_moment_is_waited_for():
+    with Sandbox() as box:
+        process = box.spawn([*PYTHON, STOPPER])
+        assert process.stdout.readline() == b"stopped\n"
+        taken = box.snapshot()
+        assert process.stdout.readline() == b"goes on\n"
+        assert sorted(row["name"] for row in box.show(taken)["processes"]) == ["python3", "sleep"]
+        with box.fork(1, snapshot=taken)[0] as kid:
+            assert kid.process(process.id)
