@@ -228,7 +228,7 @@ struct rollbox_sandbox_options {
     int64_t ttl_ms;             /* closed after so long without a call; 0: never */
     int64_t lifetime_ms;        /* closed after so long, whatever happens; 0: never */
     const char *operation_id;   /* as of a run: a retry gets the sandbox that the first call made */
-    int64_t hibernate_ms;       /* put to sleep (rollbox_hibernate) after so long without a call, a command that is waited for, or a hundredth of a processor used; 0: never */
+    int64_t hibernate_ms;       /* put to sleep (rollbox_hibernate) after so long without a call, a command that is waited for, a transfer of files, or a hundredth of a processor used; 0: never */
     unsigned auto_snapshots;    /* take a snapshot after each command that has changed something, and keep so many of these, the latest; 0: take none */
 };
 

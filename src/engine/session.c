@@ -290,7 +290,7 @@ int session_resume(struct session *session) {
 static int64_t left_of(const struct session *session, int64_t after_ms) {
     int64_t left = session->called_ns + after_ms * 1000000 - clock_now_ns();
 
-    if (session->n_runs || !list_empty(&session->works))
+    if (session->n_runs || session->n_agents || !list_empty(&session->works))
         left = MAX(left, after_ms * 1000000);
     return left;
 }
@@ -406,7 +406,7 @@ void session_give_up_box(struct session *session) {
         return;
     session->box = NULL;
     session->thaw_due = session->restored_early = false;
-    session->n_strays = 0;
+    session->n_strays = session->n_agents = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
@@ -482,6 +482,7 @@ void session_box_failed(struct session *session, const struct guest_record *reco
     session->box->session = NULL;
     session->box = NULL;
     session->thaw_due = false;
+    session->n_agents = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
     session->pumping = true;            /* whose end is told here starts none in another box meanwhile */
@@ -509,6 +510,7 @@ void session_box_dead(struct session *session, struct box *box) {
         return;
     session->box = NULL;
     session->thaw_due = false;
+    session->n_agents = 0;
     session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
     if (sleep_box_dead(session))
@@ -527,6 +529,12 @@ void session_box_dead(struct session *session, struct box *box) {
     state_box_lost(session);
 }
 
+/* That it could not be served is its end, too. */
+static void agent_ended(struct session *session) {
+    session->n_agents -= session->n_agents > 0;
+    session_touch(session);
+}
+
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
     switch (record->kind) {
     case GUEST_RESTORED:
@@ -543,7 +551,12 @@ void session_answer(struct session *session, const struct guest_record *record, 
         state_answer(session, record);
         break;
     case GUEST_FILES_SERVED:
+        if (record->error)
+            agent_ended(session);
         break;                  /* the agent's own socket says the rest */
+    case GUEST_FILES_ENDED:
+        agent_ended(session);
+        break;
     default:
         exec_answer(session, record, fds, n_fds);
         break;

@@ -584,6 +584,7 @@ static void hand_socket(struct work *work) {
     else if (r < 0)
         fail(work, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "the sandbox cannot be told now");
     else {
+        session->n_agents++;
         /* Who asked knows what is done there; the record is to know, too. */
         buf_add_text(&nothing, session->record ? "{\"recorded\": true}" : "{}");
         work_done(work, &nothing);

@@ -131,10 +131,17 @@ static void end_all(void) {
         ;
 }
 
+static void report_agent(const struct box *box) {
+    struct guest_record record = { .kind = GUEST_FILES_ENDED };
+
+    record_send(box->socket, &record, NULL, 0);
+}
+
 static void ended(const struct box *box, pid_t pid, int status, const struct rusage *usage, const struct moved *moved) {
     for (size_t i = 0; i < n_agents; i++)
         if (agents[i] == pid) {
             agents[i] = agents[--n_agents];
+            report_agent(box);
             return;
         }
     for (size_t i = 0; i < n_commands; i++) {

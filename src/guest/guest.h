@@ -107,6 +107,7 @@ enum guest_record_kind {
     GUEST_IMAGE_LOADED,         /* launcher: `error` */
     GUEST_POOLED,               /* launcher: `error`; else fd: a file system in memory, with large pages, for images: those of memory files take the kernel many times as long to make */
     GUEST_RESTORED,             /* init: all go on, fds: the masters of its commands' terminals, in the image's order; or `error`, at `stage` (enum restore_step), of process `operation` (its pid inside; 0: none), and it ends */
+    GUEST_FILES_ENDED,          /* init: one of those that were served (FILES_SERVED) is over */
 };
 
 enum guest_stage {

@@ -22,7 +22,7 @@ import pytest
 from conftest import BUILD
 from harness import binaries, caller, descendants, until  # noqa: F401
 from rollbox import AsyncSandbox, Cancelled, Damaged, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError, Sandbox
-from test_live import Asked, sh
+from test_live import Asked, children, sh
 
 FAULTS = json.loads(subprocess.run([BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True).stdout)["faults"]
 
@@ -242,6 +242,36 @@ def test_by_itself(engine):
         assert box.exec("sleep 0.3; echo done", text=True).stdout == "done\n"       # it is waited for
     with pytest.raises(InvalidArgument):
         Sandbox(engine=engine, hibernate_after=-1)
+
+
+def test_not_while_files_are_read(store, tmp_path):
+    """By a command line that stands still in the middle of it: the sandbox does nothing, and is waited for."""
+    with Shared(str(tmp_path / "socket")) as shared, Sandbox(engine=shared.engine, name="read", hibernate_after=0.05) as box, Sandbox(engine=shared.engine, hibernate_after=0.05) as other:
+
+        def agents():
+            return children(box.inspect()["pid"], "rollbox-files")
+
+        def stopped_half_way():
+            box.exec("head -c 64M /dev/urandom > /tmp/f")
+            reader = subprocess.Popen([BUILD / "rollbox", "cp", "read:/tmp/f", tmp_path / "f"], env={**os.environ, "ROLLBOX_SOCKET": shared.socket}, stdin=subprocess.DEVNULL)
+            until(lambda: agents() or reader.poll() is not None)
+            reader.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, reader.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if agents():
+                return reader
+            reader.send_signal(signal.SIGCONT)
+            reader.wait()
+            return None
+
+        while not (reader := stopped_half_way()):
+            pass
+        for _ in range(4):              # of the two it is the one that was called later
+            other.exec(["true"])
+            until(lambda: other.inspect()["state"] == "asleep")
+        assert box.inspect()["state"] != "asleep" and agents()
+        reader.send_signal(signal.SIGCONT)
+        assert reader.wait() == 0 and hashlib.sha256((tmp_path / "f").read_bytes()).hexdigest() == box.exec("sha256sum /tmp/f", text=True).stdout.split()[0]
+        until(lambda: box.inspect()["state"] == "asleep")
 
 
 # ---- an engine's end ----------------------------------------------------------------------------------------------------
