@@ -5,11 +5,11 @@ import calendar
 import shutil
 import subprocess
 
-from harness import GUESTS, guest, place
+from harness import GUESTS, guest, place, rounds
 
 START = "2025-01-01T00:00:00"
 START_S = calendar.timegm((2025, 1, 1, 0, 0, 0))
-TIMES = 10
+TIMES = rounds(10, 4)
 
 
 def guest_in_ways(name):

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 from corpus import START, START_S, guest_in_ways, run_corpus
-from harness import BUILD, TREE, binaries, caller, place  # noqa: F401
+from harness import BUILD, TREE, binaries, caller, place, rounds  # noqa: F401
 from test_determinism_virtual import OUTSIDE, PY, VIRTUAL
 
 SERIAL = (*VIRTUAL, "--serial")
-TIMES = 6
+TIMES = rounds(6, 3)
 
 CORPUS = {
     "xargs": ["bash", "-c", "seq 20 | xargs -P4 -I{} sh -c 'echo {} $$; date +%N'"],

@@ -12,11 +12,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import descendants, guest, groups_of, pidfds, skip, until, wait_gone
+from harness import descendants, guest, groups_of, pidfds, rounds, skip, until, wait_gone
 from rollbox import Engine, RollboxError, Sandbox
 from test_live import Asked, children, sh
 
-STEPS = 1000 if os.environ.get("ROLLBOX_SOAK") else 24
+STEPS = 1000 if os.environ.get("ROLLBOX_SOAK") else rounds(24, 10)
 NEVER = 1 << 30
 
 pytestmark = pytest.mark.timeout_s(1800 if os.environ.get("ROLLBOX_SOAK") else 120)
