@@ -583,7 +583,7 @@ TEST_TIMEOUT(many_files, 120) {
     ASSERT_OK(CALL(files_remove, at("up"), true));
 }
 
-TEST(hard_links_beyond_the_table_become_copies) {
+TEST_TIMEOUT(hard_links_beyond_the_table_become_copies, 120) {
     char name[64], other[64];
     struct stat st;
 
