@@ -115,6 +115,7 @@ def test_the_latest_are_kept_and_what_somebody_wants(shared):
         write(shared, box, "c", "d")
         kid = shared.ok("fork", "--from", "s3", box)
         write(shared, box, "e", "f", "g")
+        told(shared, box)
         kept = automatic(shared, box)
         assert kept == ["s1", "s3", "s6", "s7"], "the two latest, what the fork stands on, and what another than the next was made from"
         shared.ok("exec", kid, *shell("test -e /tmp/c && ! test -e /tmp/d; echo > /tmp/k"))
