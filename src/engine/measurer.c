@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/kcmp.h>
 #include <linux/magic.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -24,7 +26,7 @@
 #include "base/measure.h"
 #include "sys/proc.h"
 
-#define MAX_PROCESSES 32768     /* whose open files are looked at; with their children, while there is room */
+#define MAX_PROCESSES 32768     /* whose open files are looked at; with their children, while there is room; and threads of each */
 #define MAX_REMOVED 65536       /* files that were removed and are open */
 
 /* ---- what has no name ------------------------------------------------------------------------------------------------- */
@@ -43,21 +45,38 @@ static bool is_in_memory(int at, const char *name) {
     return fd < 0 || fstatfs(fd, &where) < 0 || where.f_type == TMPFS_MAGIC || where.f_type == HUGETLBFS_MAGIC;
 }
 
-static size_t find_removed(pid_t pid, struct removed *files, size_t n) {
+static size_t find_one(int at, const char *name, struct removed *files, size_t n) {
+    struct stat st;
+
+    if (n >= MAX_REMOVED || fstatat(at, name, &st, 0) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || st.st_nlink || is_in_memory(at, name))
+        return n;
+    files[n] = (struct removed){ st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512 };
+    return n + 1;
+}
+
+/* Directories, too: one keeps the blocks that it had when it was large. */
+static size_t find_removed(pid_t thread, struct removed *files, size_t n) {
     char path[32];
 
-    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)thread);
     DIR *list = opendir(path);
     struct dirent *entry;
-    while (list && n < MAX_REMOVED && (entry = readdir(list))) {
-        struct stat st;
-
-        if (entry->d_name[0] == '.' || fstatat(dirfd(list), entry->d_name, &st, 0) < 0 || !S_ISREG(st.st_mode) || st.st_nlink || is_in_memory(dirfd(list), entry->d_name))
-            continue;
-        files[n++] = (struct removed){ st.st_dev, st.st_ino, (uint64_t)st.st_blocks * 512 };
-    }
+    while (list && n < MAX_REMOVED && (entry = readdir(list)))
+        if (entry->d_name[0] != '.')
+            n = find_one(dirfd(list), entry->d_name, files, n);
     if (list)
         closedir(list);
+    snprintf(path, sizeof path, "/proc/%d/cwd", (int)thread);
+    return find_one(AT_FDCWD, path, files, n);
+}
+
+/* A thread may have descriptors of its own (unshare), and a main thread that has ended shows none. */
+static size_t find_removed_of_threads(pid_t pid, pid_t *tids, struct removed *files, size_t n) {
+    size_t n_tids = proc_threads(pid, tids, MAX_PROCESSES);
+
+    for (size_t i = 0; i < n_tids; i++)
+        if (!i || syscall(SYS_kcmp, tids[i - 1], tids[i], KCMP_FILES, 0ul, 0ul) || syscall(SYS_kcmp, tids[i - 1], tids[i], KCMP_FS, 0ul, 0ul))
+            n = find_removed(tids[i], files, n);
     return n;
 }
 
@@ -70,12 +89,13 @@ static int by_inode(const void *a, const void *b) {
 /* Of all processes below an init, each file once. */
 static void add_removed(pid_t init, struct measure *m) {
     auto_free pid_t *pids = malloc(MAX_PROCESSES * sizeof *pids);
+    auto_free pid_t *tids = malloc(MAX_PROCESSES * sizeof *tids);
     auto_free struct removed *files = malloc(MAX_REMOVED * sizeof *files);
     size_t n_files = 0;
 
-    size_t n = pids && files ? proc_children(init, pids, MAX_PROCESSES) : 0;
+    size_t n = pids && tids && files ? proc_children(init, pids, MAX_PROCESSES) : 0;
     for (size_t i = 0; i < n; i++) {
-        n_files = find_removed(pids[i], files, n_files);
+        n_files = find_removed_of_threads(pids[i], tids, files, n_files);
         n += proc_children(pids[i], pids + n, MAX_PROCESSES - n);
     }
     if (n_files)

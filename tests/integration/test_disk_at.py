@@ -201,6 +201,47 @@ def test_removed_files_that_are_open_count(small):
     assert ended_by_limit(done) and done.stdout == b"", done
 
 
+# Once descriptors are a thread's own, once the process' main thread, which is where one looks, has ended.
+@pytest.mark.parametrize("ends", [False, True])
+def test_removed_files_of_threads_count(small, ends):
+    code = f"""
+import ctypes, os, threading
+libc = ctypes.CDLL(None)
+go = threading.Event()
+def fill():
+    go.wait()
+    if not {ends}: assert libc.unshare(0x400) == 0
+    for i in range(400):
+        f = os.open('/tmp/u', os.O_CREAT | os.O_RDWR)
+        os.unlink('/tmp/u')
+        os.write(f, bytes({16 * MIB}))
+    os.write(1, b'survived')
+    os._exit(0)
+thread = threading.Thread(target=fill)
+thread.start()
+go.set()
+if {ends}: libc.syscall(60, 0)
+thread.join()
+"""
+    done = python(small, code)
+    assert ended_by_limit(done) and done.stdout == b"", done
+
+
+def test_removed_directories_that_are_open_count(engine):
+    code = """
+import os
+for i in range(400):
+    os.mkdir('/tmp/d')
+    d = os.open('/tmp/d', os.O_RDONLY)
+    for i in range(1000): os.close(os.open('n' * 240 + str(i), os.O_CREAT | os.O_WRONLY, dir_fd=d))
+    for i in range(1000): os.unlink('n' * 240 + str(i), dir_fd=d)
+    os.rmdir('/tmp/d')
+print('survived')
+"""
+    with Sandbox(SMALL.replace(max_disk="8M"), engine=engine) as box:
+        assert ended_by_limit(python(box, code))
+
+
 def test_memory_files_do_not_count(small):
     done = python(small, f"import os\nfor i in range(4): os.write(os.memfd_create('x'), bytes({32 * MIB}))\nfor i in range(300): open('/tmp/f', 'w').write('x' * {MIB})\nprint('survived')")
     if done.outcome == "exit" and b"Function not implemented" in done.stderr:
