@@ -213,11 +213,23 @@ static unsigned check_ioctl(struct program *p, const struct filter_options *opti
         0x40305828u,            /* FS_IOC_RESVSP */
         0x4030582au,            /* FS_IOC_RESVSP64 */
         0x40305839u,            /* FS_IOC_ZERO_RANGE */
+        0x401c5820u,            /* FS_IOC_FSSETXATTR: with an extent size hint, XFS reserves as much as that says for each byte that is written */
+    };
+    /* What cannot be removed as other directories are: nothing is renamed out of it, or all of it may be read-only. */
+    static const uint32_t apart[] = {
+        0x50009401u,            /* BTRFS_IOC_SNAP_CREATE */
+        0x50009417u,            /* BTRFS_IOC_SNAP_CREATE_V2 */
+        0x5000940eu,            /* BTRFS_IOC_SUBVOL_CREATE */
+        0x50009418u,            /* BTRFS_IOC_SUBVOL_CREATE_V2 */
+        0x4008941au,            /* BTRFS_IOC_SUBVOL_SETFLAGS */
+        0x800c6613u,            /* FS_IOC_SET_ENCRYPTION_POLICY */
     };
     unsigned rest = verdict(p, FILTER_ALLOW);
 
-    if (options->deny_reserve)
+    if (options->deny_reserve) {
+        rest = one_of(p, apart, sizeof(apart) / sizeof(apart[0]), verdict(p, FILTER_EOPNOTSUPP), rest);
         rest = one_of(p, reserve, sizeof(reserve) / sizeof(reserve[0]), verdict(p, FILTER_EOPNOTSUPP), rest);
+    }
     if (options->keep_metadata)
         rest = one_of(p, inode, sizeof(inode) / sizeof(inode[0]), verdict(p, FILTER_EPERM), rest);
     return load(p, ARGUMENT(1), one_of(p, terminal, sizeof(terminal) / sizeof(terminal[0]), verdict(p, FILTER_EPERM), rest));
