@@ -163,7 +163,10 @@ def test_a_fork_whose_init_is_killed_at_any_step():
             with Killer(helper_of(engine, "rollbox-hold"), "*", step) as killer:
                 with contextlib.suppress(RollboxError, BrokenPipeError):
                     forked()
-            assert running.holds() and forked(), step
+            assert running.holds(), step
+            with contextlib.suppress(RollboxError, BrokenPipeError):     # it may get the box that was made ahead, and is dying
+                forked()
+            assert forked(), step
         assert len(engine.sandboxes()) == 1
 
 
