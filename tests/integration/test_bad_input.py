@@ -480,7 +480,7 @@ TREE_OF_PROCESSES = (
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
 def test_killed_engine(caller, isolation):
     """An engine killed in the middle of a run: the command says so and ends with 125, and no process of the sandbox is left."""
-    with caller.start("--isolation", isolation, "--", *PYTHON, TREE_OF_PROCESSES, marker("engine")) as run:
+    with caller.start("--isolation", isolation, "--processes", "1000", "--", *PYTHON, TREE_OF_PROCESSES, marker("engine")) as run:
         assert run.line() == "up"
         family = run.family()
         engine = engine_of(run.process.pid)
@@ -523,7 +523,7 @@ def test_stopped_engine_killed(caller):
 @pytest.mark.parametrize("isolation", ["namespace", "process"])
 def test_killed_client(caller, isolation):
     """A command killed with SIGKILL: its private engine and its sandbox are gone, setsid children included."""
-    with caller.start("--isolation", isolation, "--", *PYTHON, TREE_OF_PROCESSES, marker("client")) as run:
+    with caller.start("--isolation", isolation, "--processes", "1000", "--", *PYTHON, TREE_OF_PROCESSES, marker("client")) as run:
         assert run.line() == "up"
         family = run.family()
         run.process.kill()
