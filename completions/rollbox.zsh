@@ -86,7 +86,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -131,7 +131,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -190,7 +190,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -238,7 +238,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -282,7 +282,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -333,7 +333,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \

@@ -262,6 +262,11 @@ def _observation(row: Mapping[str, Any]) -> Observation:
         snapshot=row.get("snapshot"), error=(row.get("error") or {}).get("code"), changes=row.get("changes"))
 
 
+def _seed(value: Any) -> Any:
+    """From 2**63 on they are strings of digits, as in policies."""
+    return int(value) if isinstance(value, str) else value
+
+
 def _step(row: Mapping[str, Any], sandbox: str) -> Step:
     used, chance = row.get("resources"), row.get("chance")
     if type(row["step"]) is not int or type(row["begun_at"]) is not int or not isinstance(row["digest"], str) or not isinstance(row["action"], dict):
@@ -270,8 +275,8 @@ def _step(row: Mapping[str, Any], sandbox: str) -> Step:
         sandbox=sandbox, number=row["step"], begun_at=row["begun_at"], time=row.get("time_ns", 0) / 1e9, action=_action(row["action"]),
         observation=_observation(row["observation"]),
         resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"], used.get("read_bytes"), used.get("written_bytes")) if used else None,
-        children=tuple(Child(child["id"], child["name"], child.get("random_seed")) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
-        digest=row["digest"], chance=Chance(chance["seed"], chance.get("stream")) if chance else None, after=row.get("after"))
+        children=tuple(Child(child["id"], child["name"], _seed(child.get("random_seed"))) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
+        digest=row["digest"], chance=Chance(_seed(chance["seed"]), chance.get("stream")) if chance else None, after=row.get("after"))
 
 
 def _header(row: Mapping[str, Any]) -> Header:
@@ -280,7 +285,7 @@ def _header(row: Mapping[str, Any]) -> Header:
         rollbox=row.get("rollbox", ""), id=row["sandbox"]["id"], name=row["sandbox"]["name"],
         parent=Parent(parent["id"], parent.get("step"), parent.get("snapshot"), parent.get("digest"), parent.get("index", 0)) if parent else None,
         from_beginning=bool(row.get("from_beginning", True)), time=row.get("time_ns", 0) / 1e9, policy=row["policy"], policy_sha256=row["policy_sha256"],
-        image=image.get("name"), image_sha256=image.get("sha256"), random_seed=row.get("random_seed"), time_start=row.get("time_start"),
+        image=image.get("name"), image_sha256=image.get("sha256"), random_seed=_seed(row.get("random_seed")), time_start=row.get("time_start"),
         isolation=row.get("isolation") or {}, digest=row["digest"], fields=row)
 
 
@@ -288,11 +293,16 @@ _COLUMNS: Tuple[Tuple[str, str], ...] = (
     ("sandbox", "string"), ("step", "int64"), ("begun_at", "int64"), ("time", "float64"), ("kind", "string"), ("argv", "list"), ("cwd", "string"), ("path", "string"), ("snapshot", "string"),
     ("timeout", "float64"), ("stdin", "binary"), ("outcome", "string"), ("exit_code", "int64"), ("signal", "int64"), ("error", "string"), ("stdout", "binary"), ("stdout_bytes", "int64"),
     ("stdout_sha256", "string"), ("stderr", "binary"), ("stderr_bytes", "int64"), ("stderr_sha256", "string"), ("wall_ms", "float64"), ("cpu_ms", "float64"), ("peak_memory_bytes", "int64"),
-    ("processes_peak", "int64"), ("read_bytes", "int64"), ("written_bytes", "int64"), ("children", "list"), ("digest", "string"))
+    ("processes_peak", "int64"), ("read_bytes", "int64"), ("written_bytes", "int64"), ("children", "list"), ("digest", "string"), ("after", "int64"), ("seed", "string"), ("stream", "int64"),
+    ("command", "binary"), ("data", "string"), ("changes", "string"), ("parent", "string"), ("policy_sha256", "string"), ("image_sha256", "string"))
 
 
-def _row(step: Step) -> Dict[str, Any]:
-    action, seen, used = step.action, step.observation, step.resources
+def _json(value: Any) -> Optional[str]:
+    return None if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _row(step: Step, header: Header) -> Dict[str, Any]:
+    action, seen, used, chance = step.action, step.observation, step.resources, step.chance
     content = action.content if action.content is not None else action.stdin
     return {
         "sandbox": step.sandbox, "step": step.number, "begun_at": step.begun_at, "time": step.time, "kind": action.kind,
@@ -304,7 +314,10 @@ def _row(step: Step) -> Dict[str, Any]:
         "wall_ms": used.wall_ms if used else None, "cpu_ms": used.cpu_ms if used else None,
         "peak_memory_bytes": used.peak_memory_bytes if used else None, "processes_peak": used.processes_peak if used else None,
         "read_bytes": used.read_bytes if used else None, "written_bytes": used.written_bytes if used else None,
-        "children": [child.id for child in step.children], "digest": step.digest}
+        "children": [child.id for child in step.children], "digest": step.digest, "after": step.after,
+        "seed": str(chance.seed) if chance else None, "stream": chance.stream if chance else None, "command": action.command.data if action.command else None,
+        "data": _json(action.data), "changes": _json(seen.changes),
+        "parent": header.parent.id if header.parent else None, "policy_sha256": header.policy_sha256, "image_sha256": header.image_sha256}
 
 
 class Trajectory:
@@ -417,8 +430,8 @@ class Trajectory:
     # Tables
 
     def to_rows(self) -> List[Dict[str, Any]]:
-        """A flat dict a step, with the same keys for each."""
-        return [_row(step) for step in self]
+        """A flat dict a step, with the same keys for each: what is a tree (`data` of a note, `changes`) as JSON, and with each what the header says of the whole."""
+        return [_row(step, self.header) for step in self]
 
     def to_arrow(self) -> Any:
         """The same as a pyarrow.Table. Raises FeatureMissing without pyarrow."""

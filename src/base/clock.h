@@ -5,20 +5,26 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Nanoseconds of CLOCK_MONOTONIC. */
-static inline int64_t clock_now_ns(void) {
+static inline int64_t clock_ns(clockid_t clock) {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Nanoseconds of CLOCK_MONOTONIC. */
+static inline int64_t clock_now_ns(void) {
+    return clock_ns(CLOCK_MONOTONIC);
 }
 
 /* Nanoseconds of CLOCK_REALTIME, since 1970. */
 static inline int64_t clock_real_ns(void) {
-    struct timespec t;
+    return clock_ns(CLOCK_REALTIME);
+}
 
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+/* The same as of the kernel's last tick: what is stamped on files from now on is no earlier. */
+static inline int64_t clock_coarse_ns(void) {
+    return clock_ns(CLOCK_REALTIME_COARSE);
 }
 
 #endif

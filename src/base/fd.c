@@ -115,7 +115,7 @@ ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t
     if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
         for (size_t i = 0; i < n_fds; i++)
             close(ret_fds[i]);
-        return -EMSGSIZE;
+        return message.msg_flags & MSG_TRUNC ? -EMSGSIZE : -EMFILE;
     }
     *ret_n_fds = n_fds;
     return n;

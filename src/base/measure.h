@@ -2,7 +2,7 @@
 /*
  * How much a directory of private files holds, on a disk that others use as well.
  *
- * It is added up by walking, while guests change it.
+ * It is added up by walking, while guests change it. Who moves a directory from where the walk comes to where it was already has it counted nowhere; whether that can have been is told by a second walk.
  */
 #ifndef ROLLBOX_BASE_MEASURE_H
 #define ROLLBOX_BASE_MEASURE_H
@@ -20,5 +20,8 @@ struct measure {
 
 /* Adds up a directory (consumed) and what is below. False, and the rest is not looked at, once there is more than the most of either, or something too deep. */
 bool measure_directory(int take_directory, struct measure *m);
+
+/* Whether something can have come into a directory (consumed), or one below, or gone from there, since then: clock_coarse_ns, before a walk began. What moves out of the way of this, too, is told by where it was. */
+bool measure_has_moved(int take_directory, int64_t since_ns);
 
 #endif

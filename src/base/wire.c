@@ -106,6 +106,8 @@ int wire_receive(int socket, struct wire_message *message) {
     message->mapping = NULL;
     if (n <= 0) {
         message->n_fds = 0;
+        if (n == -EMFILE)
+            memcpy(&message->header, message->bytes, sizeof message->header);
         return n == -EMSGSIZE ? -EBADMSG : (int)n;
     }
     if ((size_t)n < sizeof message->header)

@@ -64,8 +64,8 @@ struct wire_message {
     _Alignas(8) char bytes[WIRE_INLINE];
 };
 
-/* Receives one message. 1: got one; 0: the peer closed; -EAGAIN: nothing there; -EBADMSG: malformed (dropped); other -errno. wire_message_done
- * unmaps the body and closes descriptors that were not taken. */
+/* Receives one message. 1: got one; 0: the peer closed; -EAGAIN: nothing there; -EBADMSG: malformed (dropped); -EMFILE: its
+ * descriptors found no room, and nothing but its header is there; other -errno. wire_message_done unmaps the body and closes descriptors that were not taken. */
 int wire_receive(int socket, struct wire_message *message);
 void wire_message_done(struct wire_message *message);
 int wire_take_fd(struct wire_message *message, size_t index);

@@ -134,7 +134,10 @@ static int plan_of(struct batch *batch, struct job *job, struct rollbox_plan **r
         return 0;
     }
     json_t *policy = cli_policy_override(batch->policy_json, job->policy);
-    auto_free char *text = policy ? cli_policy_text(policy) : NULL;
+    bool chosen;
+    if (batch->policy.chose_clock && !json_object_get(job->policy, "time_mode"))
+        json_object_del(policy, "time_mode");
+    auto_free char *text = policy && cli_policy_choose_clock(policy, &chosen) == 0 ? cli_policy_text(policy) : NULL;
     json_decref(policy);
     if (!text) {
         *error = (struct rollbox_error){ .code = ROLLBOX_ERR_RESOURCE_EXHAUSTED, .error_number = ENOMEM, .stage = "policy", .message = "out of memory" };

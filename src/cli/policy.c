@@ -168,6 +168,19 @@ json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
     return TAKE_PTR(policy);
 }
 
+static bool is_given(const json_t *policy, const char *key) {
+    const json_t *value = json_object_get(policy, key);
+
+    return value && !json_is_null(value);
+}
+
+int cli_policy_choose_clock(json_t *policy, bool *ret_chosen) {
+    const char *net = json_string_value(json_object_get(policy, "net"));
+
+    *ret_chosen = !is_given(policy, "time_mode") && is_given(policy, "random_seed") && is_given(policy, "time_start") && !(net && !strcmp(net, "host"));
+    return *ret_chosen && json_object_set_new(policy, "time_mode", json_string("virtual")) < 0 ? -ENOMEM : 0;
+}
+
 /* Reads a policy file ("-": standard input). */
 static int read_policy(const struct options *options, const char *file, struct buf *to) {
     int r = strcmp(file, "-") == 0 ? fd_read_all(STDIN_FILENO, FILE_LIMIT, to) : fd_read_file(file, FILE_LIMIT, to);
@@ -230,6 +243,8 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
         if (r < 0)
             return cli_fail(options, "out of memory");
     }
+    if (options->command->bit & (COMMAND_RUN | COMMAND_BATCH) && cli_policy_choose_clock(policy, &made.chose_clock) < 0)
+        return cli_fail(options, "out of memory");
     made.text = cli_policy_text(policy);
     if (!made.text)
         return cli_fail(options, "out of memory");

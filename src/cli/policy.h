@@ -7,6 +7,7 @@
 #define ROLLBOX_CLI_POLICY_H
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,7 @@ struct cli_policy {
     char *text;                 /* JSON for rollbox_prepare */
     size_t length;
     uint64_t max_output_bytes;  /* what the policy says, or its default */
+    bool chose_clock;           /* cli_policy_choose_clock has */
 };
 
 /* 0; or an exit status after telling what is wrong. `file` may be NULL. With --json and ret_invalid, what is wrong with the policy is put there
@@ -35,5 +37,9 @@ char *cli_policy_text(const json_t *policy);
 
 /* `base` with the keys of `overrides` put over it; fs_denied is joined, for a policy can only deny more. A new reference, NULL when out of memory. */
 json_t *cli_policy_override(const json_t *base, const json_t *overrides);
+
+/* Of one command by itself: who gives a seed and a time wants the same run again, for which the clock must not go on by itself. So its mode, if none is given, is virtual; with net host, whose
+ * peers keep the real time, it is not. (A sandbox that lives has others that wait for their clients meanwhile, for whom that would be wrong.) 0 or -ENOMEM. */
+int cli_policy_choose_clock(json_t *policy, bool *ret_chosen);
 
 #endif

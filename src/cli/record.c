@@ -32,6 +32,8 @@
 /* ---- the trajectory ----------------------------------------------------------------------------------------------- */
 
 int record_open_file(const char *path, bool force, int *ret_fd, struct rollbox_error *error) {
+    if (!strcmp(path, "-"))
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "-: a trajectory does not go to standard output, which has the command's; name a file, or a descriptor as /dev/fd/3");
     /* Without waiting for somebody to read a pipe. */
     auto_close int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
     struct stat st;

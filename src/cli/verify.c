@@ -115,11 +115,17 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
 /* What would make it repeat; NULL: nothing that we know of. */
 static const char *hint_of(const struct divergence *divergence, const struct pair *pair) {
     const json_t *header = pair->readers[0].header;
-    bool seeded = json_is_integer(json_object_get(header, "random_seed")), timed = json_is_string(json_object_get(header, "time_start"));
+    const json_t *seed = json_object_get(header, "random_seed");
+    bool seeded = seed && !json_is_null(seed), timed = json_is_string(json_object_get(header, "time_start"));
+    const char *level = json_string_value(json_object_get(json_object_get(json_object_get(header, "isolation"), "determinism"), "level"));
+    bool serial = level && !strcmp(level, "serial");
 
     if (!strcmp(divergence->source, "time") && !timed)
         return "the policy has no time_start (--time-start), which makes clocks begin alike";
-    if ((!strcmp(divergence->source, "randomness") || !strcmp(divergence->source, "order") || !strcmp(divergence->source, "pid")) && !seeded)
+    if (!strcmp(divergence->source, "order") && !serial)
+        return seeded ? "the policy has no serial (--serial, which takes --time-start and --time-mode virtual), by which threads and processes that race take turns"
+                      : "the policy has no random_seed (--seed), by which what is hashed comes in one order, nor serial (--serial), by which threads and processes that race take turns";
+    if ((!strcmp(divergence->source, "randomness") || !strcmp(divergence->source, "pid")) && !seeded)
         return "the policy has no random_seed (--seed), which makes random bytes, addresses and hashes repeat";
     if (!strcmp(divergence->source, "randomness") && !timed)
         return "the policy has no time_start (--time-start): many programs seed their random numbers from the clock";

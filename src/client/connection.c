@@ -297,7 +297,7 @@ void connection_receive(struct rollbox_engine *engine, const bool *enough) {
             wire_message_done(&engine->message);
         } else if (r == -EAGAIN) {
             return;
-        } else if (r == -EBADMSG || r == -ENOMEM) {
+        } else if (r == -EBADMSG || r == -ENOMEM || r == -EMFILE) {
             handle_damaged(engine, -r);
         } else {
             lose_ended(engine, -r);

@@ -15,6 +15,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/vfs.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -44,7 +45,7 @@ static unsigned files_of_new(const struct engine *engine) {
 }
 
 bool box_has_room(const struct engine *engine) {
-    return engine->files + files_of_new(engine) <= engine->max_files || !engine->n_boxes;
+    return engine->files + bury_waiting() + files_of_new(engine) <= engine->max_files || !engine->n_boxes;
 }
 
 void box_live(struct box *box) {
@@ -145,9 +146,9 @@ static bool handle_answer(struct box *box) {
     if (n == -EAGAIN)
         return false;
     /* A terminal that found no room is the failure of its command, not of a sandbox that has files. */
-    if (n == -EMSGSIZE && box->session && box->state == BOX_READY)
+    if (n == -EMFILE && box->session && box->state == BOX_READY)
         n = sizeof record;
-    if (n == -EMSGSIZE)
+    if (n == -EMFILE)
         box_failed(box, &(struct guest_record){ .kind = GUEST_FAILED, .stage = GUEST_STAGE_CLONE, .error = EMFILE });   /* what came with it found no room */
     else if (n != sizeof record)
         loop_remove(box->engine->loop, &box->answers);  /* init is ending; its pidfd tells when it has */
@@ -173,8 +174,10 @@ static void on_answer(struct loop_source *source, uint32_t events) {
 
 static void on_death(struct loop_source *source, uint32_t events) {
     struct box *box = container_of(source, struct box, death);
+    siginfo_t unused;
 
     (void)events;
+    (void)waitid(P_PIDFD, (id_t)box->pidfd, &unused, WEXITED | WNOHANG);
     leave_spares(box);
     /* What init said before it died is still in the socket. */
     while (handle_answer(box))
@@ -248,7 +251,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     if (r == 0 && program->plan->flags & PLAN_ON_DISK)
         r = upper_new(engine, launcher->id_base, &box->upper);
     if (r == 0)
-        r = launcher_create(launcher, box, options->base, pair[1]);
+        r = launcher_create(launcher, box, options, pair[1]);
     close_fd(&pair[1]);
     if (r < 0) {
         box_free(box);
@@ -401,6 +404,7 @@ struct box *box_take_ahead(struct live *live, const struct program *program) {
         return NULL;
     }
     take(box);
+    box->was_ahead = true;
     return box;
 }
 

@@ -3,9 +3,12 @@
  * Closing what takes long.
  *
  * Whoever closes the last descriptor of a detached tmpfs waits until the kernel has freed each of its files: milliseconds for a thousand, during which nobody else would be served. Where there is much, a fork of the engine that does nothing
- * has the descriptor, and its end is what frees the files. The engine does not end before all of these have.
+ * has the descriptor, and its end is what frees the files. There are few of them at a time, for more than there are processors are of no use: when many sandboxes end at once, what is left of the others waits, and goes many to a fork. The engine
+ * does not end before all of these have.
  */
+#include <fcntl.h>
 #include <linux/magic.h>
+#include <string.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,8 +18,17 @@
 
 #define MANY_ENTRIES 256
 #define MANY_BYTES (16u << 20)
+#define FORKS 4
+#define AT_ONCE 64u             /* of those that wait, to a fork */
+#define MANY_WAITING 16
+#define MOST_WAITING 1024       /* more are closed here */
 
-static struct { pid_t pids[16]; size_t n; } buried;
+static struct {
+    pid_t pids[FORKS];
+    size_t n;
+    int waiting[MOST_WAITING];
+    size_t n_waiting;
+} buried;
 
 static bool takes_long(int fd) {
     struct statfs disk;
@@ -24,26 +36,91 @@ static bool takes_long(int fd) {
     return fstatfs(fd, &disk) == 0 && disk.f_type == TMPFS_MAGIC && (disk.f_files - disk.f_ffree > MANY_ENTRIES || (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize > MANY_BYTES);
 }
 
-void bury(int take_fd) {
-    if (buried.n < ARRAY_SIZE(buried.pids) && takes_long(take_fd)) {
-        pid_t pid = spawn_fork("rollbox-bury", &take_fd, 1);
-        if (pid == 0)
-            _exit(0);
-        if (pid > 0)
-            buried.pids[buried.n++] = pid;
+/* Those that have waited longest. */
+static void close_some(size_t n) {
+    for (size_t i = 0; i < n; i++)
+        close(buried.waiting[i]);
+    buried.n_waiting -= n;
+    memmove(buried.waiting, buried.waiting + n, buried.n_waiting * sizeof buried.waiting[0]);
+}
+
+/* The fork has its descriptors until ours are closed, which the end of a pipe tells it: who closes them last is who waits. 0 or -errno. */
+static int give_some(size_t n) {
+    int fds[AT_ONCE + 1], ends[2];
+    char byte;
+
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    memcpy(fds, buried.waiting, n * sizeof fds[0]);
+    fds[n] = ends[0];
+    pid_t pid = spawn_fork("rollbox-bury", fds, n + 1);
+    if (pid == 0) {
+        (void)!read(ends[0], &byte, 1);
+        _exit(0);
     }
-    close(take_fd);
+    if (pid > 0) {
+        buried.pids[buried.n++] = pid;
+        close_some(n);
+    }
+    close(ends[0]);
+    close(ends[1]);
+    return pid < 0 ? pid : 0;
+}
+
+/* A fork costs as much as closing little does: another beside those that there are is for many. Where no fork can be made, the end of another is the next occasion; if there is none, nobody else does it. */
+static void go_on(void) {
+    while (buried.n_waiting && buried.n < FORKS && buried.n_waiting >= MANY_WAITING * buried.n) {
+        const size_t n = MIN(buried.n_waiting, (size_t)AT_ONCE);
+
+        if (give_some(n) == 0)
+            continue;
+        if (buried.n)
+            return;
+        close_some(n);
+    }
+}
+
+void bury(int take_fd) {
+    if (buried.n_waiting == MOST_WAITING || !takes_long(take_fd)) {
+        close(take_fd);
+        return;
+    }
+    buried.waiting[buried.n_waiting++] = take_fd;
+    go_on();
 }
 
 void bury_ended(pid_t pid) {
     for (size_t i = 0; i < buried.n; i++)
         if (buried.pids[i] == pid) {
             buried.pids[i] = buried.pids[--buried.n];
+            go_on();
             return;
         }
 }
 
+unsigned bury_look(void) {
+    pid_t pids[FORKS];
+    const size_t n = buried.n;
+    unsigned n_ended = 0;
+
+    memcpy(pids, buried.pids, sizeof pids);
+    for (size_t i = 0; i < n; i++)
+        if (waitpid(pids[i], NULL, WNOHANG) == pids[i]) {
+            bury_ended(pids[i]);
+            n_ended++;
+        }
+    return n_ended;
+}
+
+unsigned bury_waiting(void) {
+    return (unsigned)buried.n_waiting;
+}
+
 void bury_wait(void) {
-    while (buried.n)
-        (void)waitpid(buried.pids[--buried.n], NULL, 0);
+    while (buried.n) {
+        pid_t pid = buried.pids[0];
+
+        (void)waitpid(pid, NULL, 0);
+        bury_ended(pid);
+    }
 }

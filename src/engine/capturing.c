@@ -297,19 +297,30 @@ static uint64_t twin_bytes(const struct work *work) {
     return !limit ? UINT64_MAX : limit > used ? (limit - used) / 2 : 0;
 }
 
-/* With random_seed or time_start, init has a part in it (guest/still.h): the end of a socket to it, or 0: it has none, or -errno. */
-static int tell_init(struct session *session) {
+/* A fork's holder loads the image while it is written, where it takes that long: the end of a socket for who writes, the other is the state's. 0: not so, or -errno. */
+static int make_progress(const struct work *work, struct live *live, uint64_t most_twins) {
+    int pair[2];
+
+    if (work->verb != VERB_FORK || !most_twins)
+        return 0;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    live->progress = pair[0];
+    return pair[1];
+}
+
+int capturing_tell_init(const struct box *box) {
     auto_buf struct buf message = BUF_INIT;
     auto_close int theirs = -EBADF;
     int pair[2];
 
-    if (!(session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK)))
+    if (!(box->program->plan->flags & (PLAN_SEED | PLAN_CLOCK)))
         return 0;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     theirs = pair[1];
     wire_begin(&message, GUEST_STILL, 0);
-    int r = wire_send(session->box->socket, &message, &theirs, 1);
+    int r = wire_send(box->socket, &message, &theirs, 1);
     if (r < 0)
         close(pair[0]);
     return r < 0 ? r : pair[0];
@@ -320,7 +331,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     struct engine *engine = session->engine;
     struct capturing *capturing = calloc(1, sizeof *capturing);
     auto_free uint64_t *externals = NULL;
-    int pair[2] = { -EBADF, -EBADF }, still = 0, r = !capturing ? -ENOMEM : session->box->pid > 0 ? 0 : -EAGAIN;
+    int pair[2] = { -EBADF, -EBADF }, still = 0, progress = 0, r = !capturing ? -ENOMEM : session->box->pid > 0 ? 0 : -EAGAIN;
 
     if (capturing)
         *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = live_new(engine) };
@@ -340,12 +351,19 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     if (r == 0)
-        r = MIN(still = tell_init(session), 0);
+        r = MIN(still = capturing_tell_init(session->box), 0);
+    const uint64_t twins = r == 0 ? twin_bytes(work) : 0;
+    if (r == 0)
+        r = MIN(progress = make_progress(work, live, twins), 0);
     if (r == 0) {
-        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twin_bytes(work), .still = still };
-        int fds[3 + CAPTURER_MAX_TERMINALS] = { live->image, pair[1], still };
-        size_t n_fds = still ? 3 : 2;
+        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twins, .still = still, .progress = progress };
+        int fds[4 + CAPTURER_MAX_TERMINALS] = { live->image, pair[1] };
+        size_t n_fds = 2;
 
+        if (still)
+            fds[n_fds++] = still;
+        if (progress)
+            fds[n_fds++] = progress;
         memcpy(fds + n_fds, capturing->masters, live->n_terminals * sizeof *fds);
         capturing->socket = pair[0];
         r = spawn_fork("rollbox-capture", fds, n_fds + live->n_terminals);
@@ -355,6 +373,8 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     close_fd(&pair[1]);
     if (still > 0)
         close(still);
+    if (progress > 0)
+        close(progress);
     if (r > 0)
         r = capturing->pidfd = sys_pidfd_open(r, 0);
     if (r >= 0)

@@ -15,7 +15,7 @@
 
 /* Commands that end with these have not ended by themselves, and what they left goes, or is kept otherwise. */
 static bool is_being_put_elsewhere(const struct session *session) {
-    const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    const struct work *work = session_first_work(session);
 
     return work && work->started && (work->verb == VERB_RESET || work->verb == VERB_HIBERNATE || work->verb == VERB_WAKE);
 }

@@ -48,6 +48,7 @@ struct engine {
     unsigned max_files, files;  /* of our limit of open files: for boxes; what they have, or may come to need */
     char *socket_path;
     struct list clients, programs, boxes, runs, queue, sessions, streams, sinks;
+    struct list lost_copies;    /* struct copy.in_launcher: their launcher is gone, and who waits for them is about to be told */
     struct list holders;        /* struct live.node: those that have one, the longest unused first */
     unsigned n_holders;
     int pool;                   /* live.c: for images; -EBADF: none yet */
@@ -135,6 +136,7 @@ struct program {
     unsigned n_spares, n_runs, n_running;
     unsigned n_sessions;        /* that stand on its launcher: it must not go */
     unsigned n_sleepers;        /* sessions that sleep: it may rest, but must not go */
+    unsigned n_wakers;          /* of these, and of its sessions, that are about to wake: what their files are made with is to be what they run with */
     struct list slots;          /* struct slot: free */
     int64_t used_ns;
     unsigned n_codes;           /* runs of code that an interpreter may be ready for */
@@ -199,6 +201,7 @@ struct box {
     unsigned files;             /* counted in engine->files */
     struct disk_mark *fresh;    /* how that looked before its first command */
     bool served_early;          /* files were asked for before that was seen */
+    bool was_ahead;             /* it was one of a state, made before anybody needed it */
     bool oom;
 };
 
@@ -299,6 +302,8 @@ void program_tidy(struct engine *engine);               /* free slots of a peak 
 /* interpreter.c: Python kept started. */
 struct program *interpreter_program(struct program *base);      /* in which a run of code is to be started: that one, or one that has the interpreter ready */
 int interpreter_code(const struct buf *request);        /* what the interpreter reads, as a memory file; or -errno */
+bool interpreter_is_fixed(const struct program *program);       /* code is always run by it, be it started anew: what it finds is to be the same */
+int interpreter_request(const struct buf *request, struct buf *to);     /* that, in place of the command of a GUEST_EXEC. 0 or -errno */
 void interpreter_started(struct program *program, const struct guest_record *record);
 int interpreter_load(const struct program *program);    /* into its launcher */
 bool interpreter_has_image(const struct program *program);
@@ -323,7 +328,8 @@ struct host *host_free(struct host *host);
 void launcher_prestart(struct engine *engine); /* one that waits for the first plan */
 void launcher_drop_idle(struct engine *engine);         /* that one */
 int launcher_start(struct program *program, struct rollbox_error *error);
-int launcher_create(struct launcher *launcher, struct box *box, struct node *base, int box_socket);      /* base: NULL: on no layers */
+struct box_options;
+int launcher_create(struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket);
 int launcher_hold(struct program *program, struct live *live, struct rollbox_error *error);      /* starts the holder of it */
 void launcher_stop(struct launcher *launcher);
 void launcher_kill(struct launcher *launcher);          /* it does not answer */
@@ -334,6 +340,7 @@ struct box_options {
     struct session *session;    /* whose it is; NULL: of a run, or a spare */
     struct node *base;          /* a state of files that it stands on; NULL: none */
     struct launcher *holder;    /* that makes it; NULL: the program's launcher */
+    struct live *loads;         /* or what it loads itself, while that is written */
 };
 int box_new(struct program *program, const struct box_options *options, struct box **ret_box, struct rollbox_error *error);
 void box_created(struct box *box, pid_t pid, int take_pidfd);
@@ -437,6 +444,10 @@ pid_t spawn_fork(const char *name, const int *fds, size_t n_fds);
 void bury(int take_fd);
 /* A child that has ended: it may have been one of these. */
 void bury_ended(pid_t pid);
+/* Some child has ended: how many of these have? */
+unsigned bury_look(void);
+/* Descriptors that are to be closed yet. */
+unsigned bury_waiting(void);
 /* Waits for all of them. */
 void bury_wait(void);
 

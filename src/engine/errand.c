@@ -104,20 +104,58 @@ static json_t *places_of(const struct program *program, const char *only, bool w
     return places;
 }
 
-/* The layers of `from`, then those that `to` has besides. False if it does not stand on it. */
-static bool split_at(const struct node *from, struct node *to, struct layer **layers, size_t *ret_lower, size_t *ret_all) {
-    struct node *above[MAX_LAYERS], *at = to;
-    size_t n = 0;
+/* How the layers of a job are divided, bottom first. */
+struct parts {
+    size_t n_lower, n;          /* the rest are the upper ones */
+    bool beside;                /* these do not lie on the lower ones, but on the first n_shared of them */
+    size_t n_shared;
+};
 
-    for (; at && at != from && n < MAX_LAYERS; at = at->under)
-        above[n++] = at;
-    *ret_lower = *ret_all = at == from ? node_chain(at, layers, MAX_LAYERS) : 0;
-    if (at != from || *ret_lower + n > MAX_LAYERS)
+static bool stands_on(const struct node *node, const struct node *on) {
+    while (node && node != on)
+        node = node->under;
+    return node;
+}
+
+/* The layers of a node that another one under it has not. False: there are too many. */
+static bool add_above(struct node *node, const struct node *on, struct layer **layers, size_t *n) {
+    struct node *above[MAX_LAYERS], *at = node;
+    size_t n_above = 0;
+
+    for (; at && at != on && n_above < MAX_LAYERS; at = at->under)
+        above[n_above++] = at;
+    if (at != on || *n + n_above > MAX_LAYERS)
         return false;
-    while (n--)
-        if (above[n]->layer)
-            layers[(*ret_all)++] = above[n]->layer;
+    while (n_above--)
+        if (above[n_above]->layer)
+            layers[(*n)++] = above[n_above]->layer;
     return true;
+}
+
+/* The layers of `from`, then those that `to` has besides. False if it does not stand on it. */
+static bool split_at(struct node *from, struct node *to, struct layer **layers, struct parts *ret_parts) {
+    if (!stands_on(to, from))
+        return false;
+    struct parts parts = { .n_lower = node_chain(from, layers, MAX_LAYERS) };
+    parts.n = parts.n_lower;
+    *ret_parts = parts;
+    return parts.n_lower <= MAX_LAYERS && add_above(to, from, layers, &ret_parts->n);
+}
+
+/* Where neither stands on the other, as states that were taken while something ran: the layers of what both stand on, those of `from` besides, those of `to` besides. False: there are too many. */
+static bool split_beside(struct node *from, struct node *to, struct layer **layers, struct parts *ret_parts) {
+    struct node *shared = from;
+
+    while (shared && !stands_on(to, shared))
+        shared = shared->under;
+    struct parts parts = { .beside = true, .n_shared = shared ? node_chain(shared, layers, MAX_LAYERS) : 0 };
+    size_t n = parts.n_shared;
+    bool fits = n <= MAX_LAYERS && add_above(from, shared, layers, &n);
+    parts.n_lower = n;
+    fits = fits && add_above(to, shared, layers, &n);
+    parts.n = n;
+    *ret_parts = parts;
+    return fits;
 }
 
 /* SHOW, VERIFY: of a state, what it has that the one before it, as users know them, has not. */
@@ -126,43 +164,47 @@ static bool shows(const struct work *work) {
 }
 
 /* What is to be compared: what `to` shows with what `from` shows. */
-static int split(const struct work *work, struct layer **layers, size_t *ret_lower, size_t *ret_all, struct rollbox_error *error) {
+static int split(const struct work *work, struct layer **layers, struct parts *ret_parts, struct rollbox_error *error) {
     const struct session *session = work->session;
-    const struct node *from = work->verb == VERB_DIFF ? work->from : shows(work) && work->to->parent ? node_shown(work->to->parent) : NULL;
+    struct node *from = work->verb == VERB_DIFF ? work->from : shows(work) && work->to->parent ? node_shown(work->to->parent) : NULL;
 
     /* What was committed is on the host now, and no conflict. */
     if (work->verb == VERB_COMMIT && session->committed && !strcmp(session->committed_path ? session->committed_path : "", work->path ? work->path : ""))
         from = session->committed;
-    if (from && from->parent && split_at(from, work->to, layers, ret_lower, ret_all))
+    if (from && from->parent && split_at(from, work->to, layers, ret_parts))
         return 0;
     /* Nobody knows of what a box with processes stands on, so it may be out of the tree; but it is there. */
-    if (work->is_recorded && from->parent && work->to->under && work->to->under->under && split_at(work->to->under, work->to, layers, ret_lower, ret_all))
+    if (work->is_recorded && from->parent && work->to->under && work->to->under->under && split_at(work->to->under, work->to, layers, ret_parts))
         return 0;
-    if (work->verb == VERB_DIFF && from && from->parent && !work->is_recorded)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s does not stand on %s: compare with one that it was made from, or with the beginning", work->to->id, from->id);
-    *ret_lower = 0;
-    *ret_all = node_chain(work->to, layers, MAX_LAYERS);
+    if ((work->verb == VERB_DIFF || shows(work)) && from && from->parent && !work->is_recorded) {
+        if (split_beside(from, work->to, layers, ret_parts))
+            return 0;
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "arguments", "%s and %s have more layers than can be compared: compare with one that it was made from, or with the beginning", work->to->id, from->id);
+    }
+    *ret_parts = (struct parts){ .n = node_chain(work->to, layers, MAX_LAYERS) };
     return 0;
 }
 
-static int describe(const struct work *work, size_t n_lower, size_t n, struct rollbox_error *error) {
+static int describe(const struct work *work, const struct parts *parts, struct rollbox_error *error) {
     struct session *session = work->session;
     json_t *places = places_of(session->program, work->verb == VERB_COMMIT ? work->path : NULL, work->verb == VERB_DIFF || shows(work), error);
 
     if (!places)
         return -EINVAL;
     json_t *lower = json_array(), *upper = json_array();
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(i < n_lower ? lower : upper, json_integer((json_int_t)(HIGH_FD + i)));
+    for (size_t i = 0; i < parts->n; i++)
+        json_array_append_new(i < parts->n_lower ? lower : upper, json_integer((json_int_t)(HIGH_FD + i)));
     json_t *job = json_pack("{s:o, s:o, s:o, s:b, s:b, s:b, s:I}", "places", places, "lower", lower, "upper", upper, "text", work->textual, "digests", work->digests, "force", work->force, "since_ns", (json_int_t)session->since_ns);
+    if (job && parts->beside)
+        json_object_set_new(job, "shared", json_integer((json_int_t)parts->n_shared));
     if (job && work->verb == VERB_COMMIT)
-        json_object_set_new(job, "kept", json_integer((json_int_t)(HIGH_FD + n)));
+        json_object_set_new(job, "kept", json_integer((json_int_t)(HIGH_FD + parts->n)));
     if (job && work->is_recorded) {
         json_object_set_new(job, "most_changes", json_integer(RECORDED_CHANGES));
         json_object_set_new(job, "most_digested", json_integer(RECORDED_BYTES));
     }
     if (job && shows(work) && work->to->live)
-        json_object_set_new(job, "image", json_integer((json_int_t)(HIGH_FD + n)));
+        json_object_set_new(job, "image", json_integer((json_int_t)(HIGH_FD + parts->n)));
     if (job && shows(work))
         json_object_set_new(job, "state", show_state(work));
     char *text = job ? json_dumps(job, JSON_COMPACT) : NULL;
@@ -217,6 +259,13 @@ struct errand *errand_free(struct errand *errand) {
     layer_hold_done(&errand->layers);
     free(errand);
     return NULL;
+}
+
+void errand_give_up(struct work *work) {
+    struct errand *errand = TAKE_PTR(work->errand);
+
+    errand->work = NULL;
+    sys_pidfd_send_signal(errand->pidfd, SIGKILL, NULL, 0);     /* end_of_sleep removes what there is of it */
 }
 
 static int read_back(int fd, struct buf *to) {
@@ -420,25 +469,27 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     static const char *const commands[] = { [VERB_DIFF] = "diff", [VERB_COMMIT] = "commit", [VERB_EXPORT] = "export", [VERB_SHOW] = "describe", [VERB_VERIFY] = "describe" };
     struct layer *layers[MAX_LAYERS];
     int fds[HIGH_FD + MAX_LAYERS + 3], stored[MAX_LAYERS];
-    size_t n_lower = 0, n = 0, n_fds = HIGH_FD;
+    struct parts parts = { 0 };
+    size_t n_fds = HIGH_FD;
     char file[32];
     int r = check_store_program(work->session->engine, error);
 
     if (r == 0)
-        r = split(work, layers, &n_lower, &n, error);
+        r = split(work, layers, &parts, error);
     if (r < 0)
         return r;
-    int n_stored = n_lower ? 0 : add_stored(work, stored, MAX_LAYERS - n, error);
+    int n_stored = parts.n_lower ? 0 : add_stored(work, stored, MAX_LAYERS - parts.n, error);
     if (n_stored < 0)
         return n_stored;
-    auto_close int input = describe(work, n_lower, n + (size_t)n_stored, error);
+    parts.n += (size_t)n_stored;
+    auto_close int input = describe(work, &parts, error);
     if (input < 0)
         return input;
     struct errand *errand = errand_new(work, error);
     if (!errand)
         return -ENOMEM;
     /* What is held of a layer only names the directory. */
-    for (size_t i = 0; i < n + (size_t)n_stored; i++) {
+    for (size_t i = 0; i < parts.n; i++) {
         int at = i < (size_t)n_stored ? stored[i] : layers[i - (size_t)n_stored]->fd;
 
         fds[n_fds] = openat(at, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

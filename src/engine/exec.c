@@ -47,6 +47,7 @@ void exec_enter(struct run *run) {
     session->dirty = session->was_used = true;
     record_run_begun(run);
     session_touch(session);
+    sleep_give_up(session);
     exec_pump(session);
 }
 
@@ -191,6 +192,10 @@ void exec_kill_all(struct session *session) {
     (void)send_signal(session, 0, SIGKILL, ROLLBOX_SCOPE_TREE);
 }
 
+void exec_kill_guests(struct session *session) {
+    (void)send_signal(session, 0, SIGKILL, ROLLBOX_SCOPE_CHILDREN);
+}
+
 static void note_pipe(struct run_pipe *pipe, int fd) {
     struct stat st;
     int flags = fcntl(fd, F_GETFL);
@@ -245,7 +250,7 @@ static void tell_again(struct session *session) {
 }
 
 static void pump(struct session *session) {
-    const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    const struct work *work = session_first_work(session);
     struct rollbox_error error;
 
     tell_again(session);
@@ -397,9 +402,9 @@ void exec_attach(struct client *client, struct wire_message *message) {
         session_name_operation(session, key, &length);
     }
     /* What is over is told without waking anybody. */
-    if (session && session->sleep && length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))
+    if (session && sleep_of(session) && length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))
         return;
-    if (session && session->sleep) {
+    if (session && sleep_of(session)) {
         if (sleep_defer(session, client, message) < 0) {
             error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
             result_send_error(client, serial, &error);

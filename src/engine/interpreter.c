@@ -7,6 +7,9 @@
  * is told then, over descriptor 3, is the code and its arguments.
  *
  * It is a matter of speed and of nothing else: until the interpreter is there, if it cannot be had, and for whatever it would not be right for, the same command is started anew. A policy whose code is run once does not pay for it.
+ *
+ * With random_seed or time_start whether it is there may not be told by a single byte, addresses included. So what is started anew there is the same Python with the same program (interpreter.py), which finds its code at once. It is captured with what its seed and clock have made
+ * of it, in its init (guest/still.h), and only for the policy that has these keys: the seed of hashes is in every dictionary that it has.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -34,8 +37,9 @@
 #define CAPTURE_SECONDS 20
 #define SETTLE_NS 10000000ll
 #define AGAIN_SECONDS 60        /* after a failure, which may have been the moment's */
-#define HIGHEST_FD 4            /* the streams, and the pipe it waits at */
+#define HIGHEST_FD 3            /* the streams, and the pipe it waits at */
 #define READY "ready\n"
+#define REFUSED "no: "           /* and why, to the end of the line */
 #define CAPTURED "captured\n"
 #define MAX_INTERPRETERS 16     /* at a time, of one engine */
 #define MAX_ANEW 3              /* in a row: then it is not right any more, perhaps Python was upgraded */
@@ -49,7 +53,7 @@ struct interpreter {
     unsigned tries;
     int64_t failed_ns;
     struct box *box;            /* in which it is started, or tried out */
-    int output;                 /* our end of its output */
+    int output, gate;           /* our ends of its output, and of the pipe it waits at */
     struct loop_source answers;
     struct buf said;
     int capturer_pidfd, image, problem_fd;
@@ -95,6 +99,7 @@ static void stop(struct interpreter *interpreter) {
     close_fd(&interpreter->capturer_pidfd);
     close_fd(&interpreter->problem_fd);
     close_fd(&interpreter->output);
+    close_fd(&interpreter->gate);
     buf_done(&interpreter->said);
     interpreter->box = NULL;
     if (box) {
@@ -134,8 +139,8 @@ static void on_deadline(struct loop_timer *timer) {
 /* ---- capturing ---------------------------------------------------------------------------------------------------------- */
 
 /* In a child of the engine that has the image and what it writes to. */
-_Noreturn static void capture(pid_t init, pid_t pid, int image, int touches, int problem) {
-    struct capture_options options = { .init = init, .is_command = true, .call = __NR_read, .highest_fd = HIGHEST_FD, .most_bytes = MAX_BYTES };
+_Noreturn static void capture(pid_t init, pid_t pid, int still, int image, int touches, int problem) {
+    struct capture_options options = { .init = init, .is_command = true, .call = __NR_read, .highest_fd = HIGHEST_FD, .most_bytes = MAX_BYTES, .still = still };
     struct capture *done = NULL;
     struct rollbox_error error = { 0 };
     int r = touches < 0 ? capture_begin(&options, image, &done, &error) : capture_touched(pid, image, touches, &error);
@@ -178,7 +183,7 @@ static void on_captured(struct loop_source *source, uint32_t events) {
 
 static void start_capture(struct interpreter *interpreter) {
     pid_t pids[2];
-    int r = 0;
+    int still = 0, r = 0;
 
     if (interpreter->box->pid <= 0)
         return;                 /* the launcher's word is on its way: interpreter_box_created */
@@ -195,9 +200,13 @@ static void start_capture(struct interpreter *interpreter) {
     interpreter->problem_fd = memfd_create("rollbox-problem", MFD_CLOEXEC);
     if (*file < 0 || interpreter->problem_fd < 0)
         r = -errno;
-    int fds[] = { interpreter->image, interpreter->touches, interpreter->problem_fd };
+    if (r == 0 && !was_tried)
+        r = MIN(still = capturing_tell_init(interpreter->box), 0);
+    int fds[] = { interpreter->image, interpreter->touches, interpreter->problem_fd, still > 0 ? still : -EBADF };
     if (r == 0 && (r = capturer = spawn_fork("rollbox-capture", fds, ARRAY_SIZE(fds))) == 0)
-        capture(interpreter->box->pid, pids[0], interpreter->image, interpreter->touches, interpreter->problem_fd);
+        capture(interpreter->box->pid, pids[0], still, interpreter->image, interpreter->touches, interpreter->problem_fd);
+    if (still > 0)
+        close(still);
     if (r > 0)
         r = interpreter->capturer_pidfd = sys_pidfd_open(capturer, 0);
     if (r >= 0)
@@ -219,6 +228,12 @@ void interpreter_box_created(struct interpreter *interpreter) {
         start_capture(interpreter);
 }
 
+static bool is_refused(const struct interpreter *interpreter) {
+    size_t length = strlen(REFUSED);
+
+    return interpreter->said.length > length && interpreter->said.data[interpreter->said.length - 1] == '\n' && memmem(interpreter->said.data, interpreter->said.length, REFUSED, length);
+}
+
 /* Its word that it waits, or what it says of why it does not. */
 static void on_said(struct loop_source *source, uint32_t events) {
     struct interpreter *interpreter = container_of(source, struct interpreter, answers);
@@ -233,7 +248,8 @@ static void on_said(struct loop_source *source, uint32_t events) {
             loop_remove(interpreter->engine->loop, &interpreter->answers);
             start_capture(interpreter);
         }
-        return;
+        if (!is_refused(interpreter))
+            return;
     }
     const char *text_end = interpreter->said.data ? interpreter->said.data + interpreter->said.length : NULL, *line = interpreter->said.data ? interpreter->said.data : "";
     while (text_end > line && text_end[-1] == '\n')
@@ -241,7 +257,13 @@ static void on_said(struct loop_source *source, uint32_t events) {
     const char *before = text_end > line ? memrchr(line, '\n', (size_t)(text_end - line)) : NULL;
     const char *last = before ? before + 1 : line;
     int length = text_end > last ? (int)(text_end - last) : 0;
-    fail(interpreter, false, "it ended at its start%s%.*s", length ? ": " : "", MIN(length, 200), last);
+    fail(interpreter, false, "%s%s%.*s", n > 0 ? "it is not kept" : "it ended at its start", length ? ": " : "", MIN(length, 200), last);
+}
+
+static void add_program(struct buf *message) {
+    wire_add_text(message, GUEST_ARG, "python3");
+    wire_add_text(message, GUEST_ARG, "-c");
+    wire_add(message, GUEST_ARG, interpreter_source, sizeof interpreter_source);
 }
 
 /* Starts it; or, once it is loaded, tries it out: the words of its command are none. */
@@ -249,28 +271,29 @@ static int send_start(struct interpreter *interpreter) {
     auto_buf struct buf message = BUF_INIT;
     struct program *program = interpreter->program;
     auto_close int input = fd_memory_file("rollbox-stdin", "", 0);      /* what the input of a run is, or /dev/null, which can be sought in, too */
-    int output[2] = { -EBADF, -EBADF };
+    int output[2] = { -EBADF, -EBADF }, gate[2] = { -EBADF, -EBADF };
     int r = input < 0 ? input : pipe2(output, O_CLOEXEC) < 0 ? -errno : 0;
 
     interpreter->output = output[0];
     bool is_trial = interpreter->state == INTERPRETER_TRYING;
-    auto_close int words = is_trial ? fd_memory_file("rollbox-code", "", 0) : -EBADF;
-    if (r == 0 && is_trial && words < 0)
+    if (r == 0 && !is_trial && pipe2(gate, O_CLOEXEC) < 0)
+        r = -errno;
+    interpreter->gate = gate[1];
+    auto_close int words = is_trial ? fd_memory_file("rollbox-code", "", 0) : gate[0];
+    if (r == 0 && words < 0)
         r = words;
     wire_begin(&message, GUEST_EXEC, 0);
-    wire_add_text(&message, GUEST_ARG, "python3");
-    wire_add_text(&message, GUEST_ARG, "-c");
-    wire_add(&message, GUEST_ARG, interpreter_source, sizeof interpreter_source);
+    add_program(&message);
     wire_add_text(&message, GUEST_CWD, "/");
     (void)run_add_environment(&message, program, NULL, 0);
     if (r == 0)
         r = fcntl(output[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(interpreter->engine->loop, &interpreter->answers, output[0], EPOLLIN, on_said);
     if (r == 0)
-        r = is_trial && buf_failed(&message) ? -ENOMEM : 0;
+        r = buf_failed(&message) ? -ENOMEM : 0;
     if (r == 0 && is_trial)
         ((struct wire_header *)(void *)message.data)->flags = GUEST_EXEC_RESTORED;
     if (r == 0)
-        r = wire_send(interpreter->box->socket, &message, (const int[]){ input, output[1], output[1], words }, is_trial ? 4 : 3);
+        r = wire_send(interpreter->box->socket, &message, (const int[]){ input, output[1], output[1], words, output[1] }, is_trial ? 4 : 5);
     close_fd(&output[1]);
     return r;
 }
@@ -363,7 +386,11 @@ static bool is_eligible(const struct program *program) {
     for (const char *entry = program->environment.data; entry < end; entry += strlen(entry) + 1)
         if (!is_harmless(entry))
             return false;
-    return !(program->plan->flags & (PLAN_PROCESS | PLAN_SEED | PLAN_CLOCK)) && !program->serves;
+    return !(program->plan->flags & (PLAN_PROCESS | PLAN_SERIAL));
+}
+
+bool interpreter_is_fixed(const struct program *program) {
+    return program->plan->flags & (PLAN_SEED | PLAN_CLOCK) && is_eligible(program);
 }
 
 /* Room for one more: the one that is idle for the longest time goes. */
@@ -397,7 +424,7 @@ static void interpreter_new(struct program *base) {
         return;
     interpreter->engine = base->engine;
     interpreter->base = base;
-    interpreter->output = interpreter->capturer_pidfd = interpreter->image = interpreter->touches = interpreter->problem_fd = -EBADF;
+    interpreter->output = interpreter->gate = interpreter->capturer_pidfd = interpreter->image = interpreter->touches = interpreter->problem_fd = -EBADF;
     interpreter->program = program_twin(base, &error);
     if (!interpreter->program) {
         free(interpreter);
@@ -409,7 +436,7 @@ static void interpreter_new(struct program *base) {
 }
 
 struct program *interpreter_program(struct program *base) {
-    if (!base->interpreter && !is_eligible(base))
+    if (!base->interpreter && (base->serves || !is_eligible(base)))
         return base;
     if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) && !base->engine->stopping && make_room(base->engine))
         interpreter_new(base);
@@ -472,6 +499,18 @@ int interpreter_code(const struct buf *request) {
             buf_add(&words, field.data, field.length - 1);
         }
     return buf_failed(&words) ? -ENOMEM : fd_memory_file("rollbox-code", words.data, words.length);
+}
+
+int interpreter_request(const struct buf *request, struct buf *to) {
+    struct wire_field field;
+    size_t position = 0;
+
+    wire_begin(to, GUEST_EXEC, 0);
+    add_program(to);
+    while (wire_next(request->data + sizeof(struct wire_header), request->length - sizeof(struct wire_header), &position, &field) > 0)
+        if (field.tag != GUEST_ARG)
+            wire_add(to, field.tag, field.data, field.length);
+    return buf_failed(to) ? -ENOMEM : 0;
 }
 
 void interpreter_started(struct program *program, const struct guest_record *record) {

@@ -5,18 +5,19 @@ Built into the engine (interpreter.c), which runs it as `python3 -c`, in a names
 `__main__`, the program's. What it finds there and in tracebacks is what it would find anyhow; the frames below its own are the only traces. What is there before the program comes is out of the garbage collector's sight
 (gc.freeze), so that no collection touches, and so copies, all of it.
 
-What comes on the pipe are the words of the command line after `python3`: `-c`, code, arguments; or a file's name and arguments. None: then it is tried out, and waits again before its end, to be looked at. A program
-that cannot be compiled is left to an interpreter that is started anew, whose words about it are the right ones.
+What comes on descriptor 3 are the words of the command line after `python3`: `-c`, code, arguments; or a file's name and arguments. None: then it is tried out, and waits again before its end, to be looked at. A program
+that cannot be compiled is left to an interpreter that is started anew, whose words about it are the right ones. Where all is to repeat, what there is no captured one for yet is this program, too, started anew with the
+words at hand and nobody to hear that it is ready (descriptor 4): so nothing here may depend on which of the two it is, not even what is allocated in which order.
 """
 
 import _warnings
-import atexit
-import gc
 import sys
 from _io import StringIO
 from _weakref import CallableProxyType, ProxyType, ReferenceType
 from posix import _exit, close, environ, execve, getcwd, open, pipe, read, stat, write
 
+built_in = sys.modules["_frozen_importlib"]._builtin_from_name  # an import that waits for nobody: import's locks look at the clock, and a virtual one would tell
+atexit, gc = built_in("atexit"), built_in("gc")
 space = globals()["space"]
 modules, out, err = sys.modules, sys.stdout, sys.stderr
 MOST = 50000  # objects that are looked at: more take longer than the end does
@@ -171,21 +172,21 @@ def is_elsewhere():
 
 
 def receive():
-    source = pipe()[0]
-    write(1, b"ready\n")
+    write(4, b"no: %s\n" % problem if problem else b"ready\n")
+    close(4)
     parts = []
-    part = read(source, 1 << 20)  # the image is of this moment
+    part = read(3, 1 << 20)  # the image is of this moment
     while part:
         parts.append(part)
-        part = read(source, 1 << 20)
-    close(source)
+        part = read(3, 1 << 20)
+    close(3)
     return [word.decode(sys.getfilesystemencoding(), "surrogateescape") for word in b"".join(parts).split(b"\0")]
 
 
 def begin():
     """The program, when all is as it would be found."""
     held = sys.stderr = StringIO()
-    found = None if is_elsewhere() else compiled()
+    found = None if problem or is_elsewhere() else compiled()
     sys.stderr = err
     if found is None:
         execve(sys.executable, ["python3", *words], environ)
@@ -242,10 +243,11 @@ def run():
     raise SystemExit(1)
 
 
+problem = None
 if not (3, 8) <= sys.version_info < (3, 13):
-    raise SystemExit("this version of Python is not known well enough: 3.8 to 3.12 are")
-if "random" in modules:
-    raise SystemExit("it has numbers drawn at its start already: `random` is imported")
+    problem = b"this version of Python is not known well enough: 3.8 to 3.12 are"
+elif "random" in modules:
+    problem = b"it has numbers drawn at its start already: `random` is imported"
 function = type(run)
 plain = frozenset(id(type(thing)) for thing in (run, {}, [], (), set(), frozenset(), len, [].append, run.__code__, property(), classmethod(len), staticmethod(len), type.mro, type.__dict__["__call__"], type.__dict__["__mro__"],
                              type.__dict__["__doc__"], (lambda x: lambda: x)(1).__closure__[0]))

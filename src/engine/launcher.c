@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/personality.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 #define N_ID_BASES 4096u
 #define LEAST_DISK (1u << 20)
 #define LEAST_ENTRIES 256
+#define AS_IT_IS 0xffffffffu    /* of personality(2): changes nothing */
 
 static void lost(struct launcher *launcher, const struct guest_record *why);
 
@@ -50,7 +52,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
     if (n == -EAGAIN)
         return;
     /* What came with it found no room: that box, or copy, or pool, is not to be; the others are not concerned. */
-    if (n == -EMSGSIZE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED || record.kind == GUEST_POOLED)) {
+    if (n == -EMFILE && (record.kind == GUEST_CREATED || record.kind == GUEST_COPIED || record.kind == GUEST_POOLED)) {
         record = (struct guest_record){ .kind = record.kind == GUEST_CREATED ? GUEST_CREATE_FAILED : record.kind, .serial = record.serial, .stage = GUEST_STAGE_CLONE, .error = EMFILE };
         n = sizeof record;
     }
@@ -162,13 +164,18 @@ void launcher_stop(struct launcher *launcher) {
     free(launcher);
 }
 
-static int spawn_init(struct engine *engine, uint32_t id_base, bool early, int socket, pid_t *ret_pid) {
+/* `fixed`: its memory has the addresses that a command's has which are not random, so what is restored in it finds room in the same places as what is started anew. */
+static int spawn_init(struct engine *engine, uint32_t id_base, bool early, bool fixed, int socket, pid_t *ret_pid) {
     int fds[] = { engine->null_fd, engine->null_fd, engine->null_fd, [GUEST_LAUNCHER_SOCKET] = socket };
     char base[16];
     char *argv[] = { "rollbox-init", base, !early ? NULL : engine->features.is_root ? "root" : "user", NULL };
 
     snprintf(base, sizeof base, "%u", id_base);
-    return (early ? spawn_soon : spawn_clean)(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
+    int before = fixed ? personality(ADDR_NO_RANDOMIZE | (unsigned long)personality(AS_IT_IS)) : 0;
+    int r = before < 0 ? -errno : (early ? spawn_soon : spawn_clean)(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
+    if (fixed && before >= 0)
+        (void)personality((unsigned long)before);
+    return r;
 }
 
 /* What is ours of one, and the descriptor that it is to serve. 0 or -errno. */
@@ -193,7 +200,7 @@ static int make_launcher(uint64_t number, struct launcher **ret_launcher, int *r
 }
 
 /* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. 0 or -errno. */
-static int start_process(struct engine *engine, bool early, struct launcher **ret_launcher) {
+static int start_process(struct engine *engine, bool early, bool fixed, struct launcher **ret_launcher) {
     struct launcher *launcher = NULL;
     auto_close int high = -EBADF;
     int other, r = make_launcher(++engine->next_launcher, &launcher, &other);
@@ -207,7 +214,7 @@ static int start_process(struct engine *engine, bool early, struct launcher **re
     if (engine->features.is_root || engine->features.own_ids)
         launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
     if (r == 0)
-        r = spawn_init(engine, launcher->id_base, early, high, &launcher->pid);
+        r = spawn_init(engine, launcher->id_base, early, fixed, high, &launcher->pid);
     if (r < 0) {
         close(launcher->socket);
         free(launcher);
@@ -221,7 +228,7 @@ void launcher_prestart(struct engine *engine) {
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
     /* What goes wrong is told when one is needed. */
-    if (mounts < 0 || access(engine->init_path, X_OK) < 0 || start_process(engine, true, &engine->idle_launcher) < 0)
+    if (mounts < 0 || access(engine->init_path, X_OK) < 0 || start_process(engine, true, false, &engine->idle_launcher) < 0)
         close_fd(&mounts);
     else
         engine->idle_launcher->mounts = mounts;
@@ -256,20 +263,21 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     struct engine *engine = program->engine;
     auto_buf struct buf message = BUF_INIT;
     bool process = program->plan->flags & PLAN_PROCESS;
-    struct launcher *launcher = process ? NULL : take_idle(engine);
+    bool fixed = program->plan->flags & (PLAN_SEED | PLAN_CLOCK);
+    struct launcher *launcher = process || (fixed && program->serves) ? NULL : take_idle(engine);      /* that one's are random */
     auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
     bool was_idle = launcher;
     int r = MIN(plan, 0);
 
     if (r == 0 && !launcher)
-        r = start_process(engine, false, &launcher);
+        r = start_process(engine, false, fixed, &launcher);
     wire_begin(&message, GUEST_PLAN, 0);
     if (r == 0)
         r = wire_send(launcher->socket, &message, &plan, 1);
     if ((r == -EPIPE || r == -ECONNRESET) && was_idle) {      /* it was killed while it waited, which nobody looked for */
         close(launcher->socket);
         free(TAKE_PTR(launcher));
-        r = start_process(engine, false, &launcher);
+        r = start_process(engine, false, fixed, &launcher);
         if (r == 0)
             r = wire_send(launcher->socket, &message, &plan, 1);
     }
@@ -295,15 +303,19 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
 int launcher_hold(struct program *program, struct live *live, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     struct launcher *holder = NULL;
-    auto_close int other = -EBADF;
+    auto_close int other = -EBADF, image = -EBADF;
     int r = program->launcher ? 0 : launcher_start(program, error);
 
     if (r < 0)
         return r;
     wire_begin(&message, GUEST_HOLD, 0);
-    r = make_launcher(program->launcher->number, &holder, &other);
+    /* It may be written yet, but not by who reads what a guest chose. */
+    r = MIN(image = live_open_to_read(live->image), 0);
     if (r == 0)
-        r = wire_send(program->launcher->socket, &message, (const int[]){ other, live->image }, 2);
+        r = make_launcher(program->launcher->number, &holder, &other);
+    if (r == 0)
+        r = wire_send(program->launcher->socket, &message, (const int[]){ other, image, live->progress }, live->progress < 0 ? 2 : 3);
+    close_fd(&live->progress);          /* there is one to listen, or none */
     if (r == 0)
         r = loop_add(program->engine->loop, &holder->source, holder->socket, EPOLLIN, on_message);
     if (r < 0) {
@@ -346,14 +358,18 @@ static void add_disk(const struct box *box, struct node *base, struct buf *messa
     wire_add_u64(message, GUEST_ENTRIES, most_entries > entries + LEAST_ENTRIES ? most_entries - entries : LEAST_ENTRIES);
 }
 
-int launcher_create(struct launcher *launcher, struct box *box, struct node *base, int box_socket) {
+int launcher_create(struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket) {
+    struct node *base = options->base;
     auto_buf struct buf message = BUF_INIT;
     struct engine *engine = launcher->program->engine;
     struct layer *layers[GUEST_MAX_LAYERS];
     int fds[FD_MESSAGE_MAX_FDS];
+    auto_close int image = options->loads ? live_open_to_read(options->loads->image) : -EBADF;      /* as for a holder */
     size_t n = 0, n_layers;
     uint32_t flags = 0;
 
+    if (options->loads && image < 0)
+        return image;
     box->serial = ++launcher->next_serial;
     wire_begin(&message, GUEST_CREATE, box->serial);
     if (box->upper)
@@ -373,6 +389,8 @@ int launcher_create(struct launcher *launcher, struct box *box, struct node *bas
         wire_add_u64(&message, GUEST_SEED, box->session->seed);
         wire_add_text(&message, GUEST_UUID, uuid);
     }
+    if (launcher->program->plan->flags & PLAN_CLOCK && base)
+        wire_add_u64(&message, GUEST_SINCE, (uint64_t)node_since_ns(base));
     fds[n++] = box_socket;
     if (box->netns >= 0) {
         fds[n++] = box->netns;
@@ -381,6 +399,11 @@ int launcher_create(struct launcher *launcher, struct box *box, struct node *bas
     if (box->slot && cgroup_slot_fd(box->slot->cgroup) >= 0) {
         fds[n++] = cgroup_slot_fd(box->slot->cgroup);
         flags |= GUEST_CREATE_CGROUP;
+    }
+    if (options->loads) {
+        fds[n++] = image;
+        fds[n++] = options->loads->progress;
+        flags |= GUEST_CREATE_LOADS;
     }
     if (box->is_layered)
         flags |= GUEST_CREATE_LAYERED;

@@ -5,6 +5,7 @@
  * A layer is a detached mount that we hold by a descriptor: as long as it is open, the files are there, and no longer. A node has at most one layer of its own and lies on another node. A chain from a node down to
  * the beginning would grow with every snapshot; so once it is long, all its layers are copied into one, in the background, and the chain ends there.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -37,12 +38,21 @@ static bool part_holds(int layer, unsigned number) {
     return n < 0 || n > EMPTY_BYTES;
 }
 
+/* Without names that are not there, each of which would be a call. */
 static uint64_t parts_of(int layer) {
-    uint64_t parts = 0;
+    int fd = openat(layer, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = fd < 0 ? NULL : fdopendir(fd);
+    struct dirent *entry;
+    uint64_t parts = list ? 0 : UINT64_MAX;
+    unsigned number;
 
-    for (unsigned i = 0; i < 64; i++)
-        if (part_holds(layer, i))
-            parts |= 1ull << i;
+    while (list && (entry = readdir(list)))
+        if (sscanf(entry->d_name, "p%2u", &number) == 1 && number < 64 && part_holds(layer, number))
+            parts |= 1ull << number;
+    if (list)
+        closedir(list);
+    else
+        close_fd(&fd);
     return parts;
 }
 
@@ -117,6 +127,8 @@ struct layer *layer_put(struct layer *layer) {
             close(layer->fd);   /* it frees nothing: that is the janitor's work */
             layer->upper->layer = NULL;
             upper_put(layer->upper);
+        } else if (layer->is_lived_in) {
+            close(layer->fd);   /* nor does this */
         } else {
             bury(layer->fd);
         }
@@ -162,6 +174,22 @@ struct family *family_put(struct family *family) {
     return NULL;
 }
 
+struct node *node_ground(struct node *node) {
+    while (node && node->under && !node->family && !node->layer && !node->merged && !node->merging)
+        node = node->under;
+    return node;
+}
+
+/* One that lies on a state which has just been dropped lies on what that has of its own, or is over. */
+static void settle(struct node *node) {
+    struct node *under = node->under, *ground = node_ground(under);
+
+    if (ground == under || node->merging)
+        return;
+    node->under = node_get(ground);
+    node_put(under);
+}
+
 /* The family has one reference, the caller gets another. */
 struct node *node_new(struct engine *engine, struct family *family, struct node *parent, struct node *under, struct layer *take_layer) {
     struct node *node = calloc(1, sizeof *node);
@@ -174,12 +202,18 @@ struct node *node_new(struct engine *engine, struct family *family, struct node 
     node->references = 2;
     node->family = family;
     node->parent = parent ? node_get(parent) : NULL;
-    node->under = under ? node_get(under) : NULL;
+    node->under = under ? node_get(node_ground(under)) : NULL;
     node->layer = take_layer;
     node->made_ns = clock_real_ns();
     snprintf(node->id, sizeof node->id, "s%u", family->next_name++);
     list_add_tail(&family->nodes, &node->in_family);
     return node;
+}
+
+int64_t node_since_ns(const struct node *node) {
+    while (node->parent)
+        node = node->parent;
+    return node->made_ns;
 }
 
 struct node *node_get(struct node *node) {
@@ -224,7 +258,10 @@ int node_drop(struct node *node) {
             node_put(node);
         }
     }
+    struct family *family = node->family;
     leave_family(node);
+    list_for_each(at, &family->nodes)
+        settle(container_of(at, struct node, in_family));
     return 0;
 }
 
@@ -494,15 +531,19 @@ int copy_start(struct program *program, struct layer *const *layers, size_t n, c
     return start(program, layers, n, bytes, entries, done, data);
 }
 
-void copy_forget(struct program *program, const void *data) {
-    if (!program->launcher)
-        return;
-    list_for_each(node, &program->launcher->copying) {
+static void forget_of(struct list *copying, const void *data) {
+    list_for_each(node, copying) {
         struct copy *copy = container_of(node, struct copy, in_launcher);
 
         if (copy->data == data)
             copy->done = NULL;
     }
+}
+
+void copy_forget(struct program *program, const void *data) {
+    forget_of(&program->engine->lost_copies, data);
+    if (program->launcher)
+        forget_of(&program->launcher->copying, data);
 }
 
 static void finish(struct copy *copy, struct layer *take_layer, int error_number) {
@@ -531,7 +572,14 @@ void copy_answer(struct launcher *launcher, const struct guest_record *record, i
     }
 }
 
+/* Who hears of one may forget others, and stop another launcher: nobody's is told of after that. */
 void copy_lost(struct launcher *launcher) {
-    while (!list_empty(&launcher->copying))
-        finish(container_of(launcher->copying.next, struct copy, in_launcher), NULL, ECHILD);
+    struct engine *engine = launcher->program->engine;
+
+    list_for_each(node, &launcher->copying) {
+        list_remove(node);
+        list_add_tail(&engine->lost_copies, node);
+    }
+    while (!list_empty(&engine->lost_copies))
+        finish(container_of(engine->lost_copies.next, struct copy, in_launcher), NULL, ECHILD);
 }

@@ -3,7 +3,7 @@
  * Processes that go on in another sandbox.
  *
  * What was captured (capturing.c) is held by a *holder*, a clone of the program's launcher that has the image in its memory: it is started when a state with processes is forked or reset to for the first time, serves as many boxes
- * as are wanted, and goes with the state, or when others are wanted more. In each box init is told, once, which of its processes are commands, and gets a new pipe for each one that led out of the captured sandbox. From then on those
+ * as are wanted, and goes with the state, or when others are wanted more. The one box of a fork of what runs does without: it is made while the image is written, and loads that itself. In each box init is told, once, which of its processes are commands, and gets a new pipe for each one that led out of the captured sandbox. From then on those
  * commands are runs like any other, only that nobody waits for them: what is to be written to them and read from them, beside their output, lies ready until a client claims it.
  */
 #include <errno.h>
@@ -30,7 +30,7 @@ struct live *live_new(struct engine *engine) {
         return NULL;
     live->engine = engine;
     live->references = 1;
-    live->image = -EBADF;
+    live->image = live->progress = -EBADF;
     list_init(&live->node);
     return live;
 }
@@ -48,6 +48,7 @@ struct live *live_put(struct live *live) {
     if (live->holder)
         launcher_stop(live->holder);
     close_fd(&live->image);
+    close_fd(&live->progress);
     origin_put(&live->origin);
     for (size_t i = 0; i < live->n_commands; i++)
         free(live->commands[i].description);
@@ -96,18 +97,23 @@ int live_new_image(struct program *program) {
     return fd < 0 ? -errno : fd;
 }
 
-/* Only memory files can be sealed; of another nobody has a descriptor that could be written to, once this one is exchanged. */
-int live_seal_image(int *fd) {
+int live_open_to_read(int image) {
     char path[32];
 
+    snprintf(path, sizeof path, "/proc/self/fd/%d", image);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* Only memory files can be sealed; of another nobody has a descriptor that could be written to, once this one is exchanged. */
+int live_seal_image(int *fd) {
     if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0)
         return 0;
     if (errno != EPERM && errno != EINVAL)
         return -errno;
-    snprintf(path, sizeof path, "/proc/self/fd/%d", *fd);
-    int again = open(path, O_RDONLY | O_CLOEXEC);
+    int again = live_open_to_read(*fd);
     if (again < 0)
-        return -errno;
+        return again;
     close(*fd);
     *fd = again;
     return 0;
@@ -165,6 +171,16 @@ void live_make_ahead(struct live *live, struct program *program, struct node *ba
     /* What goes wrong the next one will meet and tell. */
     if (live_holder(live, program, &holder, &error) == 0 && box_new(program, &(struct box_options){ .base = base, .holder = holder }, &box, &error) == 0)
         box_make_ahead(box, live);
+}
+
+void live_load_box(struct live *live, struct program *program, struct node *base) {
+    struct box *box;
+
+    /* What goes wrong a holder will meet and tell. */
+    if (live->ahead || !box_has_room(live->engine) || box_new(program, &(struct box_options){ .base = base, .loads = live }, &box, NULL) < 0)
+        return;
+    close_fd(&live->progress);          /* it has the other copy */
+    box_make_ahead(box, live);
 }
 
 /* ---- going on ----------------------------------------------------------------------------------------------------------- */
@@ -264,6 +280,7 @@ void live_restored(struct session *session) {
         session->origin = origin_of(&session->restores->origin);
     }
     session->restores = live_put(session->restores);
+    session->restores_again = false;
     session->dirty = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);

@@ -130,6 +130,18 @@ int measurer_overrule(void) {
     return write_text("/proc/self/gid_map", line);
 }
 
+struct walked {
+    struct measure measure;
+    bool has_moved;
+};
+
+static int open_upper(int uppers, uint64_t number) {
+    char name[24];
+
+    snprintf(name, sizeof name, "%" PRIu64, number);
+    return openat(uppers, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
 /* A process of its own for an ordinary user: one that may look into every directory may not look at guests. */
 _Noreturn static void walk(int socket, int uppers) {
     struct measurer_request request;
@@ -140,14 +152,15 @@ _Noreturn static void walk(int socket, int uppers) {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || measurer_overrule() < 0)
         _exit(1);
     while (recv(socket, &request, sizeof request, 0) == sizeof request) {
-        struct measure m = { .most_bytes = UINT64_MAX, .most_entries = UINT64_MAX };
-        char name[24];
+        struct walked walked = { .measure = { .most_bytes = UINT64_MAX, .most_entries = UINT64_MAX } };
+        int64_t began = clock_coarse_ns();
 
-        snprintf(name, sizeof name, "%" PRIu64, request.number);
-        int directory = openat(uppers, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        int directory = open_upper(uppers, request.number);
         if (directory >= 0)
-            (void)measure_directory(directory, &m);
-        if (send(socket, &m, sizeof m, MSG_NOSIGNAL) != sizeof m)
+            (void)measure_directory(directory, &walked.measure);
+        if (request.checks && (directory = open_upper(uppers, request.number)) >= 0)
+            walked.has_moved = measure_has_moved(directory, began);
+        if (send(socket, &walked, sizeof walked, MSG_NOSIGNAL) != sizeof walked)
             _exit(1);
     }
     _exit(0);
@@ -175,14 +188,14 @@ _Noreturn void measurer_serve(int socket, int uppers) {
             continue;
         if (n != sizeof request)
             _exit(n < 0);
-        struct measure m;
+        struct walked walked;
         int64_t began = clock_now_ns();
 
-        if (send(pair[0], &request, sizeof request, MSG_NOSIGNAL) < 0 || recv(pair[0], &m, sizeof m, 0) != sizeof m)
+        if (send(pair[0], &request, sizeof request, MSG_NOSIGNAL) < 0 || recv(pair[0], &walked, sizeof walked, 0) != sizeof walked)
             _exit(1);
         if (request.init > 0)
-            add_removed((pid_t)request.init, &m);
-        struct measurer_answer answer = { request.number, m.bytes, m.entries, clock_now_ns() - began, m.is_deep };
+            add_removed((pid_t)request.init, &walked.measure);
+        struct measurer_answer answer = { request.number, walked.measure.bytes, walked.measure.entries, clock_now_ns() - began, walked.measure.is_deep, request.checks, walked.has_moved };
         if (send(socket, &answer, sizeof answer, MSG_NOSIGNAL) != sizeof answer)
             _exit(1);
     }

@@ -63,6 +63,10 @@ void program_tidy(struct engine *engine) {
     for_all(engine, tidy);
 }
 
+static bool is_waited_for(const struct program *program) {
+    return program->n_running || program->n_sessions || program->n_wakers || interpreter_is_busy(program->interpreter);
+}
+
 static void cool_down(struct program *program) {
     program->interpreter = interpreter_free(program->interpreter);
     program->n_codes = 0;
@@ -80,7 +84,7 @@ static void forget_idle(struct engine *engine, const struct program *newest) {
         struct program *program = container_of(node, struct program, node);
 
         n++;
-        if (program->n_running || program->n_sessions || program == newest || interpreter_is_busy(program->interpreter))
+        if (is_waited_for(program) || program == newest)
             continue;
         if (!program->n_sleepers && (!oldest || program->used_ns < oldest->used_ns))
             oldest = program;
@@ -335,7 +339,7 @@ static void retire(struct program *program) {
 
 /* One that was retired would see other directories when it starts again. */
 void program_rest(struct program *program) {
-    if (program->number && !program->n_sessions && !program->n_running && !interpreter_is_busy(program->interpreter))
+    if (program->number && !is_waited_for(program))
         cool_down(program);
 }
 

@@ -113,6 +113,17 @@ static void add_none(struct buf *to, const char *key) {
     add_word(to, key, NULL);
 }
 
+/* From 2^63 on as policies have it, for JSON's integers may end there. */
+static void add_seed_as(struct buf *to, const char *key, uint64_t seed) {
+    char digits[24];
+
+    snprintf(digits, sizeof digits, "%llu", (unsigned long long)seed);
+    if (seed > INT64_MAX)
+        add_word(to, key, digits);
+    else
+        add_value(to, key, RECORD_NUMBER, seed);
+}
+
 static void open_part(struct buf *to, const char *key, enum record_tag tag) {
     if (key)
         wire_add_text(to, RECORD_KEY, key);
@@ -337,7 +348,7 @@ void record_run_ended(struct run *run) {
     close_part(&message);
     if (run->program->policy->have_seed) {
         open_part(&message, "chance", RECORD_OBJECT);
-        add_value(&message, "seed", RECORD_NUMBER, run->session->seed);
+        add_seed_as(&message, "seed", run->session->seed);
         add_known(&message, "stream", run->stream);
         close_part(&message);
     }
@@ -395,7 +406,7 @@ static void add_work(const struct work *work, struct buf *to) {
 void record_changes_after(struct session *session, uint64_t step) {
     struct record *record = session->record;
 
-    if (!record || !record->wants_changes || record->done || record->error || !checkpoint_is_due(session) || state_is_as_made(session->box))
+    if (!record || !record->wants_changes || record->done || record->error || !checkpoint_is_due(session) || state_files_are_as_made(session->box))
         return;
     struct work *work = work_add(session, VERB_DIFF, false);
     if (!work)
@@ -426,7 +437,7 @@ static void add_changes(const struct work *work, struct buf *to) {
     if (omitted)
         add_value(to, "omitted", RECORD_NUMBER, (uint64_t)omitted);
     /* Of a box in which something runs there is only all that was written in it. */
-    if (work->from != work->to && work->to->under != work->from)
+    if (work->from != work->to && node_ground(work->to->under) != node_ground(work->from))
         add_value(to, "cumulative", RECORD_FLAG, 1);
 }
 
@@ -448,7 +459,7 @@ static void add_changed_files(const struct work *work, const struct rollbox_erro
 
 static void add_seed(const struct session *session, struct buf *to) {
     if (session->program->policy->have_seed)
-        add_value(to, "random_seed", RECORD_NUMBER, session->seed);
+        add_seed_as(to, "random_seed", session->seed);
     else
         add_none(to, "random_seed");
 }

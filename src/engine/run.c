@@ -22,6 +22,7 @@
 #include "engine/engine.h"
 #include "engine/protocol.h"
 #include "engine/session.h"
+#include "engine/upper.h"
 #include "sys/proc.h"
 
 #define MAX_ARGUMENTS 65536
@@ -222,6 +223,19 @@ static bool is_code(const struct run *run) {
     return !strcmp(words[0], "python3") && (words[1][0] == '-' ? n == 3 && !strcmp(words[1], "-c") : n >= 2 && words[1][0]);
 }
 
+/* Among its files is what Python looks for at its start, which one that is started already would not find. */
+static bool brings_packages(const struct run *run) {
+    static const char *const parts[] = { "/site-packages/", "/dist-packages/", "/sitecustomize", "/usercustomize", "/pyvenv.cfg" };
+    struct wire_field field;
+    size_t position = 0;
+
+    while (wire_next(run->request.data + sizeof(struct wire_header), run->request.length - sizeof(struct wire_header), &position, &field) > 0)
+        for (size_t i = 0; field.tag == GUEST_FILE_PATH && i < ARRAY_SIZE(parts); i++)
+            if (memmem(field.data, field.length, parts[i], strlen(parts[i])))
+                return true;
+    return false;
+}
+
 static int parse(struct run *run, struct wire_message *message, struct given *given, struct rollbox_error *error) {
     auto_free const char **env = NULL;
     struct wire_field field;
@@ -308,7 +322,7 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
         wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : run->program->plan->flags & PLAN_PROCESS ? "" : "/tmp");
     run->n_env = run_add_environment(&run->request, run->program, env, n_env);
     /* What was started already cannot be given another environment, and has made up its mind about its streams. */
-    run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run);
+    run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run) && !brings_packages(run);
     run->timeout_ms = have_timeout ? (int64_t)timeout : run->program->policy->timeout_ms;
     run->output_limit = output == UINT64_MAX ? run->program->policy->max_output_bytes : output;
     return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory") : 0;
@@ -701,6 +715,10 @@ void run_answer(struct run *run, const struct guest_record *record) {
         words_of(run->program, record, first_text(run, GUEST_ARG), first_text(run, GUEST_CWD), &error);
         run_fail(run, error.code, error.error_number, error.stage, error.message);
         return;
+    } else if (record && record->kind == GUEST_FROZEN) {
+        if (run->box)
+            upper_stands(run->box, (int)record->error);
+        return;
     } else if (record && record->kind == GUEST_EXITED) {
         exited(run, record);
     }
@@ -820,16 +838,19 @@ static void close_streams_again(struct run *run) {
 }
 
 static int hand_over(struct run *run, const struct box *box) {
-    struct wire_header *header = (void *)run->request.data;
-    int fds[4] = { run->stdio[0], run->stdio[1], run->stdio[2] };
-    bool restored = run->is_code && run->program->serves;
-    auto_close int code = restored ? interpreter_code(&run->request) : -EBADF;
+    auto_buf struct buf fixed = BUF_INIT;
+    bool restored = run->is_code && run->program->serves, is_fixed = run->is_code && interpreter_is_fixed(run->program);
+    auto_close int code = restored || is_fixed ? interpreter_code(&run->request) : -EBADF;
+    const int fds[5] = { run->stdio[0], run->stdio[1], run->stdio[2], code, run->engine->null_fd };
 
-    if (restored && code < 0)
+    if ((restored || is_fixed) && code < 0)
         return code;
-    fds[3] = code;
-    header->flags = GUEST_EXEC_FINAL | (restored ? GUEST_EXEC_RESTORED : 0);
-    return wire_send(box->socket, &run->request, fds, restored ? 4 : 3);
+    int r = is_fixed ? interpreter_request(&run->request, &fixed) : 0;
+    if (r < 0)
+        return r;
+    struct buf *request = is_fixed ? &fixed : &run->request;
+    ((struct wire_header *)(void *)request->data)->flags = GUEST_EXEC_FINAL | (restored ? GUEST_EXEC_RESTORED : 0) | (restored && is_fixed ? GUEST_EXEC_ALIKE : 0);
+    return wire_send(box->socket, request, fds, is_fixed ? 5 : restored ? 4 : 3);
 }
 
 static int start(struct run *run, struct rollbox_error *error) {

@@ -52,6 +52,16 @@ void engine_stop(struct engine *engine) {
         loop_stop(engine->loop);
 }
 
+static bool take_away(pid_t child) {
+    pid_t pid = waitpid(child, NULL, WNOHANG);
+
+    if (pid > 0)
+        bury_ended(pid);
+    return pid > 0;
+}
+
+/* Boxes and launchers are known to be dead by other means; here only their remains are taken away. Signals that are pending at once become one, which names one child: box.c sees to
+ * its own, and to look through all children, of which each sandbox is one, is for when there are few, or now and then. */
 static void on_signal(struct loop_source *source, uint32_t events) {
     struct engine *engine = container_of(source, struct engine, signals);
     struct signalfd_siginfo info;
@@ -60,9 +70,12 @@ static void on_signal(struct loop_source *source, uint32_t events) {
     while (read(source->fd, &info, sizeof info) == sizeof info)
         if (info.ssi_signo != SIGCHLD)
             engine_stop(engine);
-    /* Boxes and launchers are known to be dead by other means; here only their remains are taken away. */
-    for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;)
-        bury_ended(pid);
+        else if (info.ssi_pid)
+            (void)take_away((pid_t)info.ssi_pid);
+    if (bury_look())
+        run_pump_soon(engine);  /* who waits may wait for their descriptors */
+    while (!engine->n_boxes && take_away(-1))
+        ;
 }
 
 static void on_connection(struct loop_source *source, uint32_t events) {
@@ -91,6 +104,8 @@ static void on_tidy(struct loop_timer *timer) {
     struct engine *engine = container_of(timer, struct engine, tidy);
 
     run_pump(engine);           /* should a wake-up have found no memory */
+    while (take_away(-1))
+        ;
     engine_tidy(engine);
 }
 
@@ -202,7 +217,7 @@ static int open_signals(struct engine *engine) {
 }
 
 static int start(struct engine *engine, uint64_t memory_budget, bool have_budget) {
-    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->runs, &engine->queue, &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders };
+    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->runs, &engine->queue, &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders, &engine->lost_copies };
     int r;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)

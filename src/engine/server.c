@@ -242,6 +242,14 @@ int server_handle(struct client *client, struct wire_message *message) {
     }
 }
 
+/* Out of descriptors, the kernel drops those of a message. */
+static void refuse_incomplete(struct client *client, uint64_t serial) {
+    struct rollbox_error error;
+
+    error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "request", "the engine has no descriptor left for what comes with the request; close sandboxes, or raise its limit of open files (ulimit -n)");
+    client_fail(client, serial, &error);
+}
+
 static void on_client(struct loop_source *source, uint32_t events) {
     static struct wire_message message;
     struct client *client = container_of(source, struct client, source);
@@ -250,14 +258,17 @@ static void on_client(struct loop_source *source, uint32_t events) {
         sender_flush(&client->sender);
     if (!(events & (EPOLLIN | EPOLLHUP | EPOLLERR)))
         return;
+    memset(message.bytes, 0, sizeof message.header);
     int r = wire_receive(client->fd, &message);
     if (r == -EAGAIN)
         return;
     if (r == 1) {
         r = server_handle(client, &message) < 0 ? -EPROTO : 1;
         wire_message_done(&message);
+    } else if (r == -EMFILE && client->greeted) {
+        refuse_incomplete(client, message.header.serial);
+        return;
     }
-    /* Out of descriptors, the kernel drops those of a message: the client must not wait for what cannot come. */
     if (r <= 0)
         client_free(client);
 }

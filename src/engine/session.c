@@ -272,9 +272,9 @@ void session_thaw_soon(struct session *session) {
 
 /* Its state is being taken: when that is done they all go on, unless it is paused then. */
 static bool stands_for_work(const struct session *session) {
-    const struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    const struct work *work = session_first_work(session);
 
-    return work && (work->waits_for_frozen || work->waits_to_capture || work->waits_for_init || work->waits_for_copy || work->capturing || work->holds);
+    return work && (work->waits_for_frozen || work->waits_to_capture || work->waits_for_init || work->waits_for_copy || work->waits_for_walk || work->capturing || work->holds);
 }
 
 int session_resume(struct session *session) {
@@ -354,6 +354,14 @@ static void leave_box(struct session *session, const struct rollbox_error *error
     session_give_up_box(session);
 }
 
+/* A box that was made ahead waits for its use, and may be dying when that comes; one that is made now has no such past. */
+static bool may_restore_again(struct session *session) {
+    if (!session->restores || !session->box->was_ahead || session->box->oom || session->restores_again)
+        return false;
+    session->restores_again = true;
+    return true;
+}
+
 int session_need_box(struct session *session, struct rollbox_error *error) {
     struct layer *layers[GUEST_MAX_LAYERS];
     struct launcher *holder = NULL;
@@ -364,7 +372,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     if (n > GUEST_MAX_LAYERS)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, E2BIG, "setup", "the layers of the sandbox could not be merged for want of memory; drop snapshots or close sandboxes");
     struct live *live = session->restores;
-    struct box *box = live && !session->has_own_seed ? box_take_ahead(live, session->program) : NULL;
+    struct box *box = live && !session->has_own_seed && !session->restores_again ? box_take_ahead(live, session->program) : NULL;
     int r = live && !box ? live_holder(live, session->program, &holder, error) : 0;
     if (r < 0)
         return r;
@@ -389,6 +397,10 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     struct program *program = session->program;
     if (session->state == SESSION_NEW && box->state == BOX_READY) {
         r = enter_box(session, error);
+        if (r < 0 && may_restore_again(session)) {
+            leave_box(session, error);
+            return session_need_box(session, error);
+        }
         if (r < 0) {
             leave_box(session, error);
             return r;           /* the caller has it, who may be looking at several */
@@ -411,6 +423,8 @@ void session_give_up_box(struct session *session) {
         session->state = SESSION_NEW;
     loop_timer_clear(session->engine->loop, &session->watch);
     box->session = NULL;
+    box_strike(box);
+    sink_forget(session->engine, session->number);      /* its terminals have numbers that those of the next one have, too */
     box_kill(box);
 }
 
@@ -460,13 +474,25 @@ void session_box_created(struct session *session) {
     restored(session, &record);
 }
 
+/* In a box that is made now, if the one that was made ahead has died: true. */
+static bool restores_anew(struct session *session, const struct rollbox_error *why) {
+    struct rollbox_error error;
+
+    if (!may_restore_again(session))
+        return false;
+    leave_box(session, why);
+    if (session_need_box(session, &error) < 0)
+        state_session_ready(session, &error);
+    return true;
+}
+
 void session_box_ready(struct session *session) {
     struct rollbox_error error;
 
-    if (enter_box(session, &error) < 0)
-        not_restored(session, &error);
-    else
+    if (enter_box(session, &error) == 0)
         entered(session);
+    else if (!restores_anew(session, &error))
+        not_restored(session, &error);
 }
 
 /* Set-up failed: whoever waits for it is told, and the next call tries again. */
@@ -479,6 +505,8 @@ void session_box_failed(struct session *session, const struct guest_record *reco
         return;
     }
     words_of(session->program, record, NULL, NULL, &error);
+    if (restores_anew(session, &error))
+        return;
     session->box->session = NULL;
     session->box = NULL;
     session->thaw_due = false;
@@ -507,6 +535,9 @@ void session_box_dead(struct session *session, struct box *box) {
         return;
     }
     if (session->box != box)
+        return;
+    error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup", "the sandbox' init was killed from outside");
+    if (restores_anew(session, &error))
         return;
     session->box = NULL;
     session->thaw_due = false;
@@ -578,7 +609,7 @@ void session_out_of_memory(struct session *session) {
 }
 
 /* The same; each ends as by a single file that is too large. */
-void session_over_disk(struct session *session) {
+void session_over_disk(struct session *session, bool spares_agents) {
     session->pumping = true;
     list_for_each(node, &session->runs) {
         struct run *run = container_of(node, struct run, of_session);
@@ -589,7 +620,10 @@ void session_over_disk(struct session *session) {
         }
     }
     session->pumping = false;
-    exec_kill_all(session);
+    if (spares_agents)
+        exec_kill_guests(session);
+    else
+        exec_kill_all(session);
 }
 
 bool session_met_limit(struct session *session) {
@@ -1002,10 +1036,12 @@ static int answer(struct client *client, struct wire_message *message, const str
             return r < 0 ? r : 0;
         session = session_find(client->engine, ask->sandbox);
     }
-    if (session && session->sleep && needs_awake(ask)) {
+    if (session && sleep_of(session) && needs_awake(ask)) {
         session_touch(session);
         return sleep_defer(session, client, message) < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory") : 1;
     }
+    if (session && needs_awake(ask))
+        sleep_give_up(session);
     if (!session)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are", ask->sandbox ? ask->sandbox : "?");
     int r = 0;

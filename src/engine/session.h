@@ -37,6 +37,7 @@ struct layer {
     int fd;
     uint64_t bytes, entries;
     uint64_t parts;             /* GUEST_PARTS */
+    bool is_lived_in;           /* a box has it, too, and keeps it */
 };
 
 /* References to layers on disk: a descriptor keeps a tmpfs, but not a directory, from going. */
@@ -61,6 +62,7 @@ struct live {
     struct box *ahead;          /* in which they wait for the next who wants them; NULL: none now */
     unsigned n_restored;
     int image;                  /* a sealed memory file */
+    int progress;               /* a socket that tells who loads it how far it is written, while it is; -EBADF */
     struct origin origin;
     unsigned processes;
     uint64_t bytes;
@@ -157,6 +159,7 @@ struct session {
     struct work *fork;          /* of another session: that made this one and waits for its box */
     struct capturing *releasing;        /* lets its processes go; until then nobody else can capture them */
     struct live *restores;      /* what is to go on in its box, until it does; a reference */
+    bool restores_again;        /* in a box that is made for it, as one made ahead has died */
     struct stray *strays;
     size_t n_strays;
     struct list works;          /* struct work.node; the first is under way */
@@ -202,6 +205,8 @@ struct work {
     enum protocol_verb verb;
     uint64_t frozen;            /* the serial of what is waited for: FREEZE, or the SIGNAL that tells that init has done all before it */
     bool started, waits_for_frozen, waits_to_freeze, waits_to_capture, waits_for_init, waits_for_copy, waits_for_merge, waits_for_measure, waits_for_box, waits_for_restored, waits_for_commands, waits_for_room;
+    bool measures;              /* PAUSE: only until the files have been walked over (upper.h) */
+    bool waits_for_walk;
     bool waits_for_death;       /* HIBERNATE: it is in the store, and its box is dying */
     bool holds;                 /* HIBERNATE: what stands still for it is not let go until it is in the store */
     struct sleep *sleep;        /* HIBERNATE: that it is becoming */
@@ -235,6 +240,11 @@ struct work {
     void (*then)(struct work *work);    /* what to do with `to` once it is there */
 };
 
+/* The one under way, or the next; NULL: there is none. */
+static inline struct work *session_first_work(const struct session *session) {
+    return list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+}
+
 /* session.c */
 struct session *session_find(struct engine *engine, const char *name);
 bool session_name_ok(const char *name);
@@ -247,7 +257,7 @@ void session_box_failed(struct session *session, const struct guest_record *reco
 void session_box_created(struct session *session);
 void session_box_ready(struct session *session);
 void session_out_of_memory(struct session *session);
-void session_over_disk(struct session *session);        /* disk_at store: there is more than max_disk */
+void session_over_disk(struct session *session, bool spares_agents);     /* disk_at store: there is more than max_disk */
 bool session_met_limit(struct session *session);        /* of memory, since this was asked last */
 void session_exec_ended(struct session *session, uint64_t step, bool has_run);
 void session_forget_client(struct client *client);
@@ -273,6 +283,7 @@ struct session *exec_leave(struct run *run);    /* over: keeps the record of it 
 bool exec_kill(struct run *run);                /* its tree; false: init cannot be told, or never knew of it */
 int exec_signal(struct run *run, int number, enum rollbox_scope scope);
 void exec_kill_all(struct session *session);    /* every process but init */
+void exec_kill_guests(struct session *session); /* and but its agents */
 void exec_pump(struct session *session);        /* sends what waits */
 /* init has answered to a signal for that command. */
 void exec_signalled(struct session *session, uint64_t serial);
@@ -293,6 +304,7 @@ void stream_forget_all(struct engine *engine);
 void sink_add(struct engine *engine, uint64_t session, int take_fd);     /* read from and forgotten, until its end; `session`: its number */
 size_t sink_terminals(const struct engine *engine, uint64_t session, int *fds, size_t most);    /* borrowed */
 size_t sink_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most);
+void sink_forget(struct engine *engine, uint64_t session);     /* whoever writes to its is dying */
 void sink_forget_all(struct engine *engine);
 struct typing *typing_new(struct engine *engine, int take_input, int terminal);
 struct typing *typing_free(struct typing *typing);
@@ -308,11 +320,14 @@ struct layer *layer_put(struct layer *layer);
 struct layer *layer_get(struct layer *layer);
 struct family *family_new(struct engine *engine, struct node **ret_beginning);
 struct family *family_put(struct family *family);
+/* When the first sandbox of its family was made: CLOCK_REALTIME. */
+int64_t node_since_ns(const struct node *node);
 struct node *node_new(struct engine *engine, struct family *family, struct node *parent, struct node *under, struct layer *take_layer);
 struct node *node_get(struct node *node);
 struct node *node_put(struct node *node);
 struct node *node_find(struct family *family, const char *id);
 int node_drop(struct node *node);
+struct node *node_ground(struct node *node);    /* that one, or what it lies on if it is nobody's any more and has nothing of its own: one more of those with each round of states would be kept for nothing */
 size_t node_chain(struct node *node, struct layer **layers, size_t most);        /* bottom first; how many there are, perhaps more than most */
 void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries);  /* of its chain */
 void node_merge_soon(struct node *node, struct program *program);
@@ -343,6 +358,7 @@ int copy_empty(struct program *program, uint64_t bytes, uint64_t entries, copy_d
 void layer_look(struct layer *layer);    /* it was filled */
 
 /* capturing.c: the processes of a session and their image. */
+int capturing_tell_init(const struct box *box);      /* with random_seed or time_start, init has a part in it (guest/still.h): the end of a socket to it, the caller's; 0: it has none; or -errno */
 int capturing_start(struct work *work, struct rollbox_error *error);     /* state_captured tells; they stand still from then on */
 void capturing_release(struct capturing *take_capturing);      /* they go on; state_released tells when all do */
 bool capturing_is_complete(const struct capturing *capturing);         /* the image is written */
@@ -353,12 +369,14 @@ struct capturing *capturing_free(struct capturing *capturing); /* whatever it is
 /* live.c: processes that go on in another box. */
 struct live *live_new(struct engine *engine);    /* empty; NULL: out of memory */
 int live_new_image(struct program *program);            /* a file for one, empty; or -errno */
+int live_open_to_read(int image);                        /* another descriptor of it: it may be written to by others yet, by this one it cannot be; or -errno */
 int live_seal_image(int *fd);                            /* nobody writes to it any more, nor did anybody keep a way to: 0 or -errno; the descriptor is another after it */
 struct live *live_get(struct live *live);
 struct live *live_put(struct live *live);
 int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error);
 void live_holder_gone(struct live *live);
 void live_make_ahead(struct live *live, struct program *program, struct node *base);  /* a box for the next one, if there is likely to be one */
+void live_load_box(struct live *live, struct program *program, struct node *base);    /* for the one who waits for what is being written; live->progress is gone if there is one */
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
 int live_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
 int live_take_terminals(struct session *session, int *fds, size_t n_fds);      /* those of its commands; takes what is one (-EBADF) */
@@ -369,6 +387,7 @@ void origin_set(struct origin *origin, struct woken *woken, size_t index);
 struct origin origin_of(const struct origin *origin);    /* another reference */
 void origin_put(struct origin *origin);         /* which is none then */
 void sleep_start(struct work *work);
+void sleep_give_up(struct session *session);    /* it is called: if it goes to sleep by itself and is written right now, it goes on at once instead */
 void sleep_wake(struct work *work);
 void sleep_export(struct work *work);    /* work->to, or what sleeps, with its processes */
 void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, const struct rollbox_error *error);
@@ -376,6 +395,7 @@ void sleep_abandoned(struct engine *engine, const char *id);
 bool sleep_box_dead(struct session *session);    /* its box was to die */
 void sleep_restored(struct work *work, const struct rollbox_error *error);
 bool sleep_rouse(struct session *session);       /* something waits that needs it awake: a WAKE is its first work now */
+const struct sleep *sleep_of(const struct session *session);     /* what it sleeps with, or is on its way to be awake from; NULL: it is awake */
 int sleep_defer(struct session *session, struct client *client, struct wire_message *message);   /* a request that is for when it is awake; takes what is in it */
 void sleep_forget_work(struct work *work);
 void sleep_close(struct session *session, bool keeps);   /* `keeps`: what is in the store stays there */
@@ -401,6 +421,7 @@ void state_take(struct work *work, void (*then)(struct work *work));    /* the p
 void state_go_on(struct work *work);     /* what stood still for it */
 void state_start(struct work *work);
 bool state_is_as_made(struct box *box);  /* nothing seems to run in it, and nothing was written: as far as can be told without asking init */
+bool state_files_are_as_made(struct box *box);  /* nothing was written since it was made, though it may be in the next moment if something runs */
 struct disk_mark *state_mark(struct box *box);  /* to tell later whether anything was written; NULL: cannot be told */
 struct node *state_seal(struct session *session, struct box *box);      /* the files of a box in which nothing runs (any more), as a node with a reference for the caller, or NULL; the session stands on it from now on */
 void state_released(struct session *session);   /* who held its processes is gone */
@@ -412,6 +433,8 @@ bool state_capture_again(struct work *work);    /* after one that failed and tha
 void state_session_ready(struct session *session, const struct rollbox_error *error);   /* its box is ready, with the processes that are to go on in it, or (error) never will be */
 void state_merged(struct engine *engine, struct node *node);
 void state_measured(struct layer *layer);      /* how much is in it is known */
+bool state_hold_still(struct session *session);        /* for a walk over its files; answered by upper_stands, soon or at once, or upper_is_left. False: it cannot be asked */
+void state_walked(struct session *session);    /* it goes on */
 void state_box_lost(struct session *session);
 struct work *work_add(struct session *session, enum protocol_verb verb, bool first);     /* a new one that nobody waits for; `first`: before all others, of which none is under way. NULL: out of memory */
 struct work *work_free(struct work *work);
@@ -425,6 +448,7 @@ int errand_start(struct work *work, struct rollbox_error *error);
 int errand_sleep(struct work *work, const char *command, const json_t *job, const int *fds, size_t n_fds, struct rollbox_error *error);  /* sleep_errand_over tells; the descriptors are ERRAND_FIRST_FD and up there */
 void errand_forget(struct engine *engine);       /* empties the store's trash */
 struct errand *errand_free(struct errand *job);
+void errand_give_up(struct work *work); /* what is being put to sleep is not to sleep any more: work->errand */
 
 /* record.c: trajectories. None of these waits, or fails what is recorded. */
 int record_begin(struct session *session, struct wire_message *from, struct buf *json, struct rollbox_error *error);     /* VERB_RECORD */

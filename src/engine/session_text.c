@@ -31,7 +31,7 @@ static const char *state_name(const struct session *session) {
     if (session->sleep && session->state != SESSION_CLOSING)
         return "asleep";
     switch (session->state) {
-    case SESSION_NEW: return "starting";
+    case SESSION_NEW: return session->box || !list_empty(&session->works) ? "starting" : "idle";    /* its box is made when it is needed again */
     case SESSION_LIVE: return session->n_runs ? "running" : "idle";
     case SESSION_PAUSED: return "paused";
     case SESSION_CLOSING: return "closing";
@@ -45,13 +45,24 @@ static void operation_text(const unsigned char *operation, size_t length, struct
     text_json(to, operation + prefix, length - prefix);
 }
 
+/* Commands that go on are runs again, not yet told to run. */
+static bool restores_runs(const struct session *session) {
+    list_for_each(node, &session->runs) {
+        const struct run *run = container_of(node, struct run, of_session);
+
+        if (run->main_pid && run->state == RUN_STARTING)
+            return true;
+    }
+    return false;
+}
+
 /* "execs": [...]. */
 static void add_execs(const struct session *session, struct buf *to) {
     const char *between = "";
 
     buf_add_text(to, "\"execs\": [");
 
-    if (session->sleep)
+    if (sleep_of(session) && !restores_runs(session))
         sleep_execs(session, to, &between);
     list_for_each(node, &session->runs) {
         const struct run *run = container_of(node, struct run, of_session);

@@ -52,6 +52,7 @@ struct waking {
     struct sleep *sleep;        /* while it is restored: back to that if it fails */
     struct woken *woken;        /* what the layers and images are said to come from; a reference */
     int *images;
+    bool is_counted;            /* among the program's n_wakers */
 };
 
 static int store_of(struct engine *engine, int *ret_store, struct rollbox_error *error) {
@@ -217,6 +218,36 @@ static int start_writing(struct work *work, const char *command, const char *id,
     return r;
 }
 
+static bool lets_sleep(const struct work *work) {
+    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE || work->verb == VERB_SHOW || work->verb == VERB_VERIFY ||
+           (work->verb == VERB_EXPORT && work->takes_live && !work->from);
+}
+
+/* Nobody asked for its sleep, and somebody wants something of it. */
+static bool is_called(const struct work *work) {
+    const struct session *session = work->session;
+    const struct list *next = work->node.next;
+
+    return !work->client && (!list_empty(&session->waiting) || (next != &session->works && !lets_sleep(container_of(next, struct work, node))));
+}
+
+static void stay_awake(struct work *work) {
+    struct rollbox_error error;
+
+    error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "hibernate", "the sandbox was called before it slept");
+    fail_sleep(work, &error);
+}
+
+void sleep_give_up(struct session *session) {
+    struct work *work = session_first_work(session);
+
+    if (!work || work->verb != VERB_HIBERNATE || work->client || !work->errand)
+        return;
+    session_touch(session);     /* its timer is over: not every call is noted as one */
+    errand_give_up(work);
+    stay_awake(work);
+}
+
 /* work->to is what is to sleep, and nothing moves. */
 static void write_state(struct work *work) {
     struct session *session = work->session;
@@ -224,6 +255,10 @@ static void write_state(struct work *work) {
     struct sleep_parts parts = { 0 };
     struct live *live = work->drops ? NULL : work->to->live;
 
+    if (is_called(work)) {
+        stay_awake(work);
+        return;
+    }
     /* What nobody asked for is not written, either. */
     family_tidy(session->family);
     work->sleep = calloc(1, sizeof *work->sleep);
@@ -323,7 +358,7 @@ static void fall_asleep(struct work *work) {
 }
 
 bool sleep_box_dead(struct session *session) {
-    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct work *work = session_first_work(session);
 
     if (!work || !work->waits_for_death)
         return false;
@@ -353,7 +388,21 @@ static void written(struct work *work, const json_t *answer, int take_lock) {
 
 /* ---- awake ------------------------------------------------------------------------------------------------------------ */
 
+/* The launcher that makes its layers has to be the one that restores it: another may not mount them. */
+static void count_waker(struct work *work) {
+    work->waking->is_counted = true;
+    work->session->program->n_wakers++;
+}
+
+static void discount_waker(struct work *work) {
+    if (work->waking && work->waking->is_counted)
+        work->session->program->n_wakers--;
+    if (work->waking)
+        work->waking->is_counted = false;
+}
+
 void sleep_forget_work(struct work *work) {
+    discount_waker(work);
     struct waking *waking = TAKE_PTR(work->waking);
 
     if (work->deferred)
@@ -380,6 +429,7 @@ void sleep_forget_work(struct work *work) {
 static void fail_wake(struct work *work, const struct rollbox_error *error) {
     struct session *session = work->session;
 
+    discount_waker(work);
     if (work->waking && work->waking->sleep) {
         struct node *beginning = NULL;
         struct family *family = family_new(session->engine, &beginning);
@@ -632,6 +682,7 @@ static int begin_waking(struct work *work, struct rollbox_error *error) {
 
     if (r < 0)
         return r;
+    count_waker(work);
     waking->record = json_object_get(waking->whole, "record");
     if (strcmp(session->sleep->id, json_string_value(json_object_get(waking->whole, "id"))))
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox is that of another");
@@ -698,19 +749,16 @@ void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, c
 void sleep_abandoned(struct engine *engine, const char *id) {
     auto_close int store = -EBADF;
 
-    if (store_of(engine, &store, NULL) == 0 && asleep_remove(store, ASLEEP_DIRECTORY, id) == 0)
-        errand_forget(engine);
+    if (store_of(engine, &store, NULL) < 0)
+        return;
+    (void)asleep_remove(store, ASLEEP_DIRECTORY, id);
+    errand_forget(engine);      /* what was begun lies in tmp, perhaps, and may be as large as the sandbox */
 }
 
 /* ---- who wakes it ----------------------------------------------------------------------------------------------------- */
 
-static bool lets_sleep(const struct work *work) {
-    return work->verb == VERB_WAKE || work->verb == VERB_HIBERNATE || work->verb == VERB_PAUSE || work->verb == VERB_CLOSE || work->verb == VERB_SHOW || work->verb == VERB_VERIFY ||
-           (work->verb == VERB_EXPORT && work->takes_live && !work->from);
-}
-
 bool sleep_rouse(struct session *session) {
-    struct work *first = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct work *first = session_first_work(session);
 
     if (!session->sleep || (first ? lets_sleep(first) : list_empty(&session->waiting)))
         return false;
@@ -727,6 +775,12 @@ bool sleep_rouse(struct session *session) {
         }
     }
     return work;
+}
+
+const struct sleep *sleep_of(const struct session *session) {
+    const struct work *work = session_first_work(session);
+
+    return session->sleep ? session->sleep : work && work->waking ? work->waking->sleep : NULL;
 }
 
 int sleep_defer(struct session *session, struct client *client, struct wire_message *message) {
@@ -752,9 +806,9 @@ int sleep_defer(struct session *session, struct client *client, struct wire_mess
 /* ---- the end of one that sleeps --------------------------------------------------------------------------------------- */
 
 void sleep_close(struct session *session, bool keeps) {
+    const struct work *work = session_first_work(session);
+    const struct sleep *found = work && !work->waking && work->waits_for_death && !session->sleep ? work->sleep : sleep_of(session);
     struct sleep *sleep = TAKE_PTR(session->sleep);
-    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
-    const struct sleep *found = sleep ? sleep : !work ? NULL : work->waking ? work->waking->sleep : work->waits_for_death ? work->sleep : NULL;
 
     if (found && !keeps)
         sleep_abandoned(session->engine, found->id);
@@ -776,7 +830,7 @@ void sleep_tree(const struct session *session, struct buf *to) {
 void sleep_execs(const struct session *session, struct buf *to, const char **between) {
     json_t *whole = NULL;
 
-    (void)asleep_read(session->sleep->lock, &whole, NULL);
+    (void)asleep_read(sleep_of(session)->lock, &whole, NULL);
     sleep_execs_text(json_object_get(whole, "record"), to, between);
     json_decref(whole);
 }

@@ -135,15 +135,6 @@ static json_t *node_index(const struct listing *listing, const struct node *node
     return node && i < listing->n_nodes ? json_integer((json_int_t)i) : json_null();
 }
 
-/* States that are nobody's and hold nothing would otherwise become more with every sleep. */
-static struct node *lies_on(const struct node *node) {
-    struct node *under = node->under;
-
-    while (under && !under->family && !under->layer && !under->merged)
-        under = under->under;
-    return under;
-}
-
 static void add_node(struct listing *listing, struct node *node) {
     if (!node || listing->failed || index_of((void *const *)listing->nodes, listing->n_nodes, node) < listing->n_nodes)
         return;
@@ -153,7 +144,7 @@ static void add_node(struct listing *listing, struct node *node) {
     struct live *live = is_told ? node->live : NULL;
 
     add_node(listing, listing->alone ? NULL : node->parent);
-    add_node(listing, lies_on(node));
+    add_node(listing, node_ground(node->under));
     if (listing->n_nodes == listing->room) {
         size_t room = listing->room ? 2 * listing->room : 16;
         struct node **more = room > MOST_NODES ? NULL : realloc(listing->nodes, room * sizeof(struct node *));
@@ -166,7 +157,7 @@ static void add_node(struct listing *listing, struct node *node) {
         listing->room = room;
     }
     json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(is_told ? node->name : NULL), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, parent), "under",
-                            node_index(listing, lies_on(node)), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, live), "was_live", node->is_live,
+                            node_index(listing, node_ground(node->under)), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, live), "was_live", node->is_live,
                             "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "automatic", node->automatic == listing->session->number, "hidden", node->family == NULL || !is_told);
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
     listing->nodes[listing->n_nodes++] = node;

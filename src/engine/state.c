@@ -37,6 +37,8 @@ struct work *work_free(struct work *work) {
     work->errand = errand_free(work->errand);
     if (work->session)
         sleep_forget_work(work);
+    if (work->measures && work->session && work->session->box)
+        upper_is_left(work->session->box);
     if (work->capturing)
         capturing_release(work->capturing);
     live_put(work->live);
@@ -173,8 +175,8 @@ struct disk_mark *state_mark(struct box *box) {
     return mark;
 }
 
-/* Nothing was written since the box was made. A file that was there already could have been changed in place: what processes of a state have open to be written to is copied up for them as they are restored. */
-static bool is_unchanged(struct box *box) {
+/* Whatever runs: all that is written is an entry below a root that had none. A file that was there already could have been changed in place: what processes of a state have open to be written to is copied up for them as they are restored. */
+bool state_files_are_as_made(struct box *box) {
     auto_free struct disk_mark *now = box->fresh && !box->served_early ? state_mark(box) : NULL;
 
     return now && !box->fresh->holds && !now->holds && now->bytes == box->fresh->bytes && now->entries == box->fresh->entries && now->n == box->fresh->n &&
@@ -199,7 +201,7 @@ static bool seems_empty(const struct box *box) {
 }
 
 bool state_is_as_made(struct box *box) {
-    return is_unchanged(box) && seems_empty(box);
+    return state_files_are_as_made(box) && seems_empty(box);
 }
 
 /* The state of a session in which nothing of a node's processes is: that node, or one of its files alone. A reference, or NULL. */
@@ -265,7 +267,7 @@ void state_measured(struct layer *layer) {
     layer_get(layer);
     list_for_each(at, &engine->sessions) {
         struct session *session = container_of(at, struct session, node);
-        struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+        struct work *work = session_first_work(session);
 
         if (work && work->waits_for_measure && work->to->layer == layer) {
             work->waits_for_measure = false;
@@ -279,7 +281,7 @@ void state_measured(struct layer *layer) {
 void state_merged(struct engine *engine, struct node *node) {
     list_for_each(at, &engine->sessions) {
         struct session *session = container_of(at, struct session, node);
-        struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+        struct work *work = session_first_work(session);
 
         if (work && work->waits_for_merge && work->to == node) {
             work->waits_for_merge = false;
@@ -378,7 +380,7 @@ bool state_capture_again(struct work *work) {
 }
 
 void state_released(struct session *session) {
-    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct work *work = session_first_work(session);
 
     if (session->was_thawed && session->state == SESSION_PAUSED)
         (void)session_freeze(session, 0);
@@ -402,12 +404,25 @@ static void fail_copy(struct work *work, int error_number) {
         fail(work, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number, "the files of the sandbox could not be copied");
 }
 
+/* It takes its time to load what was captured. What goes wrong is told when it is needed. */
+static void load_ahead(struct work *work) {
+    struct launcher *holder;
+
+    if (work->verb == VERB_FORK && !work->live->ahead)
+        (void)live_holder(work->live, work->session->program, &holder, NULL);
+}
+
 /* Its files, as they were while everything stood still; no layer: as those it stands on. */
 static void taken(struct work *work, struct layer *take_layer) {
     struct session *session = work->session;
 
     if (work->capturing && capturing_go_on(work->capturing)) {
         work->layer = take_layer;
+        /* A layer of its own would be a state's before there is one. */
+        if (work->live->progress >= 0 && work->verb == VERB_FORK && work->count == 1 && !take_layer)
+            live_load_box(work->live, session->program, session->base);
+        if (work->live->progress >= 0)
+            load_ahead(work);
         return;
     }
     struct node *node = node_new(session->engine, session->family, session->at, session->base, take_layer);
@@ -426,16 +441,9 @@ static void taken(struct work *work, struct layer *take_layer) {
     have_state(work);
 }
 
-/* It takes its time to load what was captured. What goes wrong is told when it is needed. */
-static void load_ahead(struct work *work) {
-    struct launcher *holder;
-
-    if (work->verb == VERB_FORK)
-        (void)live_holder(work->live, work->session->program, &holder, NULL);
-}
-
 void state_imaged(struct work *work, const struct rollbox_error *error) {
     if (!error) {
+        close_fd(&work->live->progress);
         load_ahead(work);
         taken(work, TAKE_PTR(work->layer));
         return;
@@ -461,6 +469,8 @@ static void copy_files(struct work *work) {
     struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
     int r = layer ? copy_start(work->session->program, &layer, 1, on_copied, work) : -ENOMEM;
 
+    if (layer)
+        layer->is_lived_in = true;
     layer_put(layer);
     work->waits_for_copy = r == 0;
     if (r < 0) {
@@ -482,7 +492,7 @@ static void frozen(struct work *work, const struct guest_record *record) {
         capture(work);
         return;
     }
-    if (!record->value && is_unchanged(box)) {
+    if (!record->value && state_files_are_as_made(box)) {
         thaw(work);
         session->dirty = false;
         work->to = unchanged_state(session);
@@ -529,16 +539,60 @@ void state_captured(struct work *work, struct live *take_live, const struct roll
         return;
     }
     work->live = take_live;
-    if (capturing_is_complete(work->capturing))
-        load_ahead(work);
-    if (is_unchanged(session->box))
+    if (capturing_is_complete(work->capturing)) {
+        close_fd(&work->live->progress);
+        load_ahead(work);       /* else they go on first */
+    }
+    if (state_files_are_as_made(session->box))
         taken(work, NULL);
     else
         copy_files(work);
 }
 
+/* ---- standing still for a walk ------------------------------------------------------------------------------------------ */
+
+bool state_hold_still(struct session *session) {
+    struct work *work = session->state == SESSION_CLOSING || session->sleep ? NULL : work_add(session, VERB_PAUSE, false);
+
+    if (!work)
+        return false;
+    work->measures = true;
+    session_next(session);
+    return true;
+}
+
+static void walk_still(struct work *work, int error) {
+    work->waits_for_walk = true;
+    if (!upper_stands(work->session->box, error))
+        state_walked(work->session);
+}
+
+/* One that is paused is asked, too: a pause for idleness is not waited for, and may have failed. */
+static void stand_for_walk(struct work *work) {
+    struct session *session = work->session;
+    struct buf nothing = BUF_INIT;
+
+    if (session->box && (session->state == SESSION_LIVE || session->state == SESSION_PAUSED))
+        freeze(work);
+    else
+        work_done(work, &nothing);
+}
+
+void state_walked(struct session *session) {
+    struct work *work = session_first_work(session);
+    struct buf nothing = BUF_INIT;
+
+    if (!work || !work->waits_for_walk)
+        return;
+    work->waits_for_walk = false;
+    thaw(work);
+    work_done(work, &nothing);
+}
+
+/* ---- what init says ------------------------------------------------------------------------------------------------------ */
+
 void state_answer(struct session *session, const struct guest_record *record) {
-    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct work *work = session_first_work(session);
     struct buf nothing = BUF_INIT;
 
     if (work && work->waits_for_init && work->frozen == record->serial) {
@@ -549,10 +603,14 @@ void state_answer(struct session *session, const struct guest_record *record) {
             not_captured(work, &error);
         return;
     }
+    if (!record->serial && record->kind == GUEST_FROZEN && record->error && session->state == SESSION_PAUSED)
+        session->state = SESSION_LIVE;  /* of an idle pause: some would not stand still, and all go on */
     if (!work || !work->waits_for_frozen || work->frozen != record->serial)
-        return;                 /* of an idle pause, or a signal */
+        return;                 /* of a pause that nobody waits for, or a signal */
     work->waits_for_frozen = false;
-    if (work->verb != VERB_PAUSE) {
+    if (work->measures) {
+        walk_still(work, (int)record->error);
+    } else if (work->verb != VERB_PAUSE) {
         frozen(work, record);
     } else if (record->error) {
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "a process of the sandbox would not stand still");
@@ -716,13 +774,14 @@ static void made_one(struct work *work) {
 /* What was to go on will not. */
 static void go_without(struct session *session) {
     session->restores = live_put(session->restores);
+    session->restores_again = false;
     struct node *node = unchanged_state(session);
     node_put(node);
 }
 
 void state_session_ready(struct session *session, const struct rollbox_error *error) {
     struct work *work = session->fork;
-    struct work *own = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct work *own = session_first_work(session);
     struct buf json = BUF_INIT;
 
     if (work && work->verb == VERB_VERIFY) {
@@ -873,6 +932,10 @@ void state_start(struct work *work) {
             work_fail(work, &error);
         return;                 /* else done when it is ready, which it may be already */
     case VERB_PAUSE:
+        if (work->measures) {
+            stand_for_walk(work);
+            return;
+        }
         if (session->state == SESSION_LIVE && session->box) {
             freeze(work);
         } else {
@@ -955,7 +1018,7 @@ void state_start(struct work *work) {
 }
 
 void state_commands_sent(struct session *session) {
-    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct work *work = session_first_work(session);
 
     if (!work || !work->waits_for_commands)
         return;
@@ -965,7 +1028,7 @@ void state_commands_sent(struct session *session) {
 
 /* Its box is dead, which nobody asked for. */
 void state_box_lost(struct session *session) {
-    struct work *work = list_empty(&session->works) ? NULL : container_of(session->works.next, struct work, node);
+    struct work *work = session_first_work(session);
     struct rollbox_error error;
 
     if (session->fork || (work && work->waits_for_restored)) {
@@ -981,7 +1044,7 @@ void state_box_lost(struct session *session) {
     if (work && (work->waits_for_box || work->waits_to_freeze || (work->waits_for_frozen && work->verb != VERB_PAUSE))) {
         work->waits_for_box = work->waits_to_freeze = work->waits_for_frozen = false;
         state_start(work);      /* on what was kept of its files */
-    } else if (work && (work->verb == VERB_CREATE || work->waits_for_frozen))
+    } else if (work && (work->verb == VERB_CREATE || work->waits_for_frozen || work->waits_for_walk))
         fail(work, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "the sandbox' init was killed from outside");
     else
         session_next(session);

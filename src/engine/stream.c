@@ -294,6 +294,12 @@ size_t sink_terminals(const struct engine *engine, uint64_t session, int *fds, s
     return n;
 }
 
+void sink_forget(struct engine *engine, uint64_t session) {
+    list_for_each(node, &engine->sinks)
+        if (container_of(node, struct sink, node)->session == session)
+            sink_free(container_of(node, struct sink, node));
+}
+
 void sink_forget_all(struct engine *engine) {
     list_for_each(node, &engine->sinks)
         sink_free(container_of(node, struct sink, node));

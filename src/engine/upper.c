@@ -38,6 +38,8 @@
 #define LOOK_MOST_NS 500000000ll
 #define PAUSE_LEAST_NS 1000000000ll     /* between two walks that nothing but time has asked for */
 #define PAUSE_MOST_NS 64000000000ll
+#define SURE_NS 10000000000ll   /* so long what is known for certain counts, for others may make room meanwhile */
+#define STILL_AGAIN_NS 1000000000ll     /* until who would not stand still is asked once more */
 #define REST 20                 /* of the time such walks may take one part in so many */
 #define LEAST_BYTES (1ull << 20)        /* that a sandbox may always have besides what it stands on: as launcher.c has it for a tmpfs */
 #define LEAST_ENTRIES 256ull
@@ -274,6 +276,16 @@ static struct name name_of(const struct upper *upper) {
     return name;
 }
 
+static int find_room(const struct uppers *uppers, uint64_t *ret_bytes, uint64_t *ret_entries) {
+    struct statfs room;
+
+    if (fstatfs(uppers->fd, &room) < 0)
+        return -errno;
+    *ret_bytes = (uint64_t)room.f_bfree * (uint64_t)room.f_bsize;
+    *ret_entries = (uint64_t)room.f_ffree;
+    return 0;
+}
+
 int upper_new(struct engine *engine, uint32_t id_base, struct upper **ret_upper) {
     struct uppers *uppers = engine->uppers;
     struct upper *upper = calloc(1, sizeof *upper);
@@ -289,6 +301,8 @@ int upper_new(struct engine *engine, uint32_t id_base, struct upper **ret_upper)
         free(upper);
         return r;
     }
+    upper->sure_ns = clock_now_ns();
+    (void)find_room(uppers, &upper->sure_room_bytes, &upper->sure_room_entries);
     /* As the root of a tmpfs is that U0's root has mounted. */
     if ((engine->features.is_root && fchownat(uppers->fd, name.text, id_base, id_base, AT_SYMLINK_NOFOLLOW) < 0) || fchmodat(uppers->fd, name.text, 0755, 0) < 0) {
         int r = -errno;
@@ -326,16 +340,6 @@ void upper_field(const struct upper *upper, struct buf *message) {
 
 /* ---- how much there is ------------------------------------------------------------------------------------------------ */
 
-static int find_room(const struct uppers *uppers, uint64_t *ret_bytes, uint64_t *ret_entries) {
-    struct statfs room;
-
-    if (fstatfs(uppers->fd, &room) < 0)
-        return -errno;
-    *ret_bytes = (uint64_t)room.f_bfree * (uint64_t)room.f_bsize;
-    *ret_entries = (uint64_t)room.f_ffree;
-    return 0;
-}
-
 static struct box *box_of(const struct upper *upper) {
     list_for_each(node, &upper->engine->boxes)
         if (container_of(node, struct box, node)->upper == upper)
@@ -357,9 +361,10 @@ static void limits_of(const struct box *box, bool tolerates, uint64_t *ret_bytes
     }
 }
 
-static void end_processes(struct box *box) {
+/* Agents of files are for those who find the sandbox so: what has been found once more is what they themselves may have written. */
+static void end_processes(struct box *box, bool spares_agents) {
     if (box->session) {
-        session_over_disk(box->session);
+        session_over_disk(box->session, spares_agents);
     } else if (box->run) {
         box->run->status = SIGXFSZ;     /* what a single file past the limit ends with */
         run_kill(box->run, ROLLBOX_OUTCOME_SIGNAL);
@@ -375,20 +380,102 @@ static void hold_to_limit(struct box *box) {
     limits_of(box, false, &bytes, &entries);
     if (upper->bytes <= bytes && upper->entries <= entries && !upper->is_deep) {
         upper->tolerated_bytes = upper->tolerated_entries = 0;
+        upper->is_newly_over = false;
         return;
     }
-    bool is_new = !upper->tolerated_bytes && !upper->tolerated_entries;
+    bool is_first = !upper->tolerated_bytes && !upper->tolerated_entries;
     limits_of(box, true, &bytes, &entries);
-    if (is_new) {
+    bool grew = upper->bytes > bytes || upper->entries > entries;
+    /* What guests wrote between the walk that found them and their end is found by the next one. */
+    bool is_guests = is_first || (grew && upper->is_newly_over);
+    upper->is_newly_over = is_first;
+    if (is_guests) {
         upper->tolerated_bytes = upper->bytes;
         upper->tolerated_entries = upper->entries;
     }
-    if (is_new || upper->bytes > bytes || upper->entries > entries || upper->is_deep)
-        end_processes(box);
+    if (is_first || grew || upper->is_deep)
+        end_processes(box, is_guests);
+}
+
+/* Whether there can be more than was found, by the room that has gone since it was known for certain, or the time. */
+static bool may_hide(const struct box *box) {
+    const struct upper *upper = box->upper;
+    uint64_t bytes, entries;
+
+    if (clock_now_ns() - upper->sure_ns >= SURE_NS)
+        return true;
+    limits_of(box, true, &bytes, &entries);
+    return upper->sure_bytes + (upper->sure_room_bytes - MIN(upper->sure_room_bytes, upper->room_bytes)) > bytes ||
+           upper->sure_entries + (upper->sure_room_entries - MIN(upper->sure_room_entries, upper->room_entries)) > entries;
+}
+
+static int tell_init(struct box *box, enum guest_request what) {
+    auto_buf struct buf message = BUF_INIT;
+
+    wire_begin(&message, what, 0);
+    return wire_send(box->socket, &message, NULL, 0);
+}
+
+/* A session's other works must know; a run has none. */
+static void hold_still(struct box *box) {
+    struct upper *upper = box->upper;
+
+    if (upper->wants_still || upper->is_still || upper->measured_ns < upper->still_after_ns)
+        return;
+    upper->wants_still = true;
+    if (box->session ? !state_hold_still(box->session) : !box->run || tell_init(box, GUEST_FREEZE) < 0)
+        upper->wants_still = false;
+}
+
+static void let_go(struct box *box) {
+    box->upper->is_still = false;
+    if (box->session)
+        state_walked(box->session);
+    else
+        box->upper->thaw_due = tell_init(box, GUEST_THAW) == -EAGAIN;
+}
+
+void upper_is_left(struct box *box) {
+    if (box->upper)
+        box->upper->wants_still = box->upper->is_still = false;
+}
+
+bool upper_stands(struct box *box, int error) {
+    if (!box->upper || !box->upper->wants_still)
+        return false;
+    struct upper *upper = box->upper;
+    upper->wants_still = false;
+    if (error) {
+        /* A slow disk may keep a process from standing still once; who would not a second time has something to hide. */
+        if (upper->has_refused)
+            end_processes(box, false);
+        upper->has_refused = !upper->has_refused;
+        upper->still_after_ns = clock_now_ns() + STILL_AGAIN_NS;
+        let_go(box);
+        return true;
+    }
+    upper->has_refused = false;
+    upper->is_still = true;
+    upper->still_ns = clock_now_ns();
+    upper_measure(upper);
+    return true;
 }
 
 static void look_soon(struct uppers *uppers);
 static void ask_next(struct uppers *uppers);
+
+static void judge(struct box *box, const struct measurer_answer *answer) {
+    struct upper *upper = box->upper;
+    bool was_still = upper->is_still;
+
+    hold_to_limit(box);
+    if (was_still) {
+        upper->still_after_ns = upper->measured_ns + (upper->measured_ns - upper->still_ns) * REST;
+        let_go(box);
+    } else if (answer->has_moved && box->program && box->state == BOX_READY && may_hide(box)) {
+        hold_still(box);
+    }
+}
 
 static void take_answer(struct uppers *uppers, const struct measurer_answer *answer) {
     struct upper *upper = TAKE_PTR(uppers->asked);
@@ -408,10 +495,17 @@ static void take_answer(struct uppers *uppers, const struct measurer_answer *ans
         upper->measured_ns = clock_now_ns();
         upper->pause_ns = MIN(MAX(same ? upper->pause_ns * 2 : PAUSE_LEAST_NS, answer->took_ns * REST), PAUSE_MOST_NS);
         struct box *box = box_of(upper);
+        if (upper->is_still || (answer->was_checked && !answer->has_moved)) {
+            upper->sure_ns = upper->measured_ns;
+            upper->sure_bytes = answer->bytes;
+            upper->sure_entries = answer->entries;
+            upper->sure_room_bytes = upper->room_bytes;
+            upper->sure_room_entries = upper->room_entries;
+        }
         if (upper->layer)
             state_measured(upper->layer);
         else if (box)
-            hold_to_limit(box);
+            judge(box, answer);
     }
     upper_put(upper);
     ask_next(uppers);
@@ -472,7 +566,10 @@ static void ask_next(struct uppers *uppers) {
     struct measurer_request request = { .number = upper->number, .init = box && !upper->layer ? box->pid : 0 };
 
     /* What is written from now on may be missed: it counts as room that has gone since. */
-    if (find_room(uppers, &upper->room_bytes, &upper->room_entries) < 0 || send(uppers->measurer, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof request)
+    if (find_room(uppers, &upper->room_bytes, &upper->room_entries) < 0)
+        return;
+    request.checks = request.init && box->program && !upper->is_still && may_hide(box);
+    if (send(uppers->measurer, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof request)
         return;
     list_remove(&upper->in_queue);
     uppers->asked = upper_get(upper);
@@ -485,8 +582,13 @@ void upper_measure(struct upper *upper) {
         upper->again = true;
         return;
     }
-    if (list_empty(&upper->in_queue))
+    /* Who stands still for it does not wait for the others' walks. */
+    if (upper->is_still) {
+        list_remove(&upper->in_queue);
+        list_add_tail(uppers->queue.next, &upper->in_queue);    /* before the first */
+    } else if (list_empty(&upper->in_queue)) {
         list_add_tail(&uppers->queue, &upper->in_queue);
+    }
     ask_next(uppers);
     if (!uppers->asked)
         look_soon(uppers);
@@ -526,6 +628,8 @@ static void on_look(struct loop_timer *timer) {
             if (!is_watched(box))
                 continue;
             any = true;
+            if (box->upper->thaw_due)
+                let_go(box);
             int64_t left = box->upper == uppers->asked || !list_empty(&box->upper->in_queue) ? LOOK_MOST_NS : time_left(box, bytes, entries, now);
             if (!left)
                 upper_measure(box->upper);

@@ -10,6 +10,7 @@
  *
  * Its size: nothing but a quota would hold a limit on a file system that others use. So the engine looks at how much room is left on it, as often as a guest could have used up what is left to it, and has those uppers
  * measured (measurer.h) that could have grown past their limit since they were measured last; and each now and then, as others may have made room meanwhile. What is over its limit may shrink, but not grow: its processes are killed.
+ * A guest can see a walk coming, and move directories to where it was already. So where something moved, and more room has gone since the last walk that nobody can have fooled than the sandbox had left, or that is some time ago, its processes stand still for another.
  */
 #ifndef ROLLBOX_ENGINE_UPPER_H
 #define ROLLBOX_ENGINE_UPPER_H
@@ -27,8 +28,17 @@ struct upper {
     bool is_measured;           /* there was one; of a layer: since it is one */
     bool is_deep;
     uint64_t tolerated_bytes, tolerated_entries;        /* what it had when it was first found over its limit; 0: it is not over */
+    bool is_newly_over;         /* it was found so the last time, and not before */
     uint64_t room_bytes, room_entries;  /* on the file system then */
     int64_t measured_ns, pause_ns;
+    uint64_t sure_bytes, sure_entries, sure_room_bytes, sure_room_entries;      /* as of the last walk under which nothing can have moved */
+    int64_t sure_ns;
+    bool wants_still;           /* its processes are to stand still */
+    bool is_still;              /* and do, until it is measured */
+    bool thaw_due;
+    bool has_refused;           /* they would not, the last time */
+    int64_t still_ns;           /* since when they do */
+    int64_t still_after_ns;     /* not before */
     struct list in_queue;       /* of those to be measured */
     bool again;                 /* what is being found out is not it any more */
 };
@@ -47,5 +57,8 @@ struct upper *upper_put(struct upper *upper);
 void upper_field(const struct upper *upper, struct buf *message);      /* of CREATE and COPY */
 void upper_measure(struct upper *upper);        /* soon; a layer's node hears of it by state_measured */
 void upper_watch(struct box *box);              /* it is ready, or something begins to run in it */
+/* What was asked of its init, or by state_hold_still: its processes stand still; or would not (a positive errno), or nobody asks any more. False: it was asked of another, which is gone, and this one need not wait. */
+bool upper_stands(struct box *box, int error);
+void upper_is_left(struct box *box);
 
 #endif

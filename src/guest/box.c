@@ -25,7 +25,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "guest/restore.h"
+#include "guest/stamps.h"
 #include "sys/syscalls.h"
 
 static int loopback_up(void) {
@@ -40,17 +42,17 @@ static int loopback_up(void) {
 }
 
 /* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of the namespace can carry a note to the next guest. A Unix socket that is in flight in itself,
- * though, outlives its process until the kernel's collector comes. */
+ * though, outlives its process until the kernel's collector comes. (The first line counts all of them, whatever their family; the kernel's table of Unix sockets would take it ten times as long.) */
 static bool is_unused(int proc_self) {
-    char text[512];
-    ssize_t n;
-    int fd = openat(proc_self, "net/unix", O_RDONLY | O_CLOEXEC);
+    static const char none[] = "sockets: used 0\n";
+    char text[sizeof none - 1];
+    int fd = openat(proc_self, "net/sockstat", O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
-        return errno == ENOENT;
-    n = read(fd, text, sizeof text);
+        return false;
+    ssize_t n = read(fd, text, sizeof text);
     close(fd);
-    return n > 0 && memchr(text, '\n', (size_t)n) == text + n - 1;     /* nothing but the headings */
+    return n == (ssize_t)sizeof text && memcmp(text, none, sizeof text) == 0;
 }
 
 static int enter_network(struct box *box, int proc_self) {
@@ -89,16 +91,10 @@ static char *put_offset(char *at, const char *clock, int64_t ns) {
     return at;
 }
 
-static int64_t now_ns(clockid_t clock) {
-    struct timespec t;
-
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* The sandbox' uptime counts from its birth, to whole seconds; where processes are restored, their clocks go on from where they stood. Children enter the new namespace; init itself stays outside. */
-static int start_clocks(struct box *box, int proc_self, int64_t uptime_s) {
-    int64_t monotonic, boottime, now = now_ns(CLOCK_MONOTONIC), boot_now = now_ns(CLOCK_BOOTTIME);
+static int start_clocks(struct box *box, int proc_self) {
+    int64_t uptime_s = box->plan->flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0;
+    int64_t monotonic, boottime, now = clock_now_ns(), boot_now = clock_ns(CLOCK_BOOTTIME);
     char text[128];
 
     if (unshare(CLONE_NEWTIME) < 0)
@@ -126,7 +122,7 @@ static int build_ruleset(struct box *box, struct guest_fault *fault) {
         struct landlock_path_beneath_attr rule = { .allowed_access = rules[i].access, .parent_fd = box->static_rules[i] };
 
         if (rules[i].kind != PLAN_RULE_STATIC)
-            rule.parent_fd = open(plan_text(plan, rules[i].path), O_PATH | O_CLOEXEC);
+            rule.parent_fd = openat(AT_FDCWD, plan_text(plan, rules[i].path), O_PATH | O_CLOEXEC);
         if (rule.parent_fd < 0)
             return guest_fault(fault, GUEST_STAGE_LANDLOCK, i, -errno);
         int r = sys_landlock_add_rule(box->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
@@ -156,22 +152,28 @@ static int enter_user_namespace(const struct box *box, int proc_self) {
     uint32_t outer_id = box->outer_id;
 
     /* Leaving U0's root for another of its ids drops our rights there, and makes us undumpable, which would make /proc/self another's. */
-    if (outer_id && (setresgid(outer_id, outer_id, outer_id) < 0 || setresuid(outer_id, outer_id, outer_id) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0))
+    int r = outer_id ? sys_setresgid(outer_id, outer_id, outer_id) : 0;
+    if (r == 0 && outer_id)
+        r = sys_setresuid(outer_id, outer_id, outer_id);
+    if (r < 0)
+        return r;
+    if ((outer_id && prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0) || unshare(CLONE_NEWUSER) < 0)
         return -errno;
-    if (unshare(CLONE_NEWUSER) < 0)
-        return -errno;
-    int r = guest_map_one(proc_self, plan->inner_uid, outer_id, plan->inner_gid, outer_id);
+    r = guest_map_one(proc_self, plan->inner_uid, outer_id, plan->inner_gid, outer_id);
     return r < 0 ? r : limit_user_counts(box->proc_sys);
 }
 
-/* Takes no right away that there is. Dropping one costs twenty times as much as asking whether it is there. */
+/* A new user namespace has them all. What is dropped no child has, nor any program. */
 static int drop_bounds(void) {
-    int has;
+    static bool dropped;
 
-    for (int capability = 0; (has = prctl(PR_CAPBSET_READ, capability, 0, 0, 0)) >= 0; capability++)
-        if (has && prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0)
-            return -errno;
-    return errno == EINVAL ? 0 : -errno;
+    for (int capability = 0; !dropped; capability++)
+        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
+            if (errno != EINVAL)
+                return -errno;
+            dropped = true;
+        }
+    return 0;
 }
 
 int box_drop_privileges(void) {
@@ -238,11 +240,23 @@ static int leave_template(struct box *box) {
     return close(box->template) < 0 ? -errno : 0;
 }
 
+/* What does not take the processes was done while they were captured; their clocks are known from here on. */
+static int load(struct box *box, int proc_self, struct guest_fault *fault) {
+    int r = restore_load(box->image, box->progress);
+
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
+    if (box->plan->flags & PLAN_TIMENS && (r = start_clocks(box, proc_self)) < 0)
+        return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
+    return 0;
+}
+
 int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
-    int r, proc_self = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int r, proc_self = openat(AT_FDCWD, "/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);  /* musl sets the flag once more after open() */
 
     umask(0);
+    stamps_prepare(box);
     if (proc_self < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, -errno);
     /* Only now, in the cgroups of the sandbox: paths count from where the one who makes the namespace is, and those above name the engine, or the caller's session. */
@@ -251,10 +265,10 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     r = enter_network(box, proc_self);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
-    if (plan->flags & PLAN_TIMENS && (r = start_clocks(box, proc_self, plan->flags & PLAN_VIRTUAL ? PLAN_VIRTUAL_UPTIME_S : 0)) < 0)
+    if (plan->flags & PLAN_TIMENS && box->image < 0 && (r = start_clocks(box, proc_self)) < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, r);
     fault->stage = GUEST_STAGE_BOX;
-    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int root = openat(AT_FDCWD, "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (root < 0)
         return -errno;
     r = ops_run(plan, box, plan->box_ops, root, -1, fault);
@@ -269,6 +283,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
     if (box->uuid && (r = seed_setup(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
+    if (box->image >= 0 && (r = load(box, proc_self, fault)) < 0)
+        return r;
     if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC);    /* without it that is not known */
@@ -279,19 +295,21 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);
+    /* Forty calls, each of which the filter would look at. What is restored inherits the bounds, and gives up itself what rights it needs yet. */
+    if ((r = drop_bounds()) < 0)
+        return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     if (plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     /* Processes that are restored are in the session's domain from their birth. */
     if (restore_is_tree() && (r = box_enter_domain(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
-    /* They need a right yet, and give up all that they have themselves; what bounds them they inherit. */
-    if (restore_is_loaded() && (r = drop_bounds()) < 0)
-        return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     if ((r = restore_fork(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     r = box_drop_privileges();
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     umask(022);
+    if (plan->flags & PLAN_CLOCK)
+        stamps_find_mounts(plan);
     return 0;
 }

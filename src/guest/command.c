@@ -20,10 +20,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "guest/determinism.h"
 #include "guest/files.h"
 #include "guest/restore.h"
+#include "guest/stamps.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
@@ -61,6 +63,11 @@ bool command_is_agent(pid_t pid) {
         if (agents[i] == pid)
             return true;
     return false;
+}
+
+void command_agents_go_on(void) {
+    for (size_t i = 0; i < n_agents; i++)
+        (void)kill(agents[i], SIGCONT);
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
@@ -114,8 +121,9 @@ static pid_t wait_next(const struct box *box, int *ret_status, struct rusage *re
 }
 
 static void report_exit(const struct box *box, const struct command *command, int status, const struct rusage *usage, const struct moved *moved) {
+    stamps_settle();            /* what follows may be a snapshot */
     struct guest_record record = {
-        .kind = GUEST_EXITED, .serial = command->serial, .value = (uint64_t)status, .wall_ns = (uint64_t)(init_now_ns() - command->started_ns),
+        .kind = GUEST_EXITED, .serial = command->serial, .value = (uint64_t)status, .wall_ns = (uint64_t)(clock_now_ns() - command->started_ns),
         .cpu_ns = ns_of(usage->ru_utime) + ns_of(usage->ru_stime), .max_rss_bytes = (uint64_t)usage->ru_maxrss * 1024,
         .read_bytes = moved->read, .written_bytes = moved->written,
     };
@@ -124,8 +132,14 @@ static void report_exit(const struct box *box, const struct command *command, in
 }
 
 /* Kills whatever the command left running and waits for it, so that its end, as told, is the end of all, and its usage complete. The kernel signals every process of the
- * namespace but init in one go, which no fork can slip through. */
+ * namespace but init in one go, which no fork can slip through; but it looks at each of the host for that. Whoever has no child is alone here: orphans are its children, too. */
 static void end_all(void) {
+    pid_t pid;
+
+    while ((pid = waitpid(-1, NULL, __WALL | WNOHANG)) > 0)
+        ;
+    if (pid < 0 && errno == ECHILD)
+        return;
     kill(-1, SIGKILL);
     while (waitpid(-1, NULL, __WALL) > 0 || errno == EINTR)
         ;
@@ -300,11 +314,12 @@ static pid_t spawn(const struct box *box, const struct wire_message *message, st
         request->n_fds = message->n_fds;
         if (!(message->header.flags & GUEST_EXEC_RESTORED))
             return exec_spawn(box, request, fault);
-        pid_t pid = restore_resume(request, &command->failure);
+        pid_t pid = restore_resume(box, request, &command->failure);
         command->restored = pid > 0;
         if (pid > 0)
             return pid;
-        request->n_fds = 3;     /* the last was for that one */
+        if (!(message->header.flags & GUEST_EXEC_ALIKE))
+            request->n_fds = 3; /* the last was for that one */
         return exec_spawn(box, request, fault);
     }
     int r = terminal_open(size, ret_master, &slave);
@@ -343,7 +358,7 @@ static pid_t start(const struct box *box, struct wire_message *message, struct c
     if (r == 0) {
         if (!(message->header.flags & GUEST_EXEC_RESTORED))
             restore_cancel();
-        command->started_ns = init_now_ns();
+        command->started_ns = clock_now_ns();
         r = spawn(box, message, &request, size, command, ret_master, fault);
     }
     if (chdir("/") < 0)         /* a command's directory must not be held by init */
@@ -383,7 +398,7 @@ void command_start(const struct box *box, struct wire_message *message) {
 int command_adopt(uint64_t serial, pid_t pid) {
     if (n_commands == COMMAND_MAX || command_main(serial))
         return n_commands == COMMAND_MAX ? -EAGAIN : -EEXIST;
-    commands[n_commands++] = (struct command){ .serial = serial, .started_ns = init_now_ns(), .pid = pid };
+    commands[n_commands++] = (struct command){ .serial = serial, .started_ns = clock_now_ns(), .pid = pid };
     return 0;
 }
 

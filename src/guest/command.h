@@ -15,7 +15,6 @@
 #define COMMAND_MAX_AGENTS 64
 
 /* init.c */
-int64_t init_now_ns(void);
 /* The sandbox' end. In a pid namespace the kernel kills what is left. */
 _Noreturn void init_leave(const struct box *box, int status);
 
@@ -31,10 +30,13 @@ size_t command_count(void);
 /* GUEST_FILES: a child of init's that serves the socket. 0 or -errno. */
 int command_serve_files(int socket);
 bool command_is_agent(pid_t pid);
+void command_agents_go_on(void);
 extern bool command_in_session;
 
 /* tree.c: sends a signal to the processes that `scope` (enum guest_scope) means. Their number, or -errno. */
 int tree_signal(pid_t top, int number, uint64_t scope);
+/* SIGKILL to every process but init and its agents. 0 or -errno. */
+int tree_kill_guests(void);
 /* Stops every process but init. How many there are, agents not counted, or -ETIMEDOUT: then all go on. */
 int tree_freeze(void);
 void tree_thaw(void);

@@ -82,6 +82,7 @@ struct crew {
     _Atomic uint32_t done;      /* by the helper, of all rounds */
     _Atomic uint32_t calls;     /* changes to wake the helper */
     atomic_bool sleeps, stop;
+    atomic_bool awaited;        /* `done` is */
     _Atomic int error;
     int from, to;
     bool fresh;
@@ -115,8 +116,12 @@ static bool is_wanted(const char *name) {
 /* The kernel's limits; nobody is called from within a loop over these. */
 static char names[65536], value[65536];
 
+/* Most files have none, which is known without the room that the kernel takes for itself before it fills ours. */
 static ssize_t list_names(int fd) {
-    ssize_t length = flistxattr(fd, names, sizeof names);
+    ssize_t length = flistxattr(fd, NULL, 0);
+
+    if (length > 0)
+        length = flistxattr(fd, names, sizeof names);
 
     return length < 0 ? errno == EOPNOTSUPP ? 0 : -errno : length;
 }
@@ -366,7 +371,8 @@ _Noreturn static void help(struct walk *w) {
         if (r < 0)
             atomic_store(&crew->error, r);
         atomic_fetch_add(&crew->done, 1);
-        futex_wake(&crew->done);
+        if (atomic_load(&crew->awaited))
+            futex_wake(&crew->done);
     }
 }
 
@@ -390,25 +396,37 @@ static void start_helper(struct walk *w) {
 
 /* The helper is at work on something of this round until it has said that it is done. */
 static int await_helper(struct walk *w, uint32_t done) {
-    for (;;) {
-        uint32_t now = atomic_load(&w->crew->done);
+    uint32_t now;
+    int r = 0;
 
-        if (now == done)
-            return atomic_load(&w->crew->error);
+    /* Either it sees this, or we see what it has done. */
+    atomic_store(&w->crew->awaited, true);
+    while (r == 0 && (now = atomic_load(&w->crew->done)) != done) {
         if (waitpid(w->helper, NULL, WNOHANG) == w->helper) {
             w->helper = -1;
-            return -ECHILD;
+            r = -ECHILD;
+        } else {
+            futex_wait(&w->crew->done, now);
         }
-        futex_wait(&w->crew->done, now);
     }
+    atomic_store(&w->crew->awaited, false);
+    return r < 0 ? r : atomic_load(&w->crew->error);
 }
+
+/* Its end is waited for when nobody waits for us any more. */
+static pid_t stopped = -1;
 
 static void stop_helper(struct walk *w) {
     if (w->helper <= 0)
         return;
+    stopped = w->helper;
     atomic_store(&w->crew->stop, true);
     call_helper(w);
-    waitpid(w->helper, NULL, 0);
+}
+
+void copy_end(void) {
+    if (stopped > 0)
+        waitpid(stopped, NULL, 0);
 }
 
 /* The regular files of a round. */

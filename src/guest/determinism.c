@@ -31,10 +31,12 @@
 #include <unistd.h>
 
 #include "base/chacha.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "guest/command.h"
 #include "guest/image.h"
 #include "guest/serial.h"
+#include "guest/stamps.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
@@ -52,14 +54,18 @@
 #define FUTEX_SLICE_NS 2000000
 #define SLEEP_TICK_NS 5000000
 #define AUXV_ENTRIES 64
+#define FORKED_NOT_EXECUTED 0x40        /* PF_FORKNOEXEC */
 
 /* What numbers are drawn for. */
 enum { PURPOSE_NEXT, PURPOSE_BYTES, PURPOSE_CHILD, PURPOSE_COMMAND };
 
+/* Fields of /proc/PID/stat, as proc(5) counts them. */
+enum { STAT_STATE = 3, STAT_FLAGS = 9, STAT_THREADS = 20 };
+
 /* A question that is answered later: a wait until a time of day. */
 struct held {
     uint64_t id;
-    int64_t until_ns;           /* by the clock of init_now_ns */
+    int64_t until_ns;           /* by the clock of clock_now_ns */
     int64_t next_ns;            /* when to look again */
     int listener;
     pid_t pid;
@@ -183,6 +189,26 @@ pid_t determinism_process_of(pid_t thread) {
     return process ? process : thread;
 }
 
+bool determinism_is_single(pid_t thread) {
+    char text[1024];
+    int fd = determinism_open(thread, "/stat", O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    uint64_t fields[STAT_THREADS + 1] = { 0 };
+
+    if (fd >= 0)
+        close(fd);
+    text[n < 0 ? 0 : n] = '\0';
+    const char *at = strrchr(text, ')');         /* the name may hold anything; nothing after it holds a bracket */
+    if (!at)
+        return false;
+    for (size_t i = STAT_STATE; i <= STAT_THREADS; i++) {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+        fields[i] = strtoul(at, NULL, 10);
+    }
+    return fields[STAT_THREADS] == 1 && !(fields[STAT_FLAGS] & FORKED_NOT_EXECUTED);
+}
+
 /* The stream of the process that a thread is of, as it is now. */
 static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
     uint64_t owner = 0;
@@ -250,8 +276,11 @@ static void put_in_order(const struct plan *plan, pid_t pid) {
 
     if (!read_auxv(pid, &vdso, &random) || !vdso_is_fresh(pid, vdso))
         return;
-    if (plan->flags & PLAN_VIRTUAL)
+    if (plan->flags & PLAN_VIRTUAL) {
         virtual_executed(pid);
+        stamps_settle();
+    }
+    stamps_executed(pid);
     if (vdso_patch(pid, vdso) == 0 && plan->flags & PLAN_SEED)
         (void)draw(plan->seed, pid, random, 16);
 }
@@ -280,10 +309,7 @@ void determinism_answer_written(int listener, uint64_t id, long r, long value) {
 }
 
 static int64_t now_of(clockid_t clock) {
-    struct timespec t;
-
-    clock_gettime(clock, &t);
-    return (int64_t)t.tv_sec * NS + t.tv_nsec + offset_ns;
+    return clock_ns(clock) + offset_ns;
 }
 
 void determinism_answer_time(int listener, const struct seccomp_notif *question, int64_t now) {
@@ -349,7 +375,7 @@ static void hold(int listener, const struct seccomp_notif *question) {
         determinism_let_pass(listener, question->id);       /* the kernel says what is wrong with it */
         return;
     }
-    int64_t left = time[0] > INT64_MAX / NS - 1 ? INT64_MAX / 2 : time[0] * NS + time[1] - now_of(clock), now = init_now_ns();
+    int64_t left = time[0] > INT64_MAX / NS - 1 ? INT64_MAX / 2 : time[0] * NS + time[1] - now_of(clock), now = clock_now_ns();
     if (futex) {
         uint32_t word;
 
@@ -419,7 +445,7 @@ void determinism_give_back(pid_t thread) {
 }
 
 static void look_at_held(void) {
-    int64_t now = n_held ? init_now_ns() : 0;
+    int64_t now = n_held ? clock_now_ns() : 0;
 
     for (size_t i = n_held; i-- > 0;)
         if (is_over(&held[i], now))
@@ -460,6 +486,8 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
         put_in_order(plan, (pid_t)question->pid);
         break;
     default:
+        if (stamps_answer(plan, listener, question))
+            return;
         break;
     }
     determinism_let_pass(listener, question->id);
@@ -546,8 +574,8 @@ uint64_t determinism_last_stream(void) {
     return n_commands_begun - 1;
 }
 
-/* The clocks, once. */
-static int begin(const struct plan *plan, int64_t ahead_ns) {
+/* The clocks, once. `before_ns`: what the time of day was ahead where processes come from. */
+static int begin(const struct plan *plan, int64_t ahead_ns, int64_t before_ns) {
     static bool is_begun;
     int r;
 
@@ -559,17 +587,26 @@ static int begin(const struct plan *plan, int64_t ahead_ns) {
         virtual_begin(plan);
     if (plan->flags & PLAN_SERIAL)
         serial_begin();
-    r = vdso_prepare(plan, offset_ns);
+    r = plan->flags & PLAN_CLOCK ? stamps_begin(plan, offset_ns, before_ns) : 0;
+    if (r == 0)
+        r = vdso_prepare(plan, offset_ns);
     is_begun = r == 0;
     return r;
+}
+
+/* With the first command. */
+static int begin_now(const struct plan *plan) {
+    /* The clock that is behind by up to a tick: none is to tell a time before the start. */
+    int64_t ahead = plan->clock_seconds * NS + plan->clock_nanoseconds - (now_of(CLOCK_REALTIME_COARSE) - offset_ns);
+
+    return begin(plan, ahead, ahead);
 }
 
 int determinism_begin(const struct plan *plan, struct determinism_start *start) {
     start->ends[0] = start->ends[1] = -1;
     if (n_listeners == DETERMINISM_MAX_LISTENERS)
         return -EAGAIN;
-    /* The clock that is behind by up to a tick: none is to tell a time before the start. */
-    int r = begin(plan, plan->clock_seconds * NS + plan->clock_nanoseconds - (now_of(CLOCK_REALTIME_COARSE) - offset_ns));
+    int r = begin_now(plan);
     if (r < 0)
         return r;
     start->stream = derive(plan->seed, n_commands_begun++, PURPOSE_COMMAND);
@@ -581,11 +618,9 @@ int determinism_enter(const struct plan *plan, const struct determinism_start *s
     struct stream stream = { .state = start->stream };
     int r = 0;
 
-    if (plan->flags & PLAN_SEED) {
-        r = (int)sys_call1(__NR_personality, DETERMINISM_NO_RANDOM_ADDRESSES);
-        if (r >= 0)
-            r = stream_store(0, &stream);
-    }
+    r = (int)sys_call1(__NR_personality, DETERMINISM_NO_RANDOM_ADDRESSES);
+    if (r >= 0 && plan->flags & PLAN_SEED)
+        r = stream_store(0, &stream);
     if (r < 0)
         return r;
     int listener = sys_seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE, &program);
@@ -618,7 +653,24 @@ void determinism_tell(const struct plan *plan, struct image_determinism *to) {
 
 int determinism_resume(const struct plan *plan, const struct image_determinism *from, int64_t ahead_ns) {
     n_commands_begun = from->n_commands;
-    return begin(plan, init_now_ns() + ahead_ns - now_of(CLOCK_REALTIME));
+    return begin(plan, clock_now_ns() + ahead_ns - now_of(CLOCK_REALTIME), from->ahead_ns);
+}
+
+int determinism_begin_command(const struct plan *plan, const struct image_determinism *from) {
+    int r = begin_now(plan);
+
+    if (r < 0)
+        return r;
+    n_commands_begun = from->n_commands;
+    if (plan->flags & PLAN_VIRTUAL)
+        virtual_resume(from);
+    return 0;
+}
+
+void determinism_begin_anew(const struct plan *plan) {
+    n_commands_begun = 0;
+    if (plan->flags & PLAN_VIRTUAL)
+        virtual_resume(&(struct image_determinism){ 0 });
 }
 
 int determinism_enter_restored(const struct sock_filter *program, size_t n) {

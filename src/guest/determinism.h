@@ -40,7 +40,7 @@ int determinism_enter_restored(const struct sock_filter *program, size_t n);
 /* In init, once the child has executed, with its pid, or ended, with 0: takes the listener over. */
 void determinism_end(struct determinism_start *start, pid_t pid);
 
-/* init's loop. How many entries of events[0..DETERMINISM_MAX_LISTENERS) it fills; and when it wants to be called at the latest, by init_now_ns. */
+/* init's loop. How many entries of events[0..DETERMINISM_MAX_LISTENERS) it fills; and when it wants to be called at the latest, by clock_now_ns. */
 size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns);
 /* Answers what there is, one question a listener, so that none holds up another. `quiet`: nobody wanted anything of init. */
 void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet);
@@ -60,6 +60,8 @@ void still_serve(const struct plan *plan);
 /* In a sandbox whose processes are restored, one after the other: before any of them can ask; for each, with the listener that it has made; before they go on. 0 or -errno. */
 int still_resume(const struct box *box);
 int still_adopt(const struct image_process *process, int take_listener);
+/* Both of these for the one process that is to be the sandbox' first command. */
+int still_begin_command(const struct plan *plan, int take_listener);
 void still_go_on(const int *files, const int *externals, size_t n_externals);
 
 /* For these. All listeners; a question of one that is not to be looked at; what is held of a thread that a tracer has told to stop. */
@@ -70,6 +72,9 @@ void determinism_tell(const struct plan *plan, struct image_determinism *to);
 /* `ahead_ns`: what the time of day is ahead of CLOCK_MONOTONIC of init's. */
 int determinism_resume(const struct plan *plan, const struct image_determinism *from, int64_t ahead_ns);
 int determinism_adopt(int take_listener);
+/* The same for a first command that was captured as one: its clock starts now. And if nothing came of it: as if it had not been. */
+int determinism_begin_command(const struct plan *plan, const struct image_determinism *from);
+void determinism_begin_anew(const struct plan *plan);
 
 /* determinism_vdso.c. Does the kernel let one process patch another's, as far as an init with all its rights can tell? 0 or -errno (EOPNOTSUPP). */
 int vdso_probe(void);
@@ -84,6 +89,9 @@ int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page);
 /* Is the address one of the image at `base`? */
 bool vdso_contains(uint64_t base, uint64_t address);
 
+/* Has a process' code, which stands in a newfstatat that ends at `after`, make this call by its vDSO at `base`. 0 or -errno (EOPNOTSUPP: it is not the code that we know, or too far away). */
+int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after);
+
 /* Memory of another process, under its own protections: the number of bytes, or -errno. */
 long determinism_read(pid_t pid, uint64_t from, void *to, size_t length);
 long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length);
@@ -96,6 +104,8 @@ uint64_t determinism_stream_of(uint64_t seed, pid_t thread);
 /* The process that a thread belongs to. */
 pid_t determinism_process_of(pid_t thread);
 bool determinism_is_thread_of(pid_t process, pid_t thread);
+/* Has its process no other, and memory of its own for certain: that of a program that it has executed itself? What was forked may have its parent's still (vfork), with all the threads of that. */
+bool determinism_is_single(pid_t thread);
 /* Signals of a thread, its process' included; a bit each, signal 1 the lowest. False if it is gone. */
 struct determinism_signals {
     uint64_t pending, blocked, caught;

@@ -10,6 +10,10 @@
  *
  * A virtual clock is read from a page that all processes of the sandbox share (virtual.c): one atomic addition. A process maps it when it first asks for the time: by a call that init knows by its clock id it gets the
  * page's descriptor, by another it tells init where the page is, and init writes that into the image. Where this does not succeed, each query is a call.
+ *
+ * So it is with stat, which programs call by the hundred as they start, nearly always for files that no sandbox has written: one whose stamps are all older needs no answer of init's. The C library's call is in its own text, not here. When a process has made some of
+ * these calls from one place, and the code there is, from the function's beginning on, what glibc's is, init has it call the vDSO instead; which does it unasked, and again as a question if a stamp is not older (but where it is a fixed offset, in files of the private tmpfs). The bytes cannot be changed at once:
+ * so only in a process of a single thread, which stands in that call. It takes addresses that are near each other, which those that are not random are.
  */
 #include <elf.h>
 #include <errno.h>
@@ -18,6 +22,7 @@
 #include <unistd.h>
 
 #include "guest/determinism.h"
+#include "guest/stamps.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
@@ -33,6 +38,86 @@
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
         "vdso_blob:\n"
+        "vdso_blob_stat:\n"                     /* comes first: it has the same address in every release, and what calls it may have been captured by another */
+        "   xor %ecx, %ecx\n"
+        "   .byte 0xf3, 0x48, 0x0f, 0x1e, 0xc9\n"   /* rdsspq %rcx: does nothing where there is no shadow stack, which knows where we were called from */
+        "   test %rcx, %rcx\n"
+        "   jnz 7f\n"
+        "   push %r9\n"
+        "   movabs $" STRING(PLAN_STAT_UNASKED) ", %r9\n"
+        "   mov $262, %eax\n"                 /* newfstatat */
+        "   syscall\n"
+        "   pop %r9\n"
+        "   test %eax, %eax\n"
+        "   jnz 2f\n"
+        "   mov vdso_blob_since(%rip), %rcx\n"
+        "   cmp %rcx, 72(%rdx)\n"              /* st_atim, st_mtim, st_ctim */
+        "   jge 1f\n"
+        "   cmp %rcx, 88(%rdx)\n"
+        "   jge 1f\n"
+        "   cmp %rcx, 104(%rdx)\n"
+        "   jl 2f\n"
+        "1: push %r9\n"
+        "   xor %r9d, %r9d\n"
+        "   mov vdso_blob_pipes(%rip), %rax\n"
+        "   cmp %rax, (%rdx)\n"
+        "   je 8f\n"
+        "   mov vdso_blob_born(%rip), %r9\n"
+        "   mov vdso_blob_own(%rip), %rax\n"   /* a file of the sandbox' own, at the real rate: the offset alone is what init would add */
+        "   cmp %rax, (%rdx)\n"
+        "   jne 10f\n"
+        "   movabs $" STRING(STAMPS_MARK_S) ", %rax\n"
+        "   cmp %rax, 72(%rdx)\n"
+        "   jge 10f\n"
+        "   cmp %rax, 88(%rdx)\n"
+        "   jge 10f\n"
+        "   cmp %rax, 104(%rdx)\n"
+        "   jge 10f\n"
+        "9: lea 72(%rdx), %r11\n"
+        "3: mov (%r11), %rax\n"
+        "   cmp %r9, %rax\n"
+        "   jl 5f\n"
+        "   mov 8(%r11), %rcx\n"
+        "   add vdso_blob_seconds(%rip), %rax\n"
+        "   add vdso_blob_nanoseconds(%rip), %rcx\n"
+        "   cmp $1000000000, %rcx\n"
+        "   jl 4f\n"
+        "   sub $1000000000, %rcx\n"
+        "   inc %rax\n"
+        "4: mov %rax, (%r11)\n"
+        "   mov %rcx, 8(%r11)\n"
+        "5: add $16, %r11\n"
+        "   lea 120(%rdx), %rcx\n"
+        "   cmp %rcx, %r11\n"
+        "   jb 3b\n"
+        "11: pop %r9\n"
+        "   xor %eax, %eax\n"
+        "2: addq $2, (%rsp)\n"                /* past the caller's own syscall */
+        "   ret\n"
+        "8: cmpb $0, vdso_blob_virtual(%rip)\n"       /* a pipe: at the real rate as a file of its own, else of the start */
+        "   je 9b\n"
+        "   mov vdso_blob_seconds(%rip), %rax\n"
+        "   mov %rax, 72(%rdx)\n"
+        "   mov %rax, 88(%rdx)\n"
+        "   mov %rax, 104(%rdx)\n"
+        "   mov vdso_blob_nanoseconds(%rip), %rax\n"
+        "   mov %rax, 80(%rdx)\n"
+        "   mov %rax, 96(%rdx)\n"
+        "   mov %rax, 112(%rdx)\n"
+        "   jmp 11b\n"
+        "10: pop %r9\n"
+        "6: mov $262, %eax\n"
+        "   syscall\n"
+        "   cmp $-4, %eax\n"                  /* EINTR: stat knows none, but a question that nobody had heard yet */
+        "   je 6b\n"
+        "   jmp 2b\n"
+        "7: mov $262, %eax\n"
+        "   ret\n"
+        ".balign 8\n"
+        "vdso_blob_since: .quad 0\n"
+        "vdso_blob_born: .quad 0\n"
+        "vdso_blob_own: .quad 0\n"
+        "vdso_blob_pipes: .quad 0\n"
         "vdso_blob_seconds: .quad 0\n"
         "vdso_blob_nanoseconds: .quad 0\n"
         "vdso_blob_page: .quad 0\n"
@@ -175,11 +260,11 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob_end:\n"
         ".popsection\n");
 
-extern const char vdso_blob[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
+extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
 
 static const char *fresh;               /* our own */
 static char patched[MAX_IMAGE];
-static size_t length, page_slot;
+static size_t length, page_slot, stat_entry;
 
 /* Nothing in here is a guest's. Still it is a file of unknown make: what is not as expected is not patched. */
 struct image {
@@ -273,6 +358,12 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     memcpy(patched + blob + (vdso_blob_seconds - vdso_blob), &seconds, sizeof seconds);
     memcpy(patched + blob + (vdso_blob_nanoseconds - vdso_blob), &nanoseconds, sizeof nanoseconds);
     patched[blob + (size_t)(vdso_blob_virtual - vdso_blob)] = plan->flags & PLAN_SERIAL ? 2 : is_virtual;
+    struct stamps_bounds bounds = stamps_bounds();
+    memcpy(patched + blob + (vdso_blob_since - vdso_blob), &bounds.since_s, sizeof bounds.since_s);
+    memcpy(patched + blob + (vdso_blob_born - vdso_blob), &bounds.born_s, sizeof bounds.born_s);
+    memcpy(patched + blob + (vdso_blob_own - vdso_blob), &bounds.own_device, sizeof bounds.own_device);
+    memcpy(patched + blob + (vdso_blob_pipes - vdso_blob), &bounds.pipes_device, sizeof bounds.pipes_device);
+    stat_entry = blob + (size_t)(vdso_blob_stat - vdso_blob);
     page_slot = blob + (size_t)(vdso_blob_page - vdso_blob);
     if (plan->flags & PLAN_CLOCK) {
         size_t to = blob + (size_t)(vdso_blob_clock_gettime - vdso_blob), operand = blob + (size_t)(vdso_blob_original - vdso_blob), place = redirect(&image, "clock_gettime", to);
@@ -346,7 +437,25 @@ bool vdso_contains(uint64_t base, uint64_t address) {
     return address >= base && address - base < length;
 }
 
+int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
+    /* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of it but the way of errors. Nothing below the stack pointer is in use. */
+    static const uint8_t glibcs[] = { 0x41, 0x89, 0xca, 0xb8, 0x06, 0x01, 0x00, 0x00, 0x0f, 0x05, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x07, 0x31, 0xc0, 0xc3 };
+    uint8_t code[sizeof glibcs], route[5] = { 0xe8 };       /* call, in place of the second mov. The syscall stays: one that a signal has broken off, whose handler has brought us here, is begun anew there */
+    uint64_t from = after - 10;
+    int64_t distance = (int64_t)(base + stat_entry) - (int64_t)(from + 3 + 5);
+
+    if (distance != (int32_t)distance || determinism_read(pid, from, code, sizeof code) != (long)sizeof code || memcmp(code, glibcs, sizeof code) || !is_image(pid, base, patched))
+        return -EOPNOTSUPP;
+    memcpy(route + 1, &distance, 4);
+    return put(pid, from + 3, route, sizeof route);
+}
+
 #else
+
+int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
+    (void)pid, (void)base, (void)after;
+    return -ENOTSUP;
+}
 
 int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     (void)plan, (void)offset_ns;

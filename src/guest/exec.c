@@ -93,17 +93,27 @@ static int set_streams(const int *fds, size_t n) {
     return sys_close_range((unsigned)n, ~0u, 0);
 }
 
+/* Whoever started the engine may have a limit below ours, to which nobody here can add (ulimit -c 0, for one): then that is the guest's. */
+static int set_limit(int resource, rlim_t value) {
+    struct rlimit limit, ours = { value, value };
+
+    if (setrlimit(resource, &ours) == 0)
+        return 0;
+    if (errno != EPERM || sys_call4(__NR_prlimit64, 0, resource, NULL, &limit) < 0 || limit.rlim_max >= value)
+        return -EPERM;
+    ours = (struct rlimit){ limit.rlim_max, limit.rlim_max };
+    return setrlimit(resource, &ours) < 0 ? -errno : 0;
+}
+
 int exec_set_limits(const struct plan *plan, uint64_t processes) {
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
 
     for (uint32_t i = 0; i < plan->rlimits.n; i++) {
-        struct rlimit limit = { limits[i].value, limits[i].value };
-        if (setrlimit((int)limits[i].resource, &limit) < 0)
-            return -errno;
+        int r = set_limit((int)limits[i].resource, limits[i].value);
+        if (r < 0)
+            return r;
     }
-    if (processes && setrlimit(RLIMIT_NPROC, &(struct rlimit){ processes, processes }) < 0)
-        return -errno;
-    return 0;
+    return processes ? set_limit(RLIMIT_NPROC, processes) : 0;
 }
 
 static int prepare(struct child *child) {

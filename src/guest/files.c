@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/transfer.h"
 #include "base/tree.h"
@@ -37,13 +38,6 @@
 static struct transfer *transfer;         /* of the agent alone: init, which lies below all programs (restore_load.c), has no room for it */
 static char path_text[TRANSFER_TEXT_MAX];       /* of the request */
 static char last_text[TRANSFER_NAME_MAX];       /* its last component */
-
-static int64_t now_ns(void) {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static void close_if(int fd) {
     if (fd >= 0)
@@ -315,11 +309,11 @@ static int remove_entries(int64_t *busy_ns) {
                 return r;
             }
         }
-        if (now_ns() - *busy_ns > BUSY_NS) {
+        if (clock_now_ns() - *busy_ns > BUSY_NS) {
             int r = transfer_send(transfer, (struct transfer_record){ .type = TRANSFER_BUSY }, NULL, NULL, 0);
             if (r < 0)
                 return r;
-            *busy_ns = now_ns();
+            *busy_ns = clock_now_ns();
         }
     }
     if (n < 0 && n != -ENOENT)
@@ -354,7 +348,7 @@ static int remove_leave(void) {
 }
 
 static int serve_remove(bool recursive) {
-    int64_t busy_ns = now_ns();
+    int64_t busy_ns = clock_now_ns();
     int directory = open_parent(false);
 
     if (directory < 0)

@@ -26,16 +26,16 @@
 /* Requests. */
 enum guest_request {
     GUEST_PLAN = 1,             /* to the launcher, once, first. fd: the plan */
-    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED GUEST_UUID}?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
+    GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED GUEST_UUID}? GUEST_SINCE?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
     GUEST_EXEC,                 /* to init: GUEST_ARG+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? GUEST_TERMINAL? {GUEST_FILE_*}*; fds: stdin, stdout, stderr (not with GUEST_TERMINAL), then those that become 3 and up */
     GUEST_SESSION,              /* to init, before its first EXEC: it will get several. It enters the Landlock domain itself, so that all its commands share one. No answer unless it fails (GUEST_FAILED) */
-    GUEST_SIGNAL,               /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED. Target 0 with SIGKILL: every process but init */
+    GUEST_SIGNAL,               /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED. Target 0 with SIGKILL: every process but init; with SCOPE CHILDREN, and but its agents */
     GUEST_FREEZE,               /* to init: every process of the sandbox but itself stands still; answer FROZEN */
     GUEST_THAW,                 /* to init: and goes on; no answer */
     GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */
     GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES GUEST_UPPER?; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED. With UPPER, that directory is it, and nobody counts */
     GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
-    GUEST_HOLD,                 /* to the launcher; fds: a socket, an image; a copy of it, with that image, serves the socket as a launcher does: IMAGE_LOADED is its first answer */
+    GUEST_HOLD,                 /* to the launcher; fds: a socket, an image, and where it is not written yet, a socket that tells how far it is (struct image_progress); a copy of it, with that image, serves the first as a launcher does: IMAGE_LOADED is its first answer */
     GUEST_POOL,                 /* to the launcher; answer POOLED */
     GUEST_RESTORE,              /* to init, first, in a sandbox with the image of a tree: {GUEST_TARGET GUEST_PROCESS}*, commands from now on; fds: the image's externals, in order; answer RESTORED. Flagged GUEST_RESTORE_TRIAL, they are made and do not go on: init answers and ends */
     GUEST_STILL,                /* to init, of a sandbox with random_seed or time_start; fd: a socket to a capturer (still.h); no answer */
@@ -45,6 +45,7 @@ enum guest_request {
 enum guest_create_flag {
     GUEST_CREATE_NETNS = 1 << 8,        /* a network namespace to enter */
     GUEST_CREATE_CGROUP = 1 << 9,       /* a cgroup v2 directory to be cloned into */
+    GUEST_CREATE_LOADS = 1 << 11,       /* an image that is being written, and who tells of that: it loads that itself, and goes on from there */
     GUEST_CREATE_LAYERED = 1 << 10,     /* BOX_READY is to carry the private tmpfs as a layer (GUEST_VALUE_DISK) */
 };
 
@@ -56,7 +57,8 @@ enum guest_create_flag {
 enum guest_exec_flag {
     GUEST_EXEC_FINAL = 1 << 8,  /* the sandbox ends with this command */
     GUEST_EXEC_COUNTED = 1 << 10,       /* EXITED is to say what it has read and written */
-    GUEST_EXEC_RESTORED = 1 << 9,       /* the restored process is to be it, if there is one: with a fourth descriptor, its 3. Else the request is carried out without that */
+    GUEST_EXEC_RESTORED = 1 << 9,       /* the restored process is to be it, if there is one: with a fourth descriptor, its 3. Else the request is carried out without that, */
+    GUEST_EXEC_ALIKE = 1 << 11,         /* or with all its descriptors: what it starts is what was captured, from its beginning */
 };
 
 #define GUEST_RESTORE_TRIAL (1 << 8)    /* in header.flags */
@@ -82,6 +84,7 @@ enum guest_tag {
     GUEST_UUID,                 /* text: /proc/sys/kernel/random/uuid with that */
     GUEST_PROCESS,              /* u64: the pid, inside, of the main process of the command named before */
     GUEST_UPPER,                /* text: the name, in PLAN_UPPERS, of the directory for what is private, U0's root's; with PLAN_ON_DISK, in place of a tmpfs */
+    GUEST_SINCE,                /* u64: CLOCK_REALTIME, nanoseconds: since when there has been a sandbox that this one's files are of */
     GUEST_PARTS,                /* bytes: a uint64_t for each layer of CREATE: bit K says that its part "pK" holds anything. Without it, or for parts past 63: all may */
 };
 

@@ -31,6 +31,7 @@ static bool are_tables(const struct image *it) {
         { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), 1 << 20 },
         { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },                  { it->terminals, sizeof(struct image_terminal), IMAGE_MAX_TERMINALS },
         { it->watches, sizeof(struct image_watch), IMAGE_MAX_WATCHES },       { it->waits, sizeof(struct image_wait), IMAGE_MAX_WAITS },      { it->alarms, sizeof(struct image_alarm), IMAGE_MAX_ALARMS },
+        { it->guards, sizeof(struct image_guard), IMAGE_MAX_GUARDS },
     };
 
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
@@ -46,11 +47,15 @@ static bool is_text(const struct image *it, uint64_t at) {
 
 static bool is_area(const struct image *it, const char *base, const struct image_area *area) {
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
+    const struct image_guard *guards = image_table(it, base, guards, struct image_guard);
 
     if (area->start < IMAGE_LOWEST || area->end <= area->start || area->end > IMAGE_HIGHEST || (area->start | area->end | area->offset) % IMAGE_PAGE || area->kind < IMAGE_ANONYMOUS || area->kind > IMAGE_VDSO)
         return false;
-    if ((area->kind == IMAGE_FILE && !is_text(it, area->path)) || (area->kind == IMAGE_MEMORY && area->path >= it->files.n) || !is_range(area->runs, it->runs))
+    if ((area->kind == IMAGE_FILE && !is_text(it, area->path)) || (area->kind == IMAGE_MEMORY && area->path >= it->files.n) || !is_range(area->runs, it->runs) || !is_range(area->guards, it->guards))
         return false;
+    for (uint32_t i = area->guards.first; i < area->guards.first + area->guards.n; i++)
+        if (guards[i].address < area->start || guards[i].address > area->end || guards[i].length > area->end - guards[i].address || (guards[i].address | guards[i].length) % IMAGE_PAGE)
+            return false;
     for (uint32_t i = 0; is_memory(area) && i < area->runs.n; i++) {
         const struct image_run *run = &runs[area->runs.first + i];
 

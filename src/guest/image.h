@@ -12,12 +12,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x34456d4978427852ull
+#define IMAGE_MAGIC 0x35456d4978427852ull
 #define IMAGE_PAGE 4096u
 #define IMAGE_MAX_PROCESSES 512u
 #define IMAGE_MAX_THREADS 4096u
 #define IMAGE_MAX_AREAS 262144u
 #define IMAGE_MAX_RUNS 1048576u
+#define IMAGE_MAX_GUARDS 262144u
 #define IMAGE_MAX_FILES 4096u
 #define IMAGE_MAX_FDS 65536u
 #define IMAGE_MAX_WATCHES 65536u        /* also the highest number of one */
@@ -73,6 +74,7 @@ struct image_area {
     uint64_t inode, size;       /* FILE: all but the inode must be found at the path */
     int64_t mtime_s, mtime_ns;
     struct image_range runs;    /* its pages */
+    struct image_range guards;
 };
 
 #define IMAGE_NOT_FORKED 1u     /* MADV_DONTFORK */
@@ -81,6 +83,11 @@ struct image_area {
 struct image_run {
     uint64_t address, length;   /* of memory; of a memory file: the offset in it */
     uint64_t at;                /* offset in the image */
+};
+
+/* Pages of an area that nobody can touch (MADV_GUARD_INSTALL). */
+struct image_guard {
+    uint64_t address, length;
 };
 
 /* What a restored process is going to touch, as one did before it: a file of these, by address. */
@@ -317,7 +324,7 @@ struct image_alarm {
 };
 
 struct image {
-    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, waits, alarms;
+    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, waits, alarms, guards;
     struct image_determinism determinism;
     uint64_t texts, texts_end;  /* NUL-terminated each */
     int64_t clocks[3];          /* CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME of the processes: nanoseconds */
@@ -327,6 +334,11 @@ struct image {
     char release[64];           /* of the kernel; uname(2) */
     uint64_t length;            /* of the whole */
     uint64_t magic;             /* the last thing */
+};
+
+/* To who loads an image while it is written: the first message says that everything but pages is there, and each that pages are before this offset, as far as there are any. UINT64_MAX: all are. */
+struct image_progress {
+    uint64_t written;
 };
 
 /* image.c: does it hold what it says? Every range and index in it is within it, every address where a guest's can be. `length` bytes at `base`, aligned to 8. */

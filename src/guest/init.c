@@ -16,6 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/files.h"
@@ -24,13 +25,6 @@
 #include "sys/syscalls.h"
 
 #define PENDING 64
-
-int64_t init_now_ns(void) {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 _Noreturn void init_leave(const struct box *box, int status) {
     if (box->plan->flags & PLAN_PROCESS)
@@ -105,8 +99,9 @@ static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
     if (number > 64)
         return -EINVAL;
     if (!target && number == SIGKILL && command_in_session) {
-        r = kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;      /* every process but init */
-        return r;
+        if (scope == GUEST_SCOPE_CHILDREN)
+            return tree_kill_guests();
+        return kill(-1, SIGKILL) < 0 && errno != ESRCH ? -errno : 0;   /* every process but init */
     }
     pid_t top = command_main(target);
     r = top ? tree_signal(top, (int)number, scope) : -ESRCH;
@@ -158,7 +153,7 @@ static void handle_request(struct box *box, struct wire_message *message) {
         break;
     case GUEST_FREEZE:
         determinism_release(box->plan);
-        r = command_in_session ? tree_freeze() : -EBADMSG;
+        r = box->plan->flags & PLAN_PROCESS ? -EBADMSG : tree_freeze();
         answer(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
         break;
     case GUEST_STILL:
@@ -200,7 +195,7 @@ _Noreturn void init_run(struct box *box) {
         struct signalfd_siginfo info;
         int64_t until_ns;
         size_t n_listeners = determinism_poll(events + 3, &until_ns);
-        int64_t left_ns = more || until_ns == INT64_MAX ? 0 : until_ns - init_now_ns();
+        int64_t left_ns = more || until_ns == INT64_MAX ? 0 : until_ns - clock_now_ns();
         struct timespec left = { 0 };
 
         events[0] = (struct pollfd){ box->socket, POLLIN, 0 };

@@ -46,11 +46,13 @@ struct box {
     int root;                   /* and that */
     int proc_sys;               /* /proc/sys of its own, while it is set up; -1 */
     int ruleset;                /* Landlock; -1 */
+    int image, progress;        /* to be loaded (restore_load); -1: the launcher has, or there is none */
     int home;                   /* isolation process: the directory of its private files; -1 */
     int64_t clock_ahead_ns;     /* what CLOCK_MONOTONIC of the sandbox is ahead of init's, where processes are restored */
     int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */
     uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */
     const char *uuid;
+    int64_t since_ns;           /* CLOCK_REALTIME: since when its files have been a sandbox'; 0: its own birth */
 };
 
 /* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
@@ -59,8 +61,9 @@ int ops_run(const struct plan *plan, struct box *box, struct plan_array which, i
 /* copy.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
 int copy_attributes(int from, int to, const struct stat *st);
 /* A new tmpfs, or the empty directory of that name in PLAN_UPPERS, with what these layers (roots, bottom first) make together, most of it of the guest's id, as a detached mount; or -errno. How much there is, is told of a tmpfs alone.
- * The caller is a process for this alone. */
+ * The caller is a process for this alone, and calls copy_end before it ends. */
 int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes, uint64_t *ret_entries);
+void copy_end(void);
 /* ops.c: that directory, as a detached mount; or -errno. */
 int ops_open_upper(const char *name);
 

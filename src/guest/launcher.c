@@ -25,8 +25,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/wire.h"
+#include "guest/command.h"
 #include "guest/restore.h"
 #include "sys/syscalls.h"
 
@@ -245,6 +247,11 @@ static int take_fields(const struct wire_message *message, struct box *box) {
             return -EBADMSG;
         if (field.tag == GUEST_SEED && wire_u64(&field, &box->seed) < 0)
             return -EBADMSG;
+        if (field.tag == GUEST_SINCE) {
+            if (wire_u64(&field, &id) < 0 || id > INT64_MAX)
+                return -EBADMSG;
+            box->since_ns = (int64_t)id;
+        }
         if (field.tag == GUEST_UUID)
             box->uuid = wire_text(&field);
         if (field.tag == GUEST_UPPER)
@@ -263,15 +270,20 @@ static bool takes_first_netns(const struct plan *plan) {
     return first_netns >= 0 && plan->flags & PLAN_NET_OWN && !(plan->flags & PLAN_NET_LOOPBACK);
 }
 
-/* Where the layers are among the descriptors of a request, and how many; the files of cgroups follow. False if they cannot all be there. */
+/* Where the directory of a cgroup is among the descriptors of a request, if there is one; what is to be loaded follows. */
+static size_t cgroup_place(const struct wire_message *message) {
+    return 1 + !!(message->header.flags & GUEST_CREATE_NETNS);
+}
+
+/* Where the layers are among them, and how many; the files of cgroups follow. False if they cannot all be there. */
 static bool find_layers(const struct wire_message *message, size_t *ret_first, size_t *ret_n) {
-    *ret_first = 1 + !!(message->header.flags & GUEST_CREATE_NETNS) + !!(message->header.flags & GUEST_CREATE_CGROUP);
+    *ret_first = cgroup_place(message) + !!(message->header.flags & GUEST_CREATE_CGROUP) + (message->header.flags & GUEST_CREATE_LOADS ? 2 : 0);
     *ret_n = message->header.flags >> GUEST_CREATE_LAYERS_SHIFT;
     return *ret_n <= GUEST_MAX_LAYERS && *ret_first + *ret_n <= message->n_fds;
 }
 
 _Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
-    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .proc_sys = -1, .ruleset = -1, .home = -1, .io = -1 };
+    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .proc_sys = -1, .ruleset = -1, .image = -1, .progress = -1, .home = -1, .io = -1 };
     struct guest_fault fault = { 0 };
     size_t first_layer, n_layers;
 
@@ -281,6 +293,10 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     box.layers = message->fds + first_layer;
     box.n_layers = (unsigned)n_layers;
     memset(box.parts, 0xff, sizeof box.parts);
+    if (message->header.flags & GUEST_CREATE_LOADS) {
+        box.image = message->fds[first_layer - 2];
+        box.progress = message->fds[first_layer - 1];
+    }
     if (message->header.flags & GUEST_CREATE_NETNS)
         box.netns = wire_take_fd(message, 1);
     else if (takes_first_netns(plan)) {
@@ -327,7 +343,7 @@ static void create(const struct plan *plan, struct wire_message *message) {
     }
     if (message->header.flags & GUEST_CREATE_CGROUP) {
         args.flags |= CLONE_INTO_CGROUP;
-        args.cgroup = (uint64_t)message->fds[first_layer - 1];
+        args.cgroup = (uint64_t)message->fds[cgroup_place(message)];
     }
     pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
     if (pid == 0)
@@ -366,15 +382,17 @@ static void copy(const struct plan *plan, struct wire_message *message) {
     }
     record.error = r < 0 ? -r : 0;
     record_send(GUEST_LAUNCHER_SOCKET, &record, &layer, layer >= 0);
-    if (pid == 0)
-        _exit(r < 0);
+    if (pid < 0)
+        return;
+    copy_end();
+    _exit(r < 0);
 }
 
-/* The last descriptor of the message. */
-static void load_image(const struct wire_message *message) {
+/* Descriptors of the message from the first one on: the image, and who tells how far it is written, if it is not. */
+static void load_image(const struct wire_message *message, size_t first) {
     struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .value = (uint64_t)getpid() };
 
-    record.error = -(message->n_fds ? restore_load(message->fds[message->n_fds - 1]) : -EBADMSG);
+    record.error = -(message->n_fds > first ? restore_load(message->fds[first], message->n_fds > first + 1 ? message->fds[first + 1] : -1) : -EBADMSG);
     record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);
     if (record.error)
         _exit(1);               /* what it has of the image is in nobody's way then */
@@ -395,7 +413,7 @@ static void serve(const struct plan *plan);
 static void hold(const struct plan *plan, struct wire_message *message) {
     struct guest_record failed = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .error = EBADMSG };
     struct clone_args args = { .flags = CLONE_PARENT };
-    pid_t pid = message->n_fds == 2 ? (pid_t)sys_clone3(&args, sizeof args) : -EBADMSG;
+    pid_t pid = message->n_fds == 2 || message->n_fds == 3 ? (pid_t)sys_clone3(&args, sizeof args) : -EBADMSG;
 
     if (pid > 0)
         return;
@@ -413,7 +431,7 @@ static void hold(const struct plan *plan, struct wire_message *message) {
         close(first_netns);
     first_netns = -1;
     close(wire_take_fd(message, 0));
-    load_image(message);
+    load_image(message, 1);
     wire_message_done(message);
     serve(plan);
 }
@@ -423,7 +441,7 @@ static void serve(const struct plan *plan) {
 
     for (;;) {
         int r = wire_receive(GUEST_LAUNCHER_SOCKET, &message);
-        if (r == -EBADMSG)
+        if (r == -EBADMSG || r == -EMFILE)
             continue;
         if (r <= 0)
             _exit(r == 0 ? 0 : 1);
@@ -432,7 +450,7 @@ static void serve(const struct plan *plan) {
         else if (message.header.type == GUEST_COPY)
             copy(plan, &message);
         else if (message.header.type == GUEST_IMAGE)
-            load_image(&message);
+            load_image(&message, 0);
         else if (message.header.type == GUEST_POOL)
             make_pool(&message);
         else if (message.header.type == GUEST_HOLD)
@@ -478,5 +496,6 @@ int main(int argc, char **argv) {
         return 1;
     }
     record_send(GUEST_LAUNCHER_SOCKET, &ready, NULL, 0);
+    (void)clock_now_ns();        /* musl looks for the kernel's function at the first time, and every sandbox would anew */
     serve(plan);
 }

@@ -172,6 +172,8 @@ static int give_to_guest(int fd, uint32_t outer_id, mode_t mode) {
 }
 
 static int make_private(int root, const struct box *box, const char *path, mode_t mode, bool strictly) {
+    if (!strictly && mkdirat(root, below(path), mode) == 0)     /* new, and nobody's yet who could put another in its place */
+        return fchownat(root, below(path), box->outer_id, box->outer_id, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
     int r = make_directories(root, path, 0700, strictly);
 
     if (r < 0)

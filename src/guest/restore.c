@@ -5,7 +5,7 @@
  * init tells each process what to do, step by step, and hears how it went; no code of a guest's runs before all have said that nothing can fail any more.
  *
  * Pids. Processes and threads get those that they had. Whoever may choose a pid has rights over the user namespace that the pid namespace belongs to, which is U0, and the processes are born in the sandbox' own. So init, while it is
- * U0's root, makes a child that stays so, and does one thing: it says what the next pid is to be. It ends before any of the processes goes on.
+ * U0's root, makes a child that stays so, and does one thing: it says what the next pid is to be. It ends before any of the processes goes on. For a process that is alone, init says so itself, once.
  */
 #include "guest/restore.h"
 
@@ -23,6 +23,7 @@
 #include "base/fd.h"
 #include "guest/determinism.h"
 #include "guest/restore_image.h"
+#include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
@@ -43,23 +44,30 @@ static uint32_t n_processes(void) {
 
 /* ---- pids --------------------------------------------------------------------------------------------------------------- */
 
-_Noreturn static void keep_pids(int socket, int file) {
+static int kept_socket, kept_file;     /* of who keeps the pids, until it has begun */
+
+/* Writes which pid is the last one that was given, as if it were this one's turn. */
+static int put_next_pid(int file, uint32_t next) {
+    char text[16], *end = guest_put_number(text, next - 1);
+    long r = sys_call4(__NR_pwrite64, file, text, end - text, 0);
+
+    return r < 0 ? (int)r : 0;
+}
+
+/* In init's memory, errno included, on a stack of its own: nothing here may touch what init uses. */
+static int keep_pids(void *unused) {
     uint32_t next;
     int32_t result;
-    char text[16];
-    ssize_t n;
 
-    if (dup2(file, 1) < 0 || dup2(socket, 0) < 0 || sys_close_range(2, ~0u, 0) < 0)
-        _exit(1);
-    while ((n = read(0, &next, sizeof next)) == sizeof next && next) {
-        char *end = guest_put_number(text, next - 1);      /* the last one */
-
-        result = (int32_t)sys_call4(__NR_pwrite64, 1, text, end - text, 0);
-        result = result < 0 ? result : 0;
-        if (write(0, &result, sizeof result) != sizeof result)
+    (void)unused;
+    if (sys_call3(__NR_dup3, kept_file, 1, 0) < 0 || sys_call3(__NR_dup3, kept_socket, 0, 0) < 0 || sys_close_range(2, ~0u, 0) < 0)
+        sys_exit_group(1);
+    while (sys_call3(__NR_read, 0, &next, sizeof next) == sizeof next && next) {
+        result = put_next_pid(1, next);
+        if (sys_call3(__NR_write, 0, &result, sizeof result) != sizeof result)
             break;
     }
-    _exit(0);
+    sys_exit_group(0);
 }
 
 static bool is_taken(uint32_t pid) {
@@ -74,33 +82,43 @@ static bool is_taken(uint32_t pid) {
     return false;
 }
 
-int restore_keep_pids(int proc_sys) {
-    int pair[2], file = openat(proc_sys, "kernel/ns_last_pid", O_WRONLY | O_CLOEXEC), r = 0;
-    pid_t pid = 2;
+/* A fork of init would write down all its memory for this, and the first thing that init did afterwards would be to give that up. */
+static int start_keeper(int file) {
+    static _Alignas(16) char stack[4096];
+    uint32_t pid = 2;
+    int pair[2];
 
-    if (file < 0)
-        return errno == ENOENT ? -EOPNOTSUPP : -errno;
-    while (is_taken((uint32_t)pid))
+    while (is_taken(pid))
         pid++;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) {
-        close(file);
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
-    }
-    for (uint32_t i = 0; i < n_processes(); i++)
-        if (!restored_process(i)->parent)
-            restore_keep_from_forks(i);
-    struct clone_args args = { .exit_signal = SIGCHLD, .set_tid = (uint64_t)(uintptr_t)&pid, .set_tid_size = 1 };
-    keeper = (pid_t)sys_clone3(&args, sizeof args);
-    if (keeper == 0)
-        keep_pids(pair[1], file);
-    if (keeper < 0)
-        r = keeper;
+    kept_socket = pair[1];
+    kept_file = file;
+    int r = put_next_pid(file, pid);
+    if (r == 0 && (keeper = clone(keep_pids, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL)) < 0)
+        r = -errno;
+    if (r == 0 && (uint32_t)keeper != pid)
+        r = -EEXIST;            /* and init's end is its end */
     close(pair[1]);
-    close(file);
     if (r < 0)
         close(pair[0]);
     else
         restore_pids = pair[0];
+    return r;
+}
+
+static bool is_alone(void) {
+    return n_processes() == 1 && restored.header->threads.n == 1 && restored.header->determinism.last_pid < 2;
+}
+
+int restore_keep_pids(int proc_sys) {
+    int file = openat(proc_sys, "kernel/ns_last_pid", O_WRONLY | O_CLOEXEC);
+
+    if (file < 0)
+        return errno == ENOENT ? -EOPNOTSUPP : -errno;
+    /* The one that is made next is the only one. */
+    int r = is_alone() ? put_next_pid(file, restored_process(0)->pid) : start_keeper(file);
+    close(file);
     return r;
 }
 
@@ -205,6 +223,19 @@ static int hear_begin(uint32_t index) {
     return hear(index);
 }
 
+static bool has_several_tops;   /* processes without a parent among the others: each is kept from the forks that make the others */
+
+static void keep_from_each_other(void) {
+    unsigned n = 0;
+
+    for (uint32_t i = 0; i < n_processes(); i++)
+        n += !restored_process(i)->parent;
+    has_several_tops = n > 1;
+    for (uint32_t i = 0; i < n_processes() && has_several_tops; i++)
+        if (!restored_process(i)->parent)
+            restore_keep_from_forks(i);
+}
+
 static int make_one(const struct box *box, uint32_t index) {
     uint32_t parent = restored_process(index)->parent;
     int r = restore_next_pid(restored_process(index)->pid);
@@ -215,7 +246,8 @@ static int make_one(const struct box *box, uint32_t index) {
         r = hear_begin(parent - 1);
         return r < 0 ? r : tell(parent - 1, RESTORE_MAKE_CHILD, index);
     }
-    restore_take_to_forks(index);
+    if (has_several_tops)
+        restore_take_to_forks(index);
     long pid = sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0)
         restore_become(box, index);
@@ -280,6 +312,7 @@ int restore_fork(const struct box *box) {
         return 0;
     if (r == 0)
         r = restore_make_terminals();
+    keep_from_each_other();
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         r = make_one(box, i);
     for (uint32_t i = 0; i < n_processes(); i++)
@@ -445,20 +478,36 @@ void restore_cancel(void) {
     command = 0;
 }
 
-pid_t restore_resume(const struct exec_request *request, struct restore_failure *ret_failure) {
+/* Under random_seed or time_start: it is prepared, and what it asks is asked of us, from here on. */
+static int begin_serving(const struct box *box) {
+    int listener = -1, r = determinism_wanted(box->plan) ? hear_with(0, &listener) : 0;
+
+    if (r < 0 || !determinism_wanted(box->plan))
+        return r;
+    r = listener < 0 ? -EBADMSG : still_begin_command(box->plan, listener);
+    if (r < 0)
+        failure = (struct restore_failure){ -r, RESTORE_VDSO, restored_process(0)->pid };
+    return r;
+}
+
+pid_t restore_resume(const struct box *box, const struct exec_request *request, struct restore_failure *ret_failure) {
     pid_t pid = command;
 
-    if (pid <= 0 || !restored.header || !restored.header->is_command || request->n_fds != STREAMS)
+    if (pid <= 0 || !restored.header || !restored.header->is_command || request->n_fds < STREAMS)
         return -ENOENT;
+    int r = begin_serving(box);
     /* If it has ended, it has left word of why. */
-    (void)fd_send(sockets[0], request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
-    if (hear(0) == 0) {
+    if (r == 0)
+        (void)fd_send(sockets[0], request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
+    if (r == 0 && hear(0) == 0) {
         close(sockets[0]);
         command = 0;
+        virtual_started(pid);
         return pid;
     }
     /* It never was: the command is started in its place, and finds nothing of it. */
     restore_cancel();
+    determinism_begin_anew(box->plan);
     *ret_failure = failure;
     return -ENOENT;
 }
@@ -475,8 +524,8 @@ int restore_fork(const struct box *box) {
     return 0;
 }
 
-pid_t restore_resume(const struct exec_request *request, struct restore_failure *ret_failure) {
-    (void)request, (void)ret_failure;
+pid_t restore_resume(const struct box *box, const struct exec_request *request, struct restore_failure *ret_failure) {
+    (void)box, (void)request, (void)ret_failure;
     return -ENOENT;
 }
 

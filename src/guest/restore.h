@@ -3,7 +3,7 @@
  * Restoring processes from their image (image.h).
  *
  * A launcher, or a copy of one (GUEST_HOLD), loads an image once: the memory of all its processes is in its own address space then. Every sandbox cloned from it has that memory, so its init only forks the processes: what is left to be
- * done each does itself, ahead of need. An image of a tree goes on as it was, with its descriptors; one of a single process may be for a command to be, which gets those of the command.
+ * done each does itself, ahead of need. The one sandbox that a fork of what runs makes loads the image itself (GUEST_CREATE_LOADS), once it is set up otherwise. An image of a tree goes on as it was, with its descriptors; one of a single process may be for a command to be, which gets those of the command.
  */
 #ifndef ROLLBOX_GUEST_RESTORE_H
 #define ROLLBOX_GUEST_RESTORE_H
@@ -11,10 +11,10 @@
 #include "base/wire.h"
 #include "guest/internal.h"
 
-/* In the launcher, once: from a memory file that nobody writes to any more. 0 or -errno, with which the launcher is of no use any more. */
-int restore_load(int fd);
-bool restore_is_loaded(void);
-bool restore_is_tree(void);     /* and not of a command */
+/* In the launcher, or a sandbox' init, once: from a memory file that nobody writes to any more, or (`progress`) whose pages are written meanwhile by who tells so there (struct image_progress); -1: they are there.
+ * 0 or -errno, with which it is of no use any more; ECHILD: who writes is gone before the end. */
+int restore_load(int fd, int progress);
+bool restore_is_tree(void);     /* whether it is loaded, and not of a command */
 bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns);       /* of the tree, as they stood; false: there is none */
 /* What it is going to touch: a memory file of struct image_touch. It costs only time if that is wrong. */
 void restore_expect(int fd);
@@ -30,8 +30,8 @@ struct restore_failure {
     uint32_t pid;               /* whose; 0: nobody's */
 };
 
-/* A command to be goes on as one: `fds` become its 0, 1, 2, 3. Its pid once it runs; or -ENOENT if there is none, or none any more. */
-pid_t restore_resume(const struct exec_request *request, struct restore_failure *ret_failure);
+/* A command to be goes on as one: the first four descriptors become its own. Its pid once it runs; or -ENOENT if there is none, or none any more. */
+pid_t restore_resume(const struct box *box, const struct exec_request *request, struct restore_failure *ret_failure);
 /* It ends: another command is started in the sandbox. */
 void restore_cancel(void);
 

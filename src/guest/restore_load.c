@@ -24,16 +24,14 @@
 #define VDSO_ROOM 0x20000ull
 #define TOUCHES_ROOM ((IMAGE_MAX_TOUCHES * sizeof(struct image_touch) + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1))
 #define HUGE 0x200000ull
+#define LEAST_PACKED 0x10000ull /* less is not worth its move */
+#define MOST_GAPS 8             /* an eighth of what has no whole large page, for that much more is there in each copy */
 #define GUARD 0x200000ull       /* below what grows downwards */
 #define STACK_ROOM 0x4000000ull /* around the launcher's own: nothing of a guest's is to be in its way */
 
 struct restore_image restored;
 
 extern const char __ehdr_start[];
-
-bool restore_is_loaded(void) {
-    return restored.header;
-}
 
 bool restore_is_tree(void) {
     return restored.header && !restored.header->is_command;
@@ -61,6 +59,26 @@ static bool is_parked(const struct image_area *area) {
     return restored_is_memory(area) && area->runs.n && !area->forgets;
 }
 
+/*
+ * Memory that is mostly there is filled where the kernel gives large pages (the *pack*), whatever lies beside it, and moved from there to where it is parked: whole tables where it is large enough, else the entries of small pages. Those
+ * are still pages of a large one, and so the kernel writes down many at once in a fork, and at an end, at a tenth of the cost.
+ */
+static bool is_packed(const struct image_area *area, const struct image_run *runs) {
+    const uint64_t length = area->end - area->start;
+    uint64_t filled = 0;
+
+    if (!is_parked(area) || area->kind == IMAGE_STACK)
+        return false;
+    for (uint32_t i = 0; i < area->runs.n; i++)
+        filled += runs[area->runs.first + i].length;
+    return filled >= LEAST_PACKED && filled >= (length < HUGE ? length - length / MOST_GAPS : length / 2);
+}
+
+/* The place of an area in the pack, after what ends at `at`: of one that has whole large pages, its own address modulo their size. */
+static uint64_t pack_place(const struct image_area *area, uint64_t at) {
+    return area->end - area->start >= HUGE ? at + ((area->start - at) & (HUGE - 1)) : at;
+}
+
 /* The lowest place above FIRST_REGION in which none of them has anything; 0: there is none. A guest chooses where it has what, so each is looked at once: one bit for each part of the address space, of REGION_ALIGNMENT bytes. */
 static uint64_t find_region(const struct image *it, const char *base, uint64_t length) {
     static uint64_t taken[N_PARTS / 64];
@@ -78,8 +96,57 @@ static uint64_t find_region(const struct image *it, const char *base, uint64_t l
     return 0;
 }
 
+/* ---- its pages ---------------------------------------------------------------------------------------------------------- */
+
+static uint64_t written = UINT64_MAX;   /* of the image: pages before this offset are there */
+static int writer = -1;         /* tells of more */
+
+static int hear_writer(void) {
+    struct image_progress word;
+    ssize_t n;
+
+    do
+        n = read(writer, &word, sizeof word);
+    while (n < 0 && errno == EINTR);
+    if (n != sizeof word)
+        return n < 0 ? -errno : -ECHILD;
+    written = word.written;
+    return 0;
+}
+
+/* As they come, so that the last of them are the only ones that are waited for. */
+static int copy_pages(uint64_t to, uint64_t at, uint64_t length) {
+    for (uint64_t done = 0; done < length;) {
+        uint64_t there = written > at ? written - at : 0;
+
+        if (there <= done) {
+            int r = hear_writer();
+            if (r < 0)
+                return r;
+            continue;
+        }
+        there = there < length ? there : length;
+        memcpy((void *)(to + done), restored.base + at + done, there - done);
+        done = there;
+    }
+    return 0;
+}
+
 static bool map_at(uint64_t at, uint64_t length, int protection, int flags, int fd) {
     return mmap((void *)at, length, protection, MAP_PRIVATE | MAP_FIXED_NOREPLACE | flags, fd, 0) != MAP_FAILED;
+}
+
+static uint64_t pack_at, pack_length;   /* at the end of the region; the next place in it */
+
+static uint64_t pack_room(const struct image *it, const char *base) {
+    const struct image_area *areas = image_table(it, base, areas, struct image_area);
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+    uint64_t at = 0;
+
+    for (uint64_t i = 0; i < it->areas.n && at < IMAGE_HIGHEST; i++)
+        if (is_packed(&areas[i], runs))
+            at = pack_place(&areas[i], at) + (areas[i].end - areas[i].start);
+    return at ? at + 2 * HUGE : 0;      /* it begins at a large page, and ends at one */
 }
 
 /* Everything but the parked memory. */
@@ -95,7 +162,9 @@ static int make_region(const char *found, uint64_t length, int fd) {
     room += n_threads * RESTORE_STACK;
     for (uint64_t i = 0; i < it->areas.n && room < IMAGE_HIGHEST; i++)
         room += is_parked(&areas[i]) ? park_room(&areas[i]) : 0;
-    if (room >= IMAGE_HIGHEST)
+    pack_length = pack_room(it, found);
+    room += pack_length;
+    if (room >= IMAGE_HIGHEST || pack_length >= IMAGE_HIGHEST)
         return -ENOMEM;
     uint64_t at = find_region(it, found, room);
     if (!at)
@@ -119,15 +188,6 @@ static int make_region(const char *found, uint64_t length, int fd) {
     return 0;
 }
 
-/* Large pages are filled in a fraction of the time, and a fork has fewer to write down: where most of them would be filled. */
-static bool is_dense(const struct image_area *area, const struct image_run *runs) {
-    uint64_t filled = 0;
-
-    for (uint32_t i = 0; i < area->runs.n; i++)
-        filled += runs[i].length;
-    return filled >= HUGE && filled >= (area->end - area->start) / 2;
-}
-
 static bool map_for(const struct image_area *area, uint64_t to) {
     return map_at(to, area->end - area->start, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0), -1);
 }
@@ -139,9 +199,47 @@ static bool map_in_place(const struct image_area *area) {
     return restored.header->processes.n == 1 && (area->end + STACK_ROOM < stack || area->start > stack + STACK_ROOM) && map_for(area, area->start);
 }
 
+/* Its runs, from the image to where it is now. */
+static int fill(const struct image_area *area, uint64_t to) {
+    const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
+    int r = 0;
+
+    for (uint32_t i = 0; i < area->runs.n && r == 0; i++) {
+        uint64_t place = to + (runs[i].address - area->start);
+
+        (void)sys_call3(__NR_madvise, place, runs[i].length, UAPI_MADV_POPULATE_WRITE);        /* all at once costs less than one by one */
+        r = copy_pages(place, runs[i].at, runs[i].length);
+    }
+    return r;
+}
+
+/* What lies between the runs came with a large page. A little of that stays, and all where a large page would have to be taken apart for it: zeros, as there would be. */
+static void forget_gaps(const struct image_area *area, uint64_t at) {
+    const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
+    uint64_t end = area->start;
+
+    for (uint32_t i = 0; i <= area->runs.n && area->end - area->start < HUGE; i++) {
+        uint64_t next = i < area->runs.n ? runs[i].address : area->end;
+
+        if (next >= end + LEAST_PACKED)
+            (void)sys_call3(__NR_madvise, at + (end - area->start), next - end, MADV_DONTNEED);
+        end = i < area->runs.n ? next + runs[i].length : end;
+    }
+}
+
+static int fill_packed(const struct image_area *area, uint64_t to) {
+    uint64_t length = area->end - area->start, at = pack_place(area, pack_at);
+
+    pack_at = at + length;
+    int r = fill(area, at);
+    if (r < 0)
+        return r;
+    forget_gaps(area, at);
+    return sys_call5(__NR_mremap, at, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to) < 0 ? -ENOMEM : 0;
+}
+
 /* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that whole tables are moved. */
 static int park(const struct image_area *area, uint64_t *at) {
-    const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
     uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0);
 
     to += (area->start - to) & (HUGE - 1);
@@ -151,14 +249,9 @@ static int park(const struct image_area *area, uint64_t *at) {
     else if (!map_for(area, to))
         return -errno;
     restored.parked[area - restored_table(areas, struct image_area)] = to;
-    if (is_dense(area, runs))
-        (void)sys_call3(__NR_madvise, to, area->end - area->start, UAPI_MADV_HUGEPAGE);
-    for (uint32_t i = 0; i < area->runs.n; i++) {
-        uint64_t place = to + (runs[i].address - area->start);
-
-        (void)sys_call3(__NR_madvise, place, runs[i].length, UAPI_MADV_POPULATE_WRITE);        /* all at once costs less than one by one */
-        memcpy((void *)place, restored.base + runs[i].at, runs[i].length);
-    }
+    int r = is_packed(area, restored_table(runs, struct image_run)) ? fill_packed(area, to) : fill(area, to);
+    if (r < 0)
+        return r;
     if (area->protection != (PROT_READ | PROT_WRITE) && sys_call3(__NR_mprotect, to, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
         return -ENOMEM;
     return 0;
@@ -193,9 +286,20 @@ static void share_out(uint64_t at) {
     }
 }
 
+static int make_pack(void) {
+    pack_at = (restored.region_end - pack_length + HUGE - 1) & ~(HUGE - 1);
+    if (!pack_length)
+        return 0;
+    if (!map_at(pack_at, restored.region_end - pack_at, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE, -1))
+        return -errno;
+    (void)sys_call3(__NR_madvise, pack_at, restored.region_end - pack_at, UAPI_MADV_HUGEPAGE);
+    return 0;
+}
+
 static int park_all(void) {
     const struct image_area *areas = restored_table(areas, struct image_area);
-    uint64_t n_threads = 0;
+    uint64_t n_threads = 0, pack = restored.region_end - pack_length;
+    int r = make_pack();
 
     for (uint32_t i = 0; i < restored.header->processes.n; i++)
         n_threads = n_threads > restored_process(i)->threads.n ? n_threads : restored_process(i)->threads.n;
@@ -204,14 +308,11 @@ static int park_all(void) {
         const struct image_range *own = &restored_process(i)->areas;
         uint64_t at = restored.memory[i].start;
 
-        for (uint32_t k = own->first; k < own->first + own->n; k++) {
-            int r = is_parked(&areas[k]) ? park(&areas[k], &at) : 0;
-
-            if (r < 0)
-                return r;
-        }
+        for (uint32_t k = own->first; k < own->first + own->n && r == 0; k++)
+            r = is_parked(&areas[k]) ? park(&areas[k], &at) : 0;
     }
-    return 0;
+    restored.region_end = pack;
+    return r < 0 || !pack_length ? r : (int)sys_call2(__NR_munmap, pack, pack_length);
 }
 
 /* ---- handing it on ------------------------------------------------------------------------------------------------------ */
@@ -270,11 +371,16 @@ static int leave_file(void) {
     return 0;
 }
 
-int restore_load(int fd) {
+int restore_load(int fd, int progress) {
     struct stat st;
 
     if (restored.header)
         return -EBUSY;
+    writer = progress;
+    written = progress < 0 ? UINT64_MAX : 0;
+    int heard = progress < 0 ? 0 : hear_writer();       /* all but pages is there */
+    if (heard < 0)
+        return heard;
     if (fstat(fd, &st) < 0)
         return -errno;
     if (!st.st_size)
@@ -303,10 +409,6 @@ void restore_expect(int fd) {
 
 #else
 
-bool restore_is_loaded(void) {
-    return false;
-}
-
 bool restore_is_tree(void) {
     return false;
 }
@@ -320,8 +422,8 @@ void restore_expect(int fd) {
     (void)fd;
 }
 
-int restore_load(int fd) {
-    (void)fd;
+int restore_load(int fd, int progress) {
+    (void)fd, (void)progress;
     return -EOPNOTSUPP;
 }
 

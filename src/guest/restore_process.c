@@ -25,6 +25,7 @@
 #include "base/fd.h"
 #include "guest/determinism.h"
 #include "guest/restore_image.h"
+#include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
@@ -33,6 +34,7 @@
 #define OFD_SETLK 37            /* F_OFD_SETLK */
 #define COMMAND_SOCKET 10       /* of a command to be: out of the way of its streams, and not so high that the table of descriptors grows, which /proc would tell */
 #define HIGH 32
+#define KEPT 4
 #define MAX_TIMER_IDS 100000
 #define MAX_ASKED 256           /* instructions: as many as policy/determinism.c ever makes */
 
@@ -61,9 +63,10 @@ static size_t n_asked;
 static int listener = -1;
 static const struct image_process *self;
 static bool has_forked;         /* and so its memory is kept from its forks */
-static int to_init, ruleset;
+static int to_init, ruleset, clock_page;  /* the last: of a command to be, under virtual time; -1 */
 static uint32_t step;
 static struct restore_last lasts[IMAGE_MAX_OWN_THREADS];
+static const struct image_action by_default;
 
 static const struct image_area *own_areas(void) {
     return restored_table(areas, struct image_area) + self->areas.first;
@@ -223,10 +226,11 @@ static int become_program(void) {
     return r;
 }
 
-/* As they are at the start of a process, all but a few are; and nobody may change these two. */
+/* As they are at the start of a process, all but a few are, and one that init has for itself (bounded.c); and nobody may change these two. */
 static int set_actions(void) {
     const struct image_action *actions = restored_table(actions, struct image_action) + self->actions.first;
 
+    (void)sys_call4(__NR_rt_sigaction, SIGALRM, &by_default.handler, NULL, sizeof by_default.mask);
     for (uint32_t i = 0; i < self->actions.n; i++) {
         if (actions[i].number == SIGKILL || actions[i].number == SIGSTOP)
             continue;
@@ -237,14 +241,22 @@ static int set_actions(void) {
     return 0;
 }
 
-/* The soft ones that the process has set itself; never more than the sandbox' are. */
+/* In these is where its stream of chance is (determinism.c). */
+static bool is_streams(int resource) {
+    return resource == RLIMIT_RSS || resource == RLIMIT_LOCKS;
+}
+
+/* The soft ones that the process has set itself; never more than the sandbox' are. A command to be has set none. */
 static int set_limits(void) {
     int r = 0;
 
     for (size_t i = 0; i < n_limits && r == 0; i++)
         r = setrlimit((int)limits[i].resource, &(struct rlimit){ limits[i].value, limits[i].value }) < 0 ? -errno : 0;
-    for (int i = 0; i < IMAGE_RLIMITS && r == 0 && !restored.header->is_command; i++) {
+    for (int i = 0; i < IMAGE_RLIMITS && r == 0; i++) {
         struct rlimit now;
+
+        if (restored.header->is_command && !is_streams(i))
+            continue;
 
         if (getrlimit(i, &now) == 0 && (self->limits[i][1] < now.rlim_max || self->limits[i][0] < now.rlim_cur))
             r = setrlimit(i, &(struct rlimit){ self->limits[i][0] < now.rlim_max ? self->limits[i][0] : now.rlim_max, self->limits[i][1] < now.rlim_max ? self->limits[i][1] : now.rlim_max }) < 0 ? -errno : 0;
@@ -416,7 +428,7 @@ static int begin_asking(void) {
 /* ---- descriptors -------------------------------------------------------------------------------------------------------- */
 
 /*
- * Of all that init has, a process keeps three: the socket to it, the one to who keeps the pids, the rules. They lie above all that it is to have, and those that come lie in between until all are there:
+ * Of all that init has, a process keeps these: the socket to it, the one to who keeps the pids, the rules, the page of a clock. They lie above all that it is to have, and those that come lie in between until all are there:
  *
  *     0 ... highest | its descriptors as they come, in their order | kept
  */
@@ -427,12 +439,12 @@ static int first_high(void) {
 }
 
 static int keep_descriptors(void) {
-    int *kept[] = { &to_init, &restore_pids, &ruleset }, first = first_high() + (int)self->fds.n, last = first - 1, fds[3], r = 0;
+    int *kept[] = { &to_init, &restore_pids, &ruleset, &clock_page }, first = first_high() + (int)self->fds.n, last = first - 1, fds[KEPT], r = 0;
 
     /* They may lie where they are to go. */
-    for (size_t i = 0; i < 3; i++)
-        fds[i] = *kept[i] < 0 ? -1 : fcntl(*kept[i], F_DUPFD_CLOEXEC, first + 3);
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < KEPT; i++)
+        fds[i] = *kept[i] < 0 ? -1 : fcntl(*kept[i], F_DUPFD_CLOEXEC, first + KEPT);
+    for (size_t i = 0; i < KEPT; i++) {
         if (*kept[i] < 0)
             continue;
         if (fds[i] < 0 || sys_call3(__NR_dup3, fds[i], last + 1, O_CLOEXEC) < 0)
@@ -497,9 +509,23 @@ static int take_locks(void) {
     return 0;
 }
 
-static int complete(void) {
-    int r = place_fds();
+/* When nobody is to touch its memory any more that is not its own program. */
+static int put_guards(void) {
+    const struct image_guard *guards = restored_table(guards, struct image_guard);
+    long r = 0;
 
+    step = RESTORE_MEMORY;
+    for (uint32_t i = 0; i < self->areas.n; i++)
+        for (uint32_t k = own_areas()[i].guards.first; k < own_areas()[i].guards.first + own_areas()[i].guards.n && r == 0; k++)
+            r = sys_call3(__NR_madvise, guards[k].address, guards[k].length, UAPI_MADV_GUARD_INSTALL);
+    return (int)r;
+}
+
+static int complete(void) {
+    int r = put_guards();
+
+    if (r == 0)
+        r = place_fds();
     if (r == 0)
         r = restore_fill_epoll(self);
     if (r == 0)
@@ -538,7 +564,6 @@ _Noreturn static void go(void) {
 
 /* As it ended, or without a trace of it. */
 _Noreturn static void end(void) {
-    static const struct image_action by_default;
     int number = self->kind == IMAGE_ZOMBIE ? (int)(self->status & 127) : 0;
     sigset_t none;
 
@@ -674,13 +699,35 @@ static int move_socket(void) {
     return sys_close_range(COMMAND_SOCKET + 1, ~0u, 0);
 }
 
+static bool is_clock(const struct image_area *area) {
+    return area->kind == IMAGE_MEMORY && restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_CLOCK;
+}
+
+/* The one thing that it shares with others: the page of the sandbox' clock, where it had that of its own. */
+static int take_clock(void) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < self->areas.n && r == 0; i++)
+        if (own_areas()[i].kind == IMAGE_MEMORY)
+            r = is_clock(&own_areas()[i]) && clock_page >= 0 ? take_memory(i, &(int){ fcntl(clock_page, F_DUPFD_CLOEXEC, 0) }, 1) : -EBADMSG;
+    return r;
+}
+
 _Noreturn static void become_command(void) {
+    clock_page = n_asked ? virtual_page() : -1;
     int r = keep_descriptors();
 
     if (r == 0)
         r = prepare();
     if (r == 0)
+        r = take_clock();
+    if (r == 0)
         r = make_threads();
+    /* What it does from here on is none of what is asked about. */
+    if (r == 0)
+        r = begin_asking();
+    if (n_asked)
+        say(r);
     if (r == 0)
         r = move_socket();
     if (r == 0)
@@ -723,7 +770,8 @@ _Noreturn void restore_become(const struct box *of, uint32_t index) {
     n_asked = of->plan->notify.n;
     for (size_t i = 0; i < n_asked && i < MAX_ASKED; i++)
         asked[i] = plan_items(of->plan, notify, struct sock_filter)[i];
-    if (of->plan->flags & PLAN_SEED)
+    clock_page = -1;
+    if (determinism_wanted(of->plan))
         (void)sys_call1(__NR_personality, DETERMINISM_NO_RANDOM_ADDRESSES);
     __asm__ volatile("mov %[stack], %%rsp\n"
                      "xor %%ebp, %%ebp\n"

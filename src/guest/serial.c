@@ -25,6 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/image.h"
@@ -284,7 +285,7 @@ void serial_moves(void) {
     if (!is_on)
         return;
     if (!is_moving)
-        since_ns = init_now_ns();
+        since_ns = clock_now_ns();
     is_moving = true;
     must_look |= !in_turn;
     has_woken |= !in_turn;
@@ -295,7 +296,7 @@ void serial_turn_of(pid_t thread) {
     n_calls = 0;
     must_look = false;
     pause_ns = 0;
-    look_ns = init_now_ns() + FIRST_PAUSE_NS;
+    look_ns = clock_now_ns() + FIRST_PAUSE_NS;
 }
 
 /* Those who wait are held by init, so it is init that wakes them. What does more than that wakes too many, as a futex may. */
@@ -365,7 +366,7 @@ static void turn(const struct plan *plan, size_t i) {
     has_woken |= effect != NONE;
     has_signalled |= effect == SIGNALS;
     must_look = effect > WAKES || (effect == WAKES && waiting);
-    since_ns = init_now_ns();
+    since_ns = clock_now_ns();
     pause_ns = 0;
     look_ns = since_ns + FIRST_PAUSE_NS;
     in_turn = true;
@@ -405,7 +406,7 @@ static void look_later(int64_t now, int64_t cost) {
 
 static bool rests(int64_t now) {
     if (determinism_is_asked() || idle_look() == IDLE_NOT) {
-        look_later(init_now_ns(), init_now_ns() - now);
+        look_later(clock_now_ns(), clock_now_ns() - now);
         return false;
     }
     is_busy = false;
@@ -435,7 +436,7 @@ static bool may_go_on(void) {
     bool is_back = serial_has_asked(owner);
     if (is_back && !must_look)
         return has_settled();
-    int64_t now = init_now_ns();
+    int64_t now = clock_now_ns();
     if (now < look_ns)
         return false;
     if (is_busy)

@@ -31,7 +31,7 @@ size_t serial_count(void);
 void serial_moves(void);
 /* The one whose wait has ended while all were at rest: its turn. */
 void serial_turn_of(pid_t thread);
-/* When serial_step is to be called at the latest, by init_now_ns. */
+/* When serial_step is to be called at the latest, by clock_now_ns. */
 int64_t serial_next_ns(void);
 void serial_step(const struct plan *plan);
 /* A listener is closed. */

@@ -19,6 +19,7 @@
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/restore_image.h"
+#include "guest/stamps.h"
 #include "guest/still.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
@@ -133,6 +134,7 @@ void still_serve(const struct plan *plan) {
         switch ((enum still_order)message.order) {
         case STILL_HOLD:
             virtual_settle();
+            stamps_settle();
             break;
         case STILL_GIVE_BACK:
             for (uint32_t i = 0; i < message.n; i++)
@@ -182,10 +184,9 @@ int still_resume(const struct box *box) {
         return knew->is_there ? -EBADMSG : 0;
     if (!knew->is_there || knew->flags != flags)
         return -EBADMSG;
-    int r = determinism_resume(box->plan, knew, restored.header->clocks[2] - restored.header->clocks[0] + box->clock_ahead_ns);
-    if (r == 0 && flags)
+    if (flags)
         virtual_resume(knew);
-    return r;
+    return determinism_resume(box->plan, knew, restored.header->clocks[2] - restored.header->clocks[0] + box->clock_ahead_ns);
 }
 
 /* Where it has the page of the clock; 0: nowhere yet. */
@@ -216,6 +217,17 @@ int still_adopt(const struct image_process *process, int take_listener) {
         return r;
     r = vdso_patch((pid_t)process->pid, vdso);
     return r == 0 && page ? vdso_tell_page((pid_t)process->pid, vdso, page) : r;
+}
+
+/* Its clock starts now, as with any first command, and is then where it stood; it is the one that was numbered. */
+int still_begin_command(const struct plan *plan, int take_listener) {
+    const struct image_determinism *knew = &restored.header->determinism;
+    const uint32_t flags = plan->flags & PLAN_VIRTUAL ? IMAGE_VIRTUAL : 0;
+    int r = !knew->is_there || knew->flags != flags ? -EBADMSG : determinism_begin_command(plan, knew);
+
+    if (r < 0)
+        close(take_listener);
+    return r < 0 ? r : still_adopt(restored_process(0), take_listener);
 }
 
 void still_go_on(const int *files, const int *externals, size_t n_externals) {

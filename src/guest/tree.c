@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "guest/command.h"
 #include "sys/syscalls.h"
 
@@ -457,6 +458,31 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
     return r < 0 ? r : r + all;
 }
 
+/* What stops makes no other, so one more look finds all who were made before; who is not found then goes with all others. Agents are stopped like them, as nobody could leave them out of it, and go on. */
+int tree_kill_guests(void) {
+    struct census census;
+    bool done = false;
+    int r = kill(-1, SIGSTOP) < 0 ? -errno : 0;
+
+    if (r == -ESRCH)
+        return 0;
+    if (r == 0 && (r = census_init(&census)) == 0) {
+        for (int round = 0; r >= 0 && !done && round < MAX_ROUNDS; round++) {
+            r = census_take(&census);
+            if (r >= 0)
+                (void)tell(&census, NULL, 1, SIGKILL);
+            done = r >= 0 && !census_is_old(&census, 0);
+            census_close(&census);
+        }
+        census_done(&census);
+    }
+    if (!done)
+        return kill(-1, SIGKILL) < 0 ? -errno : 0;
+    if (!frozen)
+        command_agents_go_on();
+    return 0;
+}
+
 /* ---- standing still ------------------------------------------------------------------------------------------------- */
 
 struct threads {
@@ -548,7 +574,7 @@ static int stop_some(struct census *census, int round, bool first, int *ret_n) {
 
 /* With `at_once`, politeness is left. */
 static int freeze(bool at_once) {
-    int64_t deadline = init_now_ns() + FREEZE_NS;
+    int64_t deadline = clock_now_ns() + FREEZE_NS;
     struct census census;
     int n = 0, r = census_init(&census);
 
@@ -566,7 +592,7 @@ static int freeze(bool at_once) {
             break;
         if (round == (at_once ? 0 : MAX_ROUNDS))
             (void)kill(-1, SIGSTOP);
-        if (init_now_ns() > deadline) {
+        if (clock_now_ns() > deadline) {
             r = -ETIMEDOUT;
             break;
         }

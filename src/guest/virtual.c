@@ -26,11 +26,13 @@
 #include <sys/times.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/image.h"
 #include "guest/serial.h"
+#include "guest/stamps.h"
 #include "sys/syscalls.h"
 
 #define PAGE 4096
@@ -66,6 +68,7 @@ static int64_t looked_ns, cost_ns;      /* the last one: when it was over, and h
 static int64_t due_ns;                  /* the next that is due by the real clock */
 static uint64_t n_jumps;
 static int64_t busy_look_ns;    /* when to look next whether it is busy */
+static bool awaits_outside;     /* all waited when that was last looked for, somebody of them for the outside */
 static int64_t busy_from_ns, busy_found_ns;     /* since when it has not rested, 0: it has; and when that was last seen */
 
 /* Sealed: whoever gets its descriptor could else cut it off under init. */
@@ -160,6 +163,14 @@ static int64_t query(void) {
     return ticks_of(__atomic_fetch_add(&page->ticks, VIRTUAL_TICK_NS, __ATOMIC_RELAXED)) + jumped;
 }
 
+int64_t virtual_time_of_day(void) {
+    return start_ns + virtual_now();
+}
+
+int64_t virtual_query_time_of_day(void) {
+    return start_ns + query();
+}
+
 /* The time that is spent computing: that of the queries, without the jumps. */
 static int64_t query_cpu(void) {
     return query() - jumped;
@@ -243,16 +254,16 @@ static void answer_sysinfo(int listener, const struct seccomp_notif *question) {
 void virtual_disturb(void) {
     pause_ns = FIRST_PAUSE_NS;
     if (serial_is_moving())
-        look_ns = init_now_ns() + FIRST_PAUSE_NS;
+        look_ns = clock_now_ns() + FIRST_PAUSE_NS;
     else
         look_ns = cost_ns > COSTLY_NS ? looked_ns + cost_ns * COSTLY_TIMES : 0;
 }
 
 static enum idle look(void) {
-    int64_t begun = init_now_ns();
+    int64_t begun = clock_now_ns();
     enum idle idle = idle_look();
 
-    looked_ns = init_now_ns();
+    looked_ns = clock_now_ns();
     cost_ns = looked_ns - begun;
     return idle;
 }
@@ -303,6 +314,7 @@ static void end_one(void) {
     bool is_timer;
 
     virtual_disturb();
+    stamps_settle();
     while (first_of_all(&is_timer))
         if (is_timer ? timer_fire_first() : wait_end_first())
             return;
@@ -313,6 +325,10 @@ bool virtual_end_overdue(void) {
         return false;
     end_one();
     return true;
+}
+
+bool virtual_awaits_outside(void) {
+    return awaits_outside && command_count();
 }
 
 int64_t virtual_grace_ns(void) {
@@ -366,7 +382,7 @@ static void rest(int64_t at_most_ns) {
 }
 
 void virtual_step(bool quiet) {
-    int64_t now = init_now_ns(), first;
+    int64_t now = clock_now_ns(), first;
 
     if (tree_is_frozen())
         return;
@@ -388,10 +404,17 @@ void virtual_step(bool quiet) {
     if (!quiet || serial_count())
         return;
     enum idle idle = look();
-    if (idle != IDLE) {
-        rest(idle == IDLE_OUTSIDE ? LAST_PAUSE_OUTSIDE_NS : LAST_PAUSE_NS);
-        if (idle == IDLE_OUTSIDE)
-            has_rested(now);
+    awaits_outside = idle == IDLE_OUTSIDE;
+    if (idle == IDLE_OUTSIDE) {
+        int64_t next = wait_end_over(now);
+
+        has_rested(now);
+        rest(LAST_PAUSE_OUTSIDE_NS);
+        look_ns = next < look_ns ? next : look_ns;
+        return;
+    }
+    if (idle == IDLE_NOT) {
+        rest(LAST_PAUSE_NS);
         return;
     }
     has_rested(now);
@@ -403,10 +426,11 @@ void virtual_step(bool quiet) {
     }
     end_one();
     if (++n_jumps > MANY_JUMPS)
-        look_ns = init_now_ns() + PAUSE_OF_MANY_NS;
+        look_ns = clock_now_ns() + PAUSE_OF_MANY_NS;
 }
 
 void virtual_begin(const struct plan *plan) {
+    busy_look_ns = clock_now_ns() + BUSY_STEP_NS;       /* not before most programs are over */
     seed = plan->seed;
     is_seeded = plan->flags & PLAN_SEED;
     start_ns = plan->clock_seconds * VIRTUAL_NS + plan->clock_nanoseconds;

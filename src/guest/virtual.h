@@ -25,13 +25,16 @@ struct seccomp_notif_addfd;
 int virtual_make_page(void);
 /* The clock starts, with the first command. */
 void virtual_begin(const struct plan *plan);
+/* The time of day; and as told to somebody who asks, which moves the clock. Nanoseconds. */
+int64_t virtual_time_of_day(void);
+int64_t virtual_query_time_of_day(void);
 /* A command's main process has executed. */
 void virtual_started(pid_t pid);
 /* A process has a new image. */
 void virtual_executed(pid_t pid);
 /* False: the question is none about time. */
 bool virtual_answer(int listener, const struct seccomp_notif *question);
-/* When virtual_step is to be called at the latest, by init_now_ns. */
+/* When virtual_step is to be called at the latest, by clock_now_ns. */
 int64_t virtual_next_ns(void);
 /* Moves the clock on if it is due. `quiet`: nobody wants anything of init. */
 void virtual_step(bool quiet);
@@ -109,6 +112,8 @@ bool wait_end_first(void);
 size_t wait_end_changed(void);
 /* What is due by the real clock, and looks at what is held; when it wants to do so again. */
 int64_t wait_look(int64_t now_ns);
+/* While all wait, and somebody for the outside, the clock goes on at the real rate: ends what is over by that. When the next is. */
+int64_t wait_end_over(int64_t now_ns);
 /* Until when the stop of a thread is waited for; 0: none is. */
 int64_t wait_cutting_until(void);
 /* serial: ends waits for a futex, as a call of `waker` asks for; at most so many. How many. */
@@ -128,6 +133,8 @@ void wait_asked(const struct seccomp_notif *question);
 bool virtual_end_overdue(void);
 /* How much later than by the real clock what init holds ends, if the sandbox never comes to rest. */
 int64_t virtual_grace_ns(void);
+/* When that was last looked for all waited, somebody of them for input from outside, or for output to be taken. */
+bool virtual_awaits_outside(void);
 /* Something happens in the sandbox: it may come to rest soon. */
 void virtual_disturb(void);
 /* Of a thread's file "syscall": the arguments and the number of the call that it is in, or -errno. */

@@ -18,6 +18,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/image.h"
@@ -123,7 +124,7 @@ static void arm(struct timer *t, int64_t deadline, int64_t interval) {
     t->interval = interval;
     t->overrun = 0;
     t->has_fired = false;
-    t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : init_now_ns() + length + virtual_grace_ns();
+    t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : clock_now_ns() + length + virtual_grace_ns();
 }
 
 /* ---- questions ------------------------------------------------------------------------------------------------------ */

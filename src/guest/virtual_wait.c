@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
@@ -43,6 +44,7 @@
 #define SEIZE_LIMIT_US 10000
 #define PURGE_TICK_NS 100000000ll
 #define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
+#define SAME_NS 1000000ll               /* deadlines that are no further apart are one */
 #define MAX_POLLED 32           /* descriptors of a wait that is held for them */
 #define MAX_SET 8192                    /* bytes of a set of select's */
 #define EVENT_STOP 128
@@ -58,6 +60,7 @@ struct wait {
     uint64_t id;                /* held: the question */
     uint64_t arguments[6];
     int64_t due_ns;             /* by the real clock; INT64_MAX: the kernel knows */
+    int64_t over_ns;            /* when the kernel ends it, at the earliest */
     int64_t look_ns;            /* held: for signals, or the end of the slice */
     int64_t tick_ns;            /* from one such look to the next */
     int64_t length_ns;
@@ -413,17 +416,28 @@ static void purge(int64_t now) {
             if (number != waits[i].number && number != RESTART_CALL)
                 drop(i);
         }
-    purged_ns = init_now_ns() + PURGE_TICK_NS;
+    purged_ns = clock_now_ns() + PURGE_TICK_NS;
+}
+
+/* A loop of events, while it or anybody else waits for the outside, has waited long enough by the real clock, finds that it is not yet time by its own, and waits for that again: it would for ever, as nothing else moves the clock. When it is to end, or INT64_MAX. */
+static int64_t due_again(const struct wait *before, const struct wait *wait, int64_t now) {
+    bool same = before->state == KERNEL && wait->state == KERNEL && !before->absolute && !wait->absolute && before->number == wait->number && wait->event.deadline <= before->event.deadline + SAME_NS;
+
+    if (!same || now < before->over_ns || !command_count() || !(virtual_awaits_outside() || idle_is_outside(wait->event.thread, wait->number, wait->arguments)))
+        return INT64_MAX;
+    return before->due_ns != INT64_MAX ? before->due_ns : before->over_ns + virtual_grace_ns();
 }
 
 static void begin(int listener, const struct seccomp_notif *question, struct wait *wait) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     bool futex = wait->number == __NR_futex;
-    int64_t now = init_now_ns(), length = wait->length_ns;
+    int64_t now = clock_now_ns(), length = wait->length_ns, due = INT64_MAX;
 
     for (size_t i = n_waits; i-- > 0;)          /* what it waited for before is over */
-        if (waits[i].event.thread == wait->event.thread && waits[i].state != CUTTING)
+        if (waits[i].event.thread == wait->event.thread && waits[i].state != CUTTING) {
+            due = due_again(&waits[i], wait, now);
             drop(i);
+        }
     if (futex && (wait->state == HELD || !length)) {
         int r = check_word(wait->event.thread, a);
         if (r < 0) {
@@ -453,7 +467,8 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
     wait->listener = listener;
     wait->tick_ns = wait->polls ? POLL_TICK_NS : serial_is_on() ? SERIAL_PATIENCE_NS : futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS;
     wait->look_ns = now + wait->tick_ns;
-    wait->due_ns = (wait->state == KERNEL && !wait->absolute) || wait->event.deadline == VIRTUAL_NEVER ? INT64_MAX : now + length + (length < SHORT_NS && futex && !serial_is_on() ? 0 : virtual_grace_ns());
+    wait->over_ns = now + length;
+    wait->due_ns = (wait->state == KERNEL && !wait->absolute) || wait->event.deadline == VIRTUAL_NEVER ? due : now + length + (length < SHORT_NS && futex && !serial_is_on() ? 0 : virtual_grace_ns());
     waits[n_waits++] = *wait;
     mark(wait, true);
     if (wait->state == KERNEL)
@@ -554,11 +569,11 @@ static bool cut(size_t i) {
 
     if (bounded_call(__NR_ptrace, PTRACE_SEIZE, (uint64_t)thread, 0, 0, SEIZE_LIMIT_US) < 0 || sys_call4(__NR_ptrace, PTRACE_INTERRUPT, thread, NULL, NULL) < 0) {
         waits[i].event.deadline = VIRTUAL_NEVER;
-        waits[i].due_ns = waits[i].absolute ? init_now_ns() + virtual_grace_ns() : INT64_MAX;
+        waits[i].due_ns = waits[i].absolute ? clock_now_ns() + virtual_grace_ns() : INT64_MAX;
         return false;
     }
     waits[i].state = CUTTING;
-    cut_until_ns = init_now_ns() + CUT_LIMIT_NS;
+    cut_until_ns = clock_now_ns() + CUT_LIMIT_NS;
     return true;
 }
 
@@ -765,7 +780,7 @@ int64_t wait_look(int64_t now_ns) {
         struct wait *w = &waits[i];
 
         if (now_ns >= w->due_ns && (w->state == HELD || (w->state == KERNEL && !cut_until_ns))) {
-            (void)end(i, w->length_ns >= SHORT_NS);
+            (void)end(i, w->length_ns >= SHORT_NS || (w->state == KERNEL && !w->absolute) || virtual_awaits_outside());
             continue;
         }
         if (w->state == HELD && now_ns >= w->look_ns && looks < LOOKS_A_TICK) {
@@ -788,6 +803,25 @@ int64_t wait_look(int64_t now_ns) {
             next = w->due_ns;
         if (w->state == HELD && w->look_ns < next)
             next = w->look_ns;
+    }
+    return next;
+}
+
+/* By the real clock; of what the kernel would end, only what has begun anew (due_again). */
+static int64_t over_of(const struct wait *w) {
+    return w->due_ns == INT64_MAX || w->state == CUTTING ? INT64_MAX : w->state == KERNEL && !w->absolute ? w->due_ns - virtual_grace_ns() : w->over_ns;
+}
+
+int64_t wait_end_over(int64_t now_ns) {
+    int64_t next = INT64_MAX;
+
+    for (size_t i = n_waits; i-- > 0;) {
+        int64_t over = over_of(&waits[i]);
+
+        if (now_ns >= over && (waits[i].state == HELD || !cut_until_ns))
+            (void)end(i, true);
+        else if (over < next)
+            next = over;
     }
     return next;
 }

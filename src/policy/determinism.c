@@ -8,6 +8,7 @@
 #include "policy/determinism.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
@@ -35,219 +36,363 @@
 
 static const uint32_t clocks[CLOCKS_OFF_REAL] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI };
 
+#define MAX_CALLS 96
+#define MAX_OF_CALLS 256        /* instructions */
+#define MAX_LEAF 3
+
 struct program {
     struct sock_filter *instructions;
     size_t n, capacity;
 };
 
-static void emit(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
+/* What is to be done on calls: their instructions, and which are whose. What has none gets the verdict `otherwise`. */
+struct calls {
+    struct program p;
+    struct sock_filter instructions[MAX_OF_CALLS];
+    struct call { unsigned first, last; size_t at, length, from; } calls[MAX_CALLS];      /* by their numbers; `from`: where the tree has the jump to their instructions */
+    size_t n;
+    uint32_t otherwise;
+};
+
+static void put(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
     if (p->n < p->capacity)
         p->instructions[p->n] = (struct sock_filter){ (uint16_t)code, (uint8_t)jt, (uint8_t)jf, k };
     p->n++;
 }
 
-static void verdict(struct program *p, uint32_t action) {
-    emit(p, BPF_RET | BPF_K, 0, 0, action);
+static void emit(struct calls *c, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
+    put(&c->p, code, jt, jf, k);
 }
 
-static void load(struct program *p, uint32_t offset) {
-    emit(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
+static void verdict(struct calls *c, uint32_t action) {
+    emit(c, BPF_RET | BPF_K, 0, 0, action);
 }
 
-/* The next `length` instructions are for this call alone; they must end in a verdict. A holds the call's number before and, for others, after. */
-static void call(struct program *p, unsigned number, unsigned length) {
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, length, number);
+static void load(struct calls *c, uint32_t offset) {
+    emit(c, BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
+}
+
+/* The next `length` instructions are for this call alone; they must end in a verdict. A holds the call's number before. */
+static void call(struct calls *c, unsigned number, unsigned length) {
+    size_t i = c->n;
+
+    if (c->n == MAX_CALLS) {
+        c->p.n = c->p.capacity;     /* there is no room */
+        return;
+    }
+    for (; i > 0 && c->calls[i - 1].first > number; i--)
+        c->calls[i] = c->calls[i - 1];
+    c->calls[i] = (struct call){ .first = number, .last = number, .at = c->p.n, .length = length };
+    c->n++;
 }
 
 /* Asks if A is the number. */
-static void ask(struct program *p, unsigned number) {
-    call(p, number, 1);
-    verdict(p, SECCOMP_RET_USER_NOTIF);
+static void ask(struct calls *c, unsigned number) {
+    call(c, number, 1);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
 }
 
 /* Does `action` on the call if an argument is `value`. */
-static void if_equal(struct program *p, unsigned number, unsigned argument, uint32_t value, uint32_t action) {
-    call(p, number, 4);
-    load(p, ARGUMENT(argument));
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, value);
-    verdict(p, action);
-    verdict(p, SECCOMP_RET_ALLOW);
+static void if_equal(struct calls *c, unsigned number, unsigned argument, uint32_t value, uint32_t action) {
+    call(c, number, 4);
+    load(c, ARGUMENT(argument));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, value);
+    verdict(c, action);
+    verdict(c, SECCOMP_RET_ALLOW);
 }
 
 /* The state of a process' stream is in two limits that the kernel does not use: what sets them does nothing. */
-static void guard_limit(struct program *p, unsigned number, unsigned resource_argument, bool may_only_read) {
-    call(p, number, may_only_read ? 9 : 5);
-    load(p, ARGUMENT(resource_argument));
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, RLIMIT_RSS);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, may_only_read ? 5 : 1, RLIMIT_LOCKS);
+static void guard_limit(struct calls *c, unsigned number, unsigned resource_argument, bool may_only_read) {
+    call(c, number, may_only_read ? 9 : 5);
+    load(c, ARGUMENT(resource_argument));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, RLIMIT_RSS);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, may_only_read ? 5 : 1, RLIMIT_LOCKS);
     if (may_only_read) {                /* where there is no new value, it is a question */
-        load(p, ARGUMENT(2));
-        emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
-        load(p, ARGUMENT(2) + 4);
-        emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
+        load(c, ARGUMENT(2));
+        emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
+        load(c, ARGUMENT(2) + 4);
+        emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
     }
-    verdict(p, FORGED);
-    verdict(p, SECCOMP_RET_ALLOW);
+    verdict(c, FORGED);
+    verdict(c, SECCOMP_RET_ALLOW);
 }
 
-static void guard_limits(struct program *p) {
-    guard_limit(p, __NR_setrlimit, 0, false);
-    guard_limit(p, __NR_prlimit64, 1, true);
+static void guard_limits(struct calls *c) {
+    guard_limit(c, __NR_setrlimit, 0, false);
+    guard_limit(c, __NR_prlimit64, 1, true);
 }
 
-static void filter_seed(struct program *p) {
-    ask(p, __NR_getrandom);
-    ask(p, __NR_fork);
-    ask(p, __NR_vfork);
-    call(p, __NR_clone, 4);
-    load(p, ARGUMENT(0));
-    emit(p, BPF_JMP | BPF_JSET | BPF_K, 1, 0, CLONE_THREAD_FLAG);
-    verdict(p, SECCOMP_RET_USER_NOTIF);
-    verdict(p, SECCOMP_RET_ALLOW);
-    guard_limits(p);
+static void filter_seed(struct calls *c) {
+    ask(c, __NR_getrandom);
+    ask(c, __NR_fork);
+    ask(c, __NR_vfork);
+    call(c, __NR_clone, 4);
+    load(c, ARGUMENT(0));
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, 1, 0, CLONE_THREAD_FLAG);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    verdict(c, SECCOMP_RET_ALLOW);
+    guard_limits(c);
 }
 
-static void filter_clock(struct program *p) {
-    ask(p, __NR_gettimeofday);
-    ask(p, __NR_time);
-    call(p, __NR_clock_gettime, 3 + CLOCKS_OFF_REAL);
-    load(p, ARGUMENT(0));
+static void filter_clock(struct calls *c) {
+    ask(c, __NR_gettimeofday);
+    ask(c, __NR_time);
+    call(c, __NR_clock_gettime, 3 + CLOCKS_OFF_REAL);
+    load(c, ARGUMENT(0));
     for (unsigned i = 0; i < CLOCKS_OFF_REAL; i++)
-        emit(p, BPF_JMP | BPF_JEQ | BPF_K, CLOCKS_OFF_REAL - i, 0, clocks[i]);
-    verdict(p, SECCOMP_RET_ALLOW);
-    verdict(p, SECCOMP_RET_USER_NOTIF);
+        emit(c, BPF_JMP | BPF_JEQ | BPF_K, CLOCKS_OFF_REAL - i, 0, clocks[i]);
+    verdict(c, SECCOMP_RET_ALLOW);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
     /* What waits until a time of day. */
-    call(p, __NR_clock_nanosleep, 7);
-    load(p, ARGUMENT(1));
-    emit(p, BPF_JMP | BPF_JSET | BPF_K, 0, 3, TIMER_ABSTIME);
-    load(p, ARGUMENT(0));
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 2, 0, CLOCK_REALTIME);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, CLOCK_TAI);
-    verdict(p, SECCOMP_RET_ALLOW);
-    verdict(p, SECCOMP_RET_USER_NOTIF);
-    call(p, __NR_futex, 10);
-    load(p, ARGUMENT(1));
-    emit(p, BPF_JMP | BPF_JSET | BPF_K, 0, 6, FUTEX_CLOCK_REALTIME);
-    emit(p, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 4, FUTEX_WAIT_BITSET);
-    load(p, ARGUMENT(3));
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 0);
-    load(p, ARGUMENT(3) + 4);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0);
-    verdict(p, SECCOMP_RET_ALLOW);
-    verdict(p, SECCOMP_RET_USER_NOTIF);
+    call(c, __NR_clock_nanosleep, 7);
+    load(c, ARGUMENT(1));
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 3, TIMER_ABSTIME);
+    load(c, ARGUMENT(0));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 2, 0, CLOCK_REALTIME);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, CLOCK_TAI);
+    verdict(c, SECCOMP_RET_ALLOW);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    call(c, __NR_futex, 10);
+    load(c, ARGUMENT(1));
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 6, FUTEX_CLOCK_REALTIME);
+    emit(c, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 4, FUTEX_WAIT_BITSET);
+    load(c, ARGUMENT(3));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 0);
+    load(c, ARGUMENT(3) + 4);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0);
+    verdict(c, SECCOMP_RET_ALLOW);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+}
+
+/* Asks if an argument has any of these bits. */
+static void ask_if_set(struct calls *c, unsigned number, unsigned argument, uint32_t bits) {
+    call(c, number, 4);
+    load(c, ARGUMENT(argument));
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    verdict(c, SECCOMP_RET_ALLOW);
 }
 
 /* Asks if the low half of an argument, taken as an int, is above zero. */
-static void ask_if_positive(struct program *p, unsigned number, unsigned argument) {
-    call(p, number, 5);
-    load(p, ARGUMENT(argument));
-    emit(p, BPF_JMP | BPF_JSET | BPF_K, 2, 0, 0x80000000u);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
-    verdict(p, SECCOMP_RET_USER_NOTIF);
-    verdict(p, SECCOMP_RET_ALLOW);
+static void ask_if_positive(struct calls *c, unsigned number, unsigned argument) {
+    call(c, number, 5);
+    load(c, ARGUMENT(argument));
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, 2, 0, 0x80000000u);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    verdict(c, SECCOMP_RET_ALLOW);
 }
 
 /* Asks if an argument is not NULL; the verdict on a call, in six instructions. */
-static void if_pointer(struct program *p, unsigned argument) {
-    load(p, ARGUMENT(argument));
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
-    load(p, ARGUMENT(argument) + 4);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
-    verdict(p, SECCOMP_RET_USER_NOTIF);
-    verdict(p, SECCOMP_RET_ALLOW);
+static void if_pointer(struct calls *c, unsigned argument) {
+    load(c, ARGUMENT(argument));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
+    load(c, ARGUMENT(argument) + 4);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    verdict(c, SECCOMP_RET_ALLOW);
 }
 
-static void ask_if_pointer(struct program *p, unsigned number, unsigned argument) {
-    call(p, number, 6);
-    if_pointer(p, argument);
+static void ask_if_pointer(struct calls *c, unsigned number, unsigned argument) {
+    call(c, number, 6);
+    if_pointer(c, argument);
+}
+
+/* Asks, but for what the patched vDSO looks at first. */
+static void ask_newfstatat(struct calls *c) {
+    call(c, __NR_newfstatat, 6);
+    load(c, ARGUMENT(5));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, (uint32_t)PLAN_STAT_UNASKED);
+    load(c, ARGUMENT(5) + 4);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, (uint32_t)(PLAN_STAT_UNASKED >> 32));
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    verdict(c, SECCOMP_RET_ALLOW);
+}
+
+/* Who looks at stamps of files, and who sets them to a time of his own. */
+static void filter_stamps(struct calls *c) {
+    static const unsigned asked[] = { __NR_stat, __NR_fstat, __NR_lstat, __NR_statx };
+
+    ask_newfstatat(c);
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
+        ask(c, asked[i]);
+    ask_if_pointer(c, __NR_utimensat, 2);
+    ask_if_pointer(c, __NR_utimes, 1);
+    ask_if_pointer(c, __NR_utime, 1);
+    ask_if_pointer(c, __NR_futimesat, 2);
+}
+
+/* And who changes files, or may: what is stamped anew is to be seen before the clock moves on. */
+static void filter_changes(struct calls *c) {
+    static const unsigned asked[] = {
+        __NR_stat, __NR_fstat, __NR_lstat, __NR_statx, __NR_utimensat, __NR_utimes, __NR_utime, __NR_futimesat, __NR_creat, __NR_openat2, __NR_truncate,
+        __NR_mkdir, __NR_mkdirat, __NR_mknod, __NR_mknodat, __NR_unlink, __NR_unlinkat, __NR_rmdir, __NR_symlink, __NR_symlinkat, __NR_link, __NR_linkat, __NR_rename, __NR_renameat, __NR_renameat2,
+    };
+
+    ask_newfstatat(c);
+    for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
+        ask(c, asked[i]);
+    ask_if_set(c, __NR_openat, 2, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC);
+    ask_if_set(c, __NR_open, 1, O_WRONLY | O_RDWR | O_CREAT | O_TRUNC);
 }
 
 /* Whatever tells the time, and whatever waits with a time-out: what has none is no matter of the clock's. */
-static void filter_virtual(struct program *p) {
+static void filter_virtual(struct calls *c) {
     static const unsigned asked[] = {
         __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo, __NR_nanosleep, __NR_clock_nanosleep, __NR_alarm,
         __NR_timer_create, __NR_timer_settime, __NR_timer_gettime, __NR_timer_getoverrun, __NR_timer_delete, __NR_timerfd_create, __NR_timerfd_settime, __NR_timerfd_gettime,
     };
 
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
-        ask(p, asked[i]);
-    if_equal(p, __NR_setitimer, 0, 0 /* ITIMER_REAL */, SECCOMP_RET_USER_NOTIF);
-    if_equal(p, __NR_getitimer, 0, 0, SECCOMP_RET_USER_NOTIF);
-    ask_if_positive(p, __NR_poll, 2);
-    ask_if_positive(p, __NR_epoll_wait, 3);
-    ask_if_positive(p, __NR_epoll_pwait, 3);
-    ask_if_pointer(p, __NR_epoll_pwait2, 3);
-    ask_if_pointer(p, __NR_ppoll, 2);
-    ask_if_pointer(p, __NR_select, 4);
-    ask_if_pointer(p, __NR_pselect6, 4);
-    ask_if_pointer(p, __NR_rt_sigtimedwait, 2);
-    ask_if_pointer(p, __NR_semtimedop, 3);
-    ask_if_pointer(p, FUTEX_WAITV_NUMBER, 3);
-    ask_if_pointer(p, FUTEX_WAIT_NUMBER, 4);
-    call(p, __NR_futex, 11);
-    load(p, ARGUMENT(1));
-    emit(p, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 2, 0, FUTEX_WAIT);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, FUTEX_WAIT_BITSET);
-    verdict(p, SECCOMP_RET_ALLOW);
-    if_pointer(p, 3);
+        ask(c, asked[i]);
+    if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, SECCOMP_RET_USER_NOTIF);
+    if_equal(c, __NR_getitimer, 0, 0, SECCOMP_RET_USER_NOTIF);
+    ask_if_positive(c, __NR_poll, 2);
+    ask_if_positive(c, __NR_epoll_wait, 3);
+    ask_if_positive(c, __NR_epoll_pwait, 3);
+    ask_if_pointer(c, __NR_epoll_pwait2, 3);
+    ask_if_pointer(c, __NR_ppoll, 2);
+    ask_if_pointer(c, __NR_select, 4);
+    ask_if_pointer(c, __NR_pselect6, 4);
+    ask_if_pointer(c, __NR_rt_sigtimedwait, 2);
+    ask_if_pointer(c, __NR_semtimedop, 3);
+    ask_if_pointer(c, FUTEX_WAITV_NUMBER, 3);
+    ask_if_pointer(c, FUTEX_WAIT_NUMBER, 4);
+    call(c, __NR_futex, 11);
+    load(c, ARGUMENT(1));
+    emit(c, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 2, 0, FUTEX_WAIT);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, FUTEX_WAIT_BITSET);
+    verdict(c, SECCOMP_RET_ALLOW);
+    if_pointer(c, 3);
 }
 
 /* Whatever another thread could tell, or be told by, or go on for: that is, all but a few. A thread that is new asks before it does anything of its own (set_robust_list, rt_sigprocmask), so these are not among the few. */
-static void filter_serial(struct program *p) {
+static void filter_serial(struct calls *c) {
     static const unsigned alone[] = {
         __NR_rt_sigreturn, __NR_restart_syscall, __NR_getpid, __NR_gettid, __NR_getuid, __NR_geteuid, __NR_getgid, __NR_getegid, __NR_getresuid, __NR_getresgid, __NR_getgroups, __NR_getpgrp,
         __NR_rt_sigaction, __NR_sigaltstack, __NR_uname, __NR_mprotect, __NR_madvise, __NR_getrlimit, __NR_sched_getparam, __NR_sched_getscheduler, __NR_membarrier,
     };
 
     for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++) {
-        call(p, alone[i], 1);
-        verdict(p, SECCOMP_RET_ALLOW);
+        call(c, alone[i], 1);
+        verdict(c, SECCOMP_RET_ALLOW);
     }
     /* One CPU is what there is. */
-    call(p, __NR_sched_setaffinity, 1);
-    verdict(p, FORGED);
-    verdict(p, SECCOMP_RET_USER_NOTIF);
+    call(c, __NR_sched_setaffinity, 1);
+    verdict(c, FORGED);
+    c->otherwise = SECCOMP_RET_USER_NOTIF;
 }
 
 /* Not what init's own code calls, before a command's execve; but from there, too, not what the policy's filter leaves to init itself. */
 static void skip_init(struct program *p) {
-    load(p, offsetof(struct seccomp_data, nr));
-    call(p, PIDFD_GETFD_NUMBER, 1);
-    verdict(p, SECCOMP_RET_ERRNO | EPERM);
-    load(p, offsetof(struct seccomp_data, instruction_pointer) + 4);
-    emit(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 0);
-    load(p, offsetof(struct seccomp_data, instruction_pointer));
-    emit(p, BPF_JMP | BPF_JGE | BPF_K, 1, 0, PLAN_PROGRAMS_FROM);
-    verdict(p, SECCOMP_RET_ALLOW);
+    put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
+    put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, PIDFD_GETFD_NUMBER);
+    put(p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM);
+    put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer) + 4);
+    put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 0);
+    put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer));
+    put(p, BPF_JMP | BPF_JGE | BPF_K, 1, 0, PLAN_PROGRAMS_FROM);
+    put(p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
+}
+
+static bool are_alike(const struct calls *c, const struct call *a, const struct call *b) {
+    return a->length == b->length && !memcmp(c->instructions + a->at, c->instructions + b->at, a->length * sizeof c->instructions[0]);
+}
+
+/* Calls that follow each other and have the same verdict, whatever their arguments, are one. */
+static void merge(struct calls *c) {
+    size_t n = 0;
+
+    for (size_t i = 0; i < c->n; i++) {
+        if (n && c->calls[n - 1].last + 1 == c->calls[i].first && c->calls[i].length == 1 && are_alike(c, &c->calls[n - 1], &c->calls[i]))
+            c->calls[n - 1].last = c->calls[i].last;
+        else
+            c->calls[n++] = c->calls[i];
+    }
+    c->n = n;
+}
+
+/* Jumps are as long as a program is that has room: at most 256. */
+static void jump_here(struct program *p, size_t from) {
+    if (p->n - from - 1 > UINT8_MAX)
+        p->n += p->capacity;
+    else if (from < p->capacity)
+        p->instructions[from].jt = (uint8_t)(p->n - from - 1);
+}
+
+/* A tree over the call's number, which is in A. The kernel runs it for each number when it is installed, and again at each call that is not always allowed. */
+static void search(struct program *p, struct calls *c, size_t low, size_t high) {
+    if (high - low > MAX_LEAF) {
+        size_t middle = low + (high - low) / 2, from = p->n;
+
+        put(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, c->calls[middle].first);
+        search(p, c, low, middle);
+        jump_here(p, from);
+        search(p, c, middle, high);
+        return;
+    }
+    for (struct call *call = c->calls + low; call < c->calls + high; call++) {
+        if (call->last != call->first)
+            put(p, BPF_JMP | BPF_JGE | BPF_K, 1, 0, call->last + 1);
+        call->from = p->n;
+        put(p, BPF_JMP | (call->last == call->first ? BPF_JEQ : BPF_JGE) | BPF_K, 0, 0, call->first);
+    }
+    put(p, BPF_RET | BPF_K, 0, 0, c->otherwise);
+}
+
+/* Behind it, what is to be done: once for all that are alike. */
+static void put_calls(struct program *p, const struct calls *c) {
+    for (size_t i = 0; i < c->n; i++) {
+        const struct call *call = &c->calls[i];
+        bool is_done = false;
+
+        for (size_t j = 0; j < i && !is_done; j++)
+            is_done = are_alike(c, call, &c->calls[j]);
+        if (is_done)
+            continue;
+        for (size_t j = i; j < c->n; j++)
+            if (are_alike(c, call, &c->calls[j]))
+                jump_here(p, c->calls[j].from);
+        for (size_t j = call->at; j < call->at + call->length; j++)
+            put(p, c->instructions[j].code, c->instructions[j].jt, c->instructions[j].jf, c->instructions[j].k);
+    }
 }
 
 int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
+    struct calls calls = { .otherwise = SECCOMP_RET_ALLOW }, *c = &calls;
     struct program p = { program, 0, capacity };
 
-    load(&p, offsetof(struct seccomp_data, arch));
-    emit(&p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, AUDIT_ARCH_X86_64);
-    verdict(&p, SECCOMP_RET_ALLOW);
+    calls.p = (struct program){ calls.instructions, 0, MAX_OF_CALLS };
+    /* The first that a C library does in a new image: init puts its clocks and its chance in order. */
+    if_equal(c, __NR_brk, 0, 0, SECCOMP_RET_USER_NOTIF);
+    if_equal(c, __NR_arch_prctl, 0, ARCH_SET_FS_CODE, SECCOMP_RET_USER_NOTIF);
+    /* A process that is not dumpable is one that init could not put right. */
+    if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
+    if (seed && clock != DETERMINISM_CLOCK_SERIAL)
+        filter_seed(c);
+    else if (seed)
+        guard_limits(c);
+    if (clock == DETERMINISM_CLOCK_OFFSET) {
+        filter_clock(c);
+        filter_stamps(c);
+    } else if (clock == DETERMINISM_CLOCK_VIRTUAL) {
+        filter_virtual(c);
+        filter_changes(c);
+    } else if (clock == DETERMINISM_CLOCK_SERIAL)
+        filter_serial(c);
+    if (calls.p.n >= MAX_OF_CALLS)
+        return -ENOBUFS;
+    merge(c);
+    put(&p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, arch));
+    put(&p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, AUDIT_ARCH_X86_64);
+    put(&p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
     if (clock == DETERMINISM_CLOCK_SERIAL)
         skip_init(&p);
-    load(&p, offsetof(struct seccomp_data, nr));
-    /* The first that a C library does in a new image: init puts its clocks and its chance in order. */
-    if_equal(&p, __NR_brk, 0, 0, SECCOMP_RET_USER_NOTIF);
-    if_equal(&p, __NR_arch_prctl, 0, ARCH_SET_FS_CODE, SECCOMP_RET_USER_NOTIF);
-    /* A process that is not dumpable is one that init could not put right. */
-    if_equal(&p, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
-    if (seed && clock != DETERMINISM_CLOCK_SERIAL)
-        filter_seed(&p);
-    else if (seed)
-        guard_limits(&p);
-    if (clock == DETERMINISM_CLOCK_OFFSET)
-        filter_clock(&p);
-    else if (clock == DETERMINISM_CLOCK_VIRTUAL)
-        filter_virtual(&p);
-    else if (clock == DETERMINISM_CLOCK_SERIAL)
-        filter_serial(&p);
-    verdict(&p, SECCOMP_RET_ALLOW);
+    put(&p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
+    search(&p, c, 0, calls.n);
+    put_calls(&p, c);
     return p.n <= capacity ? (int)p.n : -ENOBUFS;
 }
 

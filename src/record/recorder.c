@@ -443,6 +443,8 @@ static void settle(struct recorder *recorder, bool at_once) {
         struct trajectory *trajectory = container_of(node, struct trajectory, node);
         bool over = trajectory->ended && !trajectory->queue.length;
 
+        if (over)
+            close_fd(&trajectory->fd);      /* before its end is told: who hears of it may record to the same file, and finds it locked as long as it is open */
         if (recorder->socket >= 0 && !trajectory->told && (at_once || over || trajectory->error || trajectory->steps >= trajectory->told_steps + TELL_EVERY))
             tell(recorder, trajectory);
         if (over && (trajectory->told || recorder->socket < 0))

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 
 #define MAX_TRIES 2000
 #define TRY_AGAIN_NS 500000
+#define PROGRESS_STEP(length) MAX((length) / 64, (uint64_t)1 << 20)    /* so that all that is told has room in a socket */
 
 int capture_refuse(struct capture *c, int error_number, const char *format, ...) {
     enum rollbox_error_code code = error_number == ENOTSUP ? ROLLBOX_ERR_FEATURE_MISSING : error_code_of(error_number, ROLLBOX_ERR_SETUP_FAILED);
@@ -146,6 +148,7 @@ static int finish(struct capture *c) {
         { &c->files, &image->files, sizeof(struct image_file) },            { &c->pipes, &image->pipes, sizeof(struct image_pipe) },       { &c->targets, &image->targets, sizeof(struct image_target) },
         { &c->fds, &image->fds, sizeof(struct image_fd) },                  { &c->terminals, &image->terminals, sizeof(struct image_terminal) },
         { &c->watches, &image->watches, sizeof(struct image_watch) },       { &c->waits, &image->waits, sizeof(struct image_wait) },       { &c->alarms, &image->alarms, sizeof(struct image_alarm) },
+        { &c->guards, &image->guards, sizeof(struct image_guard) },
     };
     int r;
 
@@ -292,10 +295,12 @@ static int save_memory(struct capture *c, bool of_twins) {
 
         if (!is_captured(s) || (s->twin.pid > 0) != of_twins)
             continue;
-        r = memory_capture(c, s);
+        r = of_twins ? process_ask_twin(c, s) : 0;
+        if (r == 0)
+            r = memory_capture(c, s);
         /* A guest can end it, and what is read of its memory is nothing from then on. */
-        if (of_twins && !twin_stands(s))
-            r = capture_refuse(c, EAGAIN, "its copy was killed before it was written; try again");
+        if (of_twins && (r == -ESRCH || !twin_stands(s)))
+            r = capture_refuse(c, EAGAIN, TWIN_GONE);
     }
     return r;
 }
@@ -335,7 +340,7 @@ static int capture_all(struct capture *c) {
 
 static void free_tables(struct capture *c) {
     terminals_forget(c);
-    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->waits, &c->alarms, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->scratch, &c->smaps };
+    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->waits, &c->alarms, &c->guards, &c->guarded, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->promised, &c->scratch, &c->smaps };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);
@@ -363,13 +368,51 @@ bool capture_is_complete(const struct capture *c) {
     return c->is_complete;
 }
 
-int capture_go_on(struct capture *c, struct rollbox_error *error) {
-    error->code = 0;
-    c->error = error;
-    tree_let_go(c);
+/* Who does not listen any more is of no concern. */
+static bool tell_written(const struct capture *c, uint64_t end, int flags) {
+    struct image_progress progress = { end };
+    ssize_t n;
+
+    do
+        n = send(c->options->progress, &progress, sizeof progress, MSG_NOSIGNAL | flags);
+    while (n < 0 && errno == EINTR);
+    return n == sizeof progress;
+}
+
+/* What finds no room is told with the next, and that all is there in the end: that one waits. */
+static void tell_progress(struct capture *c, uint64_t end) {
+    if (end - c->told >= PROGRESS_STEP(c->saved) && tell_written(c, end, MSG_DONTWAIT))
+        c->told = end;
+}
+
+/* Tables first, so that the image can be loaded while it is written. */
+static int write_for_loader(struct capture *c) {
+    c->promises = true;
     int r = save_memory(c, true);
     if (r == 0)
         r = finish(c);
+    if (r == 0)
+        (void)tell_written(c, 0, MSG_DONTWAIT);
+    if (r == 0)
+        r = memory_keep_promises(c, tell_progress);
+    if (r == 0)
+        (void)tell_written(c, UINT64_MAX, 0);
+    return r;
+}
+
+int capture_go_on(struct capture *c, struct rollbox_error *error) {
+    int r;
+
+    error->code = 0;
+    c->error = error;
+    tree_let_go(c);
+    if (c->options->progress > 0) {
+        r = write_for_loader(c);
+    } else {
+        r = save_memory(c, true);
+        if (r == 0)
+            r = finish(c);
+    }
     c->is_complete = r == 0;
     return r;
 }

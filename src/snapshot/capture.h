@@ -25,6 +25,7 @@ struct capture_options {
     int still;                  /* a socket to the init of a sandbox with random_seed or time_start, told of it (GUEST_STILL); 0: it has neither */
     uint64_t most_bytes;        /* of memory to save */
     uint64_t twin_bytes;        /* of memory that processes may have for which twins stand (twin.c); 0: they stand themselves until everything is saved */
+    int progress;               /* a socket to who loads the image while the memory of twins is written (struct image_progress); 0: nobody does */
     bool is_command;            /* there is one process, with one thread, which waits in `call`, or is about to; its descriptors are not captured: restored, it gets those of a command */
     long call;
     unsigned highest_fd;        /* it may have descriptors up to this one */

@@ -478,7 +478,7 @@ int files_memory(struct capture *c, struct subject *s, const struct map_line *ma
         r = memory_save_shared(c, s, map, &image.runs);
     }
     if (r < 0)
-        return r == -E2BIG ? r : capture_fail(c, "its shared memory", r);
+        return r == -E2BIG || c->error->code ? r : capture_fail(c, "its shared memory", r);
     struct known_file known = { .pid = s->pid, .number = -1, .inode = map->inode, .kind = image.kind };
     *ret_file = (uint32_t)capture_count(&c->files, struct image_file);
     buf_add(&c->files, &image, sizeof image);

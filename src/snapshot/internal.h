@@ -36,6 +36,7 @@ struct subject {
     struct buf status, maps;    /* files in /proc/PID */
     struct buf notes;           /* memory.c: of each line of `maps` */
     uint64_t anonymous;         /* bytes that are there of its memory */
+    uint64_t handled;           /* signals that it ignores or has handlers for */
     struct pages twin;          /* twin.c; pid 0: none */
     pid_t inner_twin;           /* its number in the sandbox */
     char name[16];
@@ -47,6 +48,12 @@ struct task {
     bool is_gone;
     uint32_t inner_tid;
     char name[16];
+};
+
+/* Pages of a twin, and where in the image they are to be. */
+struct promise {
+    const struct subject *subject;
+    uint64_t address, n, at;
 };
 
 /* A file description that is known: whose, by which number, and what tells it from others at a glance. */
@@ -71,6 +78,8 @@ struct capture {
     /* Tables, filled as it goes. */
     struct buf processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, texts;
     struct buf waits, alarms;   /* still.c */
+    struct buf guards, guarded; /* guards.c: the table; what the present process has of them */
+    size_t n_guarded;           /* that are in the table, or no area's */
     struct buf blobs;           /* what tables name by offset; they follow the pages */
     struct buf known;           /* struct known_file, parallel to `files` */
     struct buf pipe_inodes;     /* uint64_t, parallel to `pipes` */
@@ -84,6 +93,10 @@ struct capture {
     const struct subject *current;      /* whom errors are about */
     unsigned n_threads;
     uint64_t twins;             /* bytes of memory that they have */
+    struct buf promised;        /* struct promise: pages of the image that tables tell of and that are not written yet */
+    bool promises;              /* what may be is promised */
+    uint64_t n_promised;        /* pages */
+    uint64_t told;              /* to who loads the image: what of it is written */
     bool is_complete;
 };
 
@@ -113,10 +126,12 @@ void tree_let_go(struct capture *c);
 /* A thread that may have gone on since is to stand once more. 0 or -errno: it goes on. */
 int tree_hold(struct trace *trace, pid_t tid);
 
-/* process.c: everything but private memory. */
+/* process.c: everything but private memory, and what its twin can be asked as well while it goes on. */
 int process_capture(struct capture *c, struct subject *s);
+int process_ask_twin(struct capture *c, struct subject *s);
 
 /* twin.c */
+#define TWIN_GONE "its copy was killed before it was written; try again"
 /* Makes one, if there is room for it: then s->pages are its. */
 void twin_make(struct capture *c, struct subject *s);
 /* Or was it killed? */
@@ -128,12 +143,19 @@ int memory_find_tools(struct capture *c, struct subject *s);
 /* What others may change once the process goes on: memory that is shared, what files are, and what is mapped of them. */
 int memory_note(struct capture *c, struct subject *s);
 int memory_capture(struct capture *c, struct subject *s);
+/* What was promised for the memory of processes, in the order of its places in the image: `written` is told of each part. 0 or -errno and the error. */
+int memory_keep_promises(struct capture *c, void (*written)(struct capture *c, uint64_t end));
 /* The content of a file of `length` bytes, without its holes. */
 int memory_save_file(struct capture *c, int fd, uint64_t length, struct image_range *ret_runs);
 /* The content of shared memory as far as it is mapped here. */
 int memory_save_shared(struct capture *c, const struct subject *s, const struct map_line *map, struct image_range *ret_runs);
 /* Does the process (still) have at this path what is in `st`? Its own root is where paths begin. 0; -ESTALE; -errno. */
 int memory_find_path(const struct subject *s, const char *path, struct stat *ret_st);
+
+/* guards.c. Where a process has guards in its memory; which of them are in an area, as areas come by address; and, as something could not be read there, is there one? 0 or -errno and the error. */
+int guards_find(struct capture *c, const struct subject *s);    /* without the error */
+int guards_take(struct capture *c, struct image_area *area);
+int guards_refuse(struct capture *c, const struct subject *s, uint64_t address);
 
 /* files.c */
 int files_capture(struct capture *c, struct subject *s, struct image_process *process);

@@ -16,7 +16,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -29,7 +28,7 @@
 #define PAGEMAP_SWAPPED (1ull << 62)
 #define PAGEMAP_FILE (1ull << 61)
 #define PAGEMAP_EXCLUSIVE (1ull << 56)  /* mapped by this process alone: no longer shared with those that have it by fork */
-#define CHUNK_PAGES 256u
+#define CHUNK_PAGES 64u         /* its own memory has to be made for it, and a processor's cache holds it */
 #define ENTRIES 65536u          /* of pagemap at a time */
 #define MAX_SHARED (256ull << 20)
 #define MAX_LINE 4352
@@ -55,8 +54,9 @@ int memory_find_path(const struct subject *s, const char *path, struct stat *ret
 
 /* ---- pages -------------------------------------------------------------------------------------------------------------- */
 
+/* Guards seem to be swapped, and are none of its pages. */
 static bool is_own(uint64_t entry) {
-    return entry & PAGEMAP_SWAPPED || (entry & PAGEMAP_PRESENT && !(entry & PAGEMAP_FILE));
+    return !(entry & PAGEMAP_GUARD) && (entry & PAGEMAP_SWAPPED || (entry & PAGEMAP_PRESENT && !(entry & PAGEMAP_FILE)));
 }
 
 static bool is_zero(const char *page) {
@@ -92,12 +92,9 @@ static int save(struct capture *c, size_t first_run, uint64_t address, const cha
     return 0;
 }
 
-/* As the process reads them, or, where it may not, past its protections. How many bytes there are, or -errno. */
-static ssize_t read_pages(const struct subject *s, uint64_t address, char *to, size_t length, bool may_read) {
-    struct iovec here = { to, length }, there = { (void *)(uintptr_t)address, length };
-    ssize_t n = may_read ? process_vm_readv(s->pages.pid, &here, 1, &there, 1, 0) : -1;
-
-    return n == (ssize_t)length ? n : trace_read(s->pages.memory, address, to, length);
+/* How many bytes there are, or -errno. Not by process_vm_readv(2), which pins what it reads: of each page that is shared by fork, as all of a twin's are, and most of a restored process', the kernel makes a copy for that, the sandbox' to pay for. */
+static ssize_t read_pages(const struct subject *s, uint64_t address, char *to, size_t length) {
+    return trace_read(s->pages.memory, address, to, length);
 }
 
 static char *chunk_memory(void) {
@@ -106,18 +103,36 @@ static char *chunk_memory(void) {
     return chunk;
 }
 
+/* Zeros are not told from others, for nobody looks: so that those which the kernel has but once, and which count for nobody, do not add up, no more is promised than counts. */
+static bool may_promise(const struct capture *c, uint64_t n) {
+    return c->promises && n <= c->twins / IMAGE_PAGE && c->n_promised <= c->twins / IMAGE_PAGE - n && n * IMAGE_PAGE <= c->options->most_bytes - c->saved && capture_count(&c->runs, struct image_run) < IMAGE_MAX_RUNS;
+}
+
+/* Where they are to be in the image is known, and tables can tell of it: they follow later. */
+static int promise(struct capture *c, const struct subject *s, uint64_t address, uint64_t n) {
+    struct promise pages = { .subject = s, .address = address, .n = n, .at = c->saved };
+    struct image_run run = { .address = address, .length = n * IMAGE_PAGE, .at = c->saved };
+
+    buf_add(&c->promised, &pages, sizeof pages);
+    buf_add(&c->runs, &run, sizeof run);
+    c->n_promised += n;
+    c->saved += n * IMAGE_PAGE;
+    return buf_failed(&c->promised) ? -ENOMEM : lseek(c->fd, (off_t)c->saved, SEEK_SET) < 0 ? -errno : 0;
+}
+
 /* `n` pages from an address on; past the end of a mapped file there is nothing. */
-static int save_stretch(struct capture *c, const struct subject *s, size_t first_run, uint64_t address, uint64_t n, bool may_read, bool is_file) {
+static int save_stretch(struct capture *c, const struct subject *s, size_t first_run, uint64_t address, uint64_t n, bool is_file) {
     char *chunk = chunk_memory();
 
     while (n) {
         size_t m = (size_t)MIN(n, (uint64_t)CHUNK_PAGES);
-        ssize_t got = read_pages(s, address, chunk, m * IMAGE_PAGE, may_read);
+        ssize_t got = read_pages(s, address, chunk, m * IMAGE_PAGE);
+        int r = got < (ssize_t)(m * IMAGE_PAGE) ? guards_refuse(c, s, address + (uint64_t)MAX(got, (ssize_t)0)) : 0;
 
-        if (got < 0 && !is_file)
-            return (int)got;
+        if (r < 0 || (got < 0 && !is_file))
+            return r < 0 ? r : (int)got;
         if (got > 0) {
-            int r = save(c, first_run, address, chunk, (size_t)got / IMAGE_PAGE);
+            r = save(c, first_run, address, chunk, (size_t)got / IMAGE_PAGE);
             if (r < 0)
                 return r;
         }
@@ -177,15 +192,8 @@ static int each_own_stretch(struct capture *c, const struct subject *s, uint64_t
     return r == 0 && run_n ? call(c, s, data, run_at, run_n) : r;
 }
 
-struct saving {
-    size_t first_run;
-    bool may_read;
-};
-
 static int save_own(struct capture *c, const struct subject *s, void *data, uint64_t address, uint64_t n) {
-    const struct saving *saving = data;
-
-    return save_stretch(c, s, saving->first_run, address, n, saving->may_read, false);
+    return may_promise(c, n) ? promise(c, s, address, n) : save_stretch(c, s, *(const size_t *)data, address, n, false);
 }
 
 static int is_there(struct capture *c, const struct subject *s, void *data, uint64_t address, uint64_t n) {
@@ -229,9 +237,14 @@ int memory_save_shared(struct capture *c, const struct subject *s, const struct 
     if (map->end - map->start > MAX_SHARED)
         return -EFBIG;          /* looking at all of it would make it all be there */
     for (uint64_t at = map->start; at < map->end; at += CHUNK_PAGES * IMAGE_PAGE) {
-        ssize_t n = read_pages(s, at, chunk, (size_t)MIN(map->end - at, (uint64_t)CHUNK_PAGES * IMAGE_PAGE), map->protection & PROT_READ);
-        int r = n < 0 ? (int)n : save(c, before, map->offset + (at - map->start), chunk, (size_t)n / IMAGE_PAGE);
+        size_t length = (size_t)MIN(map->end - at, (uint64_t)CHUNK_PAGES * IMAGE_PAGE);
+        ssize_t n = read_pages(s, at, chunk, length);
+        int r = n < (ssize_t)length ? guards_refuse(c, s, at + (uint64_t)MAX(n, (ssize_t)0)) : 0;
 
+        if (r == 0 && n == -EIO && map->protection & PROT_READ)
+            break;              /* past the end of its file there is nothing */
+        if (r == 0)
+            r = n < 0 ? (int)n : save(c, before, map->offset + (at - map->start), chunk, (size_t)n / IMAGE_PAGE);
         if (r < 0)
             return r;
     }
@@ -302,10 +315,15 @@ static int fail(struct capture *c, int r) {
     return r == -E2BIG ? capture_refuse(c, E2BIG, "there are more than %llu bytes of memory", (unsigned long long)c->options->most_bytes) : capture_fail(c, "its memory", r);
 }
 
+/* A command to be shares no memory, but for the page of the clock, which each sandbox has one of. */
+static bool is_refused(const struct capture *c, const struct map_line *map) {
+    return c->options->is_command && !still_is_page(c, map->inode, map->path);
+}
+
 static int save_area(struct capture *c, struct subject *s, const struct map_line *map, const struct note *note, const char **flags_at) {
     struct image_area area = { .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS };
     bool is_file = map->path[0] == '/';
-    struct saving saving = { capture_count(&c->runs, struct image_run), map->protection & PROT_READ };
+    size_t first_run = capture_count(&c->runs, struct image_run);
     int r = 0;
 
     if (is_nobodys(map))
@@ -318,7 +336,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
     } else if (is_nameless(map)) {
         uint32_t file = 0;
 
-        r = c->options->is_command ? capture_refuse(c, ENOTSUP, "it shares memory") : files_memory(c, s, map, &file);
+        r = is_refused(c, map) ? capture_refuse(c, ENOTSUP, "it shares memory") : files_memory(c, s, map, &file);
         area.kind = IMAGE_MEMORY;
         area.path = file;
         area.offset = map->offset;
@@ -337,16 +355,19 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
         else if (is_file && !own && map->protection)
             r = identify(c, note, map, &area);
         else if (is_file)
-            r = own ? save_stretch(c, s, saving.first_run, map->start, (map->end - map->start) / IMAGE_PAGE, saving.may_read, true) : 0;
+            r = own ? save_stretch(c, s, first_run, map->start, (map->end - map->start) / IMAGE_PAGE, true) : 0;
         else
-            r = each_own_stretch(c, s, map->start, map->end, save_own, &saving);
+            r = each_own_stretch(c, s, map->start, map->end, save_own, &first_run);
         if (!strcmp(map->path, "[stack]"))
             area.kind = IMAGE_STACK;
     }
     if (r < 0)
         return fail(c, r);
     if (area.kind <= IMAGE_STACK)
-        area.runs = note->is_saved ? note->runs : capture_range(&c->runs, saving.first_run, sizeof(struct image_run));
+        area.runs = note->is_saved ? note->runs : capture_range(&c->runs, first_run, sizeof(struct image_run));
+    r = guards_take(c, &area);
+    if (r < 0)
+        return r;
     buf_add(&c->areas, &area, sizeof area);
     return capture_count(&c->areas, struct image_area) <= IMAGE_MAX_AREAS ? 0 : capture_refuse(c, E2BIG, "there are more than %u mappings", IMAGE_MAX_AREAS);
 }
@@ -388,7 +409,7 @@ static int save_mapped(struct capture *c, struct subject *s, const struct map_li
 
     if (r <= 0)
         return r;
-    r = save_stretch(c, s, before, map->start, (map->end - map->start) / IMAGE_PAGE, map->protection & PROT_READ, true);
+    r = save_stretch(c, s, before, map->start, (map->end - map->start) / IMAGE_PAGE, true);
     note->is_saved = true;
     note->runs = capture_range(&c->runs, before, sizeof(struct image_run));
     return r;
@@ -403,7 +424,7 @@ static int note_line(struct capture *c, struct subject *s, const struct map_line
     if (is_nobodys(map) || map->start < IMAGE_LOWEST)
         ;
     else if (is_nameless(map))
-        r = c->options->is_command ? 0 : files_memory(c, s, map, &file);
+        r = is_refused(c, map) ? 0 : files_memory(c, s, map, &file);
     else if (map->path[0] == '/' && last && !strcmp(map->path, last_path))
         note = *last;
     else if (map->path[0] == '/' && !ends_with(map->path, " (deleted)"))
@@ -466,6 +487,9 @@ int memory_capture(struct capture *c, struct subject *s) {
     int r = smaps < 0 ? -errno : fd_read_all(smaps, CAPTURE_MAX_TEXT, &c->smaps);
     if (r < 0)
         return capture_fail(c, "its mappings", r);
+    r = guards_find(c, s);
+    if (r < 0)
+        return capture_fail(c, "its guards", r);
     struct lines lines = { .flags_at = c->smaps.data };
     r = each_line(c, s, save_line, &lines);
     process->areas = capture_range(&c->areas, before, sizeof(struct image_area));
@@ -473,6 +497,43 @@ int memory_capture(struct capture *c, struct subject *s) {
         if (capture_entry(&c->areas, i, struct image_area)->kind == IMAGE_VDSO)
             r = still_look_at_vdso(c, s, capture_entry(&c->areas, i, struct image_area), process);
     return r < 0 ? r : buf_failed(&c->areas) || buf_failed(&c->runs) || buf_failed(&c->texts) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
+}
+
+static int keep_promise(struct capture *c, const struct promise *promise, void (*written)(struct capture *c, uint64_t end)) {
+    char *chunk = chunk_memory();
+
+    for (uint64_t done = 0, length; done < promise->n * IMAGE_PAGE; done += length) {
+        length = MIN(promise->n * IMAGE_PAGE - done, (uint64_t)CHUNK_PAGES * IMAGE_PAGE);
+        ssize_t n = read_pages(promise->subject, promise->address + done, chunk, (size_t)length);
+
+        if (n != (ssize_t)length) {
+            int r = guards_refuse(c, promise->subject, promise->address + done + (uint64_t)MAX(n, (ssize_t)0));
+            return r < 0 ? r : n < 0 ? (int)n : -EFAULT;
+        }
+        if (lseek(c->fd, (off_t)(promise->at + done), SEEK_SET) < 0)
+            return -errno;
+        int r = fd_write_all(c->fd, chunk, (size_t)length);
+        if (r < 0)
+            return r;
+        written(c, promise->at + done + length);
+    }
+    return 0;
+}
+
+int memory_keep_promises(struct capture *c, void (*written)(struct capture *c, uint64_t end)) {
+    const size_t n = capture_count(&c->promised, struct promise);
+    int r = 0;
+
+    for (size_t i = 0; i < n && r == 0; i++) {
+        const struct promise *promise = capture_entry(&c->promised, i, struct promise);
+
+        c->current = promise->subject;
+        r = keep_promise(c, promise, written);
+        /* A guest can end it, and what is read of its memory is nothing from then on. */
+        if ((r < 0 || i + 1 == n || promise[1].subject != promise->subject) && !twin_stands(promise->subject))
+            return capture_refuse(c, EAGAIN, TWIN_GONE);
+    }
+    return r < 0 ? fail(c, r) : 0;
 }
 
 /* ---- what it touches ---------------------------------------------------------------------------------------------------- */

@@ -18,10 +18,21 @@
 #define SIGNAL_SET 8            /* bytes of the kernel's */
 #define MAX_PENDING 1024
 
-/* A call of its first thread. 0 or -errno, the call's own included. */
-static int ask(struct capture *c, struct subject *s, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length) {
+/* Who answers for a process: its first thread, or its twin. */
+struct voice {
+    pid_t pid;
+    struct trace *trace;
+    const struct trace_tools *tools;
+};
+
+static struct voice voice_of(struct capture *c, const struct subject *s) {
+    return (struct voice){ s->pid, &tree_main(c, s)->trace, &s->tools };
+}
+
+/* A call of its. 0 or -errno, the call's own included. */
+static int ask(const struct voice *voice, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length) {
     int64_t result;
-    int r = trace_call(&tree_main(c, s)->trace, &s->tools, number, arguments, n, ret_data, length, &result);
+    int r = trace_call(voice->trace, voice->tools, number, arguments, n, ret_data, length, &result);
 
     return r < 0 ? r : result < 0 ? (int)result : 0;
 }
@@ -48,19 +59,15 @@ static int look_at_layout(struct capture *c, struct subject *s, struct image_pro
     struct image_layout *layout = &process->layout;
     auto_buf struct buf stat = BUF_INIT;
     auto_buf struct buf auxv = BUF_INIT;
-    const uint64_t zero = 0;
-    int64_t brk = 0;
     int r = capture_read(c, s, "stat", &stat);
 
     if (r == 0)
         r = capture_read(c, s, "auxv", &auxv);
-    if (r == 0)
-        r = trace_call(&tree_main(c, s)->trace, &s->tools, SYS_brk, &zero, 1, NULL, 0, &brk);
     if (r < 0)
         return capture_fail(c, "its layout", r);
     *layout = (struct image_layout){
         .start_code = stat_field(stat.data, 26), .end_code = stat_field(stat.data, 27), .start_data = stat_field(stat.data, 45), .end_data = stat_field(stat.data, 46),
-        .start_brk = stat_field(stat.data, 47), .brk = (uint64_t)brk, .start_stack = stat_field(stat.data, 28), .arg_start = stat_field(stat.data, 48),
+        .start_brk = stat_field(stat.data, 47), .start_stack = stat_field(stat.data, 28), .arg_start = stat_field(stat.data, 48),
         .arg_end = stat_field(stat.data, 49), .env_start = stat_field(stat.data, 50), .env_end = stat_field(stat.data, 51),
     };
     const uint64_t terminal = stat_field(stat.data, 7);
@@ -90,16 +97,17 @@ static int look_at_places(struct capture *c, struct subject *s, struct image_pro
     return r < 0 ? capture_fail(c, "its root", r) : strcmp(target, "/") ? capture_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
 }
 
-static uint64_t look_at_status(struct subject *s, struct image_process *process) {
+static void look_at_status(struct subject *s, struct image_process *process) {
     const char *status = s->status.data;
 
     s->anonymous = strtoull(capture_field(status, "\nRssAnon:\t"), NULL, 10) * 1024;
     process->umask = (uint32_t)strtoul(capture_field(status, "\nUmask:\t"), NULL, 8);
-    return strtoull(capture_field(status, "\nSigIgn:\t"), NULL, 16) | strtoull(capture_field(status, "\nSigCgt:\t"), NULL, 16);
+    s->handled = strtoull(capture_field(status, "\nSigIgn:\t"), NULL, 16) | strtoull(capture_field(status, "\nSigCgt:\t"), NULL, 16);
 }
 
 /* A paragraph for each: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID: 0\n"; pids are those of whoever reads. */
 static int look_at_timers(struct capture *c, struct subject *s, struct image_process *process) {
+    const struct voice voice = voice_of(c, s);
     size_t before = capture_count(&c->timers, struct image_timer);
     auto_buf struct buf text = BUF_INIT;
 
@@ -119,7 +127,7 @@ static int look_at_timers(struct capture *c, struct subject *s, struct image_pro
             if (c->tasks[i].trace.tid == pid)
                 timer.tid = (uint32_t)i + 1;    /* its number inside is known when its thread is looked at */
         uint64_t arguments[] = { timer.id, s->tools.scratch };
-        int r = ask(c, s, SYS_timer_gettime, arguments, ARRAY_SIZE(arguments), timer.time, sizeof timer.time);
+        int r = ask(&voice, SYS_timer_gettime, arguments, ARRAY_SIZE(arguments), timer.time, sizeof timer.time);
         if (r < 0)
             return capture_fail(c, "its timers", r);
         buf_add(&c->timers, &timer, sizeof timer);
@@ -129,23 +137,23 @@ static int look_at_timers(struct capture *c, struct subject *s, struct image_pro
     return 0;
 }
 
-static int look_at_limits(struct capture *c, struct subject *s, struct image_process *process) {
+static int look_at_limits(struct capture *c, const struct voice *voice, struct image_process *process) {
     for (int i = 0; i < IMAGE_RLIMITS; i++)
-        if (syscall(SYS_prlimit64, s->pid, i, NULL, process->limits[i]) < 0)
+        if (syscall(SYS_prlimit64, voice->pid, i, NULL, process->limits[i]) < 0)
             return capture_fail(c, "its limits", -errno);
     return 0;
 }
 
-static int look_at_signals(struct capture *c, struct subject *s, struct image_process *process, uint64_t handled) {
+static int look_at_signals(struct capture *c, const struct voice *voice, struct image_process *process, uint64_t handled) {
     size_t before = capture_count(&c->actions, struct image_action);
 
     for (uint64_t number = 1; number <= IMAGE_SIGNALS; number++) {
         struct image_action action = { .number = number };
-        uint64_t arguments[] = { number, 0, s->tools.scratch, SIGNAL_SET };
+        uint64_t arguments[] = { number, 0, voice->tools->scratch, SIGNAL_SET };
 
         if (!(handled >> (number - 1) & 1))
             continue;
-        int r = ask(c, s, SYS_rt_sigaction, arguments, ARRAY_SIZE(arguments), &action.handler, sizeof action - sizeof action.number);
+        int r = ask(voice, SYS_rt_sigaction, arguments, ARRAY_SIZE(arguments), &action.handler, sizeof action - sizeof action.number);
         if (r < 0)
             return capture_fail(c, "its signal handlers", r);
         buf_add(&c->actions, &action, sizeof action);
@@ -155,6 +163,7 @@ static int look_at_signals(struct capture *c, struct subject *s, struct image_pr
 }
 
 static int look_at_habits(struct capture *c, struct subject *s, struct image_process *process) {
+    const struct voice voice = voice_of(c, s);
     const struct {
         uint64_t option;
         uint32_t *to;
@@ -163,7 +172,7 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
     for (size_t i = 0; i < ARRAY_SIZE(asked); i++) {
         uint64_t arguments[] = { asked[i].option, s->tools.scratch };
         int32_t value = 0;
-        int r = ask(c, s, SYS_prctl, arguments, ARRAY_SIZE(arguments), &value, sizeof value);
+        int r = ask(&voice, SYS_prctl, arguments, ARRAY_SIZE(arguments), &value, sizeof value);
 
         if (r < 0)
             return capture_fail(c, "its habits", r);
@@ -171,7 +180,7 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
     }
     for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF; which++) {
         uint64_t arguments[] = { which, s->tools.scratch };
-        int r = ask(c, s, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
+        int r = ask(&voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
 
         uint64_t *timer = process->timers[which];
         if (r < 0)
@@ -240,22 +249,25 @@ static int look_at_registers(struct capture *c, struct subject *s, const struct 
     return r < 0 ? capture_fail(c, "its restartable sequences", r) : r ? capture_refuse(c, EAGAIN, "it is in a restartable sequence") : 0;
 }
 
+/* Where it handles signals. A fork has that of the thread that made it. */
+static int look_at_stack(const struct voice *voice, struct image_thread *thread) {
+    uint64_t arguments[] = { 0, voice->tools->scratch };
+
+    return ask(voice, SYS_sigaltstack, arguments, ARRAY_SIZE(arguments), thread->alternate_stack, sizeof thread->alternate_stack);
+}
+
 static int look_at_thread(struct capture *c, struct subject *s, struct task *task) {
     struct image_thread thread = { .tid = task->inner_tid };
-    int64_t result;
 
     memcpy(thread.name, task->name, sizeof task->name);
     int r = look_at_registers(c, s, &task->trace, &thread);
     if (r < 0)
         return r;
-    uint64_t stack[] = { 0, s->tools.scratch }, clear[] = { 40 /* PR_GET_TID_ADDRESS */, s->tools.scratch };
-    r = trace_call(&task->trace, &s->tools, SYS_sigaltstack, stack, ARRAY_SIZE(stack), thread.alternate_stack, sizeof thread.alternate_stack, &result);
+    const struct voice voice = { s->pid, &task->trace, &s->tools };
+    uint64_t clear[] = { 40 /* PR_GET_TID_ADDRESS */, s->tools.scratch };
+    r = task->trace.tid == s->pid && s->twin.pid > 0 ? 0 : look_at_stack(&voice, &thread);
     if (r == 0)
-        r = (int)result;
-    if (r == 0)
-        r = trace_call(&task->trace, &s->tools, SYS_prctl, clear, ARRAY_SIZE(clear), &thread.clear_tid, sizeof thread.clear_tid, &result);
-    if (r == 0)
-        r = (int)result;
+        r = ask(&voice, SYS_prctl, clear, ARRAY_SIZE(clear), &thread.clear_tid, sizeof thread.clear_tid);
     if (r < 0)
         return capture_fail(c, "its threads", r);
     for (size_t i = 0; i < capture_count(&c->timers, struct image_timer); i++) {
@@ -329,6 +341,34 @@ static int put_threads_back(struct capture *c, const struct subject *s) {
     return r < 0 ? capture_fail(c, "its registers", r) : 0;
 }
 
+/* What a fork has as the process that made it. */
+static int look_at_heritage(struct capture *c, const struct voice *voice, struct image_process *process, uint64_t handled) {
+    const uint64_t zero = 0;
+    int64_t brk = 0;
+    int r = look_at_limits(c, voice, process);
+
+    if (r == 0)
+        r = look_at_signals(c, voice, process, handled);
+    if (r < 0)
+        return r;
+    r = trace_call(voice->trace, voice->tools, SYS_brk, &zero, 1, NULL, 0, &brk);
+    process->layout.brk = (uint64_t)brk;
+    return r < 0 ? capture_fail(c, "its layout", r) : 0;
+}
+
+int process_ask_twin(struct capture *c, struct subject *s) {
+    const struct trace_tools tools = { s->twin.memory, s->tools.instruction, s->tools.scratch };
+    struct image_process *process = capture_entry(&c->processes, s->index, struct image_process);
+    struct trace trace;
+    const struct voice voice = { s->twin.pid, &trace, &tools };
+    int r = trace_of_child(&trace, s->twin.pid);
+
+    c->current = s;
+    if (r == 0)
+        r = look_at_stack(&voice, capture_entry(&c->threads, process->threads.first, struct image_thread));
+    return r < 0 ? capture_fail(c, "its threads", r) : look_at_heritage(c, &voice, process, s->handled);
+}
+
 int process_capture(struct capture *c, struct subject *s) {
     struct image_process process = *capture_entry(&c->processes, s->index, struct image_process);
     struct task *first = tree_main(c, s);
@@ -346,18 +386,21 @@ int process_capture(struct capture *c, struct subject *s) {
     if (s->root < 0 || s->pagemap < 0 || s->tools.memory < 0)
         return capture_fail(c, "/proc", -errno);
     s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
-    uint64_t handled = look_at_status(s, &process);
+    look_at_status(s, &process);
     int r = check_threads(c, s);
     if (r == 0)
         r = memory_find_tools(c, s);
     if (r == 0)
         r = look_at_places(c, s, &process);
     if (r == 0)
-        r = look_at_limits(c, s, &process);
-    if (r == 0)
-        r = look_at_signals(c, s, &process, handled);
-    if (r == 0)
         r = look_at_layout(c, s, &process);
+    if (r == 0)
+        twin_make(c, s);        /* it may answer later */
+    if (r == 0 && s->twin.pid <= 0) {
+        const struct voice voice = voice_of(c, s);
+
+        r = look_at_heritage(c, &voice, &process, s->handled);
+    }
     if (r == 0)
         r = look_at_habits(c, s, &process);
     if (r == 0)
@@ -366,8 +409,6 @@ int process_capture(struct capture *c, struct subject *s) {
         r = look_at_threads(c, s, &process);
     if (r == 0)
         r = look_at_pending(c, &first->trace, true, &process.pending);
-    if (r == 0)
-        twin_make(c, s);
     if (r == 0)
         r = put_threads_back(c, s);
     if (r == 0 && !c->options->is_command)

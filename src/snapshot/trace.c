@@ -249,15 +249,25 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
     return r < 0 ? r : back;
 }
 
+int trace_of_child(struct trace *trace, pid_t pid) {
+    struct trace child = { .tid = pid, .is_used = true };    /* all signals were blocked when it was born */
+    int r = get_registers(&child, &child.registers);
+
+    child.registers.orig_rax = (uint64_t)-1;
+    if (r == 0)
+        *trace = child;
+    return r;
+}
+
 /* From its first stop on, where it was born: what it shares of descriptors it gives up, or they would be open as long as it stands. -ESRCH: it is gone. */
 static int begin_child(pid_t pid, const struct trace_tools *tools) {
     const uint64_t all[] = { 0, UINT32_MAX, CLOSE_RANGE_UNSHARE };
-    struct trace child = { .tid = pid, .is_used = true };    /* all signals were blocked when it was born */
+    struct trace child;
     int64_t result = 0;
     int r = wait_for(pid);
 
     if (r >= 0)
-        r = r == EVENT_STOP ? get_registers(&child, &child.registers) : -EPROTO;
+        r = r == EVENT_STOP ? trace_of_child(&child, pid) : -EPROTO;
     if (r == 0)
         r = trace_call(&child, tools, SYS_close_range, all, ARRAY_SIZE(all), NULL, 0, &result);
     return r < 0 ? r : (int)result;

@@ -53,6 +53,9 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
 /* Makes it fork: a child without descriptors that stands, and never runs; whose end is told to nobody, but by wait4 with __WCLONE. The child's pid (0: there is none, or it has ended), and the one that the process knows. 0 or -errno. */
 int trace_fork(struct trace *trace, const struct trace_tools *tools, pid_t *ret_pid, pid_t *ret_inner);
 
+/* For calls to be made in such a child. 0 or -errno. */
+int trace_of_child(struct trace *trace, pid_t pid);
+
 /* What only the kernel knows of it. 0 or -errno. */
 int trace_xstate(const struct trace *trace, void *to, size_t capacity, size_t *ret_length, uint64_t *ret_features);
 int trace_rseq(const struct trace *trace, uint64_t *ret_address, uint64_t *ret_length, uint64_t *ret_signature);

@@ -22,10 +22,11 @@
 
 #define MAX_ROUNDS 200
 #define MAX_WAITS 1000
+#define POLLS 150               /* who waits for input stands before that; to sleep in between would take longer */
 #define WAIT_NS 50000
 #define HOLD_WAITS 500          /* of one that goes on by itself: some 25 ms */
 #define GIVE_BACK_WAITS 16
-#define DEEP_WAITS 60           /* the child of a vfork takes less to execute something, unless it was stopped before that */
+#define DEEP_WAITS 40           /* the child of a vfork takes less to execute something, unless it was stopped before that */
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
 #define ON_ITS_WAY_TRIES 500
@@ -211,7 +212,7 @@ static bool is_deep(const struct capture *c) {
 
 /* Until all that were asked to stand do. -EBUSY: some do not. */
 static int await_all(struct capture *c) {
-    for (unsigned waits = 0; waits < MAX_WAITS; waits++) {
+    for (unsigned waits = 0; waits < POLLS + MAX_WAITS; waits++) {
         bool all = true;
 
         for (size_t i = 0; i < c->n_tasks; i++) {
@@ -233,9 +234,9 @@ static int await_all(struct capture *c) {
             if (r < 0)
                 return r;
         }
-        if (waits == DEEP_WAITS && is_deep(c))
+        if (waits == POLLS + DEEP_WAITS && is_deep(c))
             break;
-        if (waits > 20)
+        if (waits >= POLLS)
             wait_a_little(WAIT_NS);
     }
     return -EBUSY;

@@ -32,7 +32,7 @@ static int open_pages(struct pages *pages) {
     snprintf(path, sizeof path, "/proc/%d", (int)pages->pid);
     pages->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     pages->pagemap = openat(pages->proc, "pagemap", O_RDONLY | O_CLOEXEC);
-    pages->memory = openat(pages->proc, "mem", O_RDONLY | O_CLOEXEC);
+    pages->memory = openat(pages->proc, "mem", O_RDWR | O_CLOEXEC);
     return pages->proc < 0 || pages->pagemap < 0 || pages->memory < 0 ? -errno : 0;
 }
 
@@ -98,10 +98,17 @@ static void collect_late(struct capture *c, struct subject *s) {
     }
 }
 
+/* One that ended in a call is collected already, and its number may be another's by now. */
+static bool is_ours(pid_t pid) {
+    siginfo_t info;
+
+    return pid > 0 && waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0;
+}
+
 void twin_end(struct capture *c, struct subject *s) {
     struct task *main = tree_main(c, s);
 
-    if (s->twin.pid > 0) {
+    if (is_ours(s->twin.pid)) {
         (void)kill(s->twin.pid, SIGKILL);
         while (waitpid(s->twin.pid, NULL, __WALL) < 0 && errno == EINTR)
             ;

@@ -87,21 +87,6 @@ static int put_layer(struct writing *w, int directory, const char *name, const j
     return r == 0 && n < 0 ? error_set(w->error, ROLLBOX_ERR_IO, errno, "export", "%s cannot be read: %s", name, strerror(errno)) : r;
 }
 
-/* Each part of an image in turn. */
-static int each_part(int directory, const json_t *whole, size_t i, int (*call)(void *context, const char *data, uint64_t length), void *context) {
-    struct stored_image image = { 0 };
-    struct delta_view view;
-    struct delta_run run;
-    int r = stored_image_open(directory, whole, i, &image);
-
-    if (r == 0)
-        r = stored_image_view(&image, &run, &view);
-    for (size_t k = 0; r == 0 && k < view.n_runs; k++)
-        r = call(context, view.files[view.runs[k].file].data + view.runs[k].offset, view.runs[k].length);
-    stored_image_done(&image);
-    return r;
-}
-
 struct summing {
     struct digest digest;
     uint64_t bytes;
@@ -137,7 +122,7 @@ static json_t *carried_record(int directory, const json_t *whole, struct rollbox
             continue;
         }
         digest_init(&summing.digest);
-        r = each_part(directory, whole, i, sum_part, &summing);
+        r = stored_image_each(directory, whole, i, sum_part, &summing);
         digest_end_hex(&summing.digest, hex);
         json_array_append_new(images, json_pack("{s:I, s:s}", "bytes", (json_int_t)summing.bytes, "sha256", hex));
     }
@@ -168,7 +153,7 @@ static int write_members(struct writing *w, int directory, const json_t *whole, 
         asleep_file_name(name, ASLEEP_IMAGE, i);
         if (r == 0)
             r = begin_member(w, name, (uint64_t)json_integer_value(json_object_get(row, "bytes")));
-        if (r == 0 && (r = each_part(directory, whole, i, put_part, w)) < 0 && w->error && !w->error->code)
+        if (r == 0 && (r = stored_image_each(directory, whole, i, put_part, w)) < 0 && w->error && !w->error->code)
             error_set(w->error, ROLLBOX_ERR_IO, -r, "export", "%s cannot be read: %s", name, strerror(-r));
     }
     return r;

@@ -132,9 +132,20 @@ out:
     return r;
 }
 
+/* The same directories: what states that are beside each other share. */
+static bool are_same(const struct stack *upper, const struct stack *below) {
+    for (size_t i = 0; i < upper->n && upper->n == below->n; i++)
+        if (upper->stats[i].st_ino != below->stats[i].st_ino || upper->stats[i].st_dev != below->stats[i].st_dev)
+            return false;
+    return upper->n == below->n;
+}
+
 static int compare_directories(struct comparing *comparing, const struct stack *upper, const struct stack *below, bool full) {
     size_t base = comparing->path.length;
     struct names names = { 0 }, more = { 0 };
+
+    if (are_same(upper, below))
+        return 0;
     int r = stack_names(upper, &names);
 
     if (r == 0 && full)
@@ -226,6 +237,10 @@ static int changes_of_file(const struct job *job, const struct job_place *place,
     struct stat old_st, new_st;
     int r = file_in(job->upper, job->n_upper, place, &change.new_parent, &new_name, &opened_new, &new_st);
 
+    if (r == 0 && job->beside)
+        r = file_in(job->lower, job->n_shared, place, &change.new_parent, &new_name, &opened_new, &new_st);
+    if (r == 0 && job->beside && file_in(job->lower, job->n_lower, place, &change.old_parent, &old_name, &opened_old, &old_st) > 0)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "store", "%s: a file that is granted by itself was changed in the one state and is the host's in the other: these two cannot be compared", files_printable(place->path));
     if (r == 0)
         return 0;
     if (r > 0)
@@ -275,7 +290,7 @@ int changes_of_place(const struct job *job, const struct job_place *place, bool 
     int r = place_open(job, place, &upper, &below, &closed, error);
     if (r < 0)
         return r;
-    if (upper.n)
+    if (upper.n || job->beside)
         r = compare_directories(&comparing, &upper, &below, closed);
     buf_done(&comparing.path);
     stack_done(&upper);

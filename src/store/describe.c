@@ -142,15 +142,18 @@ static json_t *threads_of(const struct view *view, const struct image_process *p
 static json_t *living(const struct view *view, const struct image_process *p, json_int_t parent) {
     const struct image_area *areas = TABLE(view, areas, struct image_area) + p->areas.first;
     const struct image_thread *first = TABLE(view, threads, struct image_thread) + p->threads.first;
-    uint64_t memory = 0, mapped = 0;
+    const struct image_guard *guards = TABLE(view, guards, struct image_guard);
+    uint64_t memory = 0, mapped = 0, guarded = 0;
 
     for (uint32_t i = 0; i < p->areas.n; i++) {
         memory += has_pages(&areas[i]) ? bytes_of(view, areas[i].runs) : 0;
         mapped += areas[i].end - areas[i].start;
+        for (uint32_t k = 0; k < areas[i].guards.n; k++)
+            guarded += guards[areas[i].guards.first + k].length;
     }
-    return json_pack("{s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:o, s:o}", "pid", (json_int_t)p->pid, "parent", parent, "session", (json_int_t)p->session, "group", (json_int_t)p->group, "state", "living",
+    return json_pack("{s:I, s:I, s:I, s:I, s:s, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o}", "pid", (json_int_t)p->pid, "parent", parent, "session", (json_int_t)p->session, "group", (json_int_t)p->group, "state", "living",
                      "name", text_of(first->name, strnlen(first->name, sizeof first->name)), "command", command_of(view, p), "executable", path_of(view, p->executable), "directory", path_of(view, p->directory),
-                     "memory_bytes", (json_int_t)memory, "mapped_bytes", (json_int_t)mapped, "threads", threads_of(view, p), "descriptors", descriptors_of(view, p));
+                     "memory_bytes", (json_int_t)memory, "mapped_bytes", (json_int_t)mapped, "guarded_bytes", (json_int_t)guarded, "threads", threads_of(view, p), "descriptors", descriptors_of(view, p));
 }
 
 json_t *describe_processes(const void *base, uint64_t length) {

@@ -100,6 +100,13 @@ int job_read(int fd, struct job *ret_job, struct rollbox_error *error) {
     r = read_fds(job.root, "lower", &job.lower, &job.n_lower, error);
     if (r == 0)
         r = read_fds(job.root, "upper", &job.upper, &job.n_upper, error);
+    json_t *shared = json_object_get(job.root, "shared");
+    if (r == 0 && shared) {
+        job.beside = true;
+        job.n_shared = json_is_integer(shared) ? (size_t)json_integer_value(shared) : SIZE_MAX;
+        if (job.n_shared > job.n_lower)
+            r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job's \"shared\" is not a number of its lower layers");
+    }
     if (r == 0)
         r = read_places(job.root, &job, error);
     if (r < 0) {
@@ -276,42 +283,57 @@ static int push_under(struct stack *stack, size_t room, const struct job_place *
     return 0;
 }
 
+static int bad_layers(const struct job_place *place, int r, struct rollbox_error *error) {
+    return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "the layers of %s cannot be read: %s", files_printable(place->path), strerror(-r));
+}
+
+/* 1: nothing further down shows. */
+static int push_parts(struct stack *stack, size_t room, const int *layers, size_t n, const struct job_place *place) {
+    int r = 0;
+
+    for (size_t i = n; r == 0 && i-- > 0;)
+        r = push_part(stack, room, layers[i], place);
+    return r;
+}
+
+/* What these layers lie on besides each other: of a stored snapshot, and the host's. */
+static int push_base(struct stack *stack, size_t room, const struct job_place *place, struct rollbox_error *error) {
+    struct stat st;
+    int r = push_under(stack, room, place);
+
+    if (r < 0)
+        return bad_layers(place, r, error);
+    if (!place->base)
+        return 0;
+    /* What the caller named is followed, as when it was granted. */
+    auto_close int fd = open(place->base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    r = fd < 0 || fstat(fd, &st) < 0 ? -errno : 0;
+    if (r == 0)
+        r = stack_push(stack, room, TAKE_FD(fd), &st);
+    stack->with_base = r == 0;
+    return r < 0 ? error_set(error, r == -ENOENT || r == -ENOTDIR ? ROLLBOX_ERR_CONFLICT : error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "the host's directory %s cannot be opened: %s",
+                             files_printable(place->base), strerror(-r))
+                 : 0;
+}
+
 int place_open(const struct job *job, const struct job_place *place, struct stack *ret_upper, struct stack *ret_below, bool *ret_closed, struct rollbox_error *error) {
     size_t room = job->n_lower + job->n_upper + json_array_size(place->under) + 1;
     struct stack upper = { 0 }, below = { 0 };
-    bool hidden = false;
-    int r = 0;
+    int hides = push_parts(&below, room, job->lower, job->n_lower, place);
+    int r = hides < 0 ? bad_layers(place, hides, error) : hides ? 0 : push_base(&below, room, place, error);
 
-    for (size_t i = job->n_upper; r == 0 && i-- > 0;)
-        r = push_part(&upper, room, job->upper[i], place);
-    *ret_closed = r == 1;
-    if (r >= 0)
-        r = 0;
-    for (size_t i = job->n_lower; r == 0 && i-- > 0;)
-        r = push_part(&below, room, job->lower[i], place);
-    hidden = r == 1;
-    if (r == 0)
-        r = push_under(&below, room, place);
-    if (r < 0) {
-        error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "the layers of %s cannot be read: %s", files_printable(place->path), strerror(-r));
-    } else if (place->base && !hidden) {
-        /* What the caller named is followed, as when it was granted. */
-        auto_close int fd = open(place->base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        struct stat st;
-
-        r = fd < 0 || fstat(fd, &st) < 0 ? -errno : 0;
-        if (r == 0)
-            r = stack_push(&below, room, TAKE_FD(fd), &st);
-        below.with_base = r == 0;
-        if (r < 0)
-            error_set(error, r == -ENOENT || r == -ENOTDIR ? ROLLBOX_ERR_CONFLICT : error_code_of(-r, ROLLBOX_ERR_IO), -r, "store", "the host's directory %s cannot be opened: %s",
-                      files_printable(place->base), strerror(-r));
+    if (r == 0) {
+        hides = push_parts(&upper, room, job->upper, job->n_upper, place);
+        if (hides == 0 && job->beside)
+            hides = push_parts(&upper, room, job->lower, job->n_shared, place);
+        r = hides < 0 ? bad_layers(place, hides, error) : !hides && job->beside ? push_base(&upper, room, place, error) : 0;
     }
     if (r < 0) {
         stack_done(&upper);
         stack_done(&below);
         return r;
     }
+    *ret_closed = hides == 1 || job->beside;
     *ret_upper = upper;
     *ret_below = below;
     return 0;

@@ -35,6 +35,8 @@ struct job {
     size_t n_places;
     int *lower, *upper;         /* descriptors, bottom first; ours now */
     size_t n_lower, n_upper;
+    bool beside;                /* the upper ones lie on the first n_shared of the lower ones */
+    size_t n_shared;
     bool text, force, digests;
     int kept;                   /* commit: a socket that gets the directories that were replaced, instead of their being removed; -EBADF */
     uint64_t most_changes, most_digested;       /* diff: how many are listed, and bytes of files read for digests in all; 0: no limit */
@@ -90,10 +92,10 @@ typedef int (*change_visitor)(void *context, const struct change *change, struct
 /* Whether what two directories have by a name differs. 1, 0, or -errno. */
 int changes_differ(const char *name, int old_parent, const struct stat *old, int new_parent, const struct stat *new);
 
-/* Calls for every difference between (base +) lower and what `upper` over it shows, parents before what is in them, names sorted. With `vanished`, calls for these, too. */
+/* Calls for every difference between (base +) lower and what `upper` over it (over what they share, if they are beside each other) shows, parents before what is in them, names sorted. With `vanished`, calls for these, too. */
 int changes_of_place(const struct job *job, const struct job_place *place, bool vanished, change_visitor visit, void *context, struct rollbox_error *error);
 
-/* The stacks of a place: what `upper` alone shows, and what is below it. `*ret_closed`: nothing below shows through at the top. */
+/* The stacks of a place: what `upper` alone shows (beside: with all that it lies on), and what is below it. `*ret_closed`: nothing below shows through at the top. */
 int place_open(const struct job *job, const struct job_place *place, struct stack *ret_upper, struct stack *ret_below, bool *ret_closed, struct rollbox_error *error);
 
 /* The command: all places as one JSON object. */

@@ -49,7 +49,13 @@ void stage_done(struct stage *stage) {
 
 /* ---- images in parts -------------------------------------------------------------------------------------------------- */
 
-void stored_image_done(struct stored_image *image) {
+/* An image of a directory and its record, mapped, with what it lies over. */
+struct stored_image {
+    struct delta_file *files;
+    size_t n_files;
+};
+
+static void image_done(struct stored_image *image) {
     for (size_t i = 0; i < image->n_files; i++)
         munmap((void *)(uintptr_t)image->files[i].data, image->files[i].length);
     free(image->files);
@@ -70,7 +76,7 @@ static int map_file(int fd, struct delta_file *ret_file) {
     return 0;
 }
 
-int stored_image_open(int directory, const json_t *record, size_t i, struct stored_image *ret_image) {
+static int image_open(int directory, const json_t *record, size_t i, struct stored_image *ret_image) {
     const json_t *over = json_object_get(json_array_get(json_object_get(record, "images"), i), "over");
     size_t n = 1 + json_array_size(over);
     struct stored_image image = { .files = calloc(n, sizeof *image.files) };
@@ -84,14 +90,14 @@ int stored_image_open(int directory, const json_t *record, size_t i, struct stor
         r = map_file(fd, &image.files[image.n_files]);
     }
     if (r < 0)
-        stored_image_done(&image);
+        image_done(&image);
     else
         *ret_image = image;
     return r;
 }
 
 /* `whole` is for an image that is one file. */
-int stored_image_view(const struct stored_image *image, struct delta_run *whole, struct delta_view *ret_view) {
+static int image_view(const struct stored_image *image, struct delta_run *whole, struct delta_view *ret_view) {
     if (image->n_files > 1)
         return delta_view(image->files, image->n_files, ret_view) ? 0 : -EBADMSG;
     *whole = (struct delta_run){ .length = image->files[0].length };
@@ -99,17 +105,29 @@ int stored_image_view(const struct stored_image *image, struct delta_run *whole,
     return 0;
 }
 
-int stored_image_write(int directory, const json_t *record, size_t i, int to, struct rollbox_error *error) {
+int stored_image_each(int directory, const json_t *record, size_t i, int (*call)(void *context, const char *data, uint64_t length), void *context) {
     struct stored_image image = { 0 };
     struct delta_view view;
     struct delta_run whole;
-    int r = stored_image_open(directory, record, i, &image);
+    int r = image_open(directory, record, i, &image);
 
     if (r == 0)
-        r = stored_image_view(&image, &whole, &view);
+        r = image_view(&image, &whole, &view);
     for (size_t k = 0; r == 0 && k < view.n_runs; k++)
-        r = fd_write_all(to, view.files[view.runs[k].file].data + view.runs[k].offset, view.runs[k].length);
-    stored_image_done(&image);
+        r = call(context, view.files[view.runs[k].file].data + view.runs[k].offset, view.runs[k].length);
+    image_done(&image);
+    return r;
+}
+
+static int write_part(void *context, const char *data, uint64_t length) {
+    const int *to = context;
+
+    return fd_write_all(*to, data, length);
+}
+
+int stored_image_write(int directory, const json_t *record, size_t i, int to, struct rollbox_error *error) {
+    int r = stored_image_each(directory, record, i, write_part, &to);
+
     if (r == -EBADMSG)
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "image-%zu of the sleeping sandbox is damaged: it does not fit what it lies over", i);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake", "the image of the processes cannot be put together: %s", strerror(-r)) : 0;
@@ -312,11 +330,11 @@ static int write_difference(struct stage *stage, const struct kept *kept, size_t
     struct delta_view view;
     size_t n_runs = 0;
     json_t *over = json_array();
-    int r = stored_image_open(kept->directory, kept->record, i, &base);
+    int r = image_open(kept->directory, kept->record, i, &base);
     auto_free bool *keeps = calloc(base.n_files + 1, sizeof *keeps);
 
     if (r == 0)
-        r = over && keeps ? stored_image_view(&base, &whole, &view) : -ENOMEM;
+        r = over && keeps ? image_view(&base, &whole, &view) : -ENOMEM;
     if (r == 0)
         r = delta_find(image, &view, &runs, &n_runs);
     if (r == 0)
@@ -348,7 +366,7 @@ static int write_difference(struct stage *stage, const struct kept *kept, size_t
     }
     json_decref(over);
     free(runs);
-    stored_image_done(&base);
+    image_done(&base);
     return r;
 }
 
@@ -372,7 +390,7 @@ int stage_image(struct stage *stage, const json_t *from, struct rollbox_error *e
     r = i < 0 ? 0 : write_difference(stage, kept, (size_t)i, image.files, error);
     if (r == 0)
         r = write_whole(stage, image.files, error);
-    stored_image_done(&image);
+    image_done(&image);
     return MIN(r, 0);
 }
 

@@ -44,18 +44,8 @@ void stage_done(struct stage *stage);
 int stage_layer(struct stage *stage, const json_t *from, struct rollbox_error *error);
 int stage_image(struct stage *stage, const json_t *from, struct rollbox_error *error);
 
-/* Image `i` of a directory and its record, mapped, with what it lies over. */
-struct stored_image {
-    struct delta_file *files;
-    size_t n_files;
-};
-
-/* -errno; no error is set. */
-int stored_image_open(int directory, const json_t *record, size_t i, struct stored_image *ret_image);
-void stored_image_done(struct stored_image *image);
-
-/* What it is made of; `whole` is for one that is in one piece. The view borrows both. -EBADMSG. */
-int stored_image_view(const struct stored_image *image, struct delta_run *whole, struct delta_view *ret_view);
+/* Each part of image `i` of a directory and its record, with what it lies over, in turn, as long as the call returns 0. What that returned, or -errno; -EBADMSG: it is damaged. No error is set. */
+int stored_image_each(int directory, const json_t *record, size_t i, int (*call)(void *context, const char *data, uint64_t length), void *context);
 
 /* Writes such an image, whole, to an empty file. DAMAGED, IO. */
 int stored_image_write(int directory, const json_t *record, size_t i, int to, struct rollbox_error *error);

@@ -231,18 +231,23 @@ int layer_sweep_work(int store, unsigned *ret_removed) {
     return 0;
 }
 
-int work_begin(int store, struct work *ret_work, struct rollbox_error *error) {
-    struct work work = { .store = store, .fd = -EBADF };
-    char path[64];
+int layer_sweep_leftovers(int store) {
+    int lock = layer_store_lock(store, LOCK_EX | LOCK_NB);
     unsigned removed;
 
-    /* Others' leftovers go when nobody else is at work; if somebody is, they go the next time. */
-    int lock = layer_store_lock(store, LOCK_EX | LOCK_NB);
     if (lock >= 0) {
         (void)layer_sweep_work(store, &removed);
         close(lock);
-        (void)layer_empty_trash(store);
     }
+    return lock;
+}
+
+int work_begin(int store, struct work *ret_work, struct rollbox_error *error) {
+    struct work work = { .store = store, .fd = -EBADF };
+    char path[64];
+
+    if (layer_sweep_leftovers(store) >= 0)
+        (void)layer_empty_trash(store);
     auto_close int held = layer_store_lock(store, LOCK_SH);
     if (held < 0)
         return io_error(error, -held, "lock", "the store");

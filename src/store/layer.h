@@ -52,6 +52,7 @@ int layer_store_lock(int store, int operation);
 
 /* Removes what is in tmp/ and not locked, and all of trash/. Under the exclusive lock; *ret_removed entries were there. */
 int layer_sweep_work(int store, unsigned *ret_removed);
+int layer_sweep_leftovers(int store);       /* the same, if nobody else is at work; else somebody does the next time: -errno */
 /* Moves an entry to trash/. */
 int layer_to_trash(int store, const char *directory, const char *name);
 /* Empties trash/; others may do the same. */

@@ -342,6 +342,7 @@ static int call_describe_asleep(int store, const struct arguments *arguments, js
 }
 
 static int call_forget(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
+    (void)layer_sweep_leftovers(store);
     int r = layer_empty_trash(store);
 
     (void)arguments;
@@ -395,7 +396,7 @@ static const struct command commands[] = {
     { "export-live", NULL, "the sandbox of the job on standard input, with what runs, as one file", true, true, call_export_live, tell_nothing },
     { "describe", NULL, "what the state of the job on standard input holds", false, false, call_describe, tell_nothing },
     { "describe-asleep", NULL, "the same of a sandbox that sleeps", true, false, call_describe_asleep, tell_nothing },
-    { "forget", NULL, "empty the trash", true, false, call_forget, tell_nothing },
+    { "forget", NULL, "empty the trash, and take away what others left unfinished", true, false, call_forget, tell_nothing },
     { "faults", NULL, "list the fault points (see ROLLBOX_FAULT)", false, false, call_faults, tell_faults },
 };
 

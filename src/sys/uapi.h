@@ -54,6 +54,7 @@
 #define UAPI_MADV_DONTFORK 10
 #define UAPI_MADV_DOFORK 11
 #define UAPI_MADV_HUGEPAGE 14
+#define UAPI_MADV_GUARD_INSTALL 102             /* 6.13; 6.15 for more than anonymous memory */
 #define UAPI_MADV_POPULATE_READ 22              /* 5.14, both */
 #define UAPI_MADV_POPULATE_WRITE 23
 #define UAPI_MAP_DROPPABLE 0x08                 /* 6.11 */
@@ -161,16 +162,31 @@ struct uapi_landlock_net_port {
 #define __NR_map_shadow_stack 453
 #endif
 
-/* statx(2): older C libraries have it not. The fields that we read, and room for the rest. */
+/* statx(2): older C libraries have it not, or not all of it. */
+struct uapi_statx_time {
+    int64_t seconds;
+    uint32_t nanoseconds;
+    int32_t spare;
+};
+
 struct uapi_statx {
     uint32_t mask, blksize;
     uint64_t attributes;
     uint32_t nlink, uid, gid;
     uint16_t mode, spare;
-    uint64_t rest[28];
+    uint64_t inode, size, blocks, attributes_mask;
+    struct uapi_statx_time accessed, born, changed, modified;
+    uint32_t special_major, special_minor, device_major, device_minor;
+    uint64_t mount;
+    uint64_t rest[13];
 };
 
+_Static_assert(sizeof(struct uapi_statx) == 256, "as the kernel has it");
+
 #define UAPI_STATX_TYPE 1u
+#define UAPI_STATX_BASIC 0x7ffu
+#define UAPI_STATX_BORN 0x800u
+#define UAPI_STATX_MOUNT 0x1000u
 #define UAPI_STATX_ATTR_MOUNT_ROOT 0x2000u
 
 /* ioctl(PAGEMAP_SCAN) on /proc/PID/pagemap, 6.7 (Documentation/admin-guide/mm/pagemap.rst) */
@@ -186,6 +202,7 @@ struct uapi_pm_scan_arg {
 
 #ifndef PAGEMAP_SCAN
 #define PAGEMAP_SCAN _IOWR('f', 16, struct uapi_pm_scan_arg)
+#define PAGEMAP_GUARD (1ull << 58)              /* in an entry of /proc/PID/pagemap, 6.15 */
 #define PAGE_IS_WPALLOWED (1ULL << 0)
 #define PAGE_IS_WRITTEN (1ULL << 1)
 #define PAGE_IS_FILE (1ULL << 2)

@@ -29,6 +29,7 @@ struct made {
     struct image_watch watch;
     struct image_wait wait;
     struct image_alarm alarm;
+    struct image_guard guard;
     char texts[64];
     struct image header;
 };
@@ -43,7 +44,7 @@ static void make(struct made *m) {
     memset(m, 0, sizeof *m);
     m->header = (struct image){
         .processes = PART(processes), .threads = PART(thread), .areas = PART(areas), .runs = PART(runs), .actions = PART(action), .pending = PART(pending), .timers = PART(timer), .locks = PART(lock),
-        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .terminals = PART(terminal), .watches = PART(watch), .waits = PART(wait), .alarms = PART(alarm), .determinism = { .is_there = 1, .flags = IMAGE_VIRTUAL, .ticks = 1000 }, .n_lent = 1, .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
+        .files = PART(files), .pipes = PART(pipe), .targets = PART(target), .fds = PART(fds), .terminals = PART(terminal), .watches = PART(watch), .waits = PART(wait), .alarms = PART(alarm), .guards = PART(guard), .determinism = { .is_there = 1, .flags = IMAGE_VIRTUAL, .ticks = 1000 }, .n_lent = 1, .texts = text, .texts_end = text + sizeof m->texts, .n_externals = 1, .length = sizeof *m, .magic = IMAGE_MAGIC,
     };
     m->processes[0] = (struct image_process){
         .kind = IMAGE_LIVING, .pid = 5, .session = 5, .group = 5, .executable = text, .directory = text, .areas = { 0, 3 }, .threads = { 0, 1 }, .actions = { 0, 1 }, .pending = { 0, 1 },
@@ -51,9 +52,10 @@ static void make(struct made *m) {
     };
     m->processes[1] = (struct image_process){ .kind = IMAGE_ZOMBIE, .pid = 6, .session = 5, .group = 5, .parent = 1 };
     m->thread = (struct image_thread){ .tid = 5, .xstate = 0, .xstate_length = 2696, .pending = { 0, 1 } };
-    m->areas[0] = (struct image_area){ .start = IMAGE_LOWEST, .end = IMAGE_LOWEST + IMAGE_PAGE, .kind = IMAGE_ANONYMOUS, .runs = { 0, 1 } };
+    m->areas[0] = (struct image_area){ .start = IMAGE_LOWEST, .end = IMAGE_LOWEST + IMAGE_PAGE, .kind = IMAGE_ANONYMOUS, .runs = { 0, 1 }, .guards = { 0, 1 } };
     m->areas[1] = (struct image_area){ .start = IMAGE_LOWEST + IMAGE_PAGE, .end = IMAGE_LOWEST + 2 * IMAGE_PAGE, .kind = IMAGE_FILE, .path = text };
     m->areas[2] = (struct image_area){ .start = IMAGE_LOWEST + 4 * IMAGE_PAGE, .end = IMAGE_LOWEST + 5 * IMAGE_PAGE, .kind = IMAGE_MEMORY, .path = 1 };
+    m->guard = (struct image_guard){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
     m->runs[0] = (struct image_run){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
     m->runs[1] = (struct image_run){ .length = IMAGE_PAGE };
     m->files[0] = (struct image_file){ .kind = IMAGE_FILE_PIPE, .path = text };
@@ -81,6 +83,7 @@ static void walk(const struct image *it, const char *base) {
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
     const struct image_thread *threads = image_table(it, base, threads, struct image_thread);
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
+    const struct image_guard *guards = image_table(it, base, guards, struct image_guard);
     const struct image_file *files = image_table(it, base, files, struct image_file);
     const struct image_fd *fds = image_table(it, base, fds, struct image_fd);
 
@@ -105,6 +108,9 @@ static void walk(const struct image *it, const char *base) {
                 look(base + areas[k].path, strlen(base + areas[k].path) + 1);
             if (areas[k].kind == IMAGE_MEMORY)
                 sum += files[areas[k].path].kind;
+            for (uint32_t g = areas[k].guards.first; g < areas[k].guards.first + areas[k].guards.n; g++)
+                if (guards[g].address < areas[k].start || guards[g].length > areas[k].end - guards[g].address)
+                    abort();
             for (uint32_t r = areas[k].runs.first; areas[k].kind <= IMAGE_STACK && r < areas[k].runs.first + areas[k].runs.n; r++) {
                 if (runs[r].address < areas[k].start || runs[r].length > areas[k].end - runs[r].address)
                     abort();

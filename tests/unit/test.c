@@ -11,9 +11,13 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#define MEMORY "/dev/shm"
+#define MEMORY_LEAST (256u << 20)
 
 enum state { PASSED, FAILED, SKIPPED };
 
@@ -93,15 +97,27 @@ void test_skip(const char *need, const char *format, ...) {
     abort();
 }
 
-const char *test_directory(void) {
-    const char *base = getenv("TMPDIR");
-
+static const char *new_directory(const char *base) {
     if (!report->directory[0]) {
-        snprintf(report->directory, sizeof report->directory, "%s/rollbox-test-XXXXXX", base && *base ? base : "/tmp");
+        snprintf(report->directory, sizeof report->directory, "%s/rollbox-test-XXXXXX", base);
         if (!mkdtemp(report->directory))
             FAIL("mkdtemp %s: %m", report->directory);
     }
     return report->directory;
+}
+
+const char *test_directory(void) {
+    const char *base = getenv("TMPDIR");
+
+    return new_directory(base && *base ? base : "/tmp");
+}
+
+const char *test_directory_in_memory(void) {
+    struct statvfs memory;
+
+    if (statvfs(MEMORY, &memory) < 0 || (uint64_t)memory.f_bavail * memory.f_frsize < MEMORY_LEAST || access(MEMORY, W_OK) < 0)
+        return test_directory();
+    return new_directory(MEMORY);
 }
 
 void test_compare(const char *file, int line, const char *expression, intmax_t left, intmax_t right, const char *relation, bool holds) {

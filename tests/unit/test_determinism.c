@@ -4,6 +4,7 @@
 #include <linux/audit.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -174,6 +175,70 @@ TEST(with_a_virtual_clock) {
     build(true, DETERMINISM_CLOCK_VIRTUAL);
     ASSERT_EQ(VERDICT(__NR_getrandom, 0), ASK);
     ASSERT_EQ(VERDICT(__NR_nanosleep, 0), ASK);
+}
+
+static int of_numbers(const void *a, const void *b) {
+    return (int)*(const unsigned *)a - (int)*(const unsigned *)b;
+}
+
+/* The tree, from the first number to beyond the last, against a list: a number that is not in it is the same to the program whatever its arguments are, as is one of another ABI or negative. */
+TEST(what_is_not_named_is_not_asked_about) {
+    static unsigned named[] = {
+        __NR_brk, __NR_arch_prctl, __NR_prctl, __NR_getrandom, __NR_fork, __NR_vfork, __NR_clone, __NR_setrlimit, __NR_prlimit64, __NR_clock_gettime, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo,
+        __NR_nanosleep, __NR_clock_nanosleep, __NR_alarm, __NR_timer_create, __NR_timer_settime, __NR_timer_gettime, __NR_timer_getoverrun, __NR_timer_delete, __NR_timerfd_create, __NR_timerfd_settime, __NR_timerfd_gettime,
+        __NR_setitimer, __NR_getitimer, __NR_poll, __NR_epoll_wait, __NR_epoll_pwait, __NR_epoll_pwait2, __NR_ppoll, __NR_select, __NR_pselect6, __NR_rt_sigtimedwait, __NR_semtimedop, 449, 455, __NR_futex,
+        __NR_stat, __NR_fstat, __NR_lstat, __NR_newfstatat, __NR_statx, __NR_utimensat, __NR_utimes, __NR_utime, __NR_futimesat, __NR_creat, __NR_open, __NR_openat, __NR_openat2, __NR_truncate, __NR_mkdir, __NR_mkdirat,
+        __NR_mknod, __NR_mknodat, __NR_unlink, __NR_unlinkat, __NR_rmdir, __NR_symlink, __NR_symlinkat, __NR_link, __NR_linkat, __NR_rename, __NR_renameat, __NR_renameat2,
+    };
+    static const uint64_t words[] = { 0, 1, 4 /* PR_SET_DUMPABLE */, RLIMIT_RSS, FUTEX_WAIT_BITSET, 0x1002, UINT64_MAX };
+    const size_t n = sizeof named / sizeof named[0];
+    size_t n_asked = 0;
+
+    qsort(named, n, sizeof named[0], of_numbers);
+    build(true, DETERMINISM_CLOCK_VIRTUAL);
+    for (unsigned number = 0; number <= 600; number++) {
+        bool asked = false;
+
+        for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+            uint64_t w = words[i];
+
+            asked |= VERDICT((int)number, w, w, w, w, w, w) != ALLOW;
+            ASSERT_EQ(VERDICT((int)(number | 0x40000000u), w, w, w, w, w, w), ALLOW);
+            ASSERT_EQ(VERDICT(-1 - (int)number, w, w, w, w, w, w), ALLOW);
+        }
+        if (asked != !!bsearch(&number, named, n, sizeof named[0], of_numbers))
+            FAIL("%u", number);
+        n_asked += asked;
+    }
+    ASSERT_EQ(n_asked, n);
+}
+
+TEST(stamps_of_files) {
+    static const unsigned looks[] = { __NR_stat, __NR_lstat, __NR_fstat, __NR_statx, __NR_newfstatat }, changes[] = { __NR_creat, __NR_mkdirat, __NR_unlinkat, __NR_renameat2, __NR_linkat, __NR_symlinkat, __NR_openat2, __NR_truncate };
+
+    for (enum determinism_clock clock = DETERMINISM_CLOCK_OFFSET; clock <= DETERMINISM_CLOCK_VIRTUAL; clock++) {
+        bool is_virtual = clock == DETERMINISM_CLOCK_VIRTUAL;
+
+        build(true, clock);
+        for (unsigned i = 0; i < sizeof looks / sizeof looks[0]; i++)
+            ASSERT_EQ(VERDICT(looks[i], 0), ASK);
+        for (unsigned i = 0; i < sizeof changes / sizeof changes[0]; i++)
+            ASSERT_EQ(VERDICT(changes[i], 0), is_virtual ? ASK : ALLOW);
+        /* What the vDSO looks at first: by both halves of the word. */
+        ASSERT_EQ(VERDICT(__NR_newfstatat, 0, 0, 0, 0, 0, PLAN_STAT_UNASKED), ALLOW);
+        ASSERT_EQ(VERDICT(__NR_newfstatat, 0, 0, 0, 0, 0, (uint32_t)PLAN_STAT_UNASKED), ASK);
+        ASSERT_EQ(VERDICT(__NR_newfstatat, 0, 0, 0, 0, 0, PLAN_STAT_UNASKED & ~0xffffffffull), ASK);
+        ASSERT_EQ(VERDICT(__NR_statx, 0, 0, 0, 0, 0, PLAN_STAT_UNASKED), ASK);
+        ASSERT_EQ(VERDICT(__NR_utimensat, 0, 0, 4096), ASK);
+        ASSERT_EQ(VERDICT(__NR_utimensat, 0, 0, 1ull << 40), ASK);
+        ASSERT_EQ(VERDICT(__NR_utimensat, 0, 0, 0), is_virtual ? ASK : ALLOW);
+        ASSERT_EQ(VERDICT(__NR_openat, 0, 0, 0), ALLOW);
+        ASSERT_EQ(VERDICT(__NR_openat, 0, 0, 1), is_virtual ? ASK : ALLOW);
+        ASSERT_EQ(VERDICT(__NR_open, 0, 0100), is_virtual ? ASK : ALLOW);
+        ASSERT_EQ(VERDICT(__NR_open, 0, 0x80000), ALLOW);
+    }
+    build(true, DETERMINISM_CLOCK_REAL);
+    ASSERT_EQ(VERDICT(__NR_newfstatat, 0), ALLOW);
 }
 
 TEST(a_program_that_does_not_fit) {

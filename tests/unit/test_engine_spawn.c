@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "engine/engine.h"
 #include "sys/syscalls.h"
 
@@ -103,6 +104,33 @@ TEST(what_takes_long_is_closed_by_another) {
     ASSERT_CALL(waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT));
     ASSERT_EQ(ended.si_status, 0);
     bury_wait();
+    ASSERT_EQ(waitpid(-1, NULL, 0), -1);
+    ASSERT_EQ(errno, ECHILD);
+}
+
+TEST(what_is_left_of_many_waits_and_goes_together) {
+    int first = new_tmpfs(300), mounts[200];
+    unsigned most = 0;
+
+    /* Copies of one mount: each is the last descriptor of none but the first's. */
+    for (size_t i = 0; i < ARRAY_SIZE(mounts); i++)
+        mounts[i] = (int)ASSERT_CALL(fcntl(first, F_DUPFD_CLOEXEC, 3));
+    for (size_t i = 0; i < ARRAY_SIZE(mounts); i++) {
+        bury(mounts[i]);
+        most = MAX(most, bury_waiting());
+    }
+    ASSERT_TRUE(most > 0 && most < ARRAY_SIZE(mounts));
+    while (bury_waiting()) {
+        siginfo_t ended;
+
+        ASSERT_CALL(waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT));
+        ASSERT_TRUE(bury_look() > 0);
+    }
+    bury(first);
+    bury_wait();
+    for (size_t i = 0; i < ARRAY_SIZE(mounts); i++)
+        ASSERT_EQ(fcntl(mounts[i], F_GETFD), -1);
+    ASSERT_EQ(fcntl(first, F_GETFD), -1);
     ASSERT_EQ(waitpid(-1, NULL, 0), -1);
     ASSERT_EQ(errno, ECHILD);
 }

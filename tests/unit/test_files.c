@@ -59,7 +59,7 @@ static const char *at(const char *name) {
     static unsigned n;
     char *path = paths[n++ % 8];
 
-    snprintf(path, sizeof paths[0], "%s/%s", test_directory(), name);
+    snprintf(path, sizeof paths[0], "%s/%s", test_directory_in_memory(), name);
     return path;
 }
 
@@ -440,7 +440,7 @@ TEST(link_in_the_way_of_a_download_is_not_followed) {
 
 TEST(unreadable_entries_are_left_out_and_told) {
     if (geteuid() == 0)
-        ASSERT_CALL(chmod(test_directory(), 0777));
+        ASSERT_CALL(chmod(test_directory_in_memory(), 0777));
     if (geteuid() == 0)
         ASSERT_CALL(setresuid(1000, 1000, 1000));
     ASSERT_OK(CALL(files_mkdir, at("from/closed"), 0));

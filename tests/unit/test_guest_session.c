@@ -123,15 +123,22 @@ _Noreturn static void role_stop_all(void) {
     _exit(0);
 }
 
-_Noreturn static void role_daemon(void) {
-    if (fork() == 0) {
-        setsid();
-        if (fork() == 0) {
-            say("daemon\n");
-            wait_for_ever();
-        }
+/* It speaks once who has started it is gone, and there are just the two of us. */
+static void leave_a_daemon(void) {
+    if (fork())
+        return;
+    setsid();
+    pid_t between = getpid();
+    if (fork())
         _exit(0);
-    }
+    while (getppid() == between)
+        sched_yield();
+    say("daemon\n");
+    wait_for_ever();
+}
+
+_Noreturn static void role_daemon(void) {
+    leave_a_daemon();
     wait_for_ever();
 }
 
@@ -139,14 +146,7 @@ _Noreturn static void role_daemon(void) {
 _Noreturn static void role_leave_daemon(void) {
     char c;
 
-    if (fork() == 0) {
-        setsid();
-        if (fork() == 0) {
-            say("daemon\n");
-            wait_for_ever();
-        }
-        _exit(0);
-    }
+    leave_a_daemon();
     (void)!read(0, &c, 1);
     _exit(3);
 }

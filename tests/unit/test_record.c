@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trajectories: what becomes of a step's message, digests, rules for secrets, reading in order, where two part. */
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -491,6 +496,7 @@ static struct recorded start_recorder(uint64_t file_most) {
     recorded.pid = fork();
     if (recorded.pid == 0) {
         close(ends[0]);
+        close(recorded.file);
         _exit(recorder_run(ends[1]));
     }
     close(ends[1]);
@@ -569,4 +575,46 @@ TEST(a_trajectory_ends_at_its_limit) {
     ASSERT_STR_EQ(reader.end_reason, "file_limit");
     ASSERT_EQ(reader.changed_line, 0);
     reader_done(&reader);
+}
+
+/* Whether the recorder's next messages, as far as they are there, say that all is written. */
+static bool says_done(const struct recorded *recorded) {
+    static struct wire_message message;
+    uint64_t done = 0;
+
+    while (!done && wire_receive(recorded->socket, &message) == 1) {
+        struct wire_field field;
+        size_t position = 0;
+
+        while (wire_next(message.data, message.length, &position, &field) > 0)
+            if (field.tag == RECORD_DONE)
+                ASSERT_OK(wire_u64(&field, &done));
+        wire_message_done(&message);
+    }
+    return done;
+}
+
+/* Whoever records has the file locked as long as it is open, and who hears the end may want it next. It is looked at where the recorder stands as its word arrives. */
+TEST(a_file_is_let_go_of_before_its_end_is_told) {
+    struct recorded recorded = start_recorder(RECORD_FILE_BYTES);
+    auto_buf struct buf end = BUF_INIT;
+    char path[64];
+    int status;
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", recorded.file);
+    auto_close int other = open(path, O_RDWR | O_CLOEXEC);
+    ASSERT_TRUE(other >= 0 && flock(recorded.file, LOCK_EX | LOCK_NB) == 0);
+    close(recorded.file);
+    ASSERT_OK(fcntl(recorded.socket, F_SETFL, O_NONBLOCK));
+    if (ptrace(PTRACE_SEIZE, recorded.pid, NULL, NULL) < 0)
+        SKIP("ptrace", "this process may not trace its children here");
+    ASSERT_TRUE(ptrace(PTRACE_INTERRUPT, recorded.pid, NULL, NULL) == 0 && waitpid(recorded.pid, &status, 0) == recorded.pid && WIFSTOPPED(status));
+    ASSERT_TRUE(flock(other, LOCK_EX | LOCK_NB) < 0 && !says_done(&recorded));
+    wire_begin(&end, RECORD_END, 7);
+    ASSERT_OK(wire_send(recorded.socket, &end, NULL, 0));
+    do
+        ASSERT_TRUE(ptrace(PTRACE_SYSCALL, recorded.pid, NULL, NULL) == 0 && waitpid(recorded.pid, &status, 0) == recorded.pid && WIFSTOPPED(status));
+    while (!says_done(&recorded));
+    ASSERT_OK(flock(other, LOCK_EX | LOCK_NB));
+    kill(recorded.pid, SIGKILL);
 }
