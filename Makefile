@@ -3,10 +3,11 @@
 # A front for meson, ninja and pip. `make` leaves the programs at the top of build/ and the Python package in .venv. Nothing is fetched once
 # everything is there. JOBS=N limits the compilers at work; CI=true makes warnings errors.
 .DELETE_ON_ERROR:
-.PHONY: all build python check demo integrations bench soak fuzz format clean
+.PHONY: all build python wheel check demo integrations bench soak fuzz format clean
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
+INSTALL := $(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall
 VENV_PACKAGES := cloudpickle meson-python numpy pytest pytest-xdist uvloop
 
 MESON_FLAGS := $(if $(CI),-Dwerror=true)
@@ -19,14 +20,19 @@ build:
 	@test -f build/build.ninja || meson setup $(MESON_FLAGS) build
 	ninja -j$(JOBS) -C build
 
-# Installed as a user would have it, from the wheel; without build isolation, so that it works without a network. It is built in build-python.
+# Installed from a wheel, as a user would have it, but for who has compiled what is in it; without build isolation, so that it works without a network. It is built in build-python.
 python: build
 	@tools/setup venv .venv $(VENV_PACKAGES)
 	@$(MAKE) --no-print-directory .venv/.installed
 
 .venv/.installed: pyproject.toml README.md meson.build meson_options.txt .venv/.requirements $(wildcard python/rollbox/* python/rollbox/*/*) build/librollbox.so build/rollbox build/rollbox-engine build/rollbox-init
-	$(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall --config-settings=build-dir=build-python .
+	$(INSTALL) --config-settings=build-dir=build-python --config-settings=setup-args=-Dprograms=$(CURDIR)/build .
 	@touch $@
+
+# The same from the sources alone, as pip does it for a user, optimized as that is; and whether it runs.
+wheel: python
+	$(INSTALL) --config-settings=build-dir=build-wheel .
+	$(PYTHON) -m rollbox run -- true
 
 # With the address and undefined-behaviour sanitizers; for the unit tests and the corpora. Its init is linked with the other C library.
 build-asan: build
@@ -46,7 +52,7 @@ integrations: all
 	@tools/setup venv .venv-integrations pytest inspect_ai
 	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-integrations/bin/python -B -m pytest -q -p no:cacheprovider tests/integration/test_integrations.py
 
-bench: all
+bench: all wheel
 	@bench/setup
 	@$(PYTHON) bench/run.py
 
@@ -58,6 +64,7 @@ soak: all
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -s -p no:cacheprovider tests/integration/test_live_faults.py
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_store.py tests/integration/test_images.py -k "million or debootstrap"
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -s -p no:cacheprovider tests/integration/test_session_soak.py
+	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_determinism*.py
 
 # FUZZ_SECONDS for each target; what they find is left in build-fuzz/found.
 FUZZ_SECONDS ?= 60
@@ -74,4 +81,4 @@ format:
 	clang-format-14 -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	rm -rf build build-asan build-fuzz build-python .venv .venv-bench .venv-integrations
+	rm -rf build build-asan build-fuzz build-python build-wheel .venv .venv-bench .venv-integrations
