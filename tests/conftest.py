@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 TIMEOUT_S = 120
+TOGETHER = ("test_determinism.py", "test_determinism_stamps.py", "test_determinism_virtual.py")
 BUILD = Path(os.environ.get("ROLLBOX_BUILD", Path(__file__).resolve().parent.parent / "build"))
 os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
 
@@ -21,6 +22,28 @@ os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
 def pytest_configure(config):
     config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
     config.addinivalue_line("markers", "masked: runs again with kernel features masked")
+    # A shell's background job ignores them, and so would all that is started here, which some tests interrupt.
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Each test to whoever is free, but for those of TOGETHER: one worker has all of such a file, for what they look at, hundreds of runs of programs, would be made by each that has one of them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = nodeid.split("::", 1)[0]
+            return path if Path(path).name in TOGETHER else nodeid
+
+        def _reschedule(self, node):
+            """Of two workers that take the places of dead ones, one is asked for before it knows its tests."""
+            if node in self.registered_collections:
+                super()._reschedule(node)
+
+    return Scheduling(config, log)
 
 
 def pytest_report_header():

@@ -2,6 +2,7 @@
 """What the tests of determinism share: programs that are run many times over by a batch, some of them side by side."""
 
 import calendar
+import os
 import shutil
 import subprocess
 
@@ -9,11 +10,32 @@ from harness import GUESTS, guest, place, rounds
 
 START = "2025-01-01T00:00:00"
 START_S = calendar.timegm((2025, 1, 1, 0, 0, 0))
-TIMES = rounds(10, 4)
+SOAK = bool(os.environ.get("ROLLBOX_SOAK"))
+LIMIT_S = 3600 if SOAK else 60     # of a batch
+
+
+def runs(whole, again):
+    """How often a program of a corpus runs: as often as the documentation says in make soak, as rounds() says else."""
+    return 50 if SOAK else rounds(whole, again)
+
+
+TIMES = runs(10, 4)
+
+
+def in_languages(directory):
+    """What tells of time and chance in languages whose compilers are large and slow, by name: the beginning of argv. Those that this machine has, in make soak."""
+    found = {}
+    if SOAK and shutil.which("go"):
+        subprocess.run(["go", "build", "-o", directory / "clocks-go", GUESTS / "clocks.go"], env={**os.environ, "GOCACHE": str(place() / "go"), "GOFLAGS": "", "CGO_ENABLED": "0"}, check=True)
+        found["go"] = [directory / "clocks-go"]
+    if SOAK and shutil.which("javac"):
+        subprocess.run(["javac", "-d", directory, GUESTS / "Clocks.java"], check=True)
+        found["java"] = ["java", "-cp", directory, "Clocks"]
+    return found
 
 
 def guest_in_ways(name):
-    """A guest compiled in three ways, by their names; those that this machine can make."""
+    """A guest compiled in three ways, by their names; those that this machine can make. With them, what in_languages has."""
     static = guest(name)
     dynamic = static.parent / f"{name}-dynamic"
     subprocess.run(["gcc", "-std=gnu17", "-O1", "-pthread", "-o", dynamic, GUESTS / f"{name}.c"], check=True)
@@ -23,22 +45,23 @@ def guest_in_ways(name):
         subprocess.run(["musl-gcc", "-std=gnu17", "-O1", "-static", "-pthread", "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu", "-o", found["musl"], GUESTS / f"{name}.c"], check=True)
     for program in found.values():
         program.chmod(0o755)
-    return found
+    return {**found, **in_languages(static.parent)}
 
 
 def run_corpus(caller, corpus, programs, times, *flags):
-    """What each program of a corpus (argv by name; the first word may be a way in which a guest is compiled) prints in each of its runs. Programs that this machine has not are left out."""
+    """What each program of a corpus (argv by name; the first word may be a way or a language in which a guest is compiled) prints in each of its runs. Programs that this machine has not are left out."""
     jobs = []
     for name, argv in corpus.items():
-        if argv[0] in ("static", "dynamic", "musl"):
+        if argv[0] in ("static", "dynamic", "musl", "go", "java"):
             if argv[0] not in programs:
                 continue
-            argv = [str(programs[argv[0]]), *argv[1:]]
+            first = programs[argv[0]]
+            argv = [*(map(str, first) if isinstance(first, list) else [str(first)]), *argv[1:]]
         if not shutil.which(argv[0]):
             continue
         jobs += [{"id": f"{name}/{i}", "argv": argv} for i in range(times)]
     jobs.sort(key=lambda job: job["id"][::-1])
-    rows = caller.batch(jobs, *flags, "--readable", place() / "guests")
+    rows = caller.batch(jobs, *flags, "--readable", place() / "guests", timeout=LIMIT_S)
     texts = {}
     for job in jobs:
         row = rows[job["id"]]

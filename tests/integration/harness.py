@@ -22,6 +22,7 @@ import select
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import termios
 import time
@@ -171,6 +172,10 @@ class Caller:
 
     def python(self, code, *flags, **options):
         return self.run(*flags, "--", *PYTHON, code, **options)
+
+    def script(self, code, *values):
+        """`code`, with the package's directory and `values` put into it, by a Python of this caller's: a CompletedProcess with bytes."""
+        return self.call(sys.executable, "-I", "-c", code % (str(TREE / "python"), *values), env=self.environment(ROLLBOX_LIBRARY=str(binaries() / "librollbox.so")))
 
     def guest(self, name, *arguments, flags=(), **options):
         program = guest(name)

@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import pytest
+
 # What a Python program of the corpus is: `begin` makes a state, `check` looks at it; both may use all that is imported here.
 PYTHON = """
 import asyncio, ctypes, fcntl, hashlib, io, json, mmap, os, queue, random, re, select, signal, socket, sqlite3, struct, subprocess, sys, tempfile, threading, time, zlib
@@ -1121,3 +1123,13 @@ def missing(name):
     """The tool without which there is no such program, or None."""
     tool = TOOLS.get(name, PROGRAMS[name][0])
     return None if shutil.which(tool) else tool
+
+
+def begin(box, name):
+    """The program, in a sandbox that has its files, once it has its state; the test is skipped where that is not to be had."""
+    process = box.spawn(PROGRAMS[name])
+    first = process.stdout.readline()
+    if first == b"absent\n":
+        pytest.skip("the sandbox has not what the program is about")
+    assert first == b"ready\n", (first, process.wait(20).stderr.decode()[-2000:])
+    return process

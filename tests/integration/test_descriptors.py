@@ -59,6 +59,23 @@ def test_an_answer_waits_for_room_for_its_descriptors(caller):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_request_whose_descriptors_find_no_room_is_answered(caller):
+    """Those of a message that an engine without room is sent are dropped by the kernel: it says so, and its client's connection stays."""
+    if caller.uid != os.geteuid():
+        skip("the limits of another user's engine are not ours to change")
+    path = caller.directory() / "engine"
+    with SharedEngine(caller, path), protocol.Client(path) as client:
+        plan = client.prepare()
+        pid = client.status()["pid"]
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
+        for fields in ([("PLAN", plan), ("OPERATION", os.urandom(16)), ("ARG", "true")], []):
+            answer = client.wait(client.send(protocol.RUN, fields, fds=[0, 1, 2]))
+            assert (answer["type"], answer["ERROR_CODE"]) == (protocol.FAILED, 10) and b"descriptor" in answer["ERROR_MESSAGE"], answer
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert client.wait(client.run(plan, "true"))["OUTCOME"] == protocol.EXIT
+
+
 def test_results_leave_descriptors(caller):
     """Results kept for a retry hold memory files: fewer of them where few files may be open."""
     path = caller.directory() / "engine"

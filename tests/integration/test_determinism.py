@@ -8,14 +8,16 @@ for the one seed and another for the other. Times of day are told in seconds and
 import calendar
 import json
 import shutil
-import sys
 import time
 
 import pytest
-from corpus import START, START_S, TIMES, guest_in_ways, run_corpus
-from harness import BUILD, binaries, caller, place  # noqa: F401
+from corpus import LIMIT_S, SOAK, START, START_S, TIMES, guest_in_ways, run_corpus
+from harness import caller, place  # noqa: F401
+from rollbox import Policy, Sandbox
 
+pytestmark = pytest.mark.timeout_s(2 * LIMIT_S)
 PY = ["/usr/bin/python3", "-I", "-c"]
+OFFSET = ("--time-start", START, "--time-mode", "offset")
 
 CORPUS = {
     "python-hash": [*PY, "print({'a', 'b', 'c', 'd', 'e', 'f', 'g'}, hash('x'))"],
@@ -53,6 +55,8 @@ for what in ("canary", "tree", "orphans", "threads", "large"):
     CORPUS[f"c-static-{what}"] = ["static", what]
     CORPUS[f"c-dynamic-{what}"] = ["dynamic", what]
     CORPUS[f"c-musl-{what}"] = ["musl", what]
+if SOAK:
+    CORPUS["go"] = ["go", "chance"]
 if shutil.which("node", path="/usr/bin"):
     CORPUS["node"] = ["node", "-e", "console.log(Math.random(), require('crypto').randomBytes(8).toString('hex'), require('crypto').randomUUID(), process.pid)"]
 if shutil.which("sqlite3", path="/usr/bin"):
@@ -67,7 +71,7 @@ def programs():
 
 
 def chance(caller, programs, what, *flags, kind="static"):
-    flags = flags or ("--seed", "7", "--time-start", START)
+    flags = flags or ("--seed", "7", *OFFSET)
     return caller.run("--readable", place() / "guests", *flags, "--", programs[kind], what)
 
 
@@ -75,7 +79,7 @@ def chance(caller, programs, what, *flags, kind="static"):
 def outputs(caller, programs):
     """For each program of the corpus: what its runs printed with one seed, and what one printed with another."""
     def run(seed, times):
-        texts = run_corpus(caller, CORPUS, programs, times, "-j", "2", "--seed", str(seed), "--time-start", START)
+        texts = run_corpus(caller, CORPUS, programs, times, "-j", "2", "--seed", str(seed), *OFFSET)
         # The branches of a tree race for the output; what each draws is its own.
         return {name: [sorted(text.splitlines()) if name.endswith("-tree") else text for text in found] for name, found in texts.items()}
 
@@ -103,10 +107,30 @@ def test_streams_of_a_tree_are_all_different(outputs):
 
 
 def test_the_result_names_the_level(caller):
-    result = caller.run("--seed", "7", "--time-start", START, "--", "true")
+    result = caller.run("--seed", "7", *OFFSET, "--", "true")
     assert result.isolation["determinism"] == {"level": "seeded", "random_seed": "7", "time_start": START, "time_mode": "offset"}
+    result = caller.run("--seed", "7", "--time-start", START, "--", "true")
+    assert result.isolation["determinism"] == {"level": "virtual", "random_seed": "7", "time_start": START, "time_mode": "virtual"}
+    assert caller.run("--seed", "7", "--time-start", START, "--net", "host", "--", "true").isolation["determinism"]["level"] == "seeded"
     assert caller.run("--time-start", START, "--", "true").isolation["determinism"]["level"] == "offset"
     assert "determinism" not in caller.run("--", "true").isolation
+
+
+def test_a_seed_and_a_time_are_the_same_run_again(caller):
+    """All that the example of the docs prints, the clock's small digits included."""
+    code = 'import time,random,os,uuid;print(time.time(),random.random(),os.urandom(4).hex(),uuid.uuid4(),id(object()),os.getpid(),{"a","b","c"})'
+    texts = {seed: {caller.run("--seed", seed, "--time-start", START, "--", "python3", "-c", code).stdout for _ in range(4)} for seed in ("7", "8")}
+    assert len(texts["7"]) == len(texts["8"]) == 1 and texts["7"] != texts["8"], texts
+    assert texts["7"].pop().startswith(f"{START_S}.")
+
+
+def test_which_clock_a_job_has(caller):
+    """What a job says for itself wins over what was chosen for all; a policy says what it says."""
+    jobs = {"plain": {}, "seeded": {"random_seed": 3}, "offset": {"time_mode": "offset"}, "host": {"net": "host"}, "none": {"random_seed": None}}
+    rows = caller.batch([{"id": name, "argv": ["true"], "policy": policy} for name, policy in jobs.items()], "--seed", "7", "--time-start", START)
+    modes = {name: row["isolation"]["determinism"]["time_mode"] for name, row in rows.items()}
+    assert modes == {"plain": "virtual", "seeded": "virtual", "offset": "offset", "host": "offset", "none": "offset"}
+    assert Sandbox(Policy(random_seed=7, time_start=START)).run(["true"]).isolation["determinism"]["time_mode"] == "offset"
 
 
 # Clocks
@@ -117,7 +141,7 @@ def test_every_clock_starts_at_time_start(caller, programs, kind, flags):
     if kind not in programs:
         pytest.skip("needs musl-gcc: it is not installed")
     before = time.monotonic()
-    result = chance(caller, programs, "clocks", *flags, "--time-start", START, kind=kind)
+    result = chance(caller, programs, "clocks", *flags, *OFFSET, kind=kind)
     passed = time.monotonic() - before + 1
     assert result.outcome == "exit" and result.exit_code == 0, result.told
     lines = result.stdout.splitlines()
@@ -174,7 +198,7 @@ def test_init_serves_on(caller, programs, trick):
 
 def test_a_fork_bomb_that_asks_is_ended_by_the_timeout(caller):
     code = "import os\nwhile True:\n  try:\n    os.fork(); os.urandom(8)\n  except OSError: pass\n"
-    result = caller.run("--seed", "7", "--time-start", START, "--timeout", "1", "--processes", "40", "--", *PY, code)
+    result = caller.run("--seed", "7", *OFFSET, "--timeout", "1", "--processes", "40", "--", *PY, code)
     assert result.outcome == "timeout"
 
 
@@ -195,7 +219,7 @@ for path in ("/proc/self/mem", "/proc/1/mem", "/proc/sys/kernel/random/uuid", "/
     except OSError:
         pass
 """
-    result = caller.python(code, "--seed", "7", "--time-start", START)
+    result = caller.python(code, "--seed", "7", *OFFSET)
     assert result.exit_code == 0 and result.stdout == "", result.told
 
 
@@ -242,7 +266,7 @@ SESSION = """
 import sys
 sys.path.insert(0, %r)
 from rollbox import Policy, Sandbox
-with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00")) as box:
+with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="offset")) as box:
     draw = ["/usr/bin/python3", "-Ic", "import os, random, time; print(random.random(), os.urandom(4).hex(), int(time.time()) // 3600)"]
     first, second = (box.exec(draw, text=True).stdout for _ in range(2))
     assert first != second
@@ -263,11 +287,9 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00")) as box:
 
 
 def test_sessions_repeat(caller):
-    from harness import TREE
-    library = next(BUILD.glob("librollbox.so"))
     texts = set()
     for _ in range(3):
-        done = caller.call(sys.executable, "-I", "-c", SESSION % (str(TREE / "python"), SLEEPER, GREEDY), env=caller.environment(ROLLBOX_LIBRARY=str(binaries() / library.name)))
+        done = caller.script(SESSION, SLEEPER, GREEDY)
         assert done.returncode == 0, done.stderr
         texts.add(done.stdout)
     assert len(texts) == 1

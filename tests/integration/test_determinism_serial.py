@@ -5,15 +5,15 @@ The corpus are programs whose output depends on who is first. Each runs six time
 """
 
 import json
-import sys
 
 import pytest
-from corpus import START, START_S, guest_in_ways, run_corpus
-from harness import BUILD, TREE, binaries, caller, place, rounds  # noqa: F401
+from corpus import LIMIT_S, SOAK, START, START_S, guest_in_ways, run_corpus, runs
+from harness import caller, place  # noqa: F401
 from test_determinism_virtual import OUTSIDE, PY, VIRTUAL
 
+pytestmark = pytest.mark.timeout_s(2 * LIMIT_S)
 SERIAL = (*VIRTUAL, "--serial")
-TIMES = rounds(6, 3)
+TIMES = runs(6, 3)
 
 CORPUS = {
     "xargs": ["bash", "-c", "seq 20 | xargs -P4 -I{} sh -c 'echo {} $$; date +%N'"],
@@ -105,6 +105,8 @@ threads = [threading.Thread(target=serve)] + [threading.Thread(target=ask, args=
              "for (let i = 0; i < 4; i++) require('child_process').exec('echo ' + i, (e, o) => console.log(o.trim()))"],
     "node-crypto": ["node", "-e", "const c = require('crypto'); for (let i = 0; i < 6; i++) c.pbkdf2('a', 'b', 1000 * (6 - i), 8, 'sha1', (e, k) => console.log(i, k.toString('hex')))"],
 }
+if SOAK:
+    CORPUS.update({f"{language}-{what}": [language, what] for language, what in (("go", "own-chance"), ("go", "time"), ("java", "chance"), ("java", "time"))})
 for what in ("threads", "shared", "pipes"):
     for way in ("static", "dynamic", "musl"):
         CORPUS[f"c-{way}-{what}"] = [way, what]
@@ -223,8 +225,7 @@ print("done")
 
 
 def test_a_session(caller):
-    library = next(BUILD.glob("librollbox.so"))
-    done = caller.call(sys.executable, "-I", "-c", SESSION % (str(TREE / "python"), START_S), env=caller.environment(ROLLBOX_LIBRARY=str(binaries() / library.name)))
+    done = caller.script(SESSION, START_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b"done\n"
 

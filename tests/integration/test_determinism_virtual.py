@@ -9,9 +9,10 @@ import json
 import sys
 
 import pytest
-from corpus import START, START_S, TIMES, guest_in_ways, run_corpus
-from harness import BUILD, TREE, binaries, caller, place  # noqa: F401
+from corpus import LIMIT_S, SOAK, START, START_S, TIMES, guest_in_ways, run_corpus
+from harness import caller, place  # noqa: F401
 
+pytestmark = pytest.mark.timeout_s(2 * LIMIT_S)
 VIRTUAL = ("--time-start", START, "--time-mode", "virtual")
 PY = ["/usr/bin/python3", "-I", "-c"]
 
@@ -88,6 +89,8 @@ asyncio.run(main())
     "node-promises": ["node", "-e", "const {setTimeout: wait} = require('timers/promises'); Promise.all([3, 1, 2].map(async n => { await wait(n * 1000); console.log(n, Date.now()) })).then(() => console.log(process.uptime() > 2, Math.random()))"],
     "sqlite-now": ["sqlite3", ":memory:", "select datetime('now'), strftime('%f', 'now'), random()"],
 }
+if SOAK:
+    CORPUS.update({"go-chance": ["go", "chance"], "go-time": ["go", "time"], "java-time": ["java", "time"]})
 for what in ("waits", "timers", "early", "clocks", "order", "same-time"):
     for way in ("static", "dynamic", "musl"):
         CORPUS[f"c-{way}-{what}"] = [way, what]
@@ -207,6 +210,30 @@ def test_a_wait_for_input_from_outside_is_real(caller, way):
     assert status == 0 and out == f"{START_S}\n".encode()
 
 
+BESIDE_OUTSIDE = {
+    "select-until": [*PY, "import select, time; t = time.time()\nwhile time.time() < t + 0.3: select.select([0], [], [], 0.3)\nprint(int(time.time()))"],
+    "short-select-until": [*PY, "import select, time; t = time.time()\nwhile time.time() < t + 0.01: select.select([0], [], [], 0.01)\nprint(int(time.time()))"],
+    "asyncio": [*PY, """
+import asyncio, time
+async def work():
+    asyncio.get_running_loop().add_reader(0, lambda: None)
+    await asyncio.sleep(0.3)
+asyncio.run(work())
+print(int(time.time()))
+"""],
+    "short-sleeps": ["bash", "-c", "cat <&0 >/dev/null & python3 -I -c 'import time; t = time.time()\nwhile time.time() < t + 0.03: time.sleep(0.01)\nprint(int(time.time()))'"],
+}
+
+
+@pytest.mark.parametrize("way", BESIDE_OUTSIDE)
+def test_what_waits_beside_input_that_never_comes_ends(caller, way):
+    """A loop that waits for its time, and looks at its clock: it would for ever, as no time passes meanwhile."""
+    with caller.start(*VIRTUAL, "--", *BESIDE_OUTSIDE[way]) as run:
+        assert run.line() == str(START_S)
+        status, _, _ = run.finish()
+    assert status == 0
+
+
 # Hostile guests
 
 @pytest.mark.parametrize("trick", ("lying-page", "sealed-page", "bad-times", "crowd", "storm", "traced", "many-timers", "spinner", "exec-race", "dear-descriptor"))
@@ -271,10 +298,43 @@ print("done")
 
 
 def test_a_session(caller):
-    library = next(BUILD.glob("librollbox.so"))
-    done = caller.call(sys.executable, "-I", "-c", SESSION % (str(TREE / "python"), START_S), env=caller.environment(ROLLBOX_LIBRARY=str(binaries() / library.name)))
+    done = caller.script(SESSION, START_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b"done\n"
+
+
+LOOP = """
+import asyncio, time
+async def work():
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+asyncio.run(work())
+print(int(time.time()), flush=True)
+"""
+BESIDE_A_CLIENT = """
+import sys
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+loop = %r
+with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")) as box:
+    python = ["/usr/bin/python3", "-Ic"]
+    # One command waits for us, who write nothing; another, or a thread of its own, for a time.
+    with box.spawn(["cat"]) as reader:
+        print(box.exec([*python, loop], text=True).stdout, end="")
+        box.exec(["sleep", "1"])
+    with box.spawn([*python, "import sys, threading; threading.Thread(target=exec, args=(sys.argv[1], {})).start(); input()", loop]) as reader:
+        print(reader.stdout.readline().decode(), end="")
+        reader.stdin.write(b"\\n")
+        reader.stdin.flush()
+        assert reader.wait().exit_code == 0
+"""
+
+
+def test_what_waits_beside_a_command_that_waits_for_its_client_ends(caller):
+    """A loop of events would for ever, if its clock stood still: of another command, and of another thread."""
+    done = caller.script(BESIDE_A_CLIENT, LOOP)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"%d\n%d\n" % (START_S, START_S + 1)
 
 
 # What is refused

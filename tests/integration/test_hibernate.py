@@ -6,8 +6,9 @@ an engine and nothing below it. Whatever is killed, cut off or changed on the wa
 make check runs this file as root and as an ordinary user.
 """
 
-import contextlib
 import asyncio
+import concurrent.futures
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -15,6 +16,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,27 +24,11 @@ import pytest
 from conftest import BUILD
 from harness import binaries, caller, descendants, until  # noqa: F401
 from rollbox import AsyncSandbox, Cancelled, Damaged, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError, Sandbox
+from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
+from test_interpreter import by_name
 from test_live import Asked, children, sh
 
 FAULTS = json.loads(subprocess.run([BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True).stdout)["faults"]
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch):
-    monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def engine(store):
-    with Engine() as engine:
-        yield engine
-
-
-@pytest.fixture
-def box(engine):
-    with Sandbox(engine=engine) as box:
-        yield box
 
 
 def asleep(store):
@@ -52,12 +38,6 @@ def asleep(store):
 def in_store(store, pattern):
     (id,) = asleep(store)
     return sorted((store / "asleep" / id).glob(pattern))
-
-
-def store_tells(command, status=0, **environment):
-    done = subprocess.run([BUILD / "rollbox", "store", command, "--json"], capture_output=True, env={**os.environ, **environment})
-    assert done.returncode == status, done.stderr
-    return json.loads(done.stdout) if status != -signal.SIGKILL else None
 
 
 def kin(engine):
@@ -87,6 +67,19 @@ def test_processes_and_files_sleep_and_wake(box, engine, store):
     assert again("x") == "{'a': 1}"
     again("print('after', file=f, flush=True)")
     assert box.read_file("/tmp/log") == b"before\nafter\n"
+
+
+def test_what_is_asked_while_it_wakes_waits_for_that(box):
+    process = box.spawn(["sh", "-c", "while read line; do echo $line; done"])
+    for _ in range(30):
+        box.hibernate()
+        waking = threading.Thread(target=box.wake)
+        waking.start()
+        again = box.process(process.id)
+        waking.join()
+        again.stdin.write(b"hello\n")
+        again.stdin.flush()
+        assert again.stdout.readline() == b"hello\n"
 
 
 def test_commands_under_way_are_cancelled_and_go_on(box):
@@ -244,6 +237,102 @@ def test_by_itself(engine):
         Sandbox(engine=engine, hibernate_after=-1)
 
 
+CALLS = {
+    "exec": lambda box, state: box.exec(["true"]).check(),
+    "files": lambda box, state: box.read_file("/tmp/pid"),
+    "snapshot": lambda box, state: box.snapshot(),
+    "fork": lambda box, state: box.fork(1)[0].close(),
+    "diff": lambda box, state: box.diff(state),
+    "shell": lambda box, state: box.shell().run("true"),
+    "drop": lambda box, state: box.drop(state),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_ends_the_writing_of_what_sleeps_by_itself(store, failing, tmp_path, call):
+    """It goes on at once, the same processes: however long rollbox-store takes, which is stopped here."""
+    stopped = tmp_path / "stopped"
+    with Engine() as engine, Sandbox(engine=engine, hibernate_after=0.05) as box:
+        box.exec("sleep 1000 & echo $! > /tmp/pid")
+        state = box.snapshot()
+        pid = box.inspect()["pid"]
+        failing.write_text(f"[ $1 = hibernate ] && echo $$ > {stopped} && kill -STOP $$\n")
+        until(stopped.exists)
+        CALLS[call](box, state)
+        if call == "drop":                              # no other call sets its clock again
+            failing.unlink()
+            until(lambda: box.inspect()["state"] == "asleep")
+            return
+        assert box.inspect()["pid"] == pid and box.exec("kill -0 $(cat /tmp/pid)").exit_code == 0
+        failing.unlink()
+        until(lambda: box.inspect()["state"] == "asleep")
+        until(lambda: len(asleep(store)) == 1)          # what was begun is gone
+        assert box.exec("kill -0 $(cat /tmp/pid)").exit_code == 0
+    until(lambda: not asleep(store))
+
+
+def test_what_is_put_to_sleep_by_a_call_sleeps_first(store, failing, tmp_path):
+    stopped = tmp_path / "stopped"
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        box.exec("sleep 1000 & echo $! > /tmp/pid")
+        pid = box.inspect()["pid"]
+        failing.write_text(f"[ $1 = hibernate ] && echo $$ > {stopped} && kill -STOP $$\n")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            sleeping = pool.submit(box.hibernate)
+            until(lambda: stopped.exists() and stopped.read_text())
+            reading = pool.submit(box.read_file, "/tmp/pid")
+            until(lambda: "T" in Path(f"/proc/{stopped.read_text().strip()}/stat").read_text().rpartition(")")[2][:3])
+            os.kill(int(stopped.read_text()), signal.SIGCONT)
+            sleeping.result()
+            assert reading.result() and box.inspect()["pid"] != pid
+
+
+def test_one_wakes_while_the_last_other_falls_asleep(store, failing, tmp_path):
+    """What its layers were made with is what it runs with: no launcher is let go of in between."""
+    stopped = tmp_path / "stopped"
+    with Engine() as engine, Sandbox(engine=engine) as box, Sandbox(engine=engine) as other:
+        box.exec("sleep 1000 & echo $! > /tmp/pid")
+        other.exec("sleep 1000 &")
+        box.hibernate()
+        failing.write_text(f"[ $1 = wake ] && echo $$ > {stopped} && kill -STOP $$\n")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            waking = pool.submit(box.wake)
+            until(lambda: stopped.exists() and stopped.read_text())
+            other.hibernate()
+            failing.unlink()
+            until(lambda: "T" in Path(f"/proc/{stopped.read_text().strip()}/stat").read_text().rpartition(")")[2][:3])
+            os.kill(int(stopped.read_text()), signal.SIGCONT)
+            waking.result()
+        assert box.exec("kill -0 $(cat /tmp/pid)").exit_code == 0 and other.exec("true").exit_code == 0
+
+
+def test_the_launcher_is_killed_while_it_makes_layers(engine, store):
+    """Several, of which the first that is lost ends it: it sleeps on, and wakes when it is asked to again."""
+    with Sandbox(engine=engine) as box, Sandbox(engine=engine) as other:
+        other.exec("true")
+        for i in range(4):
+            box.exec(f"echo {i} > /tmp/{i}")
+            box.snapshot()
+        box.hibernate()
+        for _ in range(5):
+            launchers = by_name(engine, "rollbox-launch")
+            for launcher in launchers:
+                os.kill(launcher, signal.SIGSTOP)
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                waking = pool.submit(box.wake)
+                for _ in range(200):            # it has asked for them by then
+                    engine.status()
+                for launcher in launchers:
+                    os.kill(launcher, signal.SIGKILL)
+                with contextlib.suppress(RollboxError):
+                    waking.result()
+            box.hibernate()
+            with contextlib.suppress(RollboxError):
+                other.exec("true")              # whose init the launcher's end has ended
+            other.exec("true")
+        assert box.exec("cat /tmp/?").stdout == b"0\n1\n2\n3\n"
+
+
 def test_not_while_files_are_read(store, tmp_path):
     """By a command line that stands still in the middle of it: the sandbox does nothing, and is waited for."""
     with Shared(str(tmp_path / "socket")) as shared, Sandbox(engine=shared.engine, name="read", hibernate_after=0.05) as box, Sandbox(engine=shared.engine, hibernate_after=0.05) as other:
@@ -275,33 +364,6 @@ def test_not_while_files_are_read(store, tmp_path):
 
 
 # ---- an engine's end ----------------------------------------------------------------------------------------------------
-
-
-class Shared:
-    def __init__(self, socket):
-        self.socket = socket
-
-    def __enter__(self):
-        self.process = subprocess.Popen([BUILD / "rollbox-engine", "--socket", self.socket], stdin=subprocess.DEVNULL)
-        self.engine = None
-        until(self._connects)
-        return self
-
-    def _connects(self):
-        try:
-            self.engine = Engine(socket=self.socket)
-            self.engine.status()
-            return True
-        except RollboxError:
-            return False
-
-    def end(self, signal):
-        self.process.send_signal(signal)
-        self.process.wait()
-
-    def __exit__(self, *_):
-        self.engine.close()
-        self.end(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
@@ -402,16 +464,6 @@ def test_gc_is_killed_while_it_collects_what_slept(store):
 # ---- what goes wrong ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def failing(tmp_path, monkeypatch):
-    """rollbox-store as the engine starts it, with a fault while `fault` says so."""
-    program, fault = tmp_path / "store-program", tmp_path / "fault"
-    program.write_text(f"#!/bin/sh\n[ -e {fault} ] && . {fault}\nexec {BUILD}/rollbox-store \"$@\"\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("ROLLBOX_STORE_PROGRAM", str(program))
-    return fault
-
-
 @pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] in ("hibernate", "wake")], ids=lambda row: row["name"])
 def test_killed_on_the_way(store, failing, fault):
     with Engine() as engine, Sandbox(engine=engine) as box:
@@ -423,6 +475,7 @@ def test_killed_on_the_way(store, failing, fault):
                 box.hibernate()
             assert box.inspect()["state"] == "running" and asked("x") == "3"
             assert asleep(store) == []
+            until(lambda: not os.listdir(store / "tmp"))        # which may be as large as the sandbox
             failing.unlink()
             box.hibernate()
         else:

@@ -15,7 +15,8 @@ import pytest
 
 from harness import until
 from rollbox import Damaged, Engine, RollboxError, Sandbox
-from test_hibernate import FAULTS, Shared, asleep, box, engine, failing, in_store, store, store_tells  # noqa: F401
+from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
+from test_hibernate import FAULTS, asleep, in_store
 from test_live import Asked, sh
 
 MB = 1 << 20

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from harness import caller, guest, has_cgroup, skip, wait_writers_gone  # noqa: F401
+from harness import binaries, caller, guest, has_cgroup, skip, wait_writers_gone  # noqa: F401
 from test_hostile import fifo_in_grant
 
 # Also run with kernel features masked (ROLLBOX_KFEAT): without a cgroup, rlimits and the watcher must hold the limits.
@@ -489,3 +489,11 @@ def test_what_is_granted_is_not_memory(caller):
     for path in ("/tmp", "/var/tmp"):
         done = caller.rollbox("run", "--memory", "32M", "--readable", path, "--", "sh", "-c", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done; echo done", env=caller.environment(ROLLBOX_KFEAT="-cgroup"))
         assert done.returncode == 0 and done.stdout == b"done\n", done
+
+
+def test_a_stricter_limit_of_the_caller_holds(caller):
+    """What nobody can raise again is no reason not to run: it is the guest's, too."""
+    code = "ulimit -c 0; ulimit -i 100; ulimit -l 64; exec \"$0\" run -- sh -c 'grep -E \"core|pending|locked\" /proc/self/limits'"
+    done = caller.call("bash", "-c", code, binaries() / "rollbox")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[-3:-1] for line in done.stdout.decode().splitlines()] == [["0", "0"], ["65536", "65536"], ["100", "100"]]

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-from live_corpus import PROGRAMS, files, missing
+from live_corpus import PROGRAMS, begin, files, missing
 from rollbox import Sandbox
 
 POLICY = {"max_processes": 200, "max_memory": "1G", "net": "loopback"}
@@ -34,11 +34,7 @@ def test_what_it_was(name, program):
     with Sandbox(POLICY) as box, contextlib.ExitStack() as stack:
         for path, content in program.items():
             box.write_file(path, content, mode=0o755)
-        origin = box.spawn(PROGRAMS[name])
-        first = origin.stdout.readline()
-        if first == b"absent\n":
-            pytest.skip("the sandbox has not what the program is about")
-        assert first == b"ready\n", (first, origin.wait(20).stderr.decode()[-2000:])
+        origin = begin(box, name)
         kids = box.fork(2)
         for kid in kids:
             stack.enter_context(kid)

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from harness import rounds
-from live_corpus import PROGRAMS, files, missing
+from live_corpus import PROGRAMS, begin, files, missing
 from rollbox import Engine, FeatureMissing, Policy, Sandbox
 from test_live import Asked, closing, restorer, sh, until     # noqa: F401 (restorer: a fixture)
 from test_live_terminals import Typed
@@ -19,7 +19,7 @@ from test_live_terminals import Typed
 START = "2025-01-01T00:00:00"
 START_S = 1735689600
 SEEDED = {"random_seed": 7}
-OFFSET = {"time_start": START}
+OFFSET = {"time_start": START, "time_mode": "offset"}
 VIRTUAL = {"random_seed": 7, "time_start": START, "time_mode": "virtual"}
 LEVELS = [SEEDED, OFFSET, {**SEEDED, **OFFSET}, {"time_start": START, "time_mode": "virtual"}, VIRTUAL]
 NAMES = ["seed", "offset", "seed and offset", "virtual", "seed and virtual"]
@@ -145,6 +145,25 @@ def test_streams_go_on_from_where_they_were():
             assert begun + [again("os.urandom(3).hex()") for _ in range(2)] == whole
 
 
+def test_addresses_are_those_of_the_origin():
+    """What is mapped in a copy lies where it would in the origin, not where chance has put what the copy is made of."""
+    told = set()
+    for _ in range(2):
+        with asked(SEEDED) as (box, origin), closing(box.fork(3, same_seed=True)) as kids:
+            told |= {one("[hex(id(x)) for x in (bytearray(1 << 20), bytes(1 << 26), [0] * 99999)], libc.malloc(1 << 22)") for one in (origin, *map(origin.of, kids))}
+    assert len(told) == 1, told
+
+
+def test_no_handler_of_inits_is_left_in_a_copy():
+    """Under virtual time init has one for SIGALRM; what a program has not set does what it does by default."""
+    with asked(VIRTUAL) as (box, origin), closing(box.fork(1)) as (kid,):
+        copy, line = origin.of(kid), "[line for line in open('/proc/self/status') if line.startswith('SigCgt')]"
+        assert copy(line) == origin(line)
+        copy.process.stdin.write(b"os.kill(os.getpid(), signal.SIGALRM)\n")
+        copy.process.stdin.flush()
+        assert copy.process.wait().signal == 14
+
+
 def test_commands_of_forks_are_numbered_on():
     with asked(SEEDED) as (box, origin):
         told = {sh(box, "od -An -tx1 -N1 /proc/self/auxv; echo $SRANDOM").stdout for _ in range(2)}
@@ -181,7 +200,7 @@ def test_hibernated_and_woken(policy, tmp_path, monkeypatch):
             if "time_start" in policy:
                 assert START_S <= float(again("time.time()")) < START_S + 300
                 other("time.time()")
-            if "time_mode" in policy:
+            if policy.get("time_mode") == "virtual":
                 assert again("time.time(), time.sleep(1000), time.time()") == other("time.time(), time.sleep(1000), time.time()")
 
 
@@ -289,11 +308,7 @@ def test_the_corpus(name):
     with Sandbox({**({**SEEDED, **OFFSET} if name in OF_REAL_TIME else VIRTUAL), "max_processes": 200, "max_memory": "1G", "net": "loopback"}) as box:
         for path, content in files(name).items():
             box.write_file(path, content, mode=0o755)
-        origin = box.spawn(PROGRAMS[name])
-        first = origin.stdout.readline()
-        if first == b"absent\n":
-            pytest.skip("the sandbox has not what the program is about")
-        assert first == b"ready\n", (first, origin.wait(20).stderr.decode()[-2000:])
+        origin = begin(box, name)
         with closing(box.fork(2, same_seed=True)) as kids:
             for process in [kid.process(origin.id) for kid in kids] + [origin]:
                 for _ in range(2):

@@ -8,12 +8,14 @@ holder's, a new sandbox' init, that of the sandbox itself, the engine's. make so
 import contextlib
 import os
 import re
+import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from harness import descendants, guest, groups_of, pidfds, rounds, skip, until, wait_gone
-from rollbox import Engine, RollboxError, Sandbox
+from rollbox import Engine, Policy, RollboxError, Sandbox
 from test_live import Asked, children, sh
 
 STEPS = 1000 if os.environ.get("ROLLBOX_SOAK") else rounds(24, 10)
@@ -37,7 +39,11 @@ class Killer:
         return self
 
     def __exit__(self, *_):
-        self.said = self.process.communicate()[0].strip()
+        self.process.stdin.close()
+        self.said = self.process.stdout.read().strip()  # communicate() knows nothing of what came with the first line
+        self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
 
 
 def steps(count):
@@ -64,11 +70,11 @@ def frozen(pid):
 
 def images(pid):
     """Those that a process has open: memory files, or files without a name in the place for them."""
-    found = []
+    found = {}
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(entry))
-    return [name for name in found if "rollbox-image" in name or re.fullmatch(r"/#\d+ \(deleted\)", name)]
+            found[entry.name] = os.readlink(entry)
+    return {number: name for number, name in found.items() if "rollbox-image" in name or re.fullmatch(r"/#\d+ \(deleted\)", name)}
 
 
 class Running:
@@ -116,6 +122,34 @@ def test_a_capturer_that_is_killed_at_any_step():
         print(f"killed at {len(steps(count))} of {count} steps; one of its processes went with it at {len(lost)}: {lost}")
 
 
+def test_a_capturer_that_is_killed_at_any_step_of_a_fork():
+    """What loads an image while it is written finds that the rest will never come: the fork is refused, and nothing of it is left but the state that the origin was in last."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        running, refused = Running(box), 0
+        with Killer(engine.pid, "rollbox-capture", NEVER) as killer:
+            box.fork(1)[0].close()
+        count = counted(killer)
+        for step in steps(count):
+            with Killer(engine.pid, "rollbox-capture", step) as killer:
+                try:
+                    box.fork(1)[0].close()
+                except RollboxError as problem:
+                    assert problem.code == "setup_failed" and "killed" in str(problem), (step, problem)
+                    refused += 1
+            until(lambda: not children(engine.pid, "rollbox-capture") and not frozen(box.inspect()["pid"]))
+            until(lambda: len(children(engine.pid, "rollbox-hold")) <= 1 and len(images(engine.pid)) <= 1)
+            try:
+                holds = running.holds()
+            except BrokenPipeError:
+                holds = False
+            if not holds:
+                box.reset(processes="drop")
+                running = Running(box)
+            with box.fork(1)[0] as kid:
+                assert running.asked.of(kid)("x") == "[1, 2, 3]", step
+        assert refused and len(engine.sandboxes()) == 1
+
+
 def helper_of(engine, name):
     """The process of the engine's that has this name, and not the inits of sandboxes, which are clones of it that have it, too."""
     found = []
@@ -132,18 +166,41 @@ def helper_of(engine, name):
 
 
 def test_a_holder_that_is_killed_at_any_step():
-    """The fork is made, or is refused in words; its origin runs on, and the next fork finds all that it needs."""
+    """The forks are made, or refused in words; their origin runs on, and the next fork finds all that it needs."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running = Running(box)
         with Killer(helper_of(engine, "rollbox-launch"), "rollbox-hold", NEVER) as killer:
-            box.fork(1)[0].close()
+            for kid in box.fork(2):
+                kid.close()
         for step in steps(counted(killer)):
             with Killer(helper_of(engine, "rollbox-launch"), "rollbox-hold", step) as killer:
                 with contextlib.suppress(RollboxError):
-                    box.fork(1)[0].close()
+                    for kid in box.fork(2):
+                        kid.close()
             assert running.holds(), step
             with box.fork(1)[0] as kid:
                 assert running.asked.of(kid)("x") == "[1, 2, 3]", step
+        assert len(engine.sandboxes()) == 1
+
+
+def test_an_init_that_is_killed_while_it_loads_what_is_captured():
+    """The fork of now that it is for gets another, from a holder, or is none; its origin runs on, and the next one goes well."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        running = Running(box)
+
+        def forked():
+            with box.fork(1)[0] as kid:
+                return running.asked.of(kid)("x") == "[1, 2, 3]"
+
+        with Killer(helper_of(engine, "rollbox-launch"), "*", NEVER) as killer:
+            assert forked()
+        assert not children(engine.pid, "rollbox-hold")
+        for step in steps(counted(killer)):
+            with Killer(helper_of(engine, "rollbox-launch"), "*", step) as killer:
+                with contextlib.suppress(RollboxError, BrokenPipeError):
+                    forked()
+            assert running.holds(), step
+            assert forked(), step
         assert len(engine.sandboxes()) == 1
 
 
@@ -164,10 +221,55 @@ def test_a_fork_whose_init_is_killed_at_any_step():
                 with contextlib.suppress(RollboxError, BrokenPipeError):
                     forked()
             assert running.holds(), step
-            with contextlib.suppress(RollboxError, BrokenPipeError):     # it may get the box that was made ahead, and is dying
-                forked()
-            assert forked(), step
+            assert forked(), step       # also if a box that was made ahead is dying by now
         assert len(engine.sandboxes()) == 1
+
+
+def test_a_holder_that_is_killed_while_a_box_made_ahead_waits_for_it():
+    """A fork that was given that box gets another, of a holder that lives."""
+    with Engine() as engine, Sandbox(engine=engine) as box, contextlib.ExitStack() as kids:
+        running = Running(box)
+        at = box.snapshot()
+
+        def fork():
+            return kids.enter_context(box.fork(1, snapshot=at)[0])
+
+        for _ in range(2):
+            fork()              # the second has another made ahead
+        holder = helper_of(engine, "rollbox-hold")
+        until(lambda: len(children(engine.pid, "rollbox-hold")) == 1 + 2 + 1)
+        os.kill(holder, signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            # The box that is there is taken by the first of them; the next waits for one that nobody makes.
+            asked = pool.submit(lambda: [fork() for _ in range(2)])
+            until(lambda: len(engine.sandboxes()) == 1 + 2 + 2 or asked.done())
+            assert not asked.done()
+            os.kill(holder, signal.SIGKILL)
+            for kid in asked.result():
+                assert running.asked.of(kid)("x") == "[1, 2, 3]"
+
+
+@pytest.mark.parametrize("count, name", ((1, "rollbox-launch"), (2, "rollbox-hold")), ids=("init", "holder"))
+def test_what_loads_an_image_cannot_write_to_it(count, name):
+    """Not even while it is written."""
+    with Engine() as engine, Sandbox(Policy(max_memory="1G"), engine=engine) as box:
+        running, seen = Running(box), []
+        running.asked("y = os.urandom(200 << 20)")
+        while not seen:
+            with ThreadPoolExecutor(1) as pool:
+                before = children(engine.pid, name)
+                kids = pool.submit(box.fork, count)
+                until(lambda: kids.done() or set(children(engine.pid, name)) - set(before))
+                for loader in set(children(engine.pid, name)) - set(before):
+                    os.kill(loader, signal.SIGSTOP)
+                    for number, file in images(loader).items():
+                        flags = re.search(r"flags:\s+(\d+)", Path(f"/proc/{loader}/fdinfo/{number}").read_text())[1]
+                        seen.append((file, int(flags, 8) & os.O_ACCMODE))
+                    os.kill(loader, signal.SIGCONT)
+            assert [running.asked.of(kid)("len(y)") for kid in kids.result()] == count * [str(200 << 20)]
+            for kid in kids.result():
+                kid.close()
+        assert all(mode == os.O_RDONLY for _, mode in seen), seen
 
 
 def test_a_launcher_that_is_killed_at_any_step():

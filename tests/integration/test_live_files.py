@@ -22,7 +22,8 @@ import pytest
 from conftest import BUILD
 from harness import binaries, caller, until  # noqa: F401
 from rollbox import AsyncSandbox, Conflict, FeatureMissing, InvalidArgument, RollboxError, Sandbox
-from test_hibernate import FAULTS, Shared, asleep, failing, in_store, store  # noqa: F401
+from stores import Shared, failing, store  # noqa: F401
+from test_hibernate import FAULTS, asleep, in_store
 from test_live import Asked, sh
 
 MAGIC = b"rollbox live 1\n\0"

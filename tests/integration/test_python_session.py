@@ -506,6 +506,63 @@ def test_diff_of_states(box):
     assert "+bb" in text["/tmp/d/changed"] and "-b" in text["/tmp/d/changed"]
 
 
+def changed(changes):
+    return {change.path: change.change for change in changes}
+
+
+def test_diff_of_states_that_do_not_stand_on_each_other(tmp_path):
+    """Any two: such as those that were taken while something ran, or of two branches, or a state and what was made of it."""
+    os.chmod(tmp_path, 0o755)
+    work = tmp_path / "work"
+    (work / "untouched").mkdir(parents=True)
+    for name in ("written", "removed", "untouched/file"):
+        (work / name).write_text("host\n")
+    with Sandbox(Policy(fs_writable=[work])) as box:
+        box.exec("mkdir -p /tmp/old/in /tmp/kept; echo 1 >/tmp/kept/f; echo o >/tmp/old/in/o", check=True)
+        box.spawn(["sleep", "1000"])
+        before = box.snapshot()
+        assert before.live
+        box.exec(f"rm -r /tmp/old {work}/removed; mkdir /tmp/old; echo x >>{work}/written; echo n >/tmp/kept/new", check=True)
+        expected = {"/tmp/old/in": "D", "/tmp/old/in/o": "D", "/tmp/kept/new": "A", f"{work}/removed": "D", f"{work}/written": "M"}
+        assert changed(box.diff(before)) == expected
+        after = box.snapshot()
+        assert changed(box.diff(before, after)) == expected
+        assert changed(box.diff(after, before)) == {path: {"A": "D", "D": "A", "M": "M"}[change] for path, change in expected.items()}
+        assert "+x" in {change.path: change.diff for change in box.diff(before, after, text=True)}[f"{work}/written"]
+        assert {row["path"]: row["change"] for row in box.show(after)["changes"]} == expected
+        box.reset(before, processes="drop")
+        box.exec("echo 2 >/tmp/kept/f", check=True)
+        branch = box.snapshot()
+        assert changed(box.diff(before, branch)) == {"/tmp/kept/f": "M"}
+        assert changed(box.diff(branch, before)) == {"/tmp/kept/f": "M"}
+        assert changed(box.diff(after, branch)) == {"/tmp/kept/f": "M", "/tmp/kept/new": "D", "/tmp/old/in": "A", "/tmp/old/in/o": "A", f"{work}/removed": "A", f"{work}/written": "M"}
+
+
+def test_diff_of_a_file_that_is_granted_by_itself(tmp_path):
+    os.chmod(tmp_path, 0o755)
+    file = tmp_path / "file"
+    file.write_text("host\n")
+    with Sandbox(Policy(fs_writable=[file])) as box:
+        box.exec("touch /tmp/first", check=True)
+        first = box.snapshot()
+        box.exec(f"echo one >{file}", check=True)
+        one = box.snapshot()
+        assert changed(box.diff(first, one)) == changed(box.diff(one, first)) == {str(file): "M"}
+        with pytest.raises(rollbox.FeatureMissing, match="cannot be compared"):
+            box.diff(one, "s0")
+        box.exec(f"echo two >{file}", check=True)
+        two = box.snapshot()
+        assert changed(box.diff(two, one)) == {str(file): "M"}
+
+
+def test_a_sandbox_whose_state_was_taken_is_idle(box):
+    box.exec("echo x >/tmp/x", check=True)
+    box.snapshot()
+    assert box.inspect()["state"] == "idle"
+    box.reset()
+    assert box.inspect()["state"] == "idle"
+
+
 def test_commit(tmp_path):
     os.chmod(tmp_path, 0o755)
     (tmp_path / "granted").mkdir()

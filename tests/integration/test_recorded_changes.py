@@ -100,6 +100,29 @@ def test_what_runs_stands_still_for_it(shared):
     assert set(changes(found[2:3]).popitem()[1]) == {"/tmp/first", "/tmp/second"} and found[2]["observation"]["cumulative"] is True
 
 
+def test_what_runs_and_has_written_nothing_costs_no_step(shared):
+    """And what it writes then, without a command of its own, is told with the next command."""
+    box = Recorded(shared)
+    box("mkfifo /tmp/f; echo here > /tmp/a")
+    box("(cat /tmp/f > /tmp/b; echo > /tmp/done; sleep 1000) > /dev/null 2>&1 &")
+    box("true")
+    box("echo later > /tmp/f; until [ -e /tmp/done ]; do :; done")
+    lines = box.end()
+    found = changes(lines)
+    assert "/tmp/b" in found[max(found)] and found[max(found)]["/tmp/b"][1] == sha("later\n")
+
+
+def test_turns_beside_what_runs(shared):
+    box = Recorded(shared)
+    box("sleep 1000 > /dev/null 2>&1 &")
+    for _ in range(3):
+        box("cat /etc/hostname")
+    box("echo one > /tmp/a")
+    lines = box.end()
+    assert [line["action"]["kind"] for line in lines] == ["exec"] * 5 + ["files"]
+    assert changes(lines) == {5: {"/tmp/a": ("A", sha("one\n"))}}
+
+
 def test_with_snapshots_by_themselves_and_resets(shared):
     box = Recorded(shared, "--auto-snapshot", "changed")
     box("echo 1 > /tmp/a")

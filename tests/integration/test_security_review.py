@@ -71,6 +71,24 @@ def test_network_namespace_carries_no_note(caller):
     assert {row["stdout"] for row in rows.values()} == {rows["0"]["stdout"]}
 
 
+# A bound socket goes into a queue of a pair that is itself in that queue: nobody holds any of them any more, and the kernel's collector has them until it comes.
+IN_FLIGHT = (
+    "import array, os, socket\n"
+    "seen = open('/proc/net/unix').read().count('@note')\n"
+    "a, b = socket.socketpair()\n"
+    "s = socket.socket(socket.AF_UNIX)\n"
+    "s.bind('\\0note')\n"
+    "a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [a.fileno(), b.fileno(), s.fileno()]))])\n"
+    "print(seen)\n"
+)
+
+
+def test_sockets_in_flight_carry_no_note(caller):
+    """Nor has the next guest the name of a socket that outlives its process."""
+    rows = caller.batch([{"id": str(i), "argv": [*PYTHON, IN_FLIGHT]} for i in range(12)], "-j", "1")
+    assert [(row["stdout"], row["stderr"]) for row in rows.values()] == [("0\n", "")] * 12
+
+
 @pytest.mark.parametrize("kind", ["--denied", "--readable"])
 @pytest.mark.parametrize("place", ["/var/tmp", "/opt"])
 def test_parents_inside_a_shared_grant_cannot_be_moved(caller, kind, place):

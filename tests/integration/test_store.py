@@ -368,7 +368,7 @@ def test_diff_of_what_a_guest_closed(layers):
 
 def test_jobs_that_are_wrong(layers):
     for more in ({"places": [{"part": "../p0", "path": "/x", "kind": "directory"}]}, {"places": [{"part": "p0", "path": "x", "kind": "directory"}]}, {"places": [{"part": "p0", "path": "/x", "kind": "device"}]},
-                 {"upper": [0]}, {"upper": [9999]}, {"lower": "x"}):
+                 {"upper": [0]}, {"upper": [9999]}, {"lower": "x"}, {"shared": 1}, {"shared": -1}, {"shared": "0"}):
         description = {"places": [{"part": "p0", "path": "/place", "kind": "directory"}], "lower": [], "upper": [], **more}
         done = layers.caller.call(binaries() / "rollbox-store", "diff", "--json", input=json.dumps(description).encode())
         assert done.returncode == 125 and json.loads(done.stderr)["error"]["code"] == "invalid_argument", done

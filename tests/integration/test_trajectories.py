@@ -267,6 +267,14 @@ def test_the_cli_refuses_a_file_with_something_in_it(caller):
     assert caller.rollbox("record", "--", "true").returncode == 125
 
 
+def test_standard_output_is_the_command_s(caller):
+    """And a pipe of the caller's is a place like any other."""
+    done = caller.rollbox("record", "-o", "-", "--", "true")
+    assert done.returncode == 125 and b"/dev/fd/3" in done.stderr
+    done = caller.call("bash", "-c", 'exec 3>&1; "$0" record -o >(cat >&3) -- echo hi > /dev/null', binaries() / "rollbox")
+    assert [sorted(json.loads(line))[0] for line in done.stdout.splitlines()][-1] == "digest" and done.stdout.count(b"\n") == 3
+
+
 def test_a_pipe_that_nobody_has_open_is_refused(caller):
     home = caller.directory()
     os.mkfifo(home / "p")
@@ -681,13 +689,16 @@ def test_a_line_that_is_none_is_refused_by_number(tmp_path, row):
 
 
 def test_tables(tmp_path):
-    with Sandbox(record=tmp_path / "a.jsonl") as box:
+    with Sandbox(Policy(random_seed=(1 << 64) - 1), record=tmp_path / "a.jsonl") as box:
         box.exec(["echo", b"\xff"])
         box.write_file("/tmp/x", b"y")
+        box.note({"reward": 0.5})
     with Trajectory.open(tmp_path / "a.jsonl") as trajectory:
         rows = trajectory.to_rows()
-        assert [row["kind"] for row in rows] == ["exec", "write_file"] and rows[0]["stdout"] == b"\xff\n" and rows[0]["wall_ms"] > 0
+        assert [row["kind"] for row in rows] == ["exec", "write_file", "note"] and rows[0]["stdout"] == b"\xff\n" and rows[0]["wall_ms"] > 0
         assert set(rows[0]) == set(rows[1])
+        assert (rows[0]["seed"], rows[0]["stream"]) == (str((1 << 64) - 1), 0) and json.loads(rows[2]["data"]) == {"reward": 0.5}
+        assert {row["policy_sha256"] for row in rows} == {trajectory.header.policy_sha256} and rows[0]["parent"] is None
         try:
             import pyarrow.parquet
         except ImportError:
@@ -695,7 +706,7 @@ def test_tables(tmp_path):
                 trajectory.to_arrow()
             return
         table = trajectory.to_arrow()
-        assert table.num_rows == 2 and table["stdout"][0].as_py() == b"\xff\n"
+        assert table.num_rows == 3 and table["stdout"][0].as_py() == b"\xff\n"
         trajectory.to_parquet(tmp_path / "a.parquet")
         assert pyarrow.parquet.read_table(tmp_path / "a.parquet").equals(table)
 
@@ -706,7 +717,7 @@ def test_verify_is_equal_for_a_seeded_session(caller):
     home = caller.directory()
     caller.write(home / "up", "data")
     with shared_engine(caller) as call:
-        box = call("create", "--record", home / "a.jsonl", "--seed", "5", "--time-start", "2025-01-01T00:00:00")
+        box = call("create", "--record", home / "a.jsonl", "--seed", "5", "--time-start", "2025-01-01T00:00:00", "--time-mode", "offset")
         call("exec", box, "--", "python3", "-c", "import os, random, uuid; print(os.urandom(8), random.random(), uuid.uuid4(), {'a', 'b', 'c'}, hash('x'), id(object()), os.getpid())")
         call("cp", home / "up", f"{box}:/tmp/")
         call("exec", box, "--env", "A=b", "--", "sh", "-c", "cat up; echo $A $RANDOM; exit 5", status=5)

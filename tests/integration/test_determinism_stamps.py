@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time stamps of files under time_start: they are of the sandbox' clock, read back as they were set, come in the order of what was done, and under virtual time repeat.
+
+The model: a guest looks at what it has made in every way there is, and compares with its own clock; the time of the machine is nowhere seen. What must repeat is run ten times, four side by side.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from corpus import LIMIT_S, START, START_S, TIMES, guest_in_ways, run_corpus
+from harness import binaries, caller, place  # noqa: F401
+from test_determinism_virtual import PY, VIRTUAL
+
+from rollbox import Policy, Sandbox
+
+pytestmark = pytest.mark.timeout_s(2 * LIMIT_S)
+MODES = {"offset": ("--time-start", START), "virtual": VIRTUAL, "serial": (*VIRTUAL, "--serial")}
+FUTURE = {"offset": ("--time-start", "2040-01-01T00:00:00"), "virtual": ("--time-start", "2040-01-01T00:00:00", "--time-mode", "virtual")}
+
+# As many as could be of use to programs that look at stamps; whatever they print repeats under virtual time.
+CORPUS = {
+    "touch": ["bash", "-c", "cd /tmp; touch f; stat -c '%x %y %z %w' f; sleep 5; touch f; stat -c '%x %y %z %w' f; echo x >> f; sleep 7; stat -c '%y %z' f"],
+    "date-r": ["bash", "-c", "touch /tmp/x; date -r /tmp/x +%s.%N; sleep 3600; echo x > /tmp/x; date -r /tmp/x +%s.%N"],
+    "ls": ["bash", "-c", "cd /tmp; mkdir -p a/b; touch a/c; ln -s c a/l; ln a/c a/d; mkfifo a/f; ls -laR --full-time a; ls -la --full-time /tmp; ls -ltd --full-time /tmp /var/tmp /"],
+    "redirected": ["bash", "-c", "cd /tmp; seq 100 > a; sleep 10; seq 100 > b; sleep 10; seq 9 | sort > c; ls --full-time b c a; find . -newer a | sort"],
+    "background": ["bash", "-c", "cd /tmp; (for i in 1 2 3; do echo $i; sleep 100; done) > log; stat -c %y log; sleep 50; stat -c %y log"],
+    "tar": ["bash", "-c", "cd /tmp; mkdir d; echo 1 > d/a; sleep 2; echo 2 > d/b; tar cf t d; rm -r d; sleep 100; tar xf t; stat -c '%n %y' d/a d/b; tar tvf t --full-time; md5sum t"],
+    "cp": ["bash", "-c", "cd /tmp; echo 1 > a; sleep 3; cp -p a b; cp a c; stat -c '%n %y' a b c; mv b e; stat -c '%n %y %z' e"],
+    "gzip": ["bash", "-c", "cd /tmp; echo 1 > a; gzip a; md5sum a.gz; gunzip -N a.gz; stat -c %y a"],
+    "python": [*PY, "import os, time\nos.chdir('/tmp')\nfor n in range(5):\n    open(str(n), 'w').write('x')\n    time.sleep(n)\nprint([os.stat(str(n)).st_mtime_ns for n in range(5)], [os.stat(str(n)).st_ctime_ns for n in (3, 1)], time.time())"],
+    "python-order": [*PY, "import os\nos.chdir('/tmp')\nfor n in range(300): open(str(n), 'w').write('x')\ntimes = [os.stat(str(n)).st_mtime_ns for n in reversed(range(300))]\nprint(times[:5], sum(times), len(set(times)), times == sorted(times, reverse=True))"],
+    "python-scandir": [*PY, "import os, zipfile\nos.chdir('/tmp')\nopen('a', 'w').write('x')\nprint([(e.name, e.stat().st_mtime_ns) for e in os.scandir('.')])\nz = zipfile.ZipFile('z', 'w'); z.write('a'); z.close(); print(open('z', 'rb').read().hex(), zipfile.ZipFile('z').infolist())"],
+    "perl": ["perl", "-e", "open F, '>/tmp/f'; print F 'x'; close F; sleep 20; print join ',', (stat '/tmp/f')[8..10]; printf ' %.9f', -M '/tmp/f'"],
+}
+for kind in ("static", "dynamic", "musl"):
+    CORPUS[f"c-{kind}"] = [kind, "/tmp", "written"]
+if shutil.which("make"):
+    CORPUS["make"] = ["bash", "-c", "cd /tmp; printf 'b: a\\n\\tcp a b\\nc: b\\n\\tcp b c\\n' > Makefile; echo > a; make c; make c; echo > a; make c; touch b; make c; sleep 9; make c; touch -d '1 hour' a; make c 2>&1; stat -c '%n %y' a b c"]
+if shutil.which("git"):
+    CORPUS["git"] = ["bash", "-c", "cd /tmp; git init -q . 2>/dev/null; echo a > a; git add a; git -c user.name=a -c user.email=b commit -qm x; git log --format=%H%ct; echo b > a; git status -s; git ls-files --debug | grep -v dev:"]
+if shutil.which("node", path="/usr/bin"):
+    CORPUS["node"] = ["node", "-e", "const fs = require('fs'); fs.writeFileSync('/tmp/a', 'x'); const s = fs.statSync('/tmp/a'); console.log(s.mtimeMs, s.birthtimeMs, s.mtimeMs < Date.now()); fs.utimesSync('/tmp/a', 1, 2.5); console.log(fs.statSync('/tmp/a').mtimeMs)"]
+
+
+@pytest.fixture(scope="module")
+def programs():
+    return guest_in_ways("stamps")
+
+
+@pytest.fixture(scope="module", params=("virtual", "serial"))
+def outputs(request, caller, programs):
+    return run_corpus(caller, CORPUS, programs, TIMES, "-j", "4", "--seed", "7", *MODES[request.param])
+
+
+@pytest.mark.parametrize("name", sorted(CORPUS))
+def test_a_program_repeats(outputs, name):
+    if name not in outputs:
+        pytest.skip("this machine has no such program")
+    for text in outputs[name]:
+        assert text == outputs[name][0]
+
+
+def bash(caller, mode, text, *flags):
+    result = caller.run(*mode, *flags, "--", "bash", "-ec", "cd /tmp\n" + text)
+    assert result.outcome == "exit" and result.exit_code == 0, result
+    return result.stdout
+
+
+def lines_of(caller, mode, text, *flags):
+    return bash(caller, mode, text, *flags).splitlines()
+
+
+# Whose time it is
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", ("static", "dynamic", "musl"))
+def test_every_way_to_look_and_to_set(caller, programs, kind, mode):
+    """stamps.c compares with its own clock, and what it has set with what it reads."""
+    if kind not in programs:
+        pytest.skip("needs musl-gcc: it is not installed")
+    for flags in (MODES[mode], FUTURE.get(mode, MODES[mode])):
+        result = caller.run("--readable", place() / "guests", *flags, "--", programs[kind], "/tmp", "ways")
+        assert result.exit_code == 0, result
+        assert "not ok" not in result.stdout and result.stdout.count("ok") >= 30, result.stdout
+
+
+@pytest.mark.parametrize("mode", ("offset", "virtual"))
+@pytest.mark.parametrize("what", ("children", "signals"))
+def test_stat_by_the_vdso(caller, programs, mode, what):
+    """glibc's code is changed in a process that has it to itself alone, and so that a call that a signal breaks off is done all the same."""
+    result = caller.run("--readable", place() / "guests", *MODES[mode], "--", programs["dynamic"], "/tmp", what)
+    assert result.exit_code == 0 and "not ok" not in result.stdout, result
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_files_are_of_the_sandbox_s_time(caller, mode):
+    before, *years, after = lines_of(caller, MODES[mode], "date +%s; touch a; echo > b; mkdir c; ln -s a d; mkfifo e; stat -c '%X %Y %Z %W' a b c d e . / /var/tmp /dev/shm | tr ' ' '\\n'; date +%s")
+    assert len(years) == 36
+    for one in map(int, years):
+        assert START_S - 10 <= one <= int(after) and one >= int(before) - 10
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_set_is_read_back(caller, mode):
+    dates = ["1999-01-01 00:00:00.123456789", "2024-12-31 23:59:59.000000000", "2025-01-01 00:00:05.000000001", "2025-06-01 12:00:00.500000000", "2033-03-03 03:03:03.300000000", "2100-01-01 00:00:00.000000000"]
+    said = lines_of(caller, MODES[mode], "\n".join(f"touch -d '{date}' f; stat -c %y f; touch -a -d '2031-01-01 00:00:00' f; stat -c %y f; cp -p f g; stat -c %y g; tar cf t --format=posix f; rm f; tar xf t; stat -c %y f; touch -r f h; stat -c %y h" for date in dates))
+    assert said == [f"{date} +0000" for date in dates for _ in range(5)]
+
+
+@pytest.mark.parametrize("mode", FUTURE)
+def test_a_start_in_the_future(caller, mode):
+    said = lines_of(caller, FUTURE[mode], "touch -d '2039-12-31 23:00:00' f; stat -c %y f; touch g; date -r g +%Y; find . -newer f -type f; touch -d '2027-01-01 00:00:00' h; stat -c %y h; sleep 0.1; touch f; find . -newer g -type f")
+    assert said == ["2039-12-31 23:00:00.000000000 +0000", "2040", "./g", "2027-01-01 00:00:00.000000000 +0000", "./f"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_files_of_the_host_keep_theirs(caller, mode):
+    directory = caller.directory(0o755)
+    caller.write(directory / "old", "x")
+    os.utime(directory / "old", ns=(1700000000123456789, 1700000001987654321))
+    for way in ("--readable", "--writable", "--shared"):
+        assert lines_of(caller, MODES[mode], f"stat -c %.9Y {directory}/old", way, str(directory)) == ["1700000001.987654321"]
+    first, second, date = lines_of(caller, MODES[mode], f"echo y >> {directory}/old; date +%s; stat -c %Y {directory}/old {directory}", "--writable", str(directory))
+    assert START_S <= int(second) < START_S + 60
+    assert (directory / "old").stat().st_mtime_ns == 1700000001987654321
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_shared_files_get_no_stamps_of_ours(caller, mode):
+    """Whoever looks from outside sees the kernel's; only what a guest sets is as it was set."""
+    directory = caller.directory(0o755)
+    year = lines_of(caller, MODES[mode], f"echo > {directory}/a; touch {directory}/b; touch -d '2001-01-01 00:00:00' {directory}/c; stat -c %Y {directory}/c", "--shared", str(directory))
+    assert year == ["978307200"]
+    assert abs((directory / "a").stat().st_mtime - (directory / "b").stat().st_mtime) < 60 and (directory / "a").stat().st_mtime > START_S + 86400 * 300
+    assert (directory / "c").stat().st_mtime == 978307200
+
+
+# Order
+
+@pytest.mark.parametrize("mode", MODES)
+def test_make_builds_what_is_out_of_date_and_no_more(caller, mode):
+    if not shutil.which("make"):
+        pytest.skip("needs make: it is not installed")
+    said = bash(caller, MODES[mode], r"""
+printf 'out: b.o c.o\n\tcat b.o c.o > out; echo linked\n%%.o: %%.c\n\tcp $< $@\n' > Makefile
+echo b > b.c; echo c > c.c
+step() { echo "== $1"; make -s; }
+make -s; step again; sleep 0.02; echo bb > b.c; step b; step again; sleep 0.02; touch c.c; step c; touch -d '2001-01-01 00:00:00' c.c; step old; rm b.o; sleep 0.02; step gone; step again
+""")
+    assert [part.count("linked") for part in said.split("==")] == [1, 0, 1, 0, 1, 0, 1, 0], said
+    assert "skew" not in said
+
+
+def test_virtual_make_needs_no_pause(caller):
+    """Each file is newer than the one before, however quickly they come."""
+    said = lines_of(caller, MODES["virtual"], "printf 'b: a\\n\\t@cp a b; echo made\\n' > Makefile; for i in 1 2 3 4 5; do echo $i > a; make b; done; make b", "--seed", "1")
+    assert said == ["made"] * 5 + ["make: 'b' is up to date."]
+
+
+@pytest.mark.parametrize("mode", ("virtual", "serial"))
+def test_changes_in_one_tick_of_the_kernel_s_clock(caller, mode):
+    """A file that is changed again before the kernel's stamps move on is newer all the same, and so is its directory."""
+    code = """
+import os
+os.chdir("/tmp")
+times = []
+for n in range(100):
+    open("f", "a").write("x")
+    times.append(os.stat("f").st_mtime_ns)
+    open(str(n), "w")
+    times.append(os.stat(".").st_mtime_ns)
+print(times == sorted(set(times)), len(set(times)))
+"""
+    result = caller.run(*MODES[mode], "--", *PY, code)
+    assert result.stdout == "True 200\n", result
+
+
+def test_a_jump_lies_between_what_comes_before_and_after(caller):
+    """Within one tick of the kernel's clock, and whatever is looked at first."""
+    said = lines_of(caller, MODES["virtual"], "for i in 1 2 3 4 5 6 7 8; do echo x > f$i; sleep 1000; done; for i in 8 2 5 1 7 3 6 4; do echo $(($(stat -c %Y f$i) - $(date -d 2025-01-01 +%s))) f$i; done")
+    assert said == [f"{(i - 1) * 1000} f{i}" for i in (8, 2, 5, 1, 7, 3, 6, 4)]
+
+
+def test_what_others_write_meanwhile(caller):
+    """By a descriptor that was open long before: seen at the latest when the clock is about to move on."""
+    said = lines_of(caller, MODES["virtual"], "(for i in 1 2 3 4; do echo $i; sleep 100; done) > log & sleep 250; s=$(stat -c %Y log); wait; e=$(stat -c %Y log); b=$(date -d 2025-01-01 +%s); echo $((s - b)) $((e - b))")
+    assert said == ["200 300"]
+
+
+# What lives on
+
+@contextlib.contextmanager
+def box_of(**more):
+    with Sandbox(Policy(time_start=START, random_seed=7, **more)) as box:
+        yield box
+
+
+def sh(box, text):
+    result = box.exec(["bash", "-ec", "cd /tmp\n" + text], text=True)
+    assert result.exit_code == 0, result
+    return result.stdout
+
+
+LOOK = "stat -c '%n %y' a b c d; find . -newer b -type f | sort"
+
+
+@pytest.mark.parametrize("mode", ("offset", "virtual"))
+@pytest.mark.parametrize("runs", (False, True), ids=("files", "live"))
+def test_times_survive_a_fork(mode, runs):
+    """To the digit where processes go on; else, as the clock is at its start again, in their order and not later than that."""
+    with box_of(time_mode=mode) as box:
+        sh(box, "echo > a; sleep 0.1; echo > b; sleep 0.1; echo > c; touch -d '2035-05-05 05:05:05.5' d")
+        process = box.spawn(["cat"]) if runs else None
+        before = sh(box, LOOK)
+        assert before.endswith("./c\n./d\n") and "2035-05-05 05:05:05.5" in before
+        kids = box.fork(2)
+        try:
+            for kid in kids:
+                after = sh(kid, LOOK)
+                if runs:
+                    assert after == before
+                else:
+                    assert after.endswith("./c\n./d\n") and after.count("2025-01-01 00:00:0") + after.count("2024-12-31") == 3 and "2035-05-05 05:05:05.5" in after
+                assert sh(kid, "echo > e; find . -newer c -newer a -name e; rm e") == "./e\n"
+            state = box.snapshot()
+            sh(box, "rm a b c d")
+            box.reset(state)
+            again = sh(box, LOOK)
+            assert again == before if runs else again.endswith("./c\n./d\n")
+        finally:
+            for kid in kids:
+                kid.close()
+            if process:
+                process.kill()
+
+
+def test_what_nobody_has_looked_at_before_a_fork():
+    with box_of(time_mode="virtual") as box:
+        sh(box, "for i in $(seq 50); do echo > f$i; done")
+        with contextlib.ExitStack() as stack:
+            said = [sh(stack.enter_context(contextlib.closing(kid)), "stat -c '%n %y %z %w' f*; date +%s.%N") for kid in box.fork(2, same_seed=True)]
+            assert said[0] == said[1] and said[0].count("2025-01-01 00:00:00.") == 100 and said[0].count(" 2024-12-31 00:00:00.") == 50
+
+
+def test_hibernated_and_woken(tmp_path, monkeypatch):
+    from rollbox import Engine
+
+    monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
+    with Engine() as engine, Sandbox(Policy(time_start=START, time_mode="virtual"), engine=engine) as box:
+        sh(box, "echo > a; sleep 7; echo > b; sleep 7; echo > c; echo > d")
+        process = box.spawn(["cat"])
+        before = sh(box, LOOK)
+        box.hibernate()
+        box.wake()
+        assert sh(box, LOOK) == before
+        process = box.process(process.id)
+        process.kill()
+
+
+# Guests that would trick init
+
+@pytest.mark.parametrize("mode", ("offset", "virtual"))
+def test_links_of_proc_are_not_followed_for_init(caller, programs, mode):
+    """/proc/self is who asks, whoever looks it up; and what is shown of another's descriptors is nothing."""
+    result = caller.run("--readable", place() / "guests", *MODES[mode], "--", programs["static"], "/tmp", "links")
+    assert result.exit_code == 0 and "not ok" not in result.stdout, result
+
+
+@pytest.mark.parametrize("mode", ("offset", "virtual"))
+@pytest.mark.parametrize("trick", ("bad", "storm", "deep"))
+def test_init_serves_on(caller, programs, mode, trick):
+    result = caller.run("--readable", place() / "guests", *MODES[mode], "--", "bash", "-c", f"{programs['static']} /tmp {trick} && touch /tmp/x && date -r /tmp/x +%Y")
+    assert result.outcome == "exit" and result.exit_code == 0 and result.stdout.endswith("2025\n"), result
+
+
+def test_others_files_are_not_stamped(caller):
+    """What a guest may read and not write keeps its stamps, whatever is done with it inside."""
+    directory = caller.directory(0o755)
+    caller.write(directory / "f", "x")
+    before = (directory / "f").stat()
+    said = lines_of(caller, MODES["virtual"], f"touch {directory}/f 2>/dev/null || echo refused; touch -d 2001-01-01 {directory}/f 2>/dev/null || echo refused; stat {directory}/f > /dev/null; cat {directory}/f", "--readable", str(directory))
+    assert said == ["refused", "refused", "x"]
+    assert (directory / "f").stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_policy_plan_shows_what_is_asked(caller):
+    shown = subprocess.run([binaries() / "rollbox", "policy", "plan", "--time-start", START], capture_output=True, text=True, check=True).stdout
+    for call in ("newfstatat", "statx", "utimensat"):
+        assert call in shown
+    result = json.loads(subprocess.run([binaries() / "rollbox", "run", "--json", "--seed", "1", "--", "true"], capture_output=True, text=True, check=True).stdout)
+    assert result["outcome"] == "exit"
