@@ -55,6 +55,7 @@ def targets(results: Dict[str, Any]) -> List[Dict[str, Any]]:
         add(identity, "`rollbox run -- /bin/true`, the whole command: p50 as a part of bwrap's", cli.get("of_bwrap"), 1)
         add(identity, "the same, as a part of bwrap's that filters and covers the same", cli.get("of_alike"), 1)
         add(identity, "two workers: sandboxes a second as a multiple of bwrap's", rate["per_second"] / bwrap["per_second"] if rate and bwrap else None, 3, at_most=False)
+        add(identity, "the same, as a multiple of bwrap's that filters and covers the same", rate.get("of_alike"), 3, at_most=False)
         add(identity, "two workers: sandboxes a second", rate.get("per_second"), 1000, at_most=False)
         for row, key, limit, what in sessions.TARGETS:
             add(identity, what, _row(results, identity, "sessions", row).get(key), limit)

@@ -233,7 +233,7 @@ class Driver:
         return self.finish(contestants, summarise_times)
 
     def throughput(self, identity: Identity) -> Dict[str, Any]:
-        contestants = self.contestants(identity, TRUE, ["bare", "rollbox", "bwrap"], {})
+        contestants = self.contestants(identity, TRUE, ["bare", "rollbox", "bwrap", "bwrap alike"], {})
 
         def turn(contestant: Contestant) -> Optional[List[float]]:
             answer = contestant.order(f"throughput 2 {self.arguments.seconds * 1000}")
