@@ -264,7 +264,7 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     bool process = program->plan->flags & PLAN_PROCESS;
     bool fixed = program->plan->flags & (PLAN_SEED | PLAN_CLOCK);
-    struct launcher *launcher = process || (fixed && program->serves) ? NULL : take_idle(engine);      /* that one's are random */
+    struct launcher *launcher = process || fixed ? NULL : take_idle(engine);      /* that one has random addresses, which what it restores would have, too */
     auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
     bool was_idle = launcher;
     int r = MIN(plan, 0);
