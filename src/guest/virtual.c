@@ -6,8 +6,9 @@
  * when everybody in the sandbox waits (virtual_idle.c): to the earliest of what lies ahead, time-outs (virtual_wait.c) and timers (virtual_timer.c). It ends that one alone, and looks again when all is at rest once more; so what was
  * to happen at one time happens in an order that does not depend on CPUs.
  *
- * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds GRACE_NS later. And so that who
- * computes until time has passed comes to an end, the clock goes at the real rate while a sandbox has not rested for BUSY_NS.
+ * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds GRACE_NS later; but not while
+ * the clock jumps from one thing to the next, if slowly, as on a machine that has too much to do: then each comes in its turn. And so that who computes until time has passed comes to an end, the clock goes at the real rate while a sandbox has not
+ * rested for BUSY_NS.
  * Nor does it jump while no command runs, or while somebody waits for input from outside: between what an agent does no time passes.
  *
  * The page is the guests' to write. init reads the ticks from it, and whatever they are is a time; what it has jumped it knows itself. Tables are bounded: what does not fit is the kernel's, and waits in real time.
@@ -50,6 +51,7 @@
 #define PAUSE_OF_MANY_NS 1000000ll
 #define GIVE_LIMIT_US 100000
 #define GRACE_NS 1000000000ll
+#define SLOWEST 16              /* the clock goes on by itself as long as it is no slower than this part of the real one */
 #define BUSY_NS 5000000000ll    /* so often it is looked whether somebody runs; who is found running all the time for as long as that is busy, */
 #define BUSY_STEP_NS 50000000ll /* when found by looks that are so far apart; then the clock is moved with each */
 
@@ -67,6 +69,7 @@ static int64_t pause_ns, look_ns;       /* the next look at who runs: how long a
 static int64_t looked_ns, cost_ns;      /* the last one: when it was over, and how long it took */
 static int64_t due_ns;                  /* the next that is due by the real clock */
 static uint64_t n_jumps;
+static int64_t jumped_ns;       /* when it last jumped, by the real clock */
 static int64_t busy_look_ns;    /* when to look next whether it is busy */
 static bool awaits_outside;     /* all waited when that was last looked for, somebody of them for the outside */
 static int64_t busy_from_ns, busy_found_ns;     /* since when it has not rested, 0: it has; and when that was last seen */
@@ -315,6 +318,7 @@ static void end_one(void) {
 
     virtual_disturb();
     stamps_settle();
+    jumped_ns = clock_now_ns();
     while (first_of_all(&is_timer))
         if (is_timer ? timer_fire_first() : wait_end_first())
             return;
@@ -333,6 +337,12 @@ bool virtual_awaits_outside(void) {
 
 int64_t virtual_grace_ns(void) {
     return serial_is_on() ? SERIAL_PATIENCE_NS : GRACE_NS;
+}
+
+int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int64_t deadline) {
+    int64_t next = jumped_ns + virtual_grace_ns(), took = now_ns - over_ns + length_ns, passed = length_ns - (deadline - virtual_now());
+
+    return next > now_ns && passed > took / SLOWEST && !virtual_awaits_outside() ? next : 0;
 }
 
 int64_t virtual_next_ns(void) {

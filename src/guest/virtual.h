@@ -133,6 +133,8 @@ void wait_asked(const struct seccomp_notif *question);
 bool virtual_end_overdue(void);
 /* How much later than by the real clock what init holds ends, if the sandbox never comes to rest. */
 int64_t virtual_grace_ns(void);
+/* Until when that can wait still which is to end by the real clock now: the sandbox does come to rest, and what is waited for nearer. 0: it cannot. */
+int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int64_t deadline);
 /* When that was last looked for all waited, somebody of them for input from outside, or for output to be taken. */
 bool virtual_awaits_outside(void);
 /* Something happens in the sandbox: it may come to rest soon. */

@@ -37,7 +37,8 @@ enum kind { FREE, INTERVAL, POSIX, DESCRIPTOR };
 
 struct timer {
     struct virtual_event event;         /* the next expiration; VIRTUAL_NEVER: not armed */
-    int64_t interval, due_ns;           /* due_ns: by the real clock */
+    int64_t interval, length_ns;
+    int64_t over_ns, due_ns;            /* by the real clock; and when it is fired by that */
     uint64_t value;                     /* for the signal */
     uint64_t overrun;
     pid_t pid;                          /* the process; of a descriptor that made it */
@@ -124,7 +125,9 @@ static void arm(struct timer *t, int64_t deadline, int64_t interval) {
     t->interval = interval;
     t->overrun = 0;
     t->has_fired = false;
-    t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : clock_now_ns() + length + virtual_grace_ns();
+    t->length_ns = length;
+    t->over_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : clock_now_ns() + length;
+    t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : t->over_ns + virtual_grace_ns();
 }
 
 /* ---- questions ------------------------------------------------------------------------------------------------------ */
@@ -484,7 +487,11 @@ int64_t timer_look(int64_t now_ns) {
                 release(t);
                 continue;
             }
-            fire(t);
+            int64_t later = virtual_put_off(now_ns, t->over_ns, t->length_ns, t->event.deadline);
+            if (later)
+                t->due_ns = later;
+            else
+                fire(t);
         }
         if (t->event.deadline != VIRTUAL_NEVER && t->due_ns < next)
             next = t->due_ns;

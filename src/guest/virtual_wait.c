@@ -770,6 +770,14 @@ void wait_pass_ready(void) {
         }
 }
 
+/* What has no grace, or is the kernel's to end, is not. */
+static bool put_off(struct wait *w, int64_t now_ns) {
+    int64_t later = w->due_ns > w->over_ns && (w->state == HELD || w->absolute) ? virtual_put_off(now_ns, w->over_ns, w->length_ns, w->event.deadline) : 0;
+
+    w->due_ns = later ? later : w->due_ns;
+    return later;
+}
+
 int64_t wait_look(int64_t now_ns) {
     int64_t next = INT64_MAX, crowd = 1 + (int64_t)n_waits / LOOKS_A_TICK;
     unsigned looks = 0;
@@ -779,7 +787,7 @@ int64_t wait_look(int64_t now_ns) {
     for (size_t i = n_waits; i-- > 0;) {
         struct wait *w = &waits[i];
 
-        if (now_ns >= w->due_ns && (w->state == HELD || (w->state == KERNEL && !cut_until_ns))) {
+        if (now_ns >= w->due_ns && (w->state == HELD || (w->state == KERNEL && !cut_until_ns)) && !put_off(w, now_ns)) {
             (void)end(i, w->length_ns >= SHORT_NS || (w->state == KERNEL && !w->absolute) || virtual_awaits_outside());
             continue;
         }

@@ -7,6 +7,7 @@ hours are in them.
 
 import json
 import sys
+import time
 
 import pytest
 from corpus import LIMIT_S, SOAK, START, START_S, TIMES, guest_in_ways, run_corpus
@@ -117,6 +118,27 @@ def test_a_program_repeats(outputs, name):
 
 def virtual(caller, programs, what, *flags, kind="static"):
     return caller.run("--readable", place() / "guests", *VIRTUAL, *flags, "--", programs[kind], what)
+
+
+def test_who_rests_now_and_then_keeps_its_order(caller):
+    """What is slow, as everything is on a machine that has too much to do, but comes to rest again and again: a long sleep ends where it belongs, though by the real clock it would have ended long before."""
+    begun = time.perf_counter()
+    sum(range(5_000_000))
+    work = int(5_000_000 * 0.1 / (time.perf_counter() - begun))
+    result = caller.run(*VIRTUAL, "--", *PY, f"""
+import threading, time
+n = 0
+def step():
+    global n
+    while True:
+        time.sleep(0.05)
+        n += 1
+        sum(range({work}))
+threading.Thread(target=step, daemon=True).start()
+time.sleep(2.02)
+print(n, flush=True)
+""")
+    assert result.stdout == "40\n", result.told
 
 
 @pytest.mark.parametrize("kind", ("static", "dynamic", "musl"))
