@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 TIMEOUT_S = 120
+# Where an expired test waits again on its way out (the end of a `with`, a fixture), it expires again.
+AGAIN_S = 10
 TOGETHER = ("test_determinism.py", "test_determinism_stamps.py", "test_determinism_virtual.py")
 BUILD = Path(os.environ.get("ROLLBOX_BUILD", Path(__file__).resolve().parent.parent / "build"))
 os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
@@ -22,8 +24,8 @@ os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
 def pytest_configure(config):
     config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
     config.addinivalue_line("markers", "masked: runs again with kernel features masked")
-    # A shell's background job ignores them, and so would all that is started here, which some tests interrupt.
-    for number in (signal.SIGINT, signal.SIGQUIT):
+    # A shell's background job ignores the first two and nohup's the third, and so would all that is started here, to which some tests send them.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
@@ -37,6 +39,11 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             path = nodeid.split("::", 1)[0]
             return path if Path(path).name in TOGETHER else nodeid
+
+        def remove_node(self, node):
+            """What a dead worker has done already is no work: one that is given a unit without tests waits for ever."""
+            self.assigned_work[node] = {scope: unit for scope, unit in self.assigned_work[node].items() if not all(unit.values())}
+            return super().remove_node(node)
 
         def _reschedule(self, node):
             """Of two workers that take the places of dead ones, one is asked for before it knows its tests."""
@@ -59,7 +66,7 @@ def pytest_runtest_call(item):
         pytest.fail(f"timed out after {limit} s")
 
     before = signal.signal(signal.SIGALRM, expired)
-    signal.setitimer(signal.ITIMER_REAL, limit)
+    signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
     # A call into C that never returns is not interrupted by the handler above: show where everybody is, and end the run.
     faulthandler.dump_traceback_later(limit + 60, exit=True)
     yield
