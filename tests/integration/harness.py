@@ -292,11 +292,12 @@ def pidfds(pids):
 
 
 def until(condition):
-    """Asks until it is so: for what nobody tells of."""
+    """Asks until it is so, for what nobody tells of; what it was told then, which may be otherwise by now."""
     end = time.monotonic() + DEADLINE
-    while not condition():
+    while not (told := condition()):
         assert time.monotonic() < end, "it never came to be"
         select.select([], [], [], 0.005)
+    return told
 
 
 def wait_gone(family, what="processes"):
@@ -332,9 +333,28 @@ def processes(*argv):
     return found
 
 
+def comm(pid):
+    """A process' name; nothing of one that has ended since it was listed."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def children(pid, name):
+    """The children of a process that have this name; none of one that has ended, or of a sandbox that sleeps."""
+    found = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (task / "children").read_text().split() if comm(child) == name]
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return found
+
+
 def engine_of(root):
     """The engine among a running command's descendants."""
-    found = [pid for pid in descendants(root) if Path(f"/proc/{pid}/comm").read_bytes() == b"rollbox-engine\n"]
+    found = [pid for pid in descendants(root) if comm(pid) == "rollbox-engine"]
     assert found, "the engine is not there"
     return found[0]
 

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 from harness import (
@@ -23,6 +22,7 @@ from harness import (
     Started,
     binaries,
     caller,
+    comm,
     descendants,
     engine_of,
     marked,
@@ -923,7 +923,7 @@ def test_python_killed_engine(rollbox):
     thread.start()
     step = threading.Event()
     for _ in range(3000):
-        if engine.status()["sandboxes"] >= 1 and any("sleep" in Path(f"/proc/{p}/comm").read_text() for p in _below(first)):
+        if engine.status()["sandboxes"] >= 1 and any(comm(p) == "sleep" for p in descendants(first)):
             break
         step.wait(0.01)
     os.kill(first, signal.SIGKILL)
@@ -931,10 +931,6 @@ def test_python_killed_engine(rollbox):
     assert [type(problem) for problem in problems] == [rollbox.EngineLost], problems
     assert box.run(["echo", "works"]).stdout == b"works\n" and engine.pid != first
     engine.close()
-
-
-def _below(pid):
-    return [p for p in descendants(pid) if Path(f"/proc/{p}/comm").exists()]
 
 
 def test_python_killed_process(rollbox, tmp_path):

@@ -12,12 +12,11 @@ import signal
 import stat
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 
 from conftest import BUILD
-from harness import ORDINARY_UID, caller, descendants, has_cgroup, rounds, skip, until  # noqa: F401
+from harness import ORDINARY_UID, caller, comm, descendants, has_cgroup, rounds, skip, until  # noqa: F401
 from rollbox import Engine, EngineLost, FeatureMissing, Policy, PolicyInvalid, ResourceExhausted, RollboxError, Sandbox
 from stores import Shared, box, boxes, engine, failing, store, store_tells  # noqa: F401
 
@@ -519,7 +518,7 @@ def is_free(directory):
 
 
 def janitors(pid):
-    return [child for child in descendants(pid) if Path(f"/proc/{child}/comm").read_text() == "rollbox-janitor\n"]
+    return [child for child in descendants(pid) if comm(child) == "rollbox-janitor"]
 
 
 def test_nothing_is_left_of_an_engine_that_is_killed(store):
@@ -578,7 +577,7 @@ def test_a_measurer_that_is_killed_is_replaced(small, engine):
     small.exec("true")
 
     def measurers():
-        return [child for child in descendants(engine.status()["pid"]) if Path(f"/proc/{child}/comm").read_text() == "rollbox-measure\n"]
+        return [child for child in descendants(engine.status()["pid"]) if comm(child) == "rollbox-measure"]
 
     until(measurers)
     for pid in measurers():

@@ -5,11 +5,10 @@ import contextlib
 import os
 import signal
 import struct
-from pathlib import Path
 
 import protocol
 import pytest
-from harness import caller, pidfds, until, wait_gone  # noqa: F401
+from harness import caller, children, pidfds, until, wait_gone  # noqa: F401
 from test_bad_input import SharedEngine
 
 
@@ -82,15 +81,6 @@ def test_output_limit_and_exit_at_once(engine):
         just = [client.run(plan, "head", "-c", "16384", "/dev/zero") for _ in range(10)]
         assert {client.wait(serial)["OUTCOME"] for serial in over} == {protocol.OUTPUT_LIMIT}
         assert {client.wait(serial)["OUTCOME"] for serial in just} == {protocol.EXIT}
-
-
-def children(pid, name):
-    found = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if Path(f"/proc/{child}/comm").read_text().strip() == name:
-                found.append(int(child))
-    return found
 
 
 def test_killed_launchers(engine):

@@ -22,11 +22,11 @@ from pathlib import Path
 import pytest
 
 from conftest import BUILD
-from harness import binaries, caller, descendants, until  # noqa: F401
+from harness import binaries, caller, children, comm, descendants, until  # noqa: F401
 from rollbox import AsyncSandbox, Cancelled, Damaged, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError, Sandbox
 from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
 from test_interpreter import by_name
-from test_live import Asked, children, sh
+from test_live import Asked, sh
 
 FAULTS = json.loads(subprocess.run([BUILD / "rollbox-store", "faults", "--json"], capture_output=True, check=True).stdout)["faults"]
 
@@ -44,9 +44,8 @@ def kin(engine):
     """What runs below an engine, but for its janitor."""
     found = []
     for pid in descendants(engine.status()["pid"]):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if (Path("/proc") / str(pid) / "comm").read_text().strip() not in ("rollbox-janitor", "rollbox-engine"):
-                found.append(pid)
+        if comm(pid) not in ("", "rollbox-janitor", "rollbox-engine"):
+            found.append(pid)
     return found
 
 

@@ -11,9 +11,8 @@ import os
 import threading
 from pathlib import Path
 
-from harness import skip, until
+from harness import children, skip, until
 from rollbox import AsyncSandbox, Engine, Sandbox
-from test_live import children
 
 SEIZE, DETACH, EVENT_MESSAGE = 0x4206, 17, 0x4201
 FORK, VFORK, CLONE = 1 << 1, 1 << 2, 1 << 3

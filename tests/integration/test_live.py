@@ -11,13 +11,12 @@ import copy
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, ResourceExhausted, RollboxError, Sandbox
-from harness import DEADLINE, pidfds, rounds, skip, wait_gone
+from harness import children, pidfds, rounds, skip, until, wait_gone
 
 ANSWERER = """
 import sys
@@ -67,13 +66,6 @@ def restorer():
         assert origin("x") == "1"
 
 
-def until(condition):
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to be"
-        time.sleep(0.005)
-
-
 def sh(box, script, **options):
     return box.exec(["sh", "-c", script], text=True, **options)
 
@@ -85,17 +77,6 @@ def closing(boxes):
     finally:
         for box in boxes:
             box.close()
-
-
-def children(pid, name):
-    """The children of a process that have this name."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                if Path(f"/proc/{child}/comm").read_text() == name + "\n":
-                    found.append(int(child))
-    return found
 
 
 # Forks
@@ -216,7 +197,7 @@ def test_more_pipes_than_a_message_brings_are_refused():
 
 def test_a_time_out_goes_on_in_a_fork():
     with Sandbox() as box:
-        process = box.spawn([*PYTHON, "import time; print('up', flush=True); time.sleep(1000)"], timeout=3)
+        process = box.spawn([*PYTHON, "import time; print('up', flush=True); time.sleep(1000)"], timeout=8)
         assert process.stdout.readline() == b"up\n"
         with closing(box.fork(1)) as kids:
             copy = kids[0].process(process.id)
@@ -561,8 +542,7 @@ def test_a_killed_holder_is_started_anew():
         for _ in range(5):
             with closing(box.fork(1, snapshot=at)) as kids:
                 assert origin.of(kids[0])("x") == "1"
-            until(lambda: len(children(engine.pid, "rollbox-hold")) == 1)       # the fork is gone
-            holder, = children(engine.pid, "rollbox-hold")
+            holder, = until(lambda: alone if len(alone := children(engine.pid, "rollbox-hold")) == 1 else None)     # the fork is gone
             family = pidfds([holder])
             os.kill(holder, signal.SIGKILL)
             wait_gone(family)

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness import descendants, guest, groups_of, pidfds, rounds, skip, until, wait_gone
+from harness import children, descendants, guest, groups_of, pidfds, rounds, skip, until, wait_gone
 from rollbox import Engine, Policy, RollboxError, Sandbox
-from test_live import Asked, children, sh
+from test_live import Asked, sh
 
 STEPS = 1000 if os.environ.get("ROLLBOX_SOAK") else rounds(24, 10)
 NEVER = 1 << 30
@@ -261,11 +261,13 @@ def test_what_loads_an_image_cannot_write_to_it(count, name):
                 kids = pool.submit(box.fork, count)
                 until(lambda: kids.done() or set(children(engine.pid, name)) - set(before))
                 for loader in set(children(engine.pid, name)) - set(before):
-                    os.kill(loader, signal.SIGSTOP)
-                    for number, file in images(loader).items():
-                        flags = re.search(r"flags:\s+(\d+)", Path(f"/proc/{loader}/fdinfo/{number}").read_text())[1]
-                        seen.append((file, int(flags, 8) & os.O_ACCMODE))
-                    os.kill(loader, signal.SIGCONT)
+                    with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it may end, or close what is looked at, before it stops
+                        os.kill(loader, signal.SIGSTOP)
+                        for number, file in images(loader).items():
+                            flags = re.search(r"flags:\s+(\d+)", Path(f"/proc/{loader}/fdinfo/{number}").read_text())[1]
+                            seen.append((file, int(flags, 8) & os.O_ACCMODE))
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(loader, signal.SIGCONT)
             assert [running.asked.of(kid)("len(y)") for kid in kids.result()] == count * [str(200 << 20)]
             for kid in kids.result():
                 kid.close()

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import protocol
 import pytest
-from harness import caller, skip, until  # noqa: F401
+from harness import caller, children, skip, until  # noqa: F401
 from test_bad_input import SharedEngine
-from test_engine_review import children
 
 EXEC, ATTACH, SANDBOX = 12, 13, 14
 VERBS = "CREATE OPEN INSPECT PROCESSES TREE PAUSE RESUME CLOSE LIST SIGNAL RESIZE FILES SNAPSHOT FORK RESET DROP DIFF COMMIT EXPORT".split()
@@ -101,8 +100,7 @@ def drain(client, serials):
 
 def launcher_of(pid):
     """The oldest: what it clones has its name at first."""
-    until(lambda: children(pid, "rollbox-launch"))
-    return children(pid, "rollbox-launch")[0]
+    return until(lambda: children(pid, "rollbox-launch"))[0]
 
 
 def test_closing_a_fork_in_the_making(engine):

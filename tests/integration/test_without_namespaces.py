@@ -237,13 +237,6 @@ ESCAPES = ("import os, signal\n"
            "while True: signal.pause()")
 
 
-def comm(pid):
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return None             # it has ended since it was listed
-
-
 def inits(run):
     return [p for p in descendants(run.process.pid) if comm(p) == "rollbox-init"]
 
