@@ -45,6 +45,8 @@ class Asked:
         return made
 
     def __call__(self, line):
+        if not self.process.stdin:
+            raise BrokenPipeError("a copy that has ended before anybody asked it")
         self.process.stdin.write(line.encode() + b"\n")
         self.process.stdin.flush()
         return self.process.stdout.readline().decode().rstrip("\n")
