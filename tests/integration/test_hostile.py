@@ -1134,7 +1134,7 @@ def test_closed_streams(caller):
 
 def test_closed_streams_then_loop(caller):
     """One that closes them and goes on is held by its time-out, not forgotten."""
-    result = caller.python("import os\nos.write(1, b'before')\nos.closerange(0, 64)\nwhile True: pass", "--timeout", "0.7")
+    result = caller.python("import os\nos.write(1, b'before')\nos.closerange(0, 64)\nwhile True: pass", "--timeout", "3")
     assert (result.outcome, result.stdout) == ("timeout", "before"), result.told
 
 
@@ -1144,7 +1144,7 @@ def test_output_before_the_timeout_is_kept(caller):
         "import os, time\nif os.fork() == 0:\n    os.write(2, b'child')\n    while True: time.sleep(9)\nos.write(1, b'parent')\n"
         "while True: time.sleep(9)",
         "--timeout",
-        "1",
+        "3",
     )
     assert (result.outcome, result.stdout, result.stderr) == ("timeout", "parent", "child"), result.told
 

@@ -208,7 +208,7 @@ def test_rllm_sandbox(tmp_path):
         with pytest.raises(RuntimeError, match="(?s)ended with 3.*oops"):
             box.exec("echo oops >&2; exit 3")
         with pytest.raises(CommandTimeout, match="(?s)time-out.*begun"):
-            box.exec("echo begun; sleep 100", timeout=0.3)
+            box.exec("echo begun; sleep 100", timeout=2)
         box.upload_file(str(tmp_path / "f"), "/tmp/new/f")
         box.upload_dir(str(tmp_path / "d"), "/tmp/d")
         assert box.exec("cat /tmp/new/f /tmp/d/g") == "filedeep" and box.download_file("/tmp/d/g") == b"deep"

@@ -276,7 +276,7 @@ def test_timeout(caller):
 
 def test_timeout_status(caller):
     """Without --json: status 124 and what was written before."""
-    done = caller.rollbox("run", "--timeout", "0.5", "--", "sh", "-c", "echo before; echo problem >&2; sleep 1000")
+    done = caller.rollbox("run", "--timeout", "2", "--", "sh", "-c", "echo before; echo problem >&2; sleep 1000")
     assert done.returncode == 124 and done.stdout == b"before\n" and done.stderr.startswith(b"problem\n"), done
 
 
