@@ -11,10 +11,12 @@
 /* What chacha_block is asked for, with a seed and a number; guest/determinism.c has purposes of its own, below these. */
 enum { CHANCE_UUID = 16, CHANCE_URANDOM, CHANCE_FORK };
 
-/* What /dev/urandom holds from `at` on, a multiple of CHACHA_BLOCK as the length is. */
+#define CHANCE_STEP (CHACHA_LANES * CHACHA_BLOCK)
+
+/* What /dev/urandom holds from `at` on, a multiple of CHANCE_STEP as the length is. */
 static inline void chance_bytes(uint64_t seed, uint64_t at, uint8_t *ret_bytes, size_t length) {
-    for (size_t done = 0; done < length; done += CHACHA_BLOCK)
-        chacha_block(seed, 0, CHANCE_URANDOM, (uint32_t)((at + done) / CHACHA_BLOCK), ret_bytes + done);
+    for (size_t done = 0; done < length; done += CHANCE_STEP)
+        chacha_blocks(seed, 0, CHANCE_URANDOM, (uint32_t)((at + done) / CHACHA_BLOCK), ret_bytes + done);
 }
 
 /* The seed of the n-th child, from 0, of a sandbox with this seed. Below 2^63: a number in any JSON. */

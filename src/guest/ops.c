@@ -107,6 +107,16 @@ static int make_file(int root, const char *path, const char *content, size_t len
     return r;
 }
 
+static int make_chance(int root, const struct plan *plan, const struct plan_op *op) {
+    int fd = create_file(root, plan_text(plan, op->path), op->mode, false);
+
+    if (fd < 0)
+        return fd;
+    int r = seed_write(fd, plan->seed, op->value);
+    close(fd);
+    return r;
+}
+
 static int make_symlink(int root, const char *path, const char *to, bool strictly) {
     const char *name;
 
@@ -472,6 +482,8 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
     case PLAN_OP_FILE:
         r = make_file(root, path, source, op->value, op->mode, strictly);
         return r == -EEXIST && !op->value ? 0 : r;     /* a place to mount on, which the grant around it may have already */
+    case PLAN_OP_CHANCE:
+        return make_chance(root, plan, op);
     case PLAN_OP_SYMLINK:
         return make_symlink(root, path, source, strictly);
     case PLAN_OP_BIND:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A fork's own random_seed, in place of the plan's.
+ * The bytes of /dev/urandom under a random_seed, which are made where they are written: a plan does not carry them. And a fork's own random_seed, in place of the plan's.
  *
  * All forks have the plan of what they were forked from. What init answers follows from the plan's seed, so that is changed, in this process' own copy of the page. What is a file in the template, for all sandboxes of the plan, is covered
  * by one of the sandbox' own, which begins with the same bytes as it would under a policy with that seed.
@@ -34,11 +34,11 @@ static int change_plan(const struct plan *plan, uint64_t seed) {
     return (int)r;
 }
 
-static int write_bytes(int file, uint64_t seed) {
+int seed_write(int file, uint64_t seed, uint64_t length) {
     uint8_t bytes[PAGE];
     int r = 0;
 
-    for (uint64_t at = 0; at < CHANCE_FORK_BYTES && r == 0; at += sizeof bytes) {
+    for (uint64_t at = 0; at < length && r == 0; at += sizeof bytes) {
         chance_bytes(seed, at, bytes, sizeof bytes);
         r = fd_write_all(file, bytes, sizeof bytes);
     }
@@ -73,7 +73,7 @@ int seed_setup(const struct box *box) {
     if (directory < 0)
         return directory;
     file = openat(directory, "urandom", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
-    r = file < 0 ? -errno : write_bytes(file, box->seed);
+    r = file < 0 ? -errno : seed_write(file, box->seed, CHANCE_FORK_BYTES);
     if (file >= 0)
         close(file);
     file = r < 0 ? r : openat(directory, "uuid", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);

@@ -47,16 +47,13 @@ const char *const plan_proc_masked[] = {
 
 /* ---- pieces --------------------------------------------------------------------------------------------------------- */
 
-static uint32_t text_bytes(struct compiler *c, const char *text, size_t length) {
+uint32_t compiler_text(struct compiler *c, const char *value) {
     size_t at = sizeof(struct plan) + c->texts.length;
 
-    buf_add(&c->texts, text, length);
-    buf_add(&c->texts, "", 1);
+    if (!value)
+        return 0;
+    buf_add(&c->texts, value, strlen(value) + 1);
     return (uint32_t)at;
-}
-
-uint32_t compiler_text(struct compiler *c, const char *value) {
-    return value ? text_bytes(c, value, strlen(value)) : 0;
 }
 
 static void op_add(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode, uint16_t grant) {
@@ -421,18 +418,11 @@ static void add_stat(struct compiler *c, const char *path) {
 
 /* With a seed: files in the place of what the kernel makes up at each reading. Whoever opens one reads the same from its beginning. */
 static void add_chance(struct compiler *c) {
-    auto_free uint8_t *bytes = malloc(DETERMINISM_URANDOM_BYTES);
-    struct plan_op op = { .kind = PLAN_OP_FILE, .mode = 0444, .path = compiler_text(c, "/dev/urandom"), .value = DETERMINISM_URANDOM_BYTES };
+    struct plan_op op = { .kind = PLAN_OP_CHANCE, .mode = 0444, .path = compiler_text(c, "/dev/urandom"), .value = DETERMINISM_URANDOM_BYTES };
     char uuid[40];
 
     determinism_uuid(c->plan.seed, uuid);
     file(c, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", uuid, 0444);
-    if (bytes) {
-        chance_bytes(c->plan.seed, 0, bytes, DETERMINISM_URANDOM_BYTES);
-        op.source = text_bytes(c, (const char *)bytes, DETERMINISM_URANDOM_BYTES);
-    } else {
-        c->texts.failed = true;
-    }
     buf_add(&c->template_ops, &op, sizeof op);
     template(c, PLAN_OP_SYMLINK, "/dev/random", "urandom", 0);
 }

@@ -32,6 +32,7 @@
 #define PLAN_OPS(X) \
     X(MKDIR,    "make the directory p, with parents, mode m") \
     X(FILE,     "make the file p with content s of v bytes, mode m") \
+    X(CHANCE,   "make the file p with v bytes that follow from the seed, mode m") \
     X(SYMLINK,  "make the symbolic link p to s, unless p exists") \
     X(BIND,     "bind the host's s at p, recursively, attributes m") \
     X(BIND_ONE, "bind the host's s at p without what is mounted below it, attributes m") \

@@ -29,11 +29,12 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
         buf_printf(to, "%4u %-8s %s", i, op_names[ops[i].kind], plan_text(plan, ops[i].path));
         if (ops[i].source && ops[i].kind != PLAN_OP_FILE)
             buf_printf(to, " <- %s", plan_text(plan, ops[i].source));
-        if (ops[i].kind == PLAN_OP_FILE)
+        if (ops[i].kind == PLAN_OP_FILE || ops[i].kind == PLAN_OP_CHANCE)
             buf_printf(to, " (%llu bytes)", (unsigned long long)ops[i].value);
         switch ((enum plan_op_kind)ops[i].kind) {
         case PLAN_OP_MKDIR:
         case PLAN_OP_FILE:
+        case PLAN_OP_CHANCE:
         case PLAN_OP_PRIVATE:
             buf_printf(to, " mode %04o", ops[i].mode);
             break;

@@ -277,7 +277,7 @@ TEST(chacha_is_chacha20) {
 /* Results that were kept are compared with those of a later version. */
 TEST(bytes_of_a_seed_stay_what_they_are) {
     char uuid[38], other[38];
-    uint8_t bytes[128], again[128];
+    uint8_t bytes[2 * CHANCE_STEP], again[2 * CHANCE_STEP];
 
     determinism_uuid(7, uuid);
     determinism_uuid(8, other);
@@ -286,8 +286,12 @@ TEST(bytes_of_a_seed_stay_what_they_are) {
     ASSERT_EQ(uuid[14], '4');
     ASSERT_EQ(uuid[36], '\n');
     chance_bytes(7, 0, bytes, sizeof bytes);
-    chance_bytes(7, 64, again, 64);
-    ASSERT_MEM_EQ(bytes + 64, 64, again, 64);
+    chance_bytes(7, CHANCE_STEP, again, CHANCE_STEP);
+    ASSERT_MEM_EQ(bytes + CHANCE_STEP, CHANCE_STEP, again, CHANCE_STEP);
+    for (unsigned block = 0; block < sizeof bytes / CHACHA_BLOCK; block++) {
+        chacha_block(7, 0, CHANCE_URANDOM, block, again);
+        ASSERT_MEM_EQ(bytes + block * CHACHA_BLOCK, CHACHA_BLOCK, again, CHACHA_BLOCK);
+    }
     chance_bytes(8, 0, again, sizeof again);
     ASSERT_TRUE(memcmp(bytes, again, sizeof again));
     ASSERT_EQ(chacha_number(7, 0, 3), 0xeb68560176066d45ull);
