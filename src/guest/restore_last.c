@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 
 #include "guest/restore_image.h"
@@ -14,9 +15,12 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
+#define HWCAP2_BASES 2          /* HWCAP2_FSGSBASE: programs may set the bases of FS and GS themselves, which is nothing that a filter asks init about */
+
 struct gate {
     uint32_t arrived, open;
     uint64_t program, program_length, region, region_length;
+    uint32_t sets_bases;
 };
 
 extern const char __ehdr_start[], _end[];
@@ -69,7 +73,12 @@ __asm__(".pushsection .rodata\n"
         "   mov $202, %eax\n"
         "   syscall\n"
         "   jmp 3b\n"
-        "5: mov $0x1002, %edi\n"                /* ARCH_SET_FS */
+        "5: cmpl $0, 40(%r8)\n"
+        "   je 9f\n"
+        "   wrfsbase %r12\n"
+        "   wrgsbase %rbp\n"
+        "   jmp 6f\n"
+        "9: mov $0x1002, %edi\n"                /* ARCH_SET_FS */
         "   mov %r12, %rsi\n"
         "   mov $158, %eax\n"                   /* arch_prctl */
         "   syscall\n"
@@ -110,7 +119,7 @@ int restore_put_last(void) {
     memcpy(code, restore_code, (size_t)(restore_code_end - restore_code));
     *gate = (struct gate){
         .program = (uintptr_t)__ehdr_start, .program_length = (((uintptr_t)_end + IMAGE_PAGE - 1) & ~(uintptr_t)(IMAGE_PAGE - 1)) - (uintptr_t)__ehdr_start,
-        .region = restored.region, .region_length = restored.region_end - restored.region,
+        .region = restored.region, .region_length = restored.region_end - restored.region, .sets_bases = getauxval(AT_HWCAP2) & HWCAP2_BASES,
     };
     return (int)sys_call3(__NR_mprotect, code, IMAGE_PAGE, PROT_READ | PROT_EXEC);
 }
