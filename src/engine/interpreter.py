@@ -254,8 +254,14 @@ plain = frozenset(id(type(thing)) for thing in (run, {}, [], (), set(), frozense
 for name in modules.keys() - space.pop("before"):
     del modules[name]
 known = frozenset(modules)
-kinds = [thing for thing in objects() if is_kind(type(thing), type) and not has_finalizer(thing)]
-gc.collect()
+kinds, seen = [object], set()
+for kind in kinds:  # and those below it
+    for other in type.__subclasses__(kind):
+        if id(other) not in seen:
+            seen.add(id(other))
+            kinds.append(other)
+flags_of = type.__dict__["__flags__"].__get__
+kinds = [kind for kind in kinds if flags_of(kind) & 1 << 9 and not has_finalizer(kind)]  # Py_TPFLAGS_HEAPTYPE: the others cannot be given one
 gc.freeze()
 words = receive()
 program = begin()
