@@ -124,6 +124,13 @@ def test_a_seed_and_a_time_are_the_same_run_again(caller):
     assert texts["7"].pop().startswith(f"{START_S}.")
 
 
+def test_urandom_has_the_bytes_that_it_always_had(caller):
+    """All of it, to its end: results that were kept are compared with those of a later version."""
+    digest = "8ccf53b57508446219c9c20c38248b41821233904f402ac1f27224ef05bbfb3e"
+    assert caller.run("--seed", "7", "--", "sh", "-c", "wc -c < /dev/random; sha256sum < /dev/urandom").stdout.split() == ["1048576", digest, "-"]
+    assert digest not in caller.run("--seed", "8", "--", "sha256sum", "/dev/urandom").stdout
+
+
 def test_which_clock_a_job_has(caller):
     """What a job says for itself wins over what was chosen for all; a policy says what it says."""
     jobs = {"plain": {}, "seeded": {"random_seed": 3}, "offset": {"time_mode": "offset"}, "host": {"net": "host"}, "none": {"random_seed": None}}
