@@ -5,15 +5,22 @@
  * Whoever closes the last descriptor of a detached tmpfs waits until the kernel has freed each of its files: milliseconds for a thousand, during which nobody else would be served. Where there is much, a fork of the engine that does nothing
  * has the descriptor, and its end is what frees the files. There are few of them at a time, for more than there are processors are of no use: when many sandboxes end at once, what is left of the others waits, and goes many to a fork. The engine
  * does not end before all of these have.
+ *
+ * Where there is little, it waits all the same: a mount is gone when every processor has passed by, and behind the mounts of others that end just then. So these go to one more fork, the *closer*, which closes what it gets, one after
+ * the other, and stays until nothing has come for a moment. What it has no room for is closed here: it is far behind then, and nobody is to be faster than that. What comes when it has just ended is closed by its end, or here.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "engine/engine.h"
 
 #define MANY_ENTRIES 256
@@ -22,6 +29,7 @@
 #define AT_ONCE 64u             /* of those that wait, to a fork */
 #define MANY_WAITING 16
 #define MOST_WAITING 1024       /* more are closed here */
+#define CLOSER_SECONDS 1
 
 static struct {
     pid_t pids[FORKS];
@@ -80,8 +88,64 @@ static void go_on(void) {
     }
 }
 
+/* ---- the closer --------------------------------------------------------------------------------------------------------- */
+
+static struct {
+    pid_t pid;                  /* 0: there is none */
+    int socket;
+} closer;
+
+_Noreturn static void close_what_comes(int socket) {
+    const struct timeval most = { .tv_sec = CLOSER_SECONDS };
+    int fds[FD_MESSAGE_MAX_FDS];
+    size_t n_fds = 0;
+    char byte;
+
+    (void)setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+    while (fd_receive(socket, &byte, sizeof byte, fds, &n_fds) > 0)
+        while (n_fds)
+            close(fds[--n_fds]);
+    _exit(0);
+}
+
+static int start_closer(void) {
+    int pair[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+        return -errno;
+    pid_t pid = spawn_fork("rollbox-close", &pair[1], 1);
+    if (pid == 0)
+        close_what_comes(pair[1]);
+    close(pair[1]);
+    int r = pid < 0 ? pid : fcntl(pair[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : 0;
+    if (r < 0)
+        close(pair[0]);
+    if (pid > 0)
+        closer.pid = pid;
+    closer.socket = r < 0 ? -EBADF : pair[0];
+    return r;
+}
+
+/* Ours is closed at once, so that it is not the last when the other is. */
+static void give_to_closer(int take_fd) {
+    if (closer.pid || start_closer() == 0)
+        (void)fd_send(closer.socket, &(const char){ 0 }, 1, &take_fd, 1);
+    close(take_fd);
+}
+
+static void closer_ended(void) {
+    closer.pid = 0;
+    close_fd(&closer.socket);
+}
+
+/* ------------------------------------------------------------------------------------------------------------------------- */
+
 void bury(int take_fd) {
-    if (buried.n_waiting == MOST_WAITING || !takes_long(take_fd)) {
+    if (!takes_long(take_fd)) {
+        give_to_closer(take_fd);
+        return;
+    }
+    if (buried.n_waiting == MOST_WAITING) {
         close(take_fd);
         return;
     }
@@ -90,6 +154,8 @@ void bury(int take_fd) {
 }
 
 void bury_ended(pid_t pid) {
+    if (pid == closer.pid)
+        closer_ended();
     for (size_t i = 0; i < buried.n; i++)
         if (buried.pids[i] == pid) {
             buried.pids[i] = buried.pids[--buried.n];
@@ -103,6 +169,8 @@ unsigned bury_look(void) {
     const size_t n = buried.n;
     unsigned n_ended = 0;
 
+    if (closer.pid && waitpid(closer.pid, NULL, WNOHANG) == closer.pid)
+        closer_ended();
     memcpy(pids, buried.pids, sizeof pids);
     for (size_t i = 0; i < n; i++)
         if (waitpid(pids[i], NULL, WNOHANG) == pids[i]) {
@@ -117,6 +185,11 @@ unsigned bury_waiting(void) {
 }
 
 void bury_wait(void) {
+    if (closer.pid) {
+        close_fd(&closer.socket);
+        (void)waitpid(closer.pid, NULL, 0);
+        closer.pid = 0;
+    }
     while (buried.n) {
         pid_t pid = buried.pids[0];
 

@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "engine/engine.h"
+#include "sys/proc.h"
 #include "sys/syscalls.h"
 
 #define HIGHEST 100
@@ -135,11 +136,90 @@ TEST(what_is_left_of_many_waits_and_goes_together) {
     ASSERT_EQ(errno, ECHILD);
 }
 
-TEST(what_does_not_take_long_is_closed) {
-    int mount = new_tmpfs(10);
+/* Something to be closed, and an end that tells when it is, everywhere. */
+static int new_end(int *ret_other) {
+    int ends[2];
+
+    ASSERT_CALL(pipe2(ends, O_CLOEXEC));
+    *ret_other = ends[1];
+    return ends[0];
+}
+
+static void await_closed(int end) {
+    char byte;
+
+    ASSERT_EQ(read(end, &byte, 1), 0);
+    close(end);
+}
+
+static pid_t only_child(void) {
+    pid_t pids[2];
+
+    ASSERT_EQ(proc_children(getpid(), pids, ARRAY_SIZE(pids)), 1);
+    return pids[0];
+}
+
+TEST(what_does_not_take_long_is_closed_by_one_that_stays_for_more) {
+    int other, end = new_end(&other), mount = new_tmpfs(10);
 
     bury(mount);
     ASSERT_EQ(fcntl(mount, F_GETFD), -1);
+    pid_t closer = only_child();
+    bury(other);
+    ASSERT_EQ(fcntl(other, F_GETFD), -1);
+    await_closed(end);
+    ASSERT_EQ(only_child(), closer);
+    bury_wait();
+    ASSERT_EQ(waitpid(-1, NULL, 0), -1);
+    ASSERT_EQ(errno, ECHILD);
+}
+
+TEST(who_closes_may_be_killed_at_any_time) {
+    siginfo_t ended = { 0 };
+    int others[3], ends[3];
+
+    for (size_t i = 0; i < ARRAY_SIZE(ends); i++)
+        ends[i] = new_end(&others[i]);
+    bury(others[0]);
+    pid_t closer = only_child();
+    ASSERT_CALL(kill(closer, SIGKILL));
+    ASSERT_CALL(waitid(P_PID, (id_t)closer, &ended, WEXITED | WNOWAIT));
+    await_closed(ends[0]);              /* also if it was never looked at */
+    bury(others[1]);                    /* nobody has noticed yet */
+    await_closed(ends[1]);
+    (void)bury_look();
+    bury(others[2]);
+    ASSERT_TRUE(only_child() != closer);
+    await_closed(ends[2]);
+    bury_wait();
+    ASSERT_EQ(waitpid(-1, NULL, 0), -1);
+    ASSERT_EQ(errno, ECHILD);
+}
+
+TEST(who_closes_and_falls_behind_holds_nobody_up) {
+    int other, end = new_end(&other);
+
+    bury((int)ASSERT_CALL(dup(other)));
+    pid_t closer = only_child();
+    ASSERT_CALL(kill(closer, SIGSTOP));
+    for (size_t i = 0; i < 10000; i++)
+        bury((int)ASSERT_CALL(dup(other)));
+    bury(other);
+    ASSERT_CALL(kill(closer, SIGCONT));
+    bury_wait();
+    await_closed(end);
+}
+
+TEST(who_closes_leaves_when_nothing_comes) {
+    siginfo_t ended = { 0 };
+    int other, end = new_end(&other);
+
+    bury((int)ASSERT_CALL(dup(other)));
+    ASSERT_CALL(waitid(P_PID, (id_t)only_child(), &ended, WEXITED | WNOWAIT));
+    ASSERT_EQ(ended.si_status, 0);
+    bury(other);
+    await_closed(end);
+    bury_wait();
     ASSERT_EQ(waitpid(-1, NULL, 0), -1);
     ASSERT_EQ(errno, ECHILD);
 }
