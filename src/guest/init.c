@@ -80,6 +80,7 @@ static void restore(const struct box *box, const struct wire_message *message) {
         close(masters[--n_masters]);
     if (r < 0 || is_trial)
         init_leave(box, r < 0);
+    restore_forget();
 }
 
 static int send_signal(const struct wire_message *message, uint64_t *ret_n) {

@@ -170,8 +170,8 @@ static int hear(uint32_t index) {
     return hear_with(index, &none);
 }
 
-static int order(uint32_t index, enum restore_order_kind kind, uint32_t argument, const int *fds, size_t n_fds) {
-    struct restore_order message = { kind, argument, (uint32_t)n_fds };
+static int order_more(uint32_t index, enum restore_order_kind kind, uint32_t argument, bool is_last, const int *fds, size_t n_fds) {
+    struct restore_order message = { kind, argument, is_last };
     int r = fd_send(sockets[index], &message, sizeof message, fds, n_fds);
 
     if (r < 0)
@@ -179,8 +179,12 @@ static int order(uint32_t index, enum restore_order_kind kind, uint32_t argument
     return r;
 }
 
+static int order(uint32_t index, enum restore_order_kind kind, uint32_t argument) {
+    return order_more(index, kind, argument, false, NULL, 0);
+}
+
 static int tell(uint32_t index, enum restore_order_kind kind, uint32_t argument) {
-    int r = order(index, kind, argument, NULL, 0);
+    int r = order(index, kind, argument);
 
     return r < 0 ? r : hear(index);
 }
@@ -190,7 +194,7 @@ static int tell_all(enum restore_order_kind kind) {
 
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         if (restored_process(i)->kind == IMAGE_LIVING)
-            r = order(i, kind, 0, NULL, 0);
+            r = order(i, kind, 0);
     return r;
 }
 
@@ -236,9 +240,10 @@ static void keep_from_each_other(void) {
             restore_keep_from_forks(i);
 }
 
+/* Nobody else is made meanwhile, so the one after the last that was made comes by itself. */
 static int make_one(const struct box *box, uint32_t index) {
-    uint32_t parent = restored_process(index)->parent;
-    int r = restore_next_pid(restored_process(index)->pid);
+    uint32_t parent = restored_process(index)->parent, pid_before = index ? restored_process(index - 1)->pid : 0;
+    int r = pid_before && restored_process(index)->pid == pid_before + 1 ? 0 : restore_next_pid(restored_process(index)->pid);
 
     if (r < 0)
         return r;
@@ -256,10 +261,19 @@ static int make_one(const struct box *box, uint32_t index) {
     return pid < 0 ? (int)pid : 0;
 }
 
+/* The group that it has from its birth, until groups are joined: that of who leads a session at the head of its line. 0: one that is none of theirs. */
+static uint32_t group_at_birth(uint32_t index) {
+    const struct image_process *p = restored_process(index);
+
+    while (p->session != p->pid && p->parent)
+        p = restored_process(p->parent - 1);
+    return p->session == p->pid ? p->pid : 0;
+}
+
 static bool joins_as(uint32_t index, bool leader) {
     const struct image_process *p = restored_process(index);
 
-    return p->session != p->pid && (p->group == p->pid) == leader;
+    return p->session != p->pid && (p->group == p->pid) == leader && p->group != group_at_birth(index);
 }
 
 /* Whoever led a group, and then who joined it; a leader of a session is in its own already. */
@@ -269,7 +283,7 @@ static int join_groups(void) {
     for (int leaders = 1; leaders >= 0; leaders--) {
         for (uint32_t i = 0; i < n_processes() && r == 0; i++)
             if (joins_as(i, leaders))
-                r = order(i, RESTORE_JOIN_GROUP, 0, NULL, 0);
+                r = order(i, RESTORE_JOIN_GROUP, 0);
         for (uint32_t i = 0; i < n_processes() && r == 0; i++)
             if (joins_as(i, leaders))
                 r = hear(i);
@@ -334,14 +348,27 @@ int restore_fork(const struct box *box) {
 
 static struct given {
     uint32_t fds, areas;        /* how many it has, or has no need of */
+    bool completes;             /* has been told all that there is for it, and completes itself */
     bool waits;                 /* for its word */
 } given[IMAGE_MAX_PROCESSES];
 
-/* The next of what it is to get, one order. */
+static const struct image_area *areas_of(uint32_t index) {
+    return restored_table(areas, struct image_area) + restored_process(index)->areas.first;
+}
+
+static bool has_more(uint32_t index) {
+    const struct image_process *p = restored_process(index);
+    struct given *has = &given[index];
+
+    while (has->areas < p->areas.n && areas_of(index)[has->areas].kind != IMAGE_MEMORY)
+        has->areas++;
+    return has->fds < p->fds.n || has->areas < p->areas.n;
+}
+
+/* The next of what it is to get, one order; with the last, or where there is none, it completes itself. */
 static int give(uint32_t index, const int *files) {
     const struct image_process *p = restored_process(index);
     const struct image_fd *fds = restored_table(fds, struct image_fd) + p->fds.first;
-    const struct image_area *areas = restored_table(areas, struct image_area) + p->areas.first;
     struct given *has = &given[index];
     uint32_t first = has->fds, n = 0;
     int batch[FDS_AT_ONCE];
@@ -349,36 +376,13 @@ static int give(uint32_t index, const int *files) {
     for (; n < FDS_AT_ONCE && has->fds < p->fds.n; n++)
         batch[n] = files[fds[has->fds++].file];
     has->waits = true;
-    if (n)
-        return order(index, RESTORE_TAKE_FDS, first, batch, n);
-    while (has->areas < p->areas.n && areas[has->areas].kind != IMAGE_MEMORY)
-        has->areas++;
-    if (has->areas < p->areas.n) {
+    if (!n && has_more(index)) {
         first = has->areas++;
-        return order(index, RESTORE_TAKE_MEMORY, first, &files[areas[first].path], 1);
+        has->completes = !has_more(index);
+        return order_more(index, RESTORE_TAKE_MEMORY, first, has->completes, &files[areas_of(index)[first].path], 1);
     }
-    has->waits = false;
-    return 0;
-}
-
-/* All of them at a time, each its next: of more than one order for a process neither side could be sure to have room for what the other says. */
-static int give_all(const int *files) {
-    bool is_more = true;
-    int r = 0;
-
-    while (is_more && r == 0) {
-        is_more = false;
-        for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-            if (restored_process(i)->kind == IMAGE_LIVING)
-                r = give(i, files);
-        for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-            if (given[i].waits) {
-                is_more = true;
-                given[i].waits = false;
-                r = hear(i);
-            }
-    }
-    return r;
+    has->completes = !has_more(index);
+    return n ? order_more(index, RESTORE_TAKE_FDS, first, has->completes, batch, n) : order_more(index, RESTORE_COMPLETE, 0, true, NULL, 0);
 }
 
 /* And what it asks from then on is asked of us. */
@@ -393,21 +397,37 @@ static int has_threads(const struct box *box, uint32_t index) {
     return r;
 }
 
-/* Only who makes more than the one that it is asks for pids, and so takes turns with the others. */
+/* Only who makes more than the one that it is asks for pids, and so takes turns with the others; a single one is made when all else is. */
+static bool takes_turns(uint32_t index) {
+    return restored_process(index)->threads.n != 1;
+}
+
+/* All of them at a time, each its next: of more than one order for a process neither side could be sure to have room for what the other says. */
+static int give_all(const struct box *box, const int *files) {
+    bool is_more = true;
+    int r = 0;
+
+    while (is_more && r == 0) {
+        is_more = false;
+        for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+            if (restored_process(i)->kind == IMAGE_LIVING && !given[i].completes)
+                r = give(i, files);
+        for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+            if (given[i].waits) {
+                is_more |= !given[i].completes;
+                given[i].waits = false;
+                r = given[i].completes && !takes_turns(i) ? has_threads(box, i) : hear(i);
+            }
+    }
+    return r;
+}
+
 static int make_threads(const struct box *box) {
     int r = 0;
 
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING && restored_process(i)->threads.n == 1)
-            r = order(i, RESTORE_MAKE_THREADS, 0, NULL, 0);
-    for (uint32_t i = 0; i < n_processes() && r == 0; i++) {
-        if (restored_process(i)->kind != IMAGE_LIVING)
-            continue;
-        if (restored_process(i)->threads.n != 1)
-            r = order(i, RESTORE_MAKE_THREADS, 0, NULL, 0);
-        if (r == 0)
+        if (restored_process(i)->kind == IMAGE_LIVING && takes_turns(i) && (r = order(i, RESTORE_MAKE_THREADS, 0)) == 0)
             r = has_threads(box, i);
-    }
     return r;
 }
 
@@ -422,11 +442,7 @@ static int go_on(const struct box *box, const int *externals, size_t n_externals
     if (r == 0)
         r = hear_all();         /* they are prepared */
     if (r == 0)
-        r = give_all(files);
-    if (r == 0)
-        r = tell_all(RESTORE_COMPLETE);
-    if (r == 0)
-        r = hear_all();
+        r = give_all(box, files);
     if (r == 0)
         r = make_threads(box);
     if (r == 0 && (r = restore_watch(files, &file)) < 0)
@@ -456,15 +472,18 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
     /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it than elsewhere. */
     for (uint32_t i = 0; i < n_processes() && r == 0 && !is_trial; i++)
         if (restored_process(i)->kind == IMAGE_LIVING)
-            (void)order(i, RESTORE_GO, 0, NULL, 0);
+            (void)order(i, RESTORE_GO, 0);
     for (uint32_t i = 0; i < n_processes(); i++)
         close(sockets[i]);
     if (files != MAP_FAILED)
         (void)munmap(files, length);
-    (void)munmap((void *)restored.region, restored.region_end - restored.region);
-    restored.header = NULL;
     *ret_failure = failure;
     return r;
+}
+
+void restore_forget(void) {
+    (void)munmap((void *)restored.region, restored.region_end - restored.region);
+    restored.header = NULL;
 }
 
 /* ---- a command to be ---------------------------------------------------------------------------------------------------- */
@@ -535,6 +554,9 @@ void restore_cancel(void) {
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     (void)box, (void)externals, (void)n_externals, (void)is_trial, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
     return -EOPNOTSUPP;
+}
+
+void restore_forget(void) {
 }
 
 #endif

@@ -54,14 +54,15 @@ static inline bool restored_is_in_place(const struct image_area *area) {
     return restored.parked[area - restored_table(areas, struct image_area)] == area->start;
 }
 
-/* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. */
+/* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. With the last of them, or RESTORE_COMPLETE where there is none (`is_last`), a
+ * process completes itself; one with a single thread makes that, too, and others wait for RESTORE_MAKE_THREADS. */
 enum restore_order_kind {
     RESTORE_MAKE_CHILD = 1, RESTORE_JOIN_GROUP, RESTORE_END, RESTORE_REAP, RESTORE_AWAIT_END, RESTORE_PREPARE, RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY, RESTORE_COMPLETE, RESTORE_MAKE_THREADS, RESTORE_GO,
     RESTORE_SET_FOREGROUND,
 };
 
 struct restore_order {
-    uint32_t kind, index, n;
+    uint32_t kind, index, is_last;
 };
 
 /* And back, after each: 0 or -errno, and the step. */

@@ -425,6 +425,12 @@ static int begin_asking(void) {
     return n_asked && listener < 0 ? listener : 0;
 }
 
+static int begin_threads(void) {
+    int r = make_threads();
+
+    return r < 0 ? r : begin_asking();
+}
+
 /* ---- descriptors -------------------------------------------------------------------------------------------------------- */
 
 /*
@@ -608,7 +614,7 @@ static int make_child(uint32_t index) {
 }
 
 static int obey(const struct restore_order *order, const int *fds, size_t n_fds) {
-    int r;
+    int r = -EBADMSG;
 
     if ((order->kind == RESTORE_MAKE_CHILD || order->kind == RESTORE_REAP || order->kind == RESTORE_AWAIT_END) && order->index >= restored.header->processes.n)
         return -EBADMSG;
@@ -633,18 +639,22 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
         r = keep_descriptors();
         return r < 0 ? r : prepare();
     case RESTORE_TAKE_FDS:
-        return take_fds(order->index, fds, n_fds);
+        r = take_fds(order->index, fds, n_fds);
+        break;
     case RESTORE_TAKE_MEMORY:
-        return take_memory(order->index, fds, n_fds);
+        r = take_memory(order->index, fds, n_fds);
+        break;
     case RESTORE_COMPLETE:
-        return complete();
+        r = 0;
+        break;
     case RESTORE_MAKE_THREADS:
-        r = make_threads();
-        return r < 0 ? r : begin_asking();
+        return begin_threads();
     case RESTORE_GO:
         go();
     }
-    return -EBADMSG;
+    if (r == 0 && order->is_last)
+        r = complete();
+    return r < 0 || !order->is_last || self->threads.n != 1 ? r : begin_threads();
 }
 
 /* In its own session, if it led one, before it has children. */
@@ -721,11 +731,9 @@ _Noreturn static void become_command(void) {
         r = prepare();
     if (r == 0)
         r = take_clock();
-    if (r == 0)
-        r = make_threads();
     /* What it does from here on is none of what is asked about. */
     if (r == 0)
-        r = begin_asking();
+        r = begin_threads();
     if (n_asked)
         say(r);
     if (r == 0)
