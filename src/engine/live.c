@@ -17,11 +17,13 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/fd.h"
 #include "engine/session.h"
 
 #define MAX_HOLDERS 32          /* each has a copy of its image */
+#define DEMAND_NS 10000000      /* less than this apart is one after the other */
 
 struct live *live_new(struct engine *engine) {
     struct live *live = calloc(1, sizeof *live);
@@ -171,6 +173,14 @@ void live_make_ahead(struct live *live, struct program *program, struct node *ba
     /* What goes wrong the next one will meet and tell. */
     if (live_holder(live, program, &holder, &error) == 0 && box_new(program, &(struct box_options){ .base = base, .holder = holder }, &box, &error) == 0)
         box_make_ahead(box, live);
+}
+
+/* Of what is taken one after the other, a box that is taken is most likely not ready yet, and the next begins while it gets there; else that would only take its processors. */
+bool live_is_in_demand(struct live *live) {
+    const int64_t before_ns = live->taken_ns;
+
+    live->taken_ns = clock_now_ns();
+    return live->taken_ns - before_ns < DEMAND_NS;
 }
 
 void live_load_box(struct live *live, struct program *program, struct node *base) {

@@ -395,6 +395,8 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
     }
     struct program *program = session->program;
+    if (live && box->was_ahead && live_is_in_demand(live))
+        live_make_ahead(live, program, session->base);
     if (session->state == SESSION_NEW && box->state == BOX_READY) {
         r = enter_box(session, error);
         if (r < 0 && may_restore_again(session)) {

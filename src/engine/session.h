@@ -61,6 +61,7 @@ struct live {
     struct launcher *holder;    /* NULL: none now */
     struct box *ahead;          /* in which they wait for the next who wants them; NULL: none now */
     unsigned n_restored;
+    int64_t taken_ns;           /* when a box that was made ahead was, the last time */
     int image;                  /* a sealed memory file */
     int progress;               /* a socket that tells who loads it how far it is written, while it is; -EBADF */
     struct origin origin;
@@ -376,6 +377,7 @@ struct live *live_put(struct live *live);
 int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error);
 void live_holder_gone(struct live *live);
 void live_make_ahead(struct live *live, struct program *program, struct node *base);  /* a box for the next one, if there is likely to be one */
+bool live_is_in_demand(struct live *live);      /* a box that was made ahead is taken: is the next one to be made at once? */
 void live_load_box(struct live *live, struct program *program, struct node *base);    /* for the one who waits for what is being written; live->progress is gone if there is one */
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
 int live_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
