@@ -25,6 +25,7 @@
 #include "engine/session.h"
 #include "engine/upper.h"
 #include "sys/proc.h"
+#include "sys/sockmem.h"
 #include "sys/syscalls.h"
 
 #define SETUP_SECONDS 60        /* far more than set-up takes on a host that is not broken */
@@ -54,7 +55,7 @@ void box_live(struct box *box) {
         close_fd(&box->netns);
     if (box->slot)
         slot_rest(box->slot);
-    set_files(box, FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0));
+    set_files(box, FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets >= 0 ? 1 : 0));
 }
 
 static void box_free(struct box *box) {
@@ -66,6 +67,7 @@ static void box_free(struct box *box) {
     loop_timer_clear(engine->loop, &box->deadline);
     close_fd(&box->pidfd);
     close_fd(&box->socket);
+    close_fd(&box->sockets);
     if (box->disk >= 0 && !box->upper)  /* of an upper it frees nothing */
         bury(TAKE_FD(box->disk));
     close_fd(&box->disk);
@@ -221,7 +223,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     box->session = options->session;
     box->is_layered = options->session || options->base || program->n_sessions;
     box->launcher = launcher->number;
-    box->pidfd = box->socket = box->netns = box->disk = -EBADF;
+    box->pidfd = box->socket = box->netns = box->disk = box->sockets = -EBADF;
     list_init(&box->in_program);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
@@ -333,6 +335,53 @@ void box_orphan(struct box *box) {
     box_kill(box);
 }
 
+/* Which of the sandbox' sockets nothing else counts. Of a network that is not its own they cannot be told from others'. A memory group of version 1 counts those of Unix only, one of version 2
+ * all but netlink. */
+static unsigned uncounted_sockets(const struct box *box) {
+    const struct policy *policy = box->program ? box->program->policy : NULL;
+
+    if (!policy || box->home || policy->net == POLICY_NET_HOST)
+        return 0;
+    unsigned all = SOCKMEM_UNIX | (policy->net == POLICY_NET_LOOPBACK ? SOCKMEM_INET | SOCKMEM_NETLINK : 0);
+    if (!box->slot)
+        return all;
+    return all & (cgroup_root_backend(box->engine->cgroups) == CGROUP_V1 ? SOCKMEM_INET | SOCKMEM_NETLINK : SOCKMEM_NETLINK);
+}
+
+/* Nothing runs in it: no more is to be asked for a while. */
+void box_rest(struct box *box) {
+    if (box->sockets < 0)
+        return;
+    close_fd(&box->sockets);
+    box->socket_bytes = 0;
+    set_files(box, box->files - 1);
+}
+
+/* A guest can have so many that asking takes long: other sandboxes get ten times that. */
+static uint64_t socket_memory(struct box *box) {
+    unsigned kinds = uncounted_sockets(box);
+    int64_t now = clock_now_ns();
+
+    if (!kinds || now < box->ask_again_ns)
+        return box->socket_bytes;
+    if (box->sockets < 0 && sockmem_open(box->pid, &box->sockets) == 0)
+        set_files(box, box->files + 1);
+    if (box->sockets >= 0 && sockmem_usage(box->sockets, kinds, &box->socket_bytes) < 0)
+        box_rest(box);          /* it may still have an answer for us: another one next time */
+    int64_t then = clock_now_ns();
+    box->ask_again_ns = then + 10 * (then - now);
+    return box->socket_bytes;
+}
+
+bool box_needs_watch(const struct box *box) {
+    return !box->slot || uncounted_sockets(box);
+}
+
+/* A group ends by itself what is over by what it counts. */
+bool box_is_over(const struct box *box, uint64_t memory) {
+    return box->program && (box->slot ? box->socket_bytes : memory) > box->program->policy->max_memory_bytes;
+}
+
 /* The sandbox' use of memory and processor so far. -errno if it cannot be told. */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes) {
     struct proc_usage usage;
@@ -344,7 +393,7 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
 
         if (r < 0)
             return r;
-        *ret_memory = group.memory_peak;
+        *ret_memory = group.memory_peak + (box->pid > 0 ? socket_memory(box) : 0);
         *ret_cpu_ns = group.cpu_ns ? group.cpu_ns : box->pid > 0 && proc_scan(box->pid, &usage) == 0 ? usage.cpu_ns : 0;
         *ret_processes = group.processes_now > 1 ? group.processes_now - 1 : 0;
         return 0;
@@ -357,7 +406,7 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
     uint64_t limit = box->program ? box->program->policy->max_memory_bytes : UINT64_MAX;
     if (usage.anon_bytes > limit)
         (void)proc_scan_exact(box->pid, &usage);
-    *ret_memory = usage.anon_bytes;
+    *ret_memory = usage.anon_bytes + socket_memory(box);
     if (box->disk >= 0 && !box->upper && fstatfs(box->disk, &disk) == 0)
         *ret_memory += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     *ret_cpu_ns = usage.cpu_ns;

@@ -203,6 +203,9 @@ struct box {
     bool served_early;          /* files were asked for before that was seen */
     bool was_ahead;             /* it was one of a state, made before anybody needed it */
     bool oom;
+    int sockets;                /* to ask what waits in the sandbox' sockets; -EBADF until that is wanted */
+    uint64_t socket_bytes;      /* the last answer */
+    int64_t ask_again_ns;       /* not before */
 };
 
 struct output {
@@ -349,6 +352,9 @@ void box_kill(struct box *box);         /* every process; freed when the kernel 
 void box_strike(struct box *box);       /* that alone: its end is on the way, and box_kill is to come */
 void box_orphan(struct box *box);       /* the same, of a program that is going */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
+bool box_needs_watch(const struct box *box);     /* while something runs in it */
+bool box_is_over(const struct box *box, uint64_t memory);        /* what box_usage said last */
+void box_rest(struct box *box);
 void box_expect_start(struct box *box); /* of a command, within some time */
 bool box_has_room(const struct engine *engine);         /* for one more, in open files */
 void box_live(struct box *box);         /* a session's, which is ready: holds no more than it must */

@@ -606,7 +606,7 @@ static void on_watch(struct loop_timer *timer) {
         note_memory(run, memory);
         run->cpu_ns = MAX(run->cpu_ns, cpu);
         run->processes_peak = MAX(run->processes_peak, processes);
-        if (!run->box->slot && memory > limit) {
+        if (box_is_over(run->box, memory)) {
             run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
             return;
         }

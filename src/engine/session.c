@@ -645,14 +645,16 @@ static void on_watch(struct loop_timer *timer) {
 
     if (!session->box || box_usage(session->box, &memory, &cpu, &processes) < 0)
         return;
-    if (memory > session->program->policy->max_memory_bytes)
+    if (box_is_over(session->box, memory))
         session_out_of_memory(session);
     if (processes || session->n_runs)
         (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + WATCH_NS, on_watch);
+    else
+        box_rest(session->box);
 }
 
 void session_watch(struct session *session) {
-    if (session->box && !session->box->slot && !session->watch.position)
+    if (session->box && box_needs_watch(session->box) && !session->watch.position)
         (void)loop_timer_set(session->engine->loop, &session->watch, clock_now_ns() + WATCH_NS / 10, on_watch);
 }
 

@@ -67,6 +67,116 @@ def test_memory_of_the_kernel(caller, kind):
     assert "SURVIVED" not in result.stdout, result.told
 
 
+FILL = """
+import errno, signal, socket, sys
+keep = []
+
+
+def fill(s):
+    s.setblocking(False)
+    try:
+        while True:
+            s.send(b"x" * 65536)
+    except BlockingIOError:
+        pass
+
+
+def held():
+    a, b = socket.socketpair()
+    fill(a)
+    keep.extend([a, b])
+
+
+def sender_gone():
+    a, b = socket.socketpair()
+    fill(a)
+    a.close()
+    keep.append(b)
+
+
+def on_their_way():
+    a, b = socket.socketpair()
+    for _ in range(100):
+        c, d = socket.socketpair()
+        fill(c)
+        socket.send_fds(a, [b"x"], [c.fileno(), d.fileno()])
+        c.close(), d.close()
+    keep.extend([a, b])
+
+
+def not_accepted():
+    if not keep:
+        keep.append(socket.socket(socket.AF_UNIX))
+        keep[0].bind("\\0listener")
+        keep[0].listen(4096)
+    c = socket.socket(socket.AF_UNIX)
+    c.connect("\\0listener")
+    fill(c)
+    c.close()
+
+
+def datagrams():
+    r = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    r.bind("\\0%d" % len(keep))
+    keep.append(r)
+    for i in range(8):
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        s.sendto(b"x" * 190000 * (i > 0), r.getsockname())
+        s.close()
+
+
+def tcp():
+    if not keep:
+        keep.append(socket.create_server(("127.0.0.1", 0), backlog=1024))
+    c = socket.create_connection(keep[0].getsockname())
+    a, _ = keep[0].accept()
+    fill(c)
+    keep.extend([a, c])
+
+
+def udp():
+    r, s = socket.socket(type=socket.SOCK_DGRAM), socket.socket(type=socket.SOCK_DGRAM)
+    r.bind(("127.0.0.1", 0))
+    for _ in range(8):
+        s.sendto(b"x" * 50000, r.getsockname())
+    keep.append(r)
+
+
+def netlink():
+    s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    for _ in range(100):
+        s.send(bytes([32, 0, 0, 0, 18, 0, 1, 3] + 24 * [0]))
+    keep.append(s)
+
+
+try:
+    for _ in range(int(sys.argv[2])):
+        globals()[sys.argv[1]]()
+except OSError as error:
+    if error.errno == errno.ENOBUFS:
+        sys.exit(3)
+if int(sys.argv[2]) > 100:
+    signal.pause()
+print("filled")
+"""
+
+
+@pytest.mark.parametrize("kind", ["held", "sender_gone", "on_their_way", "not_accepted", "datagrams", "tcp", "udp", "netlink"])
+def test_memory_in_sockets(caller, kind):
+    """What waits in sockets counts, in those too that nobody has any more or not yet, with a cgroup or without: gigabytes of the host's are not to be had by that."""
+    flags = ["--memory", "64M", "--timeout", "60"] + (["--net", "loopback"] if kind in ("tcp", "udp", "netlink") else [])
+    result = caller.run(*flags, "--", "python3", "-c", FILL, kind, "1500")
+    refused = result.exit_code == 3 and kind == "datagrams" and has_cgroup(result)  # a group without room for so large a message
+    assert result.outcome == "out_of_memory" or refused, result.told
+
+
+@pytest.mark.parametrize("kind", ["held", "datagrams", "tcp"])
+def test_a_few_sockets_are_no_load(caller, kind):
+    """What any program has of them is far from the limit."""
+    result = caller.run("--memory", "128M", "--net", "loopback", "--", "python3", "-c", FILL, kind, "8")
+    assert (result.outcome, result.stdout) == ("exit", "filled\n"), result.told
+
+
 def test_memory_bomb_of_many_processes(caller):
     """Children that each eat memory end, and the sandbox beside them has all of its own."""
     code = "import os\nfor _ in range(6): os.fork()\nx = []\nwhile True: x.append(bytearray(1 << 20))"

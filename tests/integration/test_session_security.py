@@ -34,6 +34,28 @@ def test_init_is_out_of_reach(box):
     assert box.exec("echo well", text=True).stdout == "well\n"
 
 
+def test_memory_in_sockets_counts():
+    """What waits in sockets is memory that a program can have without end: of TCP, no group of version 1 counts it; without a group, none is."""
+    code = """
+import signal, socket
+keep = [socket.create_server(("127.0.0.1", 0))]
+for _ in range(1500):
+    c = socket.create_connection(keep[0].getsockname())
+    keep += [c, keep[0].accept()[0]]
+    c.setblocking(False)
+    try:
+        while True:
+            c.send(b"x" * 65536)
+    except BlockingIOError:
+        pass
+signal.pause()
+"""
+    with Sandbox(Policy(max_memory="64M", net="loopback")) as box:
+        for _ in range(2):
+            assert box.exec(["python3", "-c", code], timeout=60).outcome == Outcome.OUT_OF_MEMORY
+            assert box.exec("echo well", text=True).stdout == "well\n"
+
+
 def test_commands_get_three_descriptors(box):
     code = "import os; print(sorted(int(fd) for fd in os.listdir('/proc/self/fd')))"
     assert box.exec(["python3", "-c", code], text=True).stdout == "[0, 1, 2, 3]\n", "3 is the directory that is being read"

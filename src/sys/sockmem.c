@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of sockets: see sockmem.h for the model. Formats: sock_diag(7), linux/{unix,inet,netlink}_diag.h. */
+#include "sys/sockmem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/netlink_diag.h>
+#include <linux/sock_diag.h>
+#include <linux/unix_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "sys/proc.h"
+#include "sys/syscalls.h"
+
+#define GET_USERNS _IO(0xb7, 1)         /* NS_GET_USERNS */
+#define SOCKET_BYTES 2048               /* of the socket itself, its inode and its file */
+#define QUEUE_LENGTH 11                 /* datagrams that wait at one Unix socket (net.unix.max_dgram_qlen, and one more) */
+#define FEW_DATAGRAM_SOCKETS 32         /* that are taken for empty */
+#define MOST_CHILDREN 64
+
+/* ---- a socket of that namespace ---------------------------------------------------------------------------------------- */
+
+/* The network namespace of a process, and the user namespace that it belongs to. By one descriptor of the process: its number may be another's by now. */
+static int open_namespaces(pid_t pid, pid_t parent, int *ret_net, int *ret_owner) {
+    char path[32], text[512] = "";
+    int its_parent = 0;
+
+    snprintf(path, sizeof path, "/proc/%d", (int)pid);
+    auto_close int process = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (process < 0)
+        return -ESRCH;
+    auto_close int stat = openat(process, "stat", O_RDONLY | O_CLOEXEC);
+    if (stat < 0 || read(stat, text, sizeof text - 1) <= 0)
+        return -ESRCH;
+    const char *name_ends = strrchr(text, ')');
+    if (!name_ends || sscanf(name_ends + 1, " %*c %d", &its_parent) != 1 || its_parent != parent)
+        return -ESRCH;
+    auto_close int net = openat(process, "ns/net", O_RDONLY | O_CLOEXEC);
+    if (net < 0)
+        return -errno;
+    *ret_owner = ioctl(net, GET_USERNS);
+    if (*ret_owner < 0)
+        return -errno;
+    *ret_net = TAKE_FD(net);
+    return 0;
+}
+
+/* Of a child that shares our descriptors, and nothing else: system calls only. Its socket takes the place of ours that was kept for it. */
+_Noreturn static void open_there(int net, int owner, int place) {
+    int r = sys_setns(net, CLONE_NEWNET);
+
+    /* An ordinary user has the rights that this takes in the namespace of the owner alone. */
+    if (r < 0)
+        r = sys_setns(owner, CLONE_NEWUSER);
+    if (r == 0)
+        r = sys_setns(net, CLONE_NEWNET);
+    if (r == 0)
+        r = (int)sys_call3(__NR_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+    if (r >= 0) {
+        int fd = r;
+
+        r = (int)sys_call3(__NR_dup3, fd, place, O_CLOEXEC);
+        sys_call1(__NR_close, fd);
+    }
+    sys_call1(__NR_exit_group, r < 0 ? -r : 0);
+    __builtin_unreachable();
+}
+
+static int open_by_child(int net, int owner, int *ret_fd) {
+    struct clone_args how = { .flags = CLONE_FILES };       /* no signal at its end: nobody else is to wait for it */
+    auto_close int place = eventfd(0, EFD_CLOEXEC);
+    int status;
+
+    if (place < 0)
+        return -errno;
+    pid_t pid = (pid_t)sys_clone3(&how, sizeof how);
+    if (pid < 0)
+        return pid;
+    if (pid == 0)
+        open_there(net, owner, place);
+    while (waitpid(pid, &status, __WALL) < 0)
+        if (errno != EINTR)
+            return -errno;
+    if (!WIFEXITED(status))
+        return -ECHILD;
+    if (WEXITSTATUS(status))
+        return -WEXITSTATUS(status);
+    *ret_fd = TAKE_FD(place);
+    return 0;
+}
+
+int sockmem_open(pid_t init_pid, int *ret_fd) {
+    pid_t pids[MOST_CHILDREN];
+    size_t n = proc_children(init_pid, pids, MOST_CHILDREN);
+    int r = -ESRCH;
+
+    for (size_t i = 0; i < n && r < 0; i++) {
+        auto_close int net = -EBADF, owner = -EBADF;
+
+        r = open_namespaces(pids[i], init_pid, &net, &owner);
+        if (r == 0)
+            return open_by_child(net, owner, ret_fd);
+    }
+    return r;
+}
+
+/* ---- the sum ----------------------------------------------------------------------------------------------------------- */
+
+struct sum {
+    uint64_t bytes;
+    unsigned datagram_sockets;
+};
+
+/* How much a Unix socket may have sent that is not read: SO_SNDBUF is at most twice this, and the last message may go beyond. */
+static uint64_t most_sent(void) {
+    static uint64_t most;
+    auto_buf struct buf text = BUF_INIT;
+
+    if (!most) {
+        int r = fd_read_file("/proc/sys/net/core/wmem_max", 64, &text);
+
+        buf_add(&text, "", 1);
+        most = 2 * MAX(r == 0 && !buf_failed(&text) ? strtoull(text.data, NULL, 10) : 0, (uint64_t)212992) + 65536;
+    }
+    return most;
+}
+
+/* One of a message's attributes, which come after `before` bytes of it; NULL: there is none of this type, or it has less than `size` bytes. */
+static const struct nlattr *attribute(const struct nlmsghdr *header, size_t before, unsigned type, size_t size) {
+    size_t at = NLMSG_HDRLEN + NLMSG_ALIGN(before);
+
+    while (at + sizeof(struct nlattr) <= header->nlmsg_len) {
+        const struct nlattr *a = (const void *)((const char *)header + at);
+
+        if (a->nla_len < sizeof *a || a->nla_len > header->nlmsg_len - at)
+            break;
+        if (a->nla_type == type)
+            return a->nla_len - sizeof *a >= size ? a : NULL;
+        at += NLA_ALIGN(a->nla_len);
+    }
+    return NULL;
+}
+
+static void add_memory(const struct nlattr *attribute, struct sum *sum) {
+    if (!attribute)
+        return;
+    const uint32_t *memory = (const void *)(attribute + 1);
+    sum->bytes += (uint64_t)memory[SK_MEMINFO_RMEM_ALLOC] + memory[SK_MEMINFO_FWD_ALLOC] + memory[SK_MEMINFO_WMEM_QUEUED] + memory[SK_MEMINFO_BACKLOG];
+}
+
+/* Charged for what waits is who has sent it. When that one is gone, all there is to see is the length, of a stream; of datagrams it is that of the first; and
+ * of a connection that is not accepted, that there is one. */
+static void add_unix(const struct nlmsghdr *header, struct sum *sum) {
+    const struct unix_diag_msg *message = NLMSG_DATA(header);
+    const struct nlattr *memory = attribute(header, sizeof *message, UNIX_DIAG_MEMINFO, (SK_MEMINFO_WMEM_ALLOC + 1) * sizeof(uint32_t));
+    const struct nlattr *peer = attribute(header, sizeof *message, UNIX_DIAG_PEER, sizeof(uint32_t));
+    const struct nlattr *length = attribute(header, sizeof *message, UNIX_DIAG_RQLEN, sizeof(struct unix_diag_rqlen));
+    const struct nlattr *connecting = attribute(header, sizeof *message, UNIX_DIAG_ICONS, sizeof(uint32_t));
+
+    if (memory)
+        sum->bytes += ((const uint32_t *)(const void *)(memory + 1))[SK_MEMINFO_WMEM_ALLOC];
+    for (size_t i = 0; connecting && i < (connecting->nla_len - sizeof *connecting) / sizeof(uint32_t); i++)
+        sum->bytes += SOCKET_BYTES + (((const uint32_t *)(const void *)(connecting + 1))[i] ? 0 : most_sent());
+    if (message->udiag_type == SOCK_DGRAM)
+        sum->datagram_sockets++;
+    else if (message->udiag_state != TCP_LISTEN && length && (!peer || !*(const uint32_t *)(const void *)(peer + 1))) {
+        uint32_t waits = ((const struct unix_diag_rqlen *)(const void *)(length + 1))->udiag_rqueue;
+
+        sum->bytes += MIN((uint64_t)waits * 1024, most_sent());     /* a message of one byte takes 768 */
+    }
+}
+
+static void add_inet(const struct nlmsghdr *header, struct sum *sum) {
+    add_memory(attribute(header, sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)), sum);
+}
+
+static void add_netlink(const struct nlmsghdr *header, struct sum *sum) {
+    add_memory(attribute(header, sizeof(struct netlink_diag_msg), NETLINK_DIAG_MEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)), sum);
+}
+
+struct question {
+    struct nlmsghdr header;
+    union {
+        struct unix_diag_req of_unix;
+        struct inet_diag_req_v2 inet;
+        struct netlink_diag_req netlink;
+    };
+};
+
+/* 0 also where the kernel has no such list. */
+static int ask(int fd, struct question *question, size_t length, void (*add)(const struct nlmsghdr *header, struct sum *sum), struct sum *sum) {
+    static _Alignas(struct nlmsghdr) char answer[65536];
+
+    question->header = (struct nlmsghdr){ .nlmsg_len = (uint32_t)(NLMSG_HDRLEN + length), .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP };
+    if (send(fd, question, question->header.nlmsg_len, 0) < 0)
+        return -errno;
+    for (;;) {
+        const struct nlmsghdr *header = (const void *)answer;
+        ssize_t n = recv(fd, answer, sizeof answer, 0);
+
+        if (n < 0)
+            return -errno;
+        for (size_t left = (size_t)n; left >= sizeof *header && header->nlmsg_len >= sizeof *header && header->nlmsg_len <= left;) {
+            size_t step = MIN((size_t)NLMSG_ALIGN(header->nlmsg_len), left);
+
+            if (header->nlmsg_type == NLMSG_DONE)
+                return 0;
+            if (header->nlmsg_type == NLMSG_ERROR) {
+                int error = ((const struct nlmsgerr *)NLMSG_DATA(header))->error;
+
+                return error == -ENOENT ? 0 : error ? error : -EBADMSG;
+            }
+            if (header->nlmsg_type == SOCK_DIAG_BY_FAMILY) {
+                sum->bytes += SOCKET_BYTES;
+                add(header, sum);
+            }
+            left -= step;
+            header = (const void *)((const char *)header + step);
+        }
+    }
+}
+
+int sockmem_usage(int fd, unsigned kinds, uint64_t *ret_bytes) {
+    static const struct { uint8_t family, protocol; } inet[] = { { AF_INET, IPPROTO_TCP }, { AF_INET6, IPPROTO_TCP }, { AF_INET, IPPROTO_UDP }, { AF_INET6, IPPROTO_UDP } };
+    struct question question = { 0 };
+    struct sum sum = { 0 };
+    int r = 0;
+
+    if (kinds & SOCKMEM_UNIX) {
+        question.of_unix = (struct unix_diag_req){ .sdiag_family = AF_UNIX, .udiag_states = ~0u, .udiag_show = UDIAG_SHOW_MEMINFO | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS };
+        r = ask(fd, &question, sizeof question.of_unix, add_unix, &sum);
+        if (sum.datagram_sockets > FEW_DATAGRAM_SOCKETS)
+            sum.bytes += (sum.datagram_sockets - FEW_DATAGRAM_SOCKETS) * QUEUE_LENGTH * most_sent();
+    }
+    for (size_t i = 0; kinds & SOCKMEM_INET && r == 0 && i < ARRAY_SIZE(inet); i++) {
+        question.inet = (struct inet_diag_req_v2){ .sdiag_family = inet[i].family, .sdiag_protocol = inet[i].protocol, .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1), .idiag_states = ~0u };
+        r = ask(fd, &question, sizeof question.inet, add_inet, &sum);
+    }
+    if (kinds & SOCKMEM_NETLINK && r == 0) {
+        question.netlink = (struct netlink_diag_req){ .sdiag_family = AF_NETLINK, .sdiag_protocol = NDIAG_PROTO_ALL, .ndiag_show = NDIAG_SHOW_MEMINFO };
+        r = ask(fd, &question, sizeof question.netlink, add_netlink, &sum);
+    }
+    if (r == 0)
+        *ret_bytes = sum.bytes;
+    return r;
+}
