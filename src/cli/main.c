@@ -97,7 +97,7 @@ static const struct command *command_find(int n, char **words, int *ret_used) {
     return NULL;
 }
 
-/* The line for a word that names no command. */
+/* The line for a word that names no command; half of one can be asked what there is. */
 static int command_unknown(int n, char **words) {
     enum { MOST = 96, LONGEST = 24 };
     const char *names[MOST];
@@ -120,6 +120,10 @@ static int command_unknown(int n, char **words) {
             names[n_firsts] = firsts[n_firsts];
             n_firsts++;
         }
+    }
+    if (half && n > 1 && (strcmp(words[1], "--help") == 0 || strcmp(words[1], "-h") == 0)) {
+        options_help_group(words[0]);
+        return cli_flush(NULL, 0);
     }
     if (half) {
         const char *near = n > 1 ? options_nearest(words[1], names, n_firsts, sizeof names[0]) : NULL;

@@ -501,6 +501,16 @@ void options_help(const struct command *command) {
         printf("\n%s", command->notes);
 }
 
+void options_help_group(const char *group) {
+    size_t length = strlen(group);
+
+    printf("Usage: rollbox %s COMMAND [OPTION...]\n\n", group);
+    for (size_t i = 0; i < command_count; i++)
+        if (strncmp(command_table[i].name, group, length) == 0 && command_table[i].name[length] == ' ')
+            printf("  %-16s %s\n", command_table[i].name, command_table[i].summary);
+    printf("\nrollbox %s COMMAND --help tells more.\n", group);
+}
+
 void options_help_all(void) {
     printf("Usage: rollbox COMMAND [OPTION...]\n\nRun untrusted programs in sandboxes.\n\n");
     for (size_t i = 0; i < command_count; i++)

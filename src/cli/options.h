@@ -143,6 +143,7 @@ static inline bool options_has(const struct options *options, enum option_id id)
 
 /* The help of one command, or of all, on standard output. */
 void options_help(const struct command *command);
+void options_help_group(const char *group);      /* the commands whose first word it is */
 void options_help_all(void);
 
 /* Of `names` (n of them, `stride` bytes apart, each a const char *), the one that was most likely meant; NULL if none is near. */

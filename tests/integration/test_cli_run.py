@@ -339,6 +339,14 @@ def test_version(cli):
     assert cli("--version").stdout == cli("version").stdout
 
 
+@pytest.mark.parametrize("group", ["policy", "image", "store", "engine", "template"])
+def test_help_of_half_a_command(cli, group):
+    """Who asks what there is gets it, not a complaint that a word is missing."""
+    done = cli(group, "--help")
+    assert (done.returncode, done.stderr) == (0, b"") and f"Usage: rollbox {group} COMMAND".encode() in done.stdout
+    assert cli(group).returncode == 125
+
+
 def test_help_lists_the_commands(cli):
     text = cli("--help").stdout.decode()
     assert [line.split("  ")[1] for line in text.splitlines() if line.startswith("  ")] == COMMANDS
