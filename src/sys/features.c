@@ -58,16 +58,19 @@ static void feature_set(struct features *features, enum feature feature, bool av
     *(bool *)((char *)features + rows[feature].offset) = available;
 }
 
+/* Something that counts what a sandbox has. */
+static bool counts(const struct features *f) {
+    return f->cgroup_v1 || f->cgroup_v2 || f->proc_children;
+}
+
 bool features_namespace_ok(const struct features *f) {
-    return f->userns && f->pidns && f->proc_mount && f->mountns && f->ipcns && f->utsns && f->seccomp && f->clone3 && f->openat2 &&
-           f->close_range && f->pidfd && f->mount_api;
+    return f->userns && f->pidns && f->proc_mount && f->mountns && f->ipcns && f->utsns && f->netns && f->seccomp && f->clone3 && f->openat2 &&
+           f->close_range && f->pidfd && f->mount_api && counts(f);
 }
 
 bool features_process_ok(const struct features *f) {
-    bool counted = f->cgroup_v1 || f->cgroup_v2 || f->proc_children;
-
     /* uid 0 that cannot become another would leave guests as root; an ordinary user's are kept apart by Landlock alone. */
-    return f->landlock && f->seccomp && f->clone3 && f->openat2 && f->close_range && f->pidfd && counted && (f->uid == 0 ? f->own_ids : f->landlock_scope);
+    return f->landlock && f->seccomp && f->clone3 && f->openat2 && f->close_range && f->pidfd && counts(f) && (f->uid == 0 ? f->own_ids : f->landlock_scope);
 }
 
 /* ---- masking ------------------------------------------------------------------------------------------------------- */

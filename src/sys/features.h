@@ -127,7 +127,7 @@ const char *feature_needed_for(enum feature feature);
 const char *feature_hint(enum feature feature);
 bool feature_get(const struct features *features, enum feature feature);
 
-/* True if all that isolation namespace (or process) cannot do without is there. */
+/* True if all that isolation namespace (or process) cannot do without is there, with a policy that asks for nothing (so with net none). */
 bool features_namespace_ok(const struct features *features);
 bool features_process_ok(const struct features *features);
 

@@ -3,8 +3,10 @@
 
 import functools
 import json
+import os
 
-from harness import shown
+import pytest
+from harness import caller, shown  # noqa: F401
 
 
 def test_json(cli):
@@ -33,6 +35,21 @@ def test_masked_features(cli):
     assert not userns["available"] and userns["hint"]
     assert done.returncode == (0 if report["isolation"]["namespace"] else 1)
     assert userns["hint"] in cli("doctor", env={"ROLLBOX_KFEAT": "-userns"}).stdout.decode()
+
+
+@pytest.mark.parametrize("isolation", ["namespace", "process"])
+def test_doctor_and_run_agree(caller, isolation):
+    """Whatever single feature is missing: what doctor says works is run, and what it says does not is refused by name."""
+    given = os.environ.get("ROLLBOX_KFEAT", "")
+    features = [feature["name"] for feature in json.loads(caller.rollbox("doctor", "--json").stdout)["features"]]
+    for feature in features:
+        env = caller.environment(ROLLBOX_KFEAT=",".join(filter(None, [given, "-" + feature])))
+        told = json.loads(caller.rollbox("doctor", "--json", env=env).stdout)["isolation"][isolation]
+        result = json.loads(caller.rollbox("run", "--json", "--isolation", isolation, "--", "true", env=env).stdout)
+        if told:
+            assert (result["outcome"], result["exit_code"]) == ("exit", 0), (feature, result)
+        else:
+            assert result["outcome"] == "error" and result["error"]["code"] == "feature_missing", (feature, result)
 
 
 def test_colours_on_a_terminal_only(cli):
