@@ -197,7 +197,25 @@ static unsigned raise_limits(void) {
     return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : (unsigned)MIN(limit.rlim_cur, (rlim_t)1 << 30);
 }
 
-static int open_signals(struct engine *engine) {
+/*
+ * What whoever started us ignores (a shell's background job SIGINT, nohup SIGHUP, systemd SIGPIPE) would be ignored by all that we start, guests' programs
+ * included, which cannot tell why Ctrl-C or a closed pipe does not end them. It is blocked instead: that does not outlive our spawns, and means the same to us.
+ */
+static void stop_ignoring(sigset_t *ret_ignored) {
+    struct sigaction action;
+
+    sigemptyset(ret_ignored);
+    for (int number = 1; number <= SIGRTMAX; number++)
+        if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
+            sigaddset(ret_ignored, number);
+    sigprocmask(SIG_BLOCK, ret_ignored, NULL);
+    for (int number = 1; number <= SIGRTMAX; number++)
+        if (sigismember(ret_ignored, number) == 1)
+            (void)signal(number, SIG_DFL);
+}
+
+static int open_signals(struct engine *engine, const sigset_t *ignored) {
+    const int asked[] = { SIGINT, SIGHUP };  /* SIGTERM is `rollbox engine stop` */
     sigset_t set;
 
     sigemptyset(&set);
@@ -210,6 +228,9 @@ static int open_signals(struct engine *engine) {
     sigprocmask(SIG_BLOCK, &set, NULL);
     sigdelset(&set, SIGPIPE);
     sigdelset(&set, SIGXFSZ);
+    for (size_t i = 0; i < ARRAY_SIZE(asked); i++)
+        if (sigismember(ignored, asked[i]) == 1)
+            sigdelset(&set, asked[i]);
     engine->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (engine->signal_fd < 0)
         return -errno;
@@ -218,8 +239,10 @@ static int open_signals(struct engine *engine) {
 
 static int start(struct engine *engine, uint64_t memory_budget, bool have_budget) {
     struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->runs, &engine->queue, &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders, &engine->lost_copies };
+    sigset_t ignored;
     int r;
 
+    stop_ignoring(&ignored);
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         list_init(lists[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->sessions_by); i++)
@@ -247,7 +270,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         return serve_complain("ROLLBOX_KFEAT", engine->features.mask_problem);
     r = loop_new(&engine->loop);
     if (r == 0)
-        r = open_signals(engine);
+        r = open_signals(engine, &ignored);
     if (r == 0)
         r = cgroup_root_open(&engine->features, CGROUP_LIMITS, &engine->cgroups);
     if (r < 0)

@@ -115,6 +115,20 @@ def test_engine_in_the_background(own):
     assert not own.path.exists()
 
 
+def test_what_its_starter_ignores_its_guests_do_not(own):
+    """A background job of a shell ignores SIGINT and SIGQUIT, what nohup starts SIGHUP, a service of systemd SIGPIPE: Ctrl-C and a closed pipe would end nothing in a sandbox. To the engine itself they mean what they did."""
+    ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD, signal.SIGTSTP)
+    own.ok("engine", "stop")
+    own.ok("engine", "start", "--background", preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored])
+    with own.box() as name:
+        seen = own.ok("exec", name, *shell("grep -E 'Sig(Ign|Blk)' /proc/self/status")).split()
+        assert [int(word, 16) for word in seen[1::2]] == [0, 0], seen
+        assert own("exec", name, *shell("kill -INT $$")).returncode == 128 + signal.SIGINT
+        os.kill(own.pid, signal.SIGHUP)
+        os.kill(own.pid, signal.SIGINT)
+        assert own.ok("exec", name, *shell("echo on")) == "on"
+
+
 def test_no_engine_says_how_to_start_one(shared):
     path = shared.who.directory() / "none"
     for arguments in (["create"], ["ps"], ["exec", "x", "true"], ["rm", "x"], ["tree", "x"]):
