@@ -119,6 +119,12 @@ struct image {
 int image_get(struct policy *policy, struct image **ret_image, struct rollbox_error *error);
 struct image *image_free(struct image *image);
 
+/* What is at the paths that a policy names: to tell, later, whether it is something else there now. */
+struct grounds {
+    struct ground *items;
+    size_t n;
+};
+
 struct program {
     struct engine *engine;
     struct list node;           /* engine->programs */
@@ -129,6 +135,7 @@ struct program {
     struct policy *policy;
     struct plan *plan;
     struct image *image;        /* that its template shows; NULL: none */
+    struct grounds grounds;     /* what was at the policy's paths when it was compiled */
     struct buf environment;     /* "K=V" NUL each */
     char *isolation;
     struct launcher *launcher;  /* NULL: none yet, or it died */
@@ -291,6 +298,7 @@ struct run {
 int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error);
 struct program *program_twin(const struct program *of, struct rollbox_error *error);    /* another of the same policy, on no list and without a number: its owner frees it; NULL */
 struct program *program_find(struct engine *engine, uint64_t number);
+int program_renew(struct program **program, struct rollbox_error *error);   /* for what begins now: another one, if the host has something else at the policy's paths */
 int program_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
 struct program *program_free(struct program *program);
 int program_keep_spares(struct program *program);
@@ -326,6 +334,9 @@ struct host;
 int host_look(struct engine *engine, const struct policy *policy, const struct image *image, struct host **ret_host, struct rollbox_error *error);
 const struct plan_host *host_plan(const struct host *host);
 struct host *host_free(struct host *host);
+int grounds_look(const struct policy *policy, struct grounds *ret_grounds);
+bool grounds_hold(const struct grounds *grounds);
+void grounds_done(struct grounds *grounds);
 
 /* launcher.c */
 void launcher_prestart(struct engine *engine); /* one that waits for the first plan */

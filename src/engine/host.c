@@ -285,3 +285,82 @@ int host_look(struct engine *engine, const struct policy *policy, const struct i
     *ret_host = host;
     return 0;
 }
+
+/* ---- later -------------------------------------------------------------------------------------------------------------- */
+
+struct ground {
+    char *path;
+    uint64_t device, inode;
+    int error;
+};
+
+static void look_at(struct ground *ground) {
+    struct stat st;
+
+    ground->device = ground->inode = 0;
+    ground->error = stat(ground->path, &st) < 0 ? errno : 0;
+    if (!ground->error) {
+        ground->device = st.st_dev;
+        ground->inode = st.st_ino;
+    }
+}
+
+static bool is_in_shared(const struct policy *policy, const char *path) {
+    for (size_t i = 0; i < policy->fs_shared.n; i++) {
+        const char *shared = policy->fs_shared.items[i].path;
+        size_t length = strlen(shared);
+
+        if (!strncmp(path, shared, length) && path[length] == '/')
+            return true;
+    }
+    return false;
+}
+
+/* Not the defaults, which are many and stay, and nothing that a guest could put something else in the place of. */
+int grounds_look(const struct policy *policy, struct grounds *ret_grounds) {
+    const struct policy_paths *lists[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared, &policy->fs_denied };
+    struct grounds grounds = { 0 };
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        n += lists[i]->n;
+    grounds.items = calloc(n + 1, sizeof *grounds.items);
+    if (!grounds.items)
+        return -ENOMEM;
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        for (size_t k = 0; k < lists[i]->n; k++) {
+            const struct policy_path *item = &lists[i]->items[k];
+
+            if (item->optional || is_in_shared(policy, item->path))
+                continue;
+            struct ground *ground = &grounds.items[grounds.n];
+            ground->path = strdup(item->path);
+            if (!ground->path) {
+                grounds_done(&grounds);
+                return -ENOMEM;
+            }
+            look_at(ground);
+            grounds.n++;
+        }
+    *ret_grounds = grounds;
+    return 0;
+}
+
+bool grounds_hold(const struct grounds *grounds) {
+    for (size_t i = 0; i < grounds->n; i++) {
+        const struct ground *was = &grounds->items[i];
+        struct ground is = { .path = was->path };
+
+        look_at(&is);
+        if (is.error != was->error || is.device != was->device || is.inode != was->inode)
+            return false;
+    }
+    return true;
+}
+
+void grounds_done(struct grounds *grounds) {
+    for (size_t i = 0; i < grounds->n; i++)
+        free(grounds->items[i].path);
+    free(grounds->items);
+    *grounds = (struct grounds){ 0 };
+}

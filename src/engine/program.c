@@ -147,17 +147,21 @@ static int check_features(const struct features *features, const struct policy *
     return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s is missing (needed for %s): %s", feature_name(missing), feature_needed_for(missing), feature_hint(missing));
 }
 
-static int compile(struct engine *engine, const char *text, size_t length, struct policy **ret_policy, struct plan **ret_plan, struct image **ret_image, char **ret_isolation,
+static int compile(struct engine *engine, const char *text, size_t length, struct policy **ret_policy, struct plan **ret_plan, struct image **ret_image, struct grounds *ret_grounds, char **ret_isolation,
                    struct rollbox_error *error) {
     struct policy *policy = NULL;
     struct image *image = NULL;
     struct host *host = NULL;
     struct buf isolation = BUF_INIT;
+    struct grounds grounds = { 0 };
     int r = parse(text, length, &policy, error);
 
     if (r < 0)
         return r;
     r = check_features(&engine->features, policy, error);
+    /* Before anything is found at these paths: what comes between is seen by the next look. */
+    if (r == 0 && (r = grounds_look(policy, &grounds)) < 0)
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "policy", "out of memory");
     if (r == 0 && policy->image)
         r = image_get(policy, &image, error);
     if (r == 0)
@@ -167,6 +171,7 @@ static int compile(struct engine *engine, const char *text, size_t length, struc
     if (r < 0) {
         host_free(host);
         image_free(image);
+        grounds_done(&grounds);
         policy_free(policy);
         return r;
     }
@@ -175,6 +180,7 @@ static int compile(struct engine *engine, const char *text, size_t length, struc
     *ret_isolation = buf_take(&isolation);
     *ret_policy = policy;
     *ret_image = image;
+    *ret_grounds = grounds;
     return 0;
 }
 
@@ -224,7 +230,7 @@ static int key_environment(const struct program *program, const char ***ret_envi
 }
 
 static int program_compile(struct program *program, const char *const *caller_environment, struct rollbox_error *error) {
-    int r = compile(program->engine, program->key, program->text_length, &program->policy, &program->plan, &program->image, &program->isolation, error);
+    int r = compile(program->engine, program->key, program->text_length, &program->policy, &program->plan, &program->image, &program->grounds, &program->isolation, error);
 
     if (r < 0)
         return r;
@@ -312,29 +318,52 @@ static bool has_below(const struct plan *plan, const char *path) {
     return false;
 }
 
-/* A new program takes its number and its key; what runs goes on in the old one. */
-static void retire(struct program *program) {
+/* The same compiled anew, for the host as it is. */
+static int compiled_anew(const struct program *program, struct program **ret_next, struct rollbox_error *error) {
     auto_free const char **environment = NULL;
-    struct engine *engine = program->engine;
-    struct rollbox_error error;
     char *key = malloc(program->key_length + 1);
-    uint64_t number = program->number;
 
     if (key)
         memcpy(key, program->key, program->key_length + 1);
-    struct program *next = key ? program_new(engine, key, program->key_length, program->text_length) : NULL;
-    program->number = 0;
-    if (next && key_environment(next, &environment) == 0 && program_compile(next, environment, &error) == 0) {
-        next->number = number;
-        next->used_ns = clock_now_ns();
-        list_add_tail(&engine->programs, &next->node);
-    } else if (next) {
-        program_free(next);     /* whoever uses the plan is told to prepare it again, and then why that fails */
+    struct program *next = key ? program_new(program->engine, key, program->key_length, program->text_length) : NULL;
+    if (!next || key_environment(next, &environment) < 0) {
+        if (next)
+            program_free(next);
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
     }
+    int r = program_compile(next, environment, error);
+    if (r < 0)
+        program_free(next);
+    else
+        *ret_next = next;
+    return r;
+}
+
+/* A new program (NULL: none) takes its number and its key; what runs goes on in the old one, which may be freed here. */
+static void retire(struct program *program, struct program *next) {
+    if (next) {
+        next->number = program->number;
+        next->used_ns = clock_now_ns();
+        list_add_tail(&program->engine->programs, &next->node);
+    }
+    program->number = 0;
     program_drop_spares_of(program);
     if (!interpreter_is_busy(program->interpreter))
         program->interpreter = interpreter_free(program->interpreter);
     program_leave(program);
+}
+
+int program_renew(struct program **program, struct rollbox_error *error) {
+    struct program *next;
+
+    if (grounds_hold(&(*program)->grounds))
+        return 0;
+    int r = compiled_anew(*program, &next, error);
+    if (r < 0)
+        return r;               /* it stays: the host may get right what is missing now */
+    retire(*program, next);
+    *program = next;
+    return 0;
 }
 
 /* One that was retired would see other directories when it starts again. */
@@ -365,8 +394,13 @@ void program_retire(struct engine *engine, const char *path, int take_fd, const 
 
         if (!n--)
             break;
-        if (program->number && has_below(program->plan, path))
-            retire(program);
+        if (program->number && has_below(program->plan, path)) {
+            struct rollbox_error error;
+            struct program *next;
+
+            /* Without one, whoever uses the plan is told to prepare it again, and then why that fails. */
+            retire(program, compiled_anew(program, &next, &error) < 0 ? NULL : next);
+        }
     }
     replaced_put(engine, replaced);
 }
@@ -381,6 +415,9 @@ int program_get(struct engine *engine, const char *text, size_t length, const ch
 
         if (known->number && known->key_length == key.length && !memcmp(known->key, key.data, key.length)) {
             buf_done(&key);
+            int r = program_renew(&known, error);
+            if (r < 0)
+                return r;
             known->used_ns = clock_now_ns();
             *ret_program = known;
             return 0;
@@ -439,12 +476,14 @@ int program_explain(struct engine *engine, const char *text, size_t length, stru
     auto_free struct plan *plan = NULL;
     auto_free char *isolation = NULL;
     struct image *image = NULL;
-    int r = compile(engine, text, length, &policy, &plan, &image, &isolation, error);
+    struct grounds grounds;
+    int r = compile(engine, text, length, &policy, &plan, &image, &grounds, &isolation, error);
 
     if (r < 0)
         return r;
     policy_free(policy);
     image_free(image);
+    grounds_done(&grounds);
     plan_explain(plan, to);
     return 0;
 }
@@ -462,6 +501,7 @@ struct program *program_free(struct program *program) {
     list_remove(&program->node);
     policy_free(program->policy);
     image_free(program->image);
+    grounds_done(&program->grounds);
     free(program->plan);
     free(program->key);
     free(program->isolation);

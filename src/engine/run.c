@@ -314,6 +314,8 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
     }
     if (message->header.type == PROTOCOL_EXEC ? !run->session : !have_program)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
+    if (have_program && (r = program_renew(&run->program, error)) < 0)
+        return r;
     if (!n_args)
         n_args = add_image_command(run);
     if (!n_args)

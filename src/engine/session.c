@@ -867,6 +867,8 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
     }
     if (!program)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "the engine does not know that policy any more; prepare it again");
+    if (program_renew(&program, error) < 0)
+        return -EINVAL;
     if (program->plan->flags & PLAN_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: sandboxes that live need isolation namespace; single runs do not");
     if (ask->sandbox && !session_name_ok(ask->sandbox))

@@ -17,7 +17,7 @@ import pytest
 from harness import processes, until
 
 import rollbox
-from rollbox import Engine, EngineLost, Policy, Sandbox, default_engine
+from rollbox import Engine, EngineLost, PathNotFound, Policy, Sandbox, default_engine
 
 MARK = f"86394.{os.getpid()}"
 BLOCK = ["sleep", MARK]
@@ -324,3 +324,33 @@ def test_descriptors_are_not_inherited():
         fd = connection.fd
     done = subprocess.run(["test", "-e", f"/proc/self/fd/{fd}"], close_fds=False)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("kind", ["fs_readable", "fs_writable", "fs_shared"])
+def test_what_a_policy_names_is_looked_for_each_time(kind, tmp_path):
+    """A warm engine has a granted directory at hand: when the host has put another one, or another file, in its place, what begins later sees that, and what lives sees what it saw."""
+    place, file = tmp_path / "place", tmp_path / "file"
+    usual = ["/usr", "/bin", "/lib", "/lib64"]
+    policy = Policy(**{"fs_readable": usual, kind: (usual if kind == "fs_readable" else []) + [str(place), str(file)]})
+    look = ["sh", "-c", f"ls {place}; cat {file}"]
+    place.mkdir()
+    (place / "first").touch()
+    file.write_text("1\n")
+    with Engine() as engine, Sandbox(policy, engine=engine) as old:
+        assert Sandbox(policy, engine=engine).run(look).stdout == old.exec(look).stdout == b"first\n1\n"
+        place.rename(tmp_path / "moved")
+        if kind == "fs_writable":
+            assert Sandbox(policy, engine=engine).run(look).stdout == b"1\n", "one that is not there is empty"
+        else:
+            with pytest.raises(PathNotFound, match="place"):
+                Sandbox(policy, engine=engine).run(look)
+        place.mkdir()
+        (place / "second").touch()
+        (tmp_path / "new").write_text("2\n")
+        (tmp_path / "new").rename(file)
+        assert Sandbox(policy, engine=engine).run(look).stdout == b"second\n2\n"
+        with Sandbox(policy, engine=engine) as new:
+            assert new.exec(look).stdout == b"second\n2\n"
+        assert old.exec(["ls", str(place)]).stdout == b"first\n"
+        plans = engine.status()["plans"]
+        assert [Sandbox(policy, engine=engine).run(look).outcome for _ in range(3)] == ["exit"] * 3 and engine.status()["plans"] == plans
