@@ -336,6 +336,9 @@ const struct plan_host *host_plan(const struct host *host);
 struct host *host_free(struct host *host);
 int grounds_look(const struct policy *policy, struct grounds *ret_grounds);
 bool grounds_hold(const struct grounds *grounds);
+bool grounds_base(const struct grounds *grounds, const char *path, uint64_t *ret_device, uint64_t *ret_inode);
+struct stat;
+void grounds_published(struct engine *engine, struct program *by, const struct stat *old, const struct stat *published);
 void grounds_done(struct grounds *grounds);
 
 /* launcher.c */

@@ -75,7 +75,7 @@ static json_t *under_place(const struct program *program, const char *path) {
     return under;
 }
 
-static json_t *places_of(const struct program *program, const char *only, bool with_stored, struct rollbox_error *error) {
+static json_t *places_of(const struct program *program, const char *only, bool with_stored, bool with_base, struct rollbox_error *error) {
     const struct plan *plan = program->plan;
     const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
     json_t *places = json_array();
@@ -91,6 +91,11 @@ static json_t *places_of(const struct program *program, const char *only, bool w
         found |= has_base;
         snprintf(part, sizeof part, "p%u", plan_place_part(&ops[i]));
         json_t *place = json_pack("{s:s, s:s, s:s?, s:s}", "part", part, "path", strcmp(path, IMAGE_ROOT) ? path : "/", "base", has_base ? path : NULL, "kind", ops[i].value & PLAN_PLACE_FILE ? "file" : "directory");
+        uint64_t device, inode;
+        if (place && with_base && has_base && !(ops[i].value & PLAN_PLACE_FILE) && grounds_base(&program->grounds, path, &device, &inode)) {
+            json_object_set_new(place, "base_dev", json_integer((json_int_t)device));
+            json_object_set_new(place, "base_ino", json_integer((json_int_t)inode));
+        }
         json_t *under = place && with_stored ? under_place(program, path) : NULL;
         if (under)
             json_object_set_new(place, "under", under);
@@ -187,7 +192,7 @@ static int split(const struct work *work, struct layer **layers, struct parts *r
 
 static int describe(const struct work *work, const struct parts *parts, struct rollbox_error *error) {
     struct session *session = work->session;
-    json_t *places = places_of(session->program, work->verb == VERB_COMMIT ? work->path : NULL, work->verb == VERB_DIFF || shows(work), error);
+    json_t *places = places_of(session->program, work->verb == VERB_COMMIT ? work->path : NULL, work->verb == VERB_DIFF || shows(work), work->verb == VERB_COMMIT, error);
 
     if (!places)
         return -EINVAL;
@@ -299,6 +304,16 @@ static void read_error(struct errand *errand, struct rollbox_error *error) {
     json_decref(root);
 }
 
+/* The old directory is in the one that it was kept in. */
+static void note_published(const struct errand *errand, const char *place, const char *kept) {
+    struct stat old, published;
+    char path[2 * PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/new", kept);
+    if (lstat(path, &old) == 0 && stat(place, &published) == 0)
+        grounds_published(errand->engine, errand->work ? errand->work->session->program : NULL, &old, &published);
+}
+
 /* Each replaced directory, with its lock, by the path of the place. Those who see it go on to do so; it goes when they are gone. */
 static void take_kept(struct errand *errand) {
     int fds[FD_MESSAGE_MAX_FDS];
@@ -310,6 +325,8 @@ static void take_kept(struct errand *errand) {
         text[n] = '\0';
         const char *place = text, *kept = text + strlen(text) + 1;
 
+        if (kept < text + n)
+            note_published(errand, place, kept);
         program_retire(errand->engine, place, n_fds ? TAKE_FD(fds[0]) : -EBADF, kept < text + n ? kept : "");
         for (size_t i = 0; i < n_fds; i++)
             close_fd(&fds[i]);

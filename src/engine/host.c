@@ -291,6 +291,7 @@ int host_look(struct engine *engine, const struct policy *policy, const struct i
 struct ground {
     char *path;
     uint64_t device, inode;
+    uint64_t base_device, base_inode;   /* what commits from here have made of it since */
     int error;
 };
 
@@ -340,6 +341,8 @@ int grounds_look(const struct policy *policy, struct grounds *ret_grounds) {
                 return -ENOMEM;
             }
             look_at(ground);
+            ground->base_device = ground->device;
+            ground->base_inode = ground->inode;
             grounds.n++;
         }
     *ret_grounds = grounds;
@@ -356,6 +359,39 @@ bool grounds_hold(const struct grounds *grounds) {
             return false;
     }
     return true;
+}
+
+bool grounds_base(const struct grounds *grounds, const char *path, uint64_t *ret_device, uint64_t *ret_inode) {
+    for (size_t i = 0; i < grounds->n; i++)
+        if (!grounds->items[i].error && !strcmp(grounds->items[i].path, path)) {
+            *ret_device = grounds->items[i].base_device;
+            *ret_inode = grounds->items[i].base_inode;
+            return true;
+        }
+    return false;
+}
+
+/* To all who see the old directory, the published one is what became of it: they may commit to that, too, as far as their changes do not meet. To who published it (NULL: nobody any more) it is in any case: that may have been forced. */
+void grounds_published(struct engine *engine, struct program *by, const struct stat *old, const struct stat *published) {
+    struct ground now;
+
+    for (size_t i = 0; by && i < by->grounds.n; i++) {
+        now.path = by->grounds.items[i].path;
+        look_at(&now);
+        if (now.device == published->st_dev && now.inode == published->st_ino) {
+            by->grounds.items[i].base_device = now.device;
+            by->grounds.items[i].base_inode = now.inode;
+        }
+    }
+    list_for_each(node, &engine->programs) {
+        struct grounds *grounds = &container_of(node, struct program, node)->grounds;
+
+        for (size_t i = 0; i < grounds->n; i++)
+            if (grounds->items[i].base_device == old->st_dev && grounds->items[i].base_inode == old->st_ino) {
+                grounds->items[i].base_device = published->st_dev;
+                grounds->items[i].base_inode = published->st_ino;
+            }
+    }
 }
 
 void grounds_done(struct grounds *grounds) {

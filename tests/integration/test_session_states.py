@@ -277,6 +277,47 @@ def test_a_directory_that_is_gone_is_a_conflict(granted):
         assert sorted(os.listdir(granted.parent)) == ["moved"]
 
 
+@pytest.mark.parametrize("commits", [0, 1])
+def test_another_directory_in_its_place_is_a_conflict(granted, commits):
+    """Nothing in it was changed since: it is not what the sandbox began with, all the same."""
+    other = granted.with_name("other")
+    other.mkdir()
+    (other / "a").write_text("of another")
+    with Sandbox(Policy(fs_writable=[str(granted)])) as box:
+        for i in range(commits + 1):
+            shell(box, f"echo {i} > {granted}/a")
+            if i < commits:
+                box.commit()
+        granted.rename(granted.with_name("moved"))
+        for _ in range(2):
+            with pytest.raises(Conflict):
+                box.commit()
+        other.rename(granted)
+        for _ in range(2):
+            with pytest.raises(Conflict, match="replaced"):
+                box.commit()
+        assert (granted / "a").read_text() == "of another" and os.listdir(granted) == ["a"]
+        box.commit(force=True)
+        assert (granted / "a").read_text() == f"{commits}\n"
+        shell(box, f"echo again > {granted}/a")
+        box.commit()
+        assert (granted / "a").read_text() == "again\n"
+
+
+def test_sandboxes_commit_to_one_directory_by_turns(granted):
+    """What one publishes is another directory to the kernel, and none to the others that began with the one before; those that began in between included."""
+    policy = Policy(fs_writable=[str(granted)])
+    with Sandbox(policy) as one, Sandbox(policy) as two:
+        for i, box in enumerate((one, two, one, two)):
+            shell(box, f"echo {i} > {granted}/f{i}")
+            box.commit()
+            if i == 1:
+                with Sandbox(policy) as later:
+                    shell(later, f"echo later > {granted}/later")
+                    later.commit()
+        assert sorted(os.listdir(granted)) == ["a", "b", "f0", "f1", "f2", "f3", "later", "sub"]
+
+
 def test_nothing_granted_nothing_to_commit():
     with Sandbox() as box:
         with pytest.raises(InvalidArgument):
