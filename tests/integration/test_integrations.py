@@ -15,7 +15,7 @@ import types
 
 import pytest
 
-from rollbox import FeatureMissing, Policy, RollboxError
+from rollbox import EngineLost, FeatureMissing, Policy, RollboxError
 from rollbox.integrations import _common
 from harness import BUILD, DEADLINE
 
@@ -271,6 +271,11 @@ def test_rllm_snapshots_of_a_shared_engine(tmp_path):
         with hooks.create("here", "kept") as box:
             assert box.is_alive()
         assert hooks.delete_snapshot("rollbox", "kept")
+        process.kill()
+        process.wait()
+        assert hooks.snapshot_absent("rollbox", "kept") is False and hooks.delete_snapshot("rollbox", "kept") is False, "an engine that cannot be asked has said nothing"
+        with pytest.raises(EngineLost):
+            hooks.build_snapshot("rollbox", "t", "kept", None)
     finally:
         for engine in _engines.values():
             engine.close()

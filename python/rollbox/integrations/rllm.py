@@ -165,14 +165,14 @@ class SnapshotHooks:
                        install_script: str = "") -> Optional[str]:
         """The ref of a snapshot for `key`: the one that is there, unless `force`, or a new one. None if a command of its set-up fails, whose
         output's end is logged as a warning. Raises what rollbox could not do."""
-        if prior_ref is not None and not force and not self.snapshot_absent(backend, prior_ref):
+        if prior_ref is not None and not force and not self._is_absent(prior_ref):
             return prior_ref
         if prior_ref is not None:
-            self.delete_snapshot(backend, prior_ref)
-        elif not self.snapshot_absent(backend, key):
+            self._delete(prior_ref)
+        elif not self._is_absent(key):
             if not force:
                 return key
-            self.delete_snapshot(backend, key)
+            self._delete(key)
         image = HOST if self.image is None else self.image(task)
         box = Sandbox(policy_for(self.policy, image, self.images), engine=_engine(self.socket), name=key, detached=self.socket is not None)
         try:
@@ -192,16 +192,30 @@ class SnapshotHooks:
         return key
 
     def delete_snapshot(self, backend: str, ref: str) -> bool:
-        """True once it is gone."""
+        """True once it is gone; False, and a warning, if the engine cannot be asked: rLLM tries again another time."""
+        try:
+            self._delete(ref)
+        except RollboxError as problem:
+            _log.warning("snapshot %s cannot be deleted: %s", ref, problem)
+            return False
+        return True
+
+    def snapshot_absent(self, backend: str, ref: str) -> bool:
+        """True only if the engine says that there is none. False, and a warning, if it cannot be asked: rLLM keeps what it knows then."""
+        try:
+            return self._is_absent(ref)
+        except RollboxError as problem:
+            _log.warning("it cannot be told whether snapshot %s is there: %s", ref, problem)
+            return False
+
+    def _delete(self, ref: str) -> None:
         kept = self._kept.pop(ref, None)
         try:
             (kept if kept is not None else Sandbox.open(ref, engine=_engine(self.socket))).close()
         except NotFound:
             pass
-        return True
 
-    def snapshot_absent(self, backend: str, ref: str) -> bool:
-        """True only if the engine says that there is none; an engine that cannot be asked raises."""
+    def _is_absent(self, ref: str) -> bool:
         try:
             Sandbox.open(ref, engine=_engine(self.socket))._session().leave()
             return False
