@@ -345,10 +345,18 @@ static int set_stamps(int fd, const struct timespec times[2]) {
 }
 
 /* Numbers of the sandbox' own files follow each other, and repeat; those of pipes and the like are any, and take nothing from them. */
-static struct known *find(const struct uapi_statx *file, bool *ret_is_new) {
-    struct known *k = &known[is_own(file) ? file->inode % N_KNOWN : N_KNOWN + file->inode % N_KNOWN_OTHERS];
+static struct known *place_of(const struct uapi_statx *file) {
+    return &known[is_own(file) ? file->inode % N_KNOWN : N_KNOWN + file->inode % N_KNOWN_OTHERS];
+}
 
-    *ret_is_new = k->inode != file->inode || k->device != device_of(file) || k->raw_ns[BORN] != ns_of(&file->born);
+static bool is_known(const struct known *k, const struct uapi_statx *file) {
+    return k->inode == file->inode && k->device == device_of(file) && k->raw_ns[BORN] == ns_of(&file->born);
+}
+
+static struct known *find(const struct uapi_statx *file, bool *ret_is_new) {
+    struct known *k = place_of(file);
+
+    *ret_is_new = !is_known(k, file);
     if (*ret_is_new)
         *k = (struct known){ .device = device_of(file), .inode = file->inode, .raw_ns = { [BORN] = ns_of(&file->born) } };
     return k;
@@ -383,6 +391,14 @@ static void keep(int fd, int64_t ns) {
 /* From the tick of the kernel's clock in which the sandbox' began: it cannot be told of which of the two it is. */
 static bool is_of_beginning(int64_t raw_ns) {
     return raw_ns >= begun_ns && raw_ns <= begun_finely_ns;
+}
+
+/* virtual: its stamps were set before the clock began; in that tick, by another init than this one, which knows what it has set. */
+static bool was_set_before(const struct uapi_statx *file) {
+    const struct known *k = place_of(file);
+    int64_t raw = ns_of(&file->changed);
+
+    return raw < begun_ns || (is_of_beginning(raw) && !(is_known(k, file) && k->raw_ns[CHANGED] == raw));
 }
 
 /* Only that somebody has written moves the clock: it is always seen, as the time that was told before has been set. Of the others two changes within a tick of the kernel's are one. */
@@ -423,7 +439,7 @@ static void tell_pipe(struct uapi_statx *file) {
 
 /* Makes them what the guest is to see. False: they are. `may_be_new`: it has been changed since the clock started, for all we know. */
 static bool tell(int fd, struct uapi_statx *file, bool may_be_new) {
-    bool kernels[N_STAMPS], any = is_templates(file), own = is_own(file), touched = ns_of(&file->changed) >= born_ns, is_before = ns_of(&file->changed) < begun_ns;
+    bool kernels[N_STAMPS], any = is_templates(file), own = is_own(file), touched = ns_of(&file->changed) >= born_ns;
 
     if (device_of(file) == proc_device)
         return false;
@@ -440,7 +456,7 @@ static bool tell(int fd, struct uapi_statx *file, bool may_be_new) {
 
         kernels[i] = is_kernels(stamp, own);
         any |= kernels[i];
-        if (own && !kernels[i] && unmark(stamp, touched, &any) && ns_of(stamp) >= told_before_ns && is_before)
+        if (own && !kernels[i] && unmark(stamp, touched, &any) && is_virtual && ns_of(stamp) >= told_before_ns && was_set_before(file))
             set_stamp(stamp, long_ago(ns_of(stamp)));
         if (kernels[i] && !is_virtual)
             set_stamp(stamp, ns_of(stamp) + (ns_of(stamp) < begun_ns ? ahead_before_ns : ahead_ns));
