@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -117,9 +116,10 @@ void engine_tidy(struct engine *engine) {
         loop_timer_set(engine->loop, &engine->tidy, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
 }
 
-/* 0, or the exit status. The lock, not the socket, tells whether another engine is alive: a socket stays behind when one is killed. */
+/* 0, or the exit status. The lock, not the socket, tells whether another engine is alive: a socket stays behind when one is killed. It is of those that belong to a process: a fork that the engine has just made when it is killed has not got it. */
 static int listen_on(struct engine *engine, const char *path) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
+    struct flock whole = { .l_type = F_WRLCK };
     char lock[sizeof address.sun_path + 8];
 
     if (strlen(path) >= sizeof address.sun_path)
@@ -129,8 +129,8 @@ static int listen_on(struct engine *engine, const char *path) {
     engine->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (engine->lock_fd < 0)
         return serve_complain(lock, strerror(errno));
-    if (flock(engine->lock_fd, LOCK_EX | LOCK_NB) < 0)
-        return serve_complain(path, errno == EWOULDBLOCK ? "another engine is serving that socket (engine_busy); stop it, or use another path" : strerror(errno));
+    if (fcntl(engine->lock_fd, F_SETLK, &whole) < 0)
+        return serve_complain(path, errno == EAGAIN || errno == EACCES ? "another engine is serving that socket (engine_busy); stop it, or use another path" : strerror(errno));
     engine->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (engine->listen_fd < 0)
         return serve_complain(path, strerror(errno));
