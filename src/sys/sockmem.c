@@ -30,7 +30,8 @@
 #define GET_USERNS _IO(0xb7, 1)         /* NS_GET_USERNS */
 #define SOCKET_BYTES 2048               /* of the socket itself, its inode and its file */
 #define QUEUE_LENGTH 11                 /* datagrams that wait at one Unix socket (net.unix.max_dgram_qlen, and one more) */
-#define FEW_DATAGRAM_SOCKETS 32         /* that are taken for empty */
+#define FEW_SOCKETS 32                  /* of which nothing is to see, and which are taken for empty: of datagrams, and of packets whose sender is gone */
+#define SHORT_SOCKET_BYTES 320
 #define MOST_CHILDREN 64
 
 /* ---- a socket of that namespace ---------------------------------------------------------------------------------------- */
@@ -123,7 +124,7 @@ int sockmem_open(pid_t init_pid, int *ret_fd) {
 
 struct sum {
     uint64_t bytes;
-    unsigned datagram_sockets;
+    unsigned datagram_sockets, packet_sockets;
 };
 
 /* How much a Unix socket may have sent that is not read: SO_SNDBUF is at most twice this, and the last message may go beyond. */
@@ -163,8 +164,8 @@ static void add_memory(const struct nlattr *attribute, struct sum *sum) {
     sum->bytes += (uint64_t)memory[SK_MEMINFO_RMEM_ALLOC] + memory[SK_MEMINFO_FWD_ALLOC] + memory[SK_MEMINFO_WMEM_QUEUED] + memory[SK_MEMINFO_BACKLOG];
 }
 
-/* Charged for what waits is who has sent it. When that one is gone, all there is to see is the length, of a stream; of datagrams it is that of the first; and
- * of a connection that is not accepted, that there is one. */
+/* Charged for what waits is who has sent it. When that one is gone, all there is to see is the length, of a stream; of packets, too, but those may
+ * have none; of datagrams it is that of the first; and of a connection that is not accepted, that there is one. */
 static void add_unix(const struct nlmsghdr *header, struct sum *sum) {
     const struct unix_diag_msg *message = NLMSG_DATA(header);
     const struct nlattr *memory = attribute(header, sizeof *message, UNIX_DIAG_MEMINFO, (SK_MEMINFO_WMEM_ALLOC + 1) * sizeof(uint32_t));
@@ -172,6 +173,7 @@ static void add_unix(const struct nlmsghdr *header, struct sum *sum) {
     const struct nlattr *length = attribute(header, sizeof *message, UNIX_DIAG_RQLEN, sizeof(struct unix_diag_rqlen));
     const struct nlattr *connecting = attribute(header, sizeof *message, UNIX_DIAG_ICONS, sizeof(uint32_t));
 
+    sum->bytes += SOCKET_BYTES;
     if (memory)
         sum->bytes += ((const uint32_t *)(const void *)(memory + 1))[SK_MEMINFO_WMEM_ALLOC];
     for (size_t i = 0; connecting && i < (connecting->nla_len - sizeof *connecting) / sizeof(uint32_t); i++)
@@ -180,16 +182,22 @@ static void add_unix(const struct nlmsghdr *header, struct sum *sum) {
         sum->datagram_sockets++;
     else if (message->udiag_state != TCP_LISTEN && length && (!peer || !*(const uint32_t *)(const void *)(peer + 1))) {
         uint32_t waits = ((const struct unix_diag_rqlen *)(const void *)(length + 1))->udiag_rqueue;
+        bool is_unseen = message->udiag_type == SOCK_SEQPACKET && message->udiag_state == TCP_ESTABLISHED && ++sum->packet_sockets > FEW_SOCKETS;
 
-        sum->bytes += MIN((uint64_t)waits * 1024, most_sent());     /* a message of one byte takes 768 */
+        sum->bytes += is_unseen ? most_sent() : MIN((uint64_t)waits * 1024, most_sent());   /* a message of one byte takes 768 */
     }
 }
 
 static void add_inet(const struct nlmsghdr *header, struct sum *sum) {
-    add_memory(attribute(header, sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)), sum);
+    const struct nlattr *memory = attribute(header, sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t));
+
+    /* What has none is not a whole socket: a connection that has ended, for a minute, or one that is not made yet. */
+    sum->bytes += memory ? SOCKET_BYTES : SHORT_SOCKET_BYTES;
+    add_memory(memory, sum);
 }
 
 static void add_netlink(const struct nlmsghdr *header, struct sum *sum) {
+    sum->bytes += SOCKET_BYTES;
     add_memory(attribute(header, sizeof(struct netlink_diag_msg), NETLINK_DIAG_MEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)), sum);
 }
 
@@ -226,7 +234,6 @@ static int ask(int fd, struct question *question, size_t length, void (*add)(con
                 return error == -ENOENT ? 0 : error ? error : -EBADMSG;
             }
             if (header->nlmsg_type == SOCK_DIAG_BY_FAMILY) {
-                sum->bytes += SOCKET_BYTES;
                 add(header, sum);
             }
             left -= step;
@@ -244,8 +251,8 @@ int sockmem_usage(int fd, unsigned kinds, uint64_t *ret_bytes) {
     if (kinds & SOCKMEM_UNIX) {
         question.of_unix = (struct unix_diag_req){ .sdiag_family = AF_UNIX, .udiag_states = ~0u, .udiag_show = UDIAG_SHOW_MEMINFO | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS };
         r = ask(fd, &question, sizeof question.of_unix, add_unix, &sum);
-        if (sum.datagram_sockets > FEW_DATAGRAM_SOCKETS)
-            sum.bytes += (sum.datagram_sockets - FEW_DATAGRAM_SOCKETS) * QUEUE_LENGTH * most_sent();
+        if (sum.datagram_sockets > FEW_SOCKETS)
+            sum.bytes += (sum.datagram_sockets - FEW_SOCKETS) * QUEUE_LENGTH * most_sent();
     }
     for (size_t i = 0; kinds & SOCKMEM_INET && r == 0 && i < ARRAY_SIZE(inet); i++) {
         question.inet = (struct inet_diag_req_v2){ .sdiag_family = inet[i].family, .sdiag_protocol = inet[i].protocol, .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1), .idiag_states = ~0u };

@@ -69,7 +69,7 @@ def test_memory_of_the_kernel(caller, kind):
 
 FILL = """
 import errno, signal, socket, sys
-keep = []
+keep, made = [], [0]
 
 
 def fill(s):
@@ -90,6 +90,18 @@ def held():
 def sender_gone():
     a, b = socket.socketpair()
     fill(a)
+    a.close()
+    keep.append(b)
+
+
+def packets_of_nothing():
+    a, b = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    a.setblocking(False)
+    try:
+        while True:
+            a.send(b"")
+    except BlockingIOError:
+        pass
     a.close()
     keep.append(b)
 
@@ -134,6 +146,16 @@ def tcp():
     keep.extend([a, c])
 
 
+def ended():
+    for _ in range(1000):
+        if not keep or len(keep) * 15000 < made[0]:
+            keep.append(socket.create_server(("127.0.0.1", 0)))
+        c = socket.create_connection(keep[-1].getsockname())
+        a, _ = keep[-1].accept()
+        c.close(), a.close()
+        made[0] += 1
+
+
 def udp():
     r, s = socket.socket(type=socket.SOCK_DGRAM), socket.socket(type=socket.SOCK_DGRAM)
     r.bind(("127.0.0.1", 0))
@@ -161,7 +183,7 @@ print("filled")
 """
 
 
-@pytest.mark.parametrize("kind", ["held", "sender_gone", "on_their_way", "not_accepted", "datagrams", "tcp", "udp", "netlink"])
+@pytest.mark.parametrize("kind", ["held", "sender_gone", "packets_of_nothing", "on_their_way", "not_accepted", "datagrams", "tcp", "udp", "netlink"])
 def test_memory_in_sockets(caller, kind):
     """What waits in sockets counts, in those too that nobody has any more or not yet, with a cgroup or without: gigabytes of the host's are not to be had by that."""
     flags = ["--memory", "64M", "--timeout", "60"] + (["--net", "loopback"] if kind in ("tcp", "udp", "netlink") else [])
@@ -174,6 +196,12 @@ def test_memory_in_sockets(caller, kind):
 def test_a_few_sockets_are_no_load(caller, kind):
     """What any program has of them is far from the limit."""
     result = caller.run("--memory", "128M", "--net", "loopback", "--", "python3", "-c", FILL, kind, "8")
+    assert (result.outcome, result.stdout) == ("exit", "filled\n"), result.told
+
+
+def test_connections_that_have_ended_are_no_load(caller):
+    """The kernel keeps little of each, but for a minute: a program that makes many one after the other has none of that memory."""
+    result = caller.run("--memory", "64M", "--timeout", "60", "--net", "loopback", "--", "python3", "-c", FILL, "ended", "45")
     assert (result.outcome, result.stdout) == ("exit", "filled\n"), result.told
 
 
