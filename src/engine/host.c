@@ -290,6 +290,7 @@ int host_look(struct engine *engine, const struct policy *policy, const struct i
 
 struct ground {
     char *path;
+    char *real;                         /* without links, as places of the plan are named; NULL: nothing was there */
     uint64_t device, inode;
     uint64_t base_device, base_inode;   /* what commits from here have made of it since */
     int error;
@@ -306,15 +307,33 @@ static void look_at(struct ground *ground) {
     }
 }
 
-static bool is_in_shared(const struct policy *policy, const char *path) {
+static bool is_in_shared(const struct policy *policy, const char *directory) {
     for (size_t i = 0; i < policy->fs_shared.n; i++) {
-        const char *shared = policy->fs_shared.items[i].path;
-        size_t length = strlen(shared);
+        auto_free char *shared = realpath(policy->fs_shared.items[i].path, NULL);
+        size_t length = shared ? strlen(shared) : 0;
 
-        if (!strncmp(path, shared, length) && path[length] == '/')
+        if (shared && !strncmp(directory, shared, length) && (!directory[length] || directory[length] == '/'))
             return true;
     }
     return false;
+}
+
+/* Whether what is there now is what a guest can have put there: something on the way lies in a shared directory, which links may lead to. */
+static int is_guests(const struct policy *policy, const char *path) {
+    auto_free char *directory = policy->fs_shared.n ? strdup(path) : NULL;
+    char *slash;
+
+    if (!policy->fs_shared.n)
+        return 0;
+    if (!directory)
+        return -ENOMEM;
+    while ((slash = strrchr(directory, '/')) && slash != directory) {
+        *slash = '\0';
+        auto_free char *real = realpath(directory, NULL);
+        if (is_in_shared(policy, directory) || (real && is_in_shared(policy, real)))
+            return 1;
+    }
+    return 0;
 }
 
 /* Not the defaults, which are many and stay, and nothing that a guest could put something else in the place of. */
@@ -332,15 +351,18 @@ int grounds_look(const struct policy *policy, struct grounds *ret_grounds) {
         for (size_t k = 0; k < lists[i]->n; k++) {
             const struct policy_path *item = &lists[i]->items[k];
 
-            if (item->optional || is_in_shared(policy, item->path))
+            int guests = item->optional ? 1 : is_guests(policy, item->path);
+            if (guests > 0)
                 continue;
             struct ground *ground = &grounds.items[grounds.n];
             ground->path = strdup(item->path);
-            if (!ground->path) {
+            if (guests < 0 || !ground->path) {
+                free(ground->path);
                 grounds_done(&grounds);
                 return -ENOMEM;
             }
             look_at(ground);
+            ground->real = ground->error ? NULL : realpath(item->path, NULL);
             ground->base_device = ground->device;
             ground->base_inode = ground->inode;
             grounds.n++;
@@ -363,7 +385,7 @@ bool grounds_hold(const struct grounds *grounds) {
 
 bool grounds_base(const struct grounds *grounds, const char *path, uint64_t *ret_device, uint64_t *ret_inode) {
     for (size_t i = 0; i < grounds->n; i++)
-        if (!grounds->items[i].error && !strcmp(grounds->items[i].path, path)) {
+        if (grounds->items[i].real && !strcmp(grounds->items[i].real, path)) {
             *ret_device = grounds->items[i].base_device;
             *ret_inode = grounds->items[i].base_inode;
             return true;
@@ -376,7 +398,9 @@ void grounds_published(struct engine *engine, struct program *by, const struct s
     struct ground now;
 
     for (size_t i = 0; by && i < by->grounds.n; i++) {
-        now.path = by->grounds.items[i].path;
+        now.path = by->grounds.items[i].real;
+        if (!now.path)
+            continue;
         look_at(&now);
         if (now.device == published->st_dev && now.inode == published->st_ino) {
             by->grounds.items[i].base_device = now.device;
@@ -395,8 +419,10 @@ void grounds_published(struct engine *engine, struct program *by, const struct s
 }
 
 void grounds_done(struct grounds *grounds) {
-    for (size_t i = 0; i < grounds->n; i++)
+    for (size_t i = 0; i < grounds->n; i++) {
         free(grounds->items[i].path);
+        free(grounds->items[i].real);
+    }
     free(grounds->items);
     *grounds = (struct grounds){ 0 };
 }

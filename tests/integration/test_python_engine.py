@@ -354,3 +354,22 @@ def test_what_a_policy_names_is_looked_for_each_time(kind, tmp_path):
         assert old.exec(["ls", str(place)]).stdout == b"first\n"
         plans = engine.status()["plans"]
         assert [Sandbox(policy, engine=engine).run(look).outcome for _ in range(3)] == ["exit"] * 3 and engine.status()["plans"] == plans
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_what_is_in_a_shared_directory_is_not_looked_for(link, tmp_path):
+    """Another sandbox may have put it there: a link that it makes does not lead a warm engine elsewhere. Nor if the policy names it by a link into that directory."""
+    shared, secret, named = tmp_path / "shared", tmp_path / "secret", tmp_path / "named"
+    for place, name in ((shared / "x", "mine"), (secret, "secret")):
+        place.mkdir(parents=True)
+        (place / name).touch()
+    named.symlink_to(shared)
+    path = (named if link else shared) / "x"
+    usual = ["/usr", "/bin", "/lib", "/lib64"]
+    with Engine() as engine:
+        box = Sandbox(Policy(fs_readable=usual + [str(path)], fs_shared=[str(shared)]), engine=engine)
+        assert box.run(["ls", str(path)]).stdout == b"mine\n"
+        (shared / "x").rename(shared / "y")
+        (shared / "x").symlink_to(secret)
+        with pytest.raises(PathNotFound, match="has changed"):
+            box.run(["ls", f"{path}/"])

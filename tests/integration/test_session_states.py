@@ -304,6 +304,34 @@ def test_another_directory_in_its_place_is_a_conflict(granted, commits):
         assert (granted / "a").read_text() == "again\n"
 
 
+def test_another_directory_behind_a_link_is_a_conflict(granted):
+    """The policy names a link: what counts is the directory it leads to when the sandbox begins. A link that leads elsewhere later changes nothing for it."""
+    link, other = granted.with_name("link"), granted.with_name("other")
+    link.symlink_to(granted.parent)
+    other.mkdir()
+    (other / "a").write_text("of another")
+    with Sandbox(Policy(fs_writable=[str(link / granted.name)])) as box:
+        for i in range(2):
+            shell(box, f"echo {i} > {granted}/a")
+            box.commit()
+        link.unlink()
+        link.symlink_to(other)
+        shell(box, f"echo 2 > {granted}/a")
+        box.commit()
+        assert (granted / "a").read_text() == "2\n"
+        shell(box, f"echo 3 > {granted}/a")
+        granted.rename(granted.with_name("moved"))
+        other.rename(granted)
+        with pytest.raises(Conflict, match="replaced"):
+            box.commit()
+        assert (granted / "a").read_text() == "of another"
+        box.commit(force=True)
+        assert (granted / "a").read_text() == "3\n"
+        shell(box, f"echo again > {granted}/a")
+        box.commit()
+        assert (granted / "a").read_text() == "again\n"
+
+
 def test_sandboxes_commit_to_one_directory_by_turns(granted):
     """What one publishes is another directory to the kernel, and none to the others that began with the one before; those that began in between included."""
     policy = Policy(fs_writable=[str(granted)])
