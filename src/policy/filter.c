@@ -68,6 +68,7 @@ enum filter_rule {
     /* by option: one of the above */
     FILTER_RESERVE,
     FILTER_MEMFD,
+    FILTER_PAGES,
     FILTER_SYSVIPC,
     FILTER_MQUEUE,
     FILTER_AFFINITY,
@@ -378,9 +379,11 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
     case FILTER_RESERVE:
         return o->deny_reserve ? FILTER_CHECK_RESERVE : FILTER_ALLOW;
     case FILTER_MEMFD:
-        return o->deny_memfd ? FILTER_ENOSYS : FILTER_ALLOW;
+        return o->deny_uncharged ? FILTER_ENOSYS : FILTER_ALLOW;
+    case FILTER_PAGES:
+        return o->deny_uncharged ? FILTER_EINVAL : FILTER_ALLOW;
     case FILTER_SYSVIPC:
-        return o->process_isolation || o->deny_memfd ? FILTER_ENOSYS : FILTER_ALLOW;
+        return o->process_isolation || o->deny_uncharged ? FILTER_ENOSYS : FILTER_ALLOW;
     case FILTER_MQUEUE:
         return o->process_isolation ? FILTER_ENOSYS : FILTER_ALLOW;
     case FILTER_AFFINITY:

@@ -26,8 +26,9 @@ struct filter_options {
      * another process by its pid: Landlock scopes signals and ptrace, but not prlimit64, setpriority, sched_set* and ioprio_set. */
     bool process_isolation;
     bool net_host;              /* the sandbox uses the host's network; matters only with process_isolation */
-    /* No memory that is nobody's mapping (memfd_create, System V IPC -> ENOSYS): no memory cgroup would charge it to the sandbox. */
-    bool deny_memfd;
+    /* No memory that is nobody's mapping: no memory cgroup would charge it to the sandbox. memfd_create and System V IPC are ENOSYS; what puts whole pages into pipes and sockets for a byte of each (splice, vmsplice, tee, sendfile) is EINVAL,
+     * as it is for kinds of files that cannot, so that programs read and write instead. */
+    bool deny_uncharged;
     bool deny_affinity;         /* sched_setaffinity -> EPERM: the CPUs it is given are its CPU limit */
     bool deny_setid_bits;       /* nobody makes a set-user-id or set-group-id file (what it writes lands on the host) */
     /* Modes, owners, times and attributes of files stay as they are. For a guest that runs with the uid of the host's user and without a mount namespace: Landlock

@@ -47,7 +47,7 @@
     X(37, alarm, ALLOW) \
     X(38, setitimer, ALLOW) \
     X(39, getpid, ALLOW) \
-    X(40, sendfile, ALLOW) \
+    X(40, sendfile, PAGES) \
     X(41, socket, SOCKET) \
     X(42, connect, ALLOW) \
     X(43, accept, ALLOW) \
@@ -282,10 +282,10 @@
     X(272, unshare, UNSHARE) \
     X(273, set_robust_list, ALLOW) \
     X(274, get_robust_list, PEEK) \
-    X(275, splice, ALLOW) \
-    X(276, tee, ALLOW) \
+    X(275, splice, PAGES) \
+    X(276, tee, PAGES) \
     X(277, sync_file_range, ALLOW) \
-    X(278, vmsplice, ALLOW) \
+    X(278, vmsplice, PAGES) \
     X(279, move_pages, EPERM) \
     X(280, utimensat, TIMES) \
     X(281, epoll_pwait, ALLOW) \

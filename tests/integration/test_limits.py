@@ -192,6 +192,47 @@ def test_memory_in_sockets(caller, kind):
     assert result.outcome == "out_of_memory" or refused, result.told
 
 
+PAGES = """
+import ctypes, mmap, os, socket, sys
+libc, keep, held = ctypes.CDLL(None, use_errno=True), [], 0
+class Vector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+def spliced(to):
+    pages = mmap.mmap(-1, 16 * 4096)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    for n in range(16):
+        pages[n * 4096] = 1
+    vectors = (Vector * 16)(*[Vector(first + n * 4096, 1) for n in range(16)])
+    read, write = os.pipe()
+    try:
+        return libc.vmsplice(write, vectors, 16, 0) == 16 and libc.splice(read, None, to, None, 16, 2) > 0
+    finally:
+        os.close(read)
+        os.close(write)
+def sent(to):
+    with open("/tmp/pages", "w+b") as file:
+        file.write(bytes(16 * 4096))
+        file.flush()
+        try:
+            return all(os.sendfile(to, file.fileno(), n * 4096, 1) == 1 for n in range(16))
+        except OSError:
+            return False
+for _ in range(60):
+    keep.append(socket.socketpair())
+    keep[-1][0].setblocking(False)
+    while globals()[sys.argv[1]](keep[-1][0].fileno()):
+        held += 1
+print(held)
+"""
+
+
+@pytest.mark.parametrize("how", ["spliced", "sent"])
+def test_pages_in_sockets(caller, how):
+    """A socket is charged for the bytes, and holds the pages that these are in."""
+    result = caller.run("--memory", "64M", "--timeout", "60", "--", "python3", "-c", PAGES, how)
+    assert result.outcome == "out_of_memory" if has_cgroup(result) else (result.outcome, result.stdout) == ("exit", "0\n"), result.told
+
+
 @pytest.mark.parametrize("kind", ["held", "datagrams", "tcp"])
 def test_a_few_sockets_are_no_load(caller, kind):
     """What any program has of them is far from the limit."""

@@ -236,6 +236,7 @@ TEST(arguments_by_default) {
         { SYS_mknod, { 0, S_IFBLK | 0600 }, ERRNO(EPERM) },
         { SYS_chmod, { 0, 06755 }, ALLOW },
         { SYS_memfd_create, { 0 }, ALLOW },
+        { SYS_splice, { 0 }, ALLOW },
         { SYS_sched_setaffinity, { 1234 }, ALLOW },
         { SYS_prlimit64, { 0 }, ALLOW },
         { SYS_prlimit64, { 1234 }, ALLOW },
@@ -346,6 +347,11 @@ TEST(no_inet) {
 TEST(arguments_with_denials) {
     static const struct expectation limits[] = {
         { SYS_memfd_create, { 0 }, ERRNO(ENOSYS) },
+        { SYS_splice, { 0 }, ERRNO(EINVAL) },
+        { SYS_vmsplice, { 0 }, ERRNO(EINVAL) },
+        { SYS_tee, { 0 }, ERRNO(EINVAL) },
+        { SYS_sendfile, { 0 }, ERRNO(EINVAL) },
+        { SYS_copy_file_range, { 0 }, ALLOW },
         { SYS_shmget, { 0 }, ERRNO(ENOSYS) },
         { SYS_mq_open, { 0 }, ALLOW },
         { SYS_sched_setaffinity, { 0 }, ERRNO(EPERM) },
@@ -384,7 +390,7 @@ TEST(arguments_with_denials) {
         { SYS_ioctl, { 3, TCGETS }, ALLOW },
     };
 
-    expect((struct filter_options){ .deny_memfd = true, .deny_affinity = true }, limits, ARRAY_SIZE(limits));
+    expect((struct filter_options){ .deny_uncharged = true, .deny_affinity = true }, limits, ARRAY_SIZE(limits));
     expect((struct filter_options){ .process_isolation = true, .deny_affinity = true }, &limits[3], 1);
     expect((struct filter_options){ .deny_setid_bits = true }, setid, ARRAY_SIZE(setid));
     expect((struct filter_options){ .keep_metadata = true }, metadata, ARRAY_SIZE(metadata));
@@ -596,7 +602,7 @@ TEST_TIMEOUT(bash_works, 60) {
 }
 
 TEST_TIMEOUT(bash_works_with_process_isolation, 60) {
-    works((struct filter_options){ .process_isolation = true, .keep_metadata = true, .deny_memfd = true, .deny_setid_bits = true }, "bash",
+    works((struct filter_options){ .process_isolation = true, .keep_metadata = true, .deny_uncharged = true, .deny_setid_bits = true }, "bash",
           "x=$(seq 100 | sort -n | tail -1); test $x = 100; echo a > f; chmod 644 f; touch f; cp -p f g; mv g h; tar cf t.tar f h; tar xf t.tar --no-same-owner; rm -r f h");
 }
 
@@ -609,7 +615,7 @@ TEST_TIMEOUT(python_works, 60) {
 }
 
 TEST_TIMEOUT(python_works_with_process_isolation, 60) {
-    works((struct filter_options){ .process_isolation = true, .keep_metadata = true, .deny_memfd = true, .deny_affinity = true }, "python3",
+    works((struct filter_options){ .process_isolation = true, .keep_metadata = true, .deny_uncharged = true, .deny_affinity = true }, "python3",
           "python3 -c 'import multiprocessing, subprocess, asyncio, shutil\n"
           "with multiprocessing.Pool(2) as pool: assert pool.map(abs, [-1, 2]) == [1, 2]\n"
           "assert subprocess.run([\"echo\", \"hi\"], capture_output=True).stdout == b\"hi\\n\"\n"
@@ -621,7 +627,7 @@ TEST_TIMEOUT(gcc_works, 60) {
 }
 
 TEST_TIMEOUT(gcc_works_with_process_isolation, 60) {
-    works((struct filter_options){ .process_isolation = true, .deny_memfd = true, .deny_affinity = true, .deny_setid_bits = true }, "gcc",
+    works((struct filter_options){ .process_isolation = true, .deny_uncharged = true, .deny_affinity = true, .deny_setid_bits = true }, "gcc",
           "echo 'int main(void) { return 0; }' > a.c; gcc -o a a.c; ./a");
 }
 
