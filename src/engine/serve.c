@@ -17,6 +17,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,6 +28,7 @@
 #include "engine/session.h"
 #include "engine/upper.h"
 #include "sys/proc.h"
+#include "sys/syscalls.h"
 
 #define TIDY_SECONDS 1
 #define FILES_OF_ENGINE 32u     /* its own, of a few clients and launchers, and for telling failures */
@@ -202,16 +204,16 @@ static unsigned raise_limits(void) {
  * included, which cannot tell why Ctrl-C or a closed pipe does not end them. It is blocked instead: that does not outlive our spawns, and means the same to us.
  */
 static void stop_ignoring(sigset_t *ret_ignored) {
-    struct sigaction action;
+    struct { uintptr_t handler; unsigned long flags; uintptr_t restorer; uint64_t mask; } action, by_default = { 0 };      /* the kernel's: the C library hides two signals that it uses itself, which can be ignored as well */
 
     sigemptyset(ret_ignored);
     for (int number = 1; number <= SIGRTMAX; number++)
-        if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
-            sigaddset(ret_ignored, number);
+        if (sys_call4(__NR_rt_sigaction, number, NULL, &action, sizeof action.mask) == 0 && action.handler == (uintptr_t)SIG_IGN)
+            (void)sigaddset(ret_ignored, number);
     sigprocmask(SIG_BLOCK, ret_ignored, NULL);
     for (int number = 1; number <= SIGRTMAX; number++)
-        if (sigismember(ret_ignored, number) == 1)
-            (void)signal(number, SIG_DFL);
+        if (sys_call4(__NR_rt_sigaction, number, NULL, &action, sizeof action.mask) == 0 && action.handler == (uintptr_t)SIG_IGN)
+            (void)sys_call4(__NR_rt_sigaction, number, &by_default, NULL, sizeof action.mask);
 }
 
 static int open_signals(struct engine *engine, const sigset_t *ignored) {
