@@ -26,16 +26,18 @@ int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, 
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
     char *envp[] = { NULL };
-    sigset_t none;
+    sigset_t none, all;
 
     sigemptyset(&none);
+    memset(&all, 0xff, sizeof all);     /* those too that the C library keeps for itself: it would start the child with them ignored, and sigfillset() leaves them out */
     posix_spawn_file_actions_init(&actions);
     for (int i = 0; i < n_fds; i++)
         posix_spawn_file_actions_adddup2(&actions, fds[i], i);
     posix_spawn_file_actions_addclosefrom_np(&actions, n_fds);
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
     int r = -posix_spawn(ret_pid, path, &actions, &attributes, argv, envp);
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
