@@ -205,15 +205,18 @@ static unsigned raise_limits(void) {
  */
 static void stop_ignoring(sigset_t *ret_ignored) {
     struct { uintptr_t handler; unsigned long flags; uintptr_t restorer; uint64_t mask; } action, by_default = { 0 };      /* the kernel's: the C library hides two signals that it uses itself, which can be ignored as well */
+    sigset_t one;
 
     sigemptyset(ret_ignored);
-    for (int number = 1; number <= SIGRTMAX; number++)
-        if (sys_call4(__NR_rt_sigaction, number, NULL, &action, sizeof action.mask) == 0 && action.handler == (uintptr_t)SIG_IGN)
-            (void)sigaddset(ret_ignored, number);
-    sigprocmask(SIG_BLOCK, ret_ignored, NULL);
-    for (int number = 1; number <= SIGRTMAX; number++)
-        if (sys_call4(__NR_rt_sigaction, number, NULL, &action, sizeof action.mask) == 0 && action.handler == (uintptr_t)SIG_IGN)
-            (void)sys_call4(__NR_rt_sigaction, number, &by_default, NULL, sizeof action.mask);
+    for (int number = 1; number <= SIGRTMAX; number++) {
+        if (sys_call4(__NR_rt_sigaction, number, NULL, &action, sizeof action.mask) < 0 || action.handler != (uintptr_t)SIG_IGN)
+            continue;
+        (void)sigaddset(ret_ignored, number);
+        sigemptyset(&one);
+        (void)sigaddset(&one, number);
+        sigprocmask(SIG_BLOCK, &one, NULL);
+        (void)sys_call4(__NR_rt_sigaction, number, &by_default, NULL, sizeof action.mask);
+    }
 }
 
 static int open_signals(struct engine *engine, const sigset_t *ignored) {
