@@ -70,7 +70,7 @@ soak: all
 FUZZ_SECONDS ?= 60
 fuzz:
 	@tools/setup build fuzz
-	@test -f build-fuzz/build.ninja || CC=clang-14 meson setup -Dfuzz=true $(ASAN_FLAGS) build-fuzz >/dev/null
+	@test -f build-fuzz/build.ninja || CC=clang-14 meson setup --werror -Dfuzz=true $(ASAN_FLAGS) build-fuzz >/dev/null
 	ninja -j$(JOBS) -C build-fuzz
 	@mkdir -p build-fuzz/found
 	@for corpus in tests/fuzz/corpus/*; do name=$$(basename $$corpus); mkdir -p build-fuzz/corpus/$$name; \
