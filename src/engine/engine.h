@@ -299,6 +299,7 @@ int program_get(struct engine *engine, const char *text, size_t length, const ch
 struct program *program_twin(const struct program *of, struct rollbox_error *error);    /* another of the same policy, on no list and without a number: its owner frees it; NULL */
 struct program *program_find(struct engine *engine, uint64_t number);
 int program_renew(struct program **program, struct rollbox_error *error);   /* for what begins now: another one, if the host has something else at the policy's paths */
+int program_of_before(struct program **program, const json_t *grounds, struct rollbox_error *error);    /* for what began on those (grounds_record): another one of no number, if the host's directories are others now */
 int program_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
 struct program *program_free(struct program *program);
 int program_keep_spares(struct program *program);
@@ -337,8 +338,10 @@ struct host *host_free(struct host *host);
 int grounds_look(const struct policy *policy, struct grounds *ret_grounds);
 bool grounds_hold(const struct grounds *grounds);
 bool grounds_base(const struct grounds *grounds, const char *path, uint64_t *ret_device, uint64_t *ret_inode);
-struct stat;
-void grounds_published(struct engine *engine, struct program *by, const struct stat *old, const struct stat *published);
+struct commit_exchange;
+void grounds_published(struct engine *engine, struct program *by, const char *place, const struct commit_exchange *exchange);
+json_t *grounds_record(const struct grounds *grounds);  /* the bases, for when this engine is gone */
+size_t grounds_compare(struct grounds *grounds, const json_t *record, bool marks);      /* how many are others than the record's bases; `marks`: nothing is committed to these unless it is forced */
 void grounds_done(struct grounds *grounds);
 
 /* launcher.c */

@@ -25,6 +25,7 @@
 #include "base/fd.h"
 #include "engine/sleep.h"
 #include "engine/upper.h"
+#include "store/commit.h"
 #include "sys/syscalls.h"
 
 #define MAX_LAYERS 256
@@ -304,30 +305,23 @@ static void read_error(struct errand *errand, struct rollbox_error *error) {
     json_decref(root);
 }
 
-/* The old directory is in the one that it was kept in. */
-static void note_published(const struct errand *errand, const char *place, const char *kept) {
-    struct stat old, published;
-    char path[2 * PATH_MAX];
-
-    snprintf(path, sizeof path, "%s/new", kept);
-    if (lstat(path, &old) == 0 && stat(place, &published) == 0)
-        grounds_published(errand->engine, errand->work ? errand->work->session->program : NULL, &old, &published);
-}
-
 /* Each replaced directory, with its lock, by the path of the place. Those who see it go on to do so; it goes when they are gone. */
 static void take_kept(struct errand *errand) {
     int fds[FD_MESSAGE_MAX_FDS];
-    char text[2 * PATH_MAX];
+    struct {
+        struct commit_exchange exchange;
+        char text[2 * PATH_MAX];
+    } message;
     size_t n_fds = 0;
     ssize_t n;
 
-    while ((n = fd_receive(errand->kept, text, sizeof text - 1, fds, &n_fds)) > 0) {
-        text[n] = '\0';
-        const char *place = text, *kept = text + strlen(text) + 1;
+    while ((n = fd_receive(errand->kept, &message, sizeof message - 1, fds, &n_fds)) > (ssize_t)sizeof message.exchange) {
+        const char *end = (const char *)&message + n, *place = message.text;
 
-        if (kept < text + n)
-            note_published(errand, place, kept);
-        program_retire(errand->engine, place, n_fds ? TAKE_FD(fds[0]) : -EBADF, kept < text + n ? kept : "");
+        *(char *)end = '\0';
+        const char *kept = place + strlen(place) + 1;
+        grounds_published(errand->engine, errand->work ? errand->work->session->program : NULL, place, &message.exchange);
+        program_retire(errand->engine, place, n_fds ? TAKE_FD(fds[0]) : -EBADF, kept < end ? kept : "");
         for (size_t i = 0; i < n_fds; i++)
             close_fd(&fds[i]);
     }

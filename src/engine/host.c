@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "base/fd.h"
 #include "engine/engine.h"
 #include "engine/upper.h"
+#include "store/commit.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
@@ -288,23 +290,29 @@ int host_look(struct engine *engine, const struct policy *policy, const struct i
 
 /* ---- later -------------------------------------------------------------------------------------------------------------- */
 
+/* A file or directory of the host's. A number alone may be given to another one when nobody holds the first. */
+struct identity {
+    uint64_t device, inode;
+    uint64_t born_ns;           /* 0: the file system does not tell */
+};
+
 struct ground {
     char *path;
-    char *real;                         /* without links, as places of the plan are named; NULL: nothing was there */
-    uint64_t device, inode;
-    uint64_t base_device, base_inode;   /* what commits from here have made of it since */
+    char *real;                 /* without links, as places of the plan are named; NULL: nothing was there */
+    struct identity is;
+    struct identity base;       /* what commits from here have made of it since */
+    size_t writable;            /* which of the policy's fs_writable it is; SIZE_MAX: none */
     int error;
 };
 
 static void look_at(struct ground *ground) {
-    struct stat st;
+    struct statx st;
 
-    ground->device = ground->inode = 0;
-    ground->error = stat(ground->path, &st) < 0 ? errno : 0;
-    if (!ground->error) {
-        ground->device = st.st_dev;
-        ground->inode = st.st_ino;
-    }
+    ground->is = (struct identity){ 0 };
+    ground->error = statx(AT_FDCWD, ground->path, AT_NO_AUTOMOUNT, STATX_INO | STATX_BTIME, &st) < 0 ? errno : 0;
+    if (!ground->error)
+        ground->is = (struct identity){ makedev(st.stx_dev_major, st.stx_dev_minor), st.stx_ino,
+                                        st.stx_mask & STATX_BTIME ? (uint64_t)st.stx_btime.tv_sec * 1000000000 + st.stx_btime.tv_nsec : 0 };
 }
 
 static bool is_in_shared(const struct policy *policy, const char *directory) {
@@ -363,8 +371,8 @@ int grounds_look(const struct policy *policy, struct grounds *ret_grounds) {
             }
             look_at(ground);
             ground->real = ground->error ? NULL : realpath(item->path, NULL);
-            ground->base_device = ground->device;
-            ground->base_inode = ground->inode;
+            ground->base = ground->is;
+            ground->writable = lists[i] == &policy->fs_writable ? k : SIZE_MAX;
             grounds.n++;
         }
     *ret_grounds = grounds;
@@ -377,7 +385,7 @@ bool grounds_hold(const struct grounds *grounds) {
         struct ground is = { .path = was->path };
 
         look_at(&is);
-        if (is.error != was->error || is.device != was->device || is.inode != was->inode)
+        if (is.error != was->error || is.is.device != was->is.device || is.is.inode != was->is.inode)
             return false;
     }
     return true;
@@ -386,36 +394,94 @@ bool grounds_hold(const struct grounds *grounds) {
 bool grounds_base(const struct grounds *grounds, const char *path, uint64_t *ret_device, uint64_t *ret_inode) {
     for (size_t i = 0; i < grounds->n; i++)
         if (grounds->items[i].real && !strcmp(grounds->items[i].real, path)) {
-            *ret_device = grounds->items[i].base_device;
-            *ret_inode = grounds->items[i].base_inode;
+            *ret_device = grounds->items[i].base.device;
+            *ret_inode = grounds->items[i].base.inode;
             return true;
         }
     return false;
 }
 
-/* To all who see the old directory, the published one is what became of it: they may commit to that, too, as far as their changes do not meet. To who published it (NULL: nobody any more) it is in any case: that may have been forced. */
-void grounds_published(struct engine *engine, struct program *by, const struct stat *old, const struct stat *published) {
-    struct ground now;
+/* To all who see the old directory, the published one is what became of it: they may commit to that, too, as far as their changes do not meet. To who published it (NULL: nobody any more) it is in any case: that may have been forced. What has come to be
+ * there since the exchange is not asked: it may be something else already. */
+void grounds_published(struct engine *engine, struct program *by, const char *place, const struct commit_exchange *exchange) {
+    struct ground now = { .path = (char *)place };
 
+    look_at(&now);
+    const bool is_there = now.is.device == exchange->device && now.is.inode == exchange->inode;
+    const struct identity published = { exchange->device, exchange->inode, is_there ? now.is.born_ns : 0 };
     for (size_t i = 0; by && i < by->grounds.n; i++) {
-        now.path = by->grounds.items[i].real;
-        if (!now.path)
-            continue;
-        look_at(&now);
-        if (now.device == published->st_dev && now.inode == published->st_ino) {
-            by->grounds.items[i].base_device = now.device;
-            by->grounds.items[i].base_inode = now.inode;
-        }
+        auto_free char *real = by->grounds.items[i].real ? realpath(by->grounds.items[i].real, NULL) : NULL;
+
+        if (real && !strcmp(real, place))
+            by->grounds.items[i].base = published;
     }
     list_for_each(node, &engine->programs) {
         struct grounds *grounds = &container_of(node, struct program, node)->grounds;
 
         for (size_t i = 0; i < grounds->n; i++)
-            if (grounds->items[i].base_device == old->st_dev && grounds->items[i].base_inode == old->st_ino) {
-                grounds->items[i].base_device = published->st_dev;
-                grounds->items[i].base_inode = published->st_ino;
-            }
+            if (grounds->items[i].base.device == exchange->old_device && grounds->items[i].base.inode == exchange->old_inode)
+                grounds->items[i].base = published;
     }
+}
+
+/* Numbers of devices are not the same after the next boot. */
+static json_t *this_boot(void) {
+    char id[40];
+    auto_close int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, id, sizeof id);
+
+    while (n > 0 && id[n - 1] == '\n')
+        n--;
+    return json_stringn(id, n > 0 ? (size_t)n : 0);
+}
+
+/* Only of what can be committed to. */
+json_t *grounds_record(const struct grounds *grounds) {
+    json_t *bases = json_array();
+
+    for (size_t i = 0; i < grounds->n; i++) {
+        const struct ground *ground = &grounds->items[i];
+
+        if (ground->writable != SIZE_MAX && json_array_append_new(bases, json_pack("{s:I, s:I, s:I, s:I}", "writable", (json_int_t)ground->writable, "device", (json_int_t)ground->base.device, "inode",
+                                                                                   (json_int_t)ground->base.inode, "born_ns", (json_int_t)ground->base.born_ns)) < 0) {
+            json_decref(bases);
+            return NULL;
+        }
+    }
+    return json_pack("{s:o, s:o}", "boot", this_boot(), "bases", bases);
+}
+
+/* A record that says nothing of it, as those of earlier versions, tells of no other. */
+static bool is_another(const struct ground *ground, const json_t *record, bool same_boot) {
+    const json_t *was;
+    size_t i;
+
+    json_array_foreach(json_object_get(record, "bases"), i, was) {
+        const struct identity then = { (uint64_t)json_integer_value(json_object_get(was, "device")), (uint64_t)json_integer_value(json_object_get(was, "inode")),
+                                       (uint64_t)json_integer_value(json_object_get(was, "born_ns")) };
+
+        if (json_integer_value(json_object_get(was, "writable")) == (json_int_t)ground->writable)
+            return then.inode != ground->base.inode || (same_boot && then.device != ground->base.device) || (then.born_ns && ground->base.born_ns && then.born_ns != ground->base.born_ns);
+    }
+    return false;
+}
+
+size_t grounds_compare(struct grounds *grounds, const json_t *record, bool marks) {
+    json_t *boot = this_boot();
+    const bool same_boot = boot && json_equal(boot, json_object_get(record, "boot"));
+    size_t n = 0;
+
+    for (size_t i = 0; i < grounds->n; i++) {
+        struct ground *ground = &grounds->items[i];
+
+        if (ground->writable == SIZE_MAX || !is_another(ground, record, same_boot))
+            continue;
+        n++;
+        if (marks)
+            ground->base = (struct identity){ UINT64_MAX, 0, 0 };   /* which nothing is */
+    }
+    json_decref(boot);
+    return n;
 }
 
 void grounds_done(struct grounds *grounds) {

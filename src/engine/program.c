@@ -459,6 +459,20 @@ struct program *program_twin(const struct program *of, struct rollbox_error *err
     return program;
 }
 
+int program_of_before(struct program **program, const json_t *grounds, struct rollbox_error *error) {
+    if (!grounds_compare(&(*program)->grounds, grounds, false))
+        return 0;
+    int r = error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    struct program *own = program_twin(*program, error);
+    if (!own)
+        return r;
+    (void)grounds_compare(&own->grounds, grounds, true);
+    own->used_ns = clock_now_ns();
+    list_add_tail(&own->engine->programs, &own->node);
+    *program = own;
+    return 0;
+}
+
 struct program *program_find(struct engine *engine, uint64_t number) {
     list_for_each(node, &engine->programs) {
         struct program *program = container_of(node, struct program, node);

@@ -873,12 +873,15 @@ static int adopt(struct engine *engine, const char *id, int *take_lock, const js
         return error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "wake", "the record of the sleeping sandbox has no policy");
     r = program_get(engine, text, length, (const char *const *)environment, &program, error);
     sleep_environment_free(environment);
+    if (r == 0)
+        r = program_of_before(&program, json_object_get(record, "grounds"), error);
     if (r < 0)
         return r;
     struct sleep *sleep = calloc(1, sizeof *sleep);
     struct session *session = sleep ? session_new(engine, program, NULL, name, NULL, NULL, error) : NULL;
     if (!session) {
         free(sleep);
+        program_leave(program);
         return -ENOMEM;
     }
     sleep_settle(session, record);

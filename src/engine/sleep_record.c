@@ -264,7 +264,7 @@ json_t *sleep_record(const struct session *session, const struct node *at, bool 
                                 (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "checkpoints", (int)session->checkpoints.keep, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
                                 hex_of(session->operation, session->operation_length));
     json_t *ended = alone ? json_array() : ended_of(session);
-    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 || json_object_set(record, "ended", ended) < 0) {
+    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 || json_object_set(record, "ended", ended) < 0 || json_object_set_new(record, "grounds", grounds_record(&session->program->grounds)) < 0) {
         json_decref(record);
         record = NULL;
         sleep_parts_done(&parts);

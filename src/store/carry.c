@@ -106,7 +106,7 @@ static int put_part(void *context, const char *data, uint64_t length) {
 
 /* As the file has it: nothing lies over anything. What is the engine's own business is not told. */
 static json_t *carried_record(int directory, const json_t *whole, struct rollbox_error *error) {
-    static const char *const private[] = { "socket", "operation" };
+    static const char *const private[] = { "socket", "operation", "grounds" };
     json_t *images = json_array(), *row, *bases = json_array(), *record = json_deep_copy(json_object_get(whole, "record")), *carried = NULL;
     int r = 0;
     size_t i;

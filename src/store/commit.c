@@ -49,7 +49,7 @@ struct commit {
     const char *name;           /* its last component */
     int parent, base, stage;    /* descriptors; base -EBADF for a place that is a file */
     char stage_name[40];
-    struct stat base_st;
+    struct stat base_st, new_st;        /* what is there, and, of a directory, what is put there */
     /* Changes. */
     uint64_t n_changes, n_conflicts;
     struct buf conflicts;
@@ -140,11 +140,13 @@ int commit_sweep(const char *path, struct rollbox_error *error) {
     return 0;
 }
 
-/* Sandboxes go on to see the directory that was replaced, and must not lose it: whoever holds the socket gets its lock, and has it swept when they are gone. "PLACE\0STAGE", with the descriptor. */
+/* Sandboxes go on to see the directory that was replaced, and must not lose it: whoever holds the socket gets its lock, and has it swept when they are gone. With the descriptor. */
 static bool hand_over(const struct commit *commit) {
+    const struct commit_exchange exchange = { commit->base_st.st_dev, commit->base_st.st_ino, commit->new_st.st_dev, commit->new_st.st_ino };
     auto_buf struct buf text = BUF_INIT;
     const char *slash = strrchr(commit->path, '/');
 
+    buf_add(&text, &exchange, sizeof exchange);
     buf_add(&text, commit->path, strlen(commit->path) + 1);
     buf_add(&text, commit->path, (size_t)(slash - commit->path) + 1);
     buf_add(&text, commit->stage_name, strlen(commit->stage_name) + 1);
@@ -480,6 +482,8 @@ static int publish_directory(struct commit *commit) {
         return r;
     if (fstatat(commit->parent, commit->name, &now, AT_SYMLINK_NOFOLLOW) < 0 || now.st_ino != commit->base_st.st_ino || now.st_dev != commit->base_st.st_dev)
         return changed_meanwhile(commit, commit->path);
+    if (fstatat(commit->stage, "new", &commit->new_st, AT_SYMLINK_NOFOLLOW) < 0)
+        return fail(commit, -errno, "look at", commit->path);
     if (renameat2(commit->parent, commit->name, commit->stage, "new", RENAME_EXCHANGE) < 0)
         return errno == EBUSY ? error_set(commit->error, ROLLBOX_ERR_PATH_DENIED, EBUSY, "commit", "%s is a mount point, which cannot be exchanged; grant a directory in it instead", files_printable(commit->path))
                               : fail(commit, -errno, "exchange", commit->path);

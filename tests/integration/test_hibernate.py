@@ -23,7 +23,7 @@ import pytest
 
 from conftest import BUILD
 from harness import binaries, caller, children, comm, descendants, until  # noqa: F401
-from rollbox import AsyncSandbox, Cancelled, Damaged, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError, Sandbox
+from rollbox import AsyncSandbox, Cancelled, Conflict, Damaged, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, Policy, RollboxError, Sandbox
 from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
 from test_interpreter import by_name
 from test_live import Asked, sh
@@ -390,6 +390,49 @@ def test_a_detached_one_outlives_its_engine(store, tmp_path, how):
         assert asleep(store) == []
         with pytest.raises(NotFound):
             Sandbox.open("kept", engine=second.engine)
+
+
+@pytest.mark.parametrize("replaced", ["by another", "by one of the same number", "not"])
+def test_what_was_replaced_while_it_slept_is_a_conflict(store, tmp_path, replaced):
+    """Nothing in the directory is younger than the sandbox, which another engine wakes: it is not what the sandbox began with, all the same."""
+    socket, granted, other = str(tmp_path / "socket"), tmp_path / "granted", tmp_path / "other"
+    for path in (other, granted):
+        path.mkdir(mode=0o755)
+        (path / "a").write_text(f"{path.name}\n")
+    policy = Policy(fs_writable=[str(granted)])
+    with Shared(socket) as first:
+        box = Sandbox(policy, engine=first.engine, name="kept", detached=True)
+        sh(box, f"echo 1 > {granted}/a")
+        box.commit()
+        sh(box, f"echo 2 > {granted}/a")
+        box.hibernate()
+        first.end(signal.SIGKILL)
+    if replaced == "by another":
+        granted.rename(tmp_path / "moved")
+        other.rename(granted)
+    elif replaced != "not":
+        number = granted.stat().st_ino
+        shutil.rmtree(granted)
+        granted.mkdir()
+        (granted / "a").write_text("other\n")
+        if granted.stat().st_ino != number:
+            pytest.skip("the file system gives numbers of what is gone to nothing else at once")
+    with Shared(socket) as second:
+        with Sandbox.open("kept", engine=second.engine) as box:
+            assert box.read_file(f"{granted}/a") == b"2\n"
+            (fork,) = box.fork(1)
+            for which in (box, fork):
+                if replaced == "not":
+                    which.commit()
+                    sh(which, f"echo 2 > {granted}/a")
+                    continue
+                with pytest.raises(Conflict, match="replaced"):
+                    which.commit()
+                assert (granted / "a").read_text() == "other\n"
+            box.commit(force=True)
+            sh(box, f"echo 3 > {granted}/a")
+            box.commit()
+            assert (granted / "a").read_text() == "3\n"
 
 
 def test_results_outlive_their_engine(store, tmp_path):
