@@ -123,6 +123,7 @@ struct image *image_free(struct image *image);
 struct grounds {
     struct ground *items;
     size_t n;
+    bool is_mixed;              /* its template has something else than this, however the host looks now */
 };
 
 struct program {
@@ -298,6 +299,7 @@ struct run {
 int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error);
 struct program *program_twin(const struct program *of, struct rollbox_error *error);    /* another of the same policy, on no list and without a number: its owner frees it; NULL */
 struct program *program_find(struct engine *engine, uint64_t number);
+struct grounds *program_grounds(struct program *program);       /* of an interpreter's twin: its base's */
 int program_renew(struct program **program, struct rollbox_error *error);   /* for what begins now: another one, if the host has something else at the policy's paths */
 int program_of_before(struct program **program, const json_t *grounds, struct rollbox_error *error);    /* for what began on those (grounds_record): another one of no number, if the host's directories are others now */
 int program_explain(struct engine *engine, const char *text, size_t length, struct buf *to, struct rollbox_error *error);
@@ -326,6 +328,7 @@ void interpreter_box_lost(struct interpreter *interpreter, struct box *box);
 void interpreter_launcher_lost(struct program *twin);   /* which is let go of: it may be gone after this */
 struct program *interpreter_twin(const struct interpreter *interpreter);        /* the program that has it; NULL also of NULL */
 bool interpreter_is_busy(const struct interpreter *interpreter);
+struct grounds *interpreter_grounds(struct interpreter *interpreter);   /* of its base */
 struct program *interpreter_base_of(struct program *twin);     /* a run of the twin has ended */
 struct interpreter *interpreter_free(struct interpreter *interpreter);
 void interpreter_status(const struct engine *engine, struct buf *to);
@@ -342,6 +345,8 @@ struct commit_exchange;
 void grounds_published(struct engine *engine, struct program *by, const char *place, const struct commit_exchange *exchange);
 json_t *grounds_record(const struct grounds *grounds);  /* the bases, for when this engine is gone */
 size_t grounds_compare(struct grounds *grounds, const json_t *record, bool marks);      /* how many are others than the record's bases; `marks`: nothing is committed to these unless it is forced */
+void grounds_expect(const struct grounds *grounds, struct plan *plan);   /* tells the launcher */
+void grounds_bound(struct grounds *grounds, const struct plan *plan, uint64_t others);  /* which has answered (ops_others) */
 void grounds_done(struct grounds *grounds);
 
 /* launcher.c */

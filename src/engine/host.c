@@ -305,6 +305,9 @@ struct ground {
     int error;
 };
 
+/* Not that of anything: a base to which no commit goes. */
+static const struct identity nothing = { UINT64_MAX, 0, 0 };
+
 static void look_at(struct ground *ground) {
     struct statx st;
 
@@ -380,6 +383,8 @@ int grounds_look(const struct policy *policy, struct grounds *ret_grounds) {
 }
 
 bool grounds_hold(const struct grounds *grounds) {
+    if (grounds->is_mixed)
+        return false;
     for (size_t i = 0; i < grounds->n; i++) {
         const struct ground *was = &grounds->items[i];
         struct ground is = { .path = was->path };
@@ -478,10 +483,48 @@ size_t grounds_compare(struct grounds *grounds, const json_t *record, bool marks
             continue;
         n++;
         if (marks)
-            ground->base = (struct identity){ UINT64_MAX, 0, 0 };   /* which nothing is */
+            ground->base = nothing;
     }
     json_decref(boot);
     return n;
+}
+
+static struct ground *ground_of(const struct grounds *grounds, const struct plan *plan, const struct plan_op *op) {
+    if ((op->kind != PLAN_OP_BIND && op->kind != PLAN_OP_BIND_ONE) || !op->grant)
+        return NULL;
+    for (size_t i = 0; i < grounds->n; i++)
+        if (grounds->items[i].real && !strcmp(grounds->items[i].real, plan_text(plan, op->source)))
+            return &grounds->items[i];
+    return NULL;
+}
+
+/* The base, not what was there at first: of a retired program a commit may have put that there. */
+void grounds_expect(const struct grounds *grounds, struct plan *plan) {
+    struct plan_op *ops = (void *)((char *)plan + plan->template_ops.offset);
+
+    for (uint32_t i = 0; i < plan->template_ops.n; i++) {
+        const struct ground *ground = ground_of(grounds, plan, &ops[i]);
+
+        if (ground) {
+            ops[i].device = ground->base.device;
+            ops[i].inode = ground->base.inode;
+        }
+    }
+}
+
+void grounds_bound(struct grounds *grounds, const struct plan *plan, uint64_t others) {
+    const struct plan_op *ops = plan_items(plan, template_ops, struct plan_op);
+    unsigned n = 0;
+
+    grounds->is_mixed |= others != 0;
+    for (uint32_t i = 0; others && i < plan->template_ops.n; i++) {
+        if (!ops[i].inode)
+            continue;
+        struct ground *ground = others >> MIN(n, 63u) & 1 ? ground_of(grounds, plan, &ops[i]) : NULL;
+        if (ground)
+            ground->base = nothing;
+        n++;
+    }
 }
 
 void grounds_done(struct grounds *grounds) {

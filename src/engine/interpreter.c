@@ -464,6 +464,10 @@ bool interpreter_is_busy(const struct interpreter *interpreter) {
     return interpreter && interpreter->program->n_running;
 }
 
+struct grounds *interpreter_grounds(struct interpreter *interpreter) {
+    return &interpreter->base->grounds;
+}
+
 struct program *interpreter_base_of(struct program *twin) {
     if (!twin->engine->stopping && twin->serves->base->number && twin->serves->state == INTERPRETER_READY)
         (void)program_keep_spares(twin);

@@ -67,6 +67,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
     switch (record.kind) {      /* each may end the launcher */
     case GUEST_TEMPLATE_READY:
         launcher->ready = true;
+        grounds_bound(program_grounds(launcher->program), launcher->program->plan, record.value);
         break;
     case GUEST_CREATED:
         box = take_creating(launcher, record.serial);
@@ -264,6 +265,8 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
     bool process = program->plan->flags & PLAN_PROCESS;
     bool fixed = program->plan->flags & (PLAN_SEED | PLAN_CLOCK);
+
+    grounds_expect(program_grounds(program), program->plan);
     struct launcher *launcher = process || fixed ? NULL : take_idle(engine);      /* that one has random addresses, which what it restores would have, too */
     auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
     bool was_idle = launcher;

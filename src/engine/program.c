@@ -353,6 +353,10 @@ static void retire(struct program *program, struct program *next) {
     program_leave(program);
 }
 
+struct grounds *program_grounds(struct program *program) {
+    return program->serves ? interpreter_grounds(program->serves) : &program->grounds;
+}
+
 int program_renew(struct program **program, struct rollbox_error *error) {
     struct program *next;
 

@@ -56,6 +56,7 @@ struct box {
 };
 
 /* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
+extern uint64_t ops_others;     /* bit i: the i-th operation with an inode has found another one there; the last bit stands for all further ones */
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault);
 
 /* copy.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */

@@ -495,6 +495,7 @@ int main(int argc, char **argv) {
         record_fault(GUEST_LAUNCHER_SOCKET, GUEST_FAILED, 0, &fault, r);
         return 1;
     }
+    ready.value = ops_others;
     record_send(GUEST_LAUNCHER_SOCKET, &ready, NULL, 0);
     (void)clock_now_ns();        /* musl looks for the kernel's function at the first time, and every sandbox would anew */
     serve(plan);

@@ -140,6 +140,17 @@ static int make_target(int root, const char *path, mode_t type) {
     return r == -EEXIST || r == -EROFS ? 0 : r;
 }
 
+uint64_t ops_others;
+
+/* Between the engine's look and ours the host may have put something else at a path, and may put back what was there after it. What is there now is as good as any other, but the engine must know. */
+static void note_other(const struct plan_op *op, const struct stat *st) {
+    static unsigned n;
+
+    if (op->inode && (st->st_ino != op->inode || st->st_dev != op->device))
+        ops_others |= 1ull << (n < 63 ? n : 63);
+    n += op->inode != 0;
+}
+
 static int bind_from_host(int root, int host, const struct plan *plan, const struct plan_op *op) {
     struct mount_attr attributes = { .attr_set = op->mode };
     unsigned recursive = op->kind == PLAN_OP_BIND ? AT_RECURSIVE : 0;
@@ -149,10 +160,11 @@ static int bind_from_host(int root, int host, const struct plan *plan, const str
     int source = open_strictly(host, below(plan_text(plan, op->source)), O_PATH);
     if (source < 0)
         return source;
-    if (fstat(source, &st) < 0)
-        r = -errno;
-    else
+    r = fstat(source, &st) < 0 ? -errno : 0;
+    if (r == 0) {
+        note_other(op, &st);
         r = make_target(root, plan_text(plan, op->path), st.st_mode);
+    }
     if (r == 0)
         r = tree = sys_open_tree(source, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | recursive);
     if (r >= 0 && plan->flags & PLAN_AS_ROOT && op->value & PLAN_BIND_IDMAP) {

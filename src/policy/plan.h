@@ -76,6 +76,7 @@ struct plan_op {
     uint32_t path;              /* offset of a text in the plan */
     uint32_t source;            /* offset of a text, or 0 */
     uint64_t value;
+    uint64_t device, inode;             /* of BIND and BIND_ONE: what s was when the engine looked, which fills it in; inode 0: it may be anything */
 };
 
 /* Where the path of a Landlock rule is. */

@@ -11,6 +11,7 @@ import pytest
 
 from rollbox import Conflict, Engine, InvalidArgument, NotFound, Outcome, Policy, RollboxError, Sandbox
 from harness import BUILD, pidfds, until, wait_gone
+from stores import Shared
 
 
 def shell(box, script, **options):
@@ -302,6 +303,33 @@ def test_another_directory_in_its_place_is_a_conflict(granted, commits):
         shell(box, f"echo again > {granted}/a")
         box.commit()
         assert (granted / "a").read_text() == "again\n"
+
+
+@pytest.mark.parametrize("granted_as", ["fs_readable", "fs_writable"])
+def test_another_directory_while_the_template_is_built(granted, tmp_path, monkeypatch, granted_as):
+    """It is there for the moment in which a launcher begins, and neither before nor after it: what began with it goes on to see it, nothing else does, and it is not what is committed to."""
+    other, away, armed, init = tmp_path / "other", tmp_path / "away", tmp_path / "armed", tmp_path / "init"
+    other.mkdir(mode=0o755)
+    (other / "a").write_text("of another\n")
+    init.write_text(f"#!/bin/sh\n[ -e {armed} ] && mv {granted} {away} && mv {other} {granted} && rm {armed}\nexec {BUILD}/rollbox-init \"$@\"\n")
+    init.chmod(0o755)
+    monkeypatch.setenv("ROLLBOX_INIT", str(init))
+    system = [] if granted_as == "fs_writable" else ["/usr", "/lib", "/lib64", "/bin", "/etc"]
+    policy = Policy(**{granted_as: [*system, str(granted)]}, random_seed=1)     # with which no launcher is started ahead of need
+    with Shared(str(tmp_path / "socket")) as shared:
+        armed.touch()
+        with Sandbox(policy, engine=shared.engine) as box:
+            assert shell(box, f"cat {granted}/a").stdout == "of another\n" and not armed.exists()
+            granted.rename(other)
+            away.rename(granted)
+            with Sandbox(policy, engine=shared.engine) as later:
+                assert shell(later, f"cat {granted}/a").stdout == "a\n"
+            assert shell(box, f"cat {granted}/a").stdout == "of another\n"
+            if granted_as == "fs_writable":
+                shell(box, f"echo mine > {granted}/a")
+                with pytest.raises(Conflict, match="replaced"):
+                    box.commit()
+                assert (granted / "a").read_text() == "a\n"
 
 
 def test_another_directory_behind_a_link_is_a_conflict(granted):
