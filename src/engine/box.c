@@ -35,6 +35,7 @@
 #define FILES_OF_SLOT 14
 #define FILES_OF_LIVE 3         /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
 #define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */
+#define ASK_AT_ONCE_NS 1000000  /* about sockets: some thousand; what takes longer goes on beside other work */
 
 static void set_files(struct box *box, unsigned files) {
     box->engine->files += files - box->files;
@@ -55,7 +56,7 @@ void box_live(struct box *box) {
         close_fd(&box->netns);
     if (box->slot)
         slot_rest(box->slot);
-    set_files(box, FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets >= 0 ? 1 : 0));
+    set_files(box, FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0));
 }
 
 static void box_free(struct box *box) {
@@ -67,7 +68,8 @@ static void box_free(struct box *box) {
     loop_timer_clear(engine->loop, &box->deadline);
     close_fd(&box->pidfd);
     close_fd(&box->socket);
-    close_fd(&box->sockets);
+    loop_remove(box->engine->loop, &box->asking);
+    sockmem_close(&box->sockets);
     if (box->disk >= 0 && !box->upper)  /* of an upper it frees nothing */
         bury(TAKE_FD(box->disk));
     close_fd(&box->disk);
@@ -223,7 +225,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     box->session = options->session;
     box->is_layered = options->session || options->base || program->n_sessions;
     box->launcher = launcher->number;
-    box->pidfd = box->socket = box->netns = box->disk = box->sockets = -EBADF;
+    box->pidfd = box->socket = box->netns = box->disk = box->sockets.fd = box->sockets.protocols = -EBADF;
     list_init(&box->in_program);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
@@ -348,28 +350,61 @@ static unsigned uncounted_sockets(const struct box *box) {
     return all & (cgroup_root_backend(box->engine->cgroups) == CGROUP_V1 ? SOCKMEM_INET | SOCKMEM_NETLINK : SOCKMEM_NETLINK);
 }
 
-/* Nothing runs in it: no more is to be asked for a while. */
-void box_rest(struct box *box) {
-    if (box->sockets < 0)
+static void stop_asking(struct box *box) {
+    if (box->sockets.fd < 0)
         return;
-    close_fd(&box->sockets);
-    box->socket_bytes = 0;
-    set_files(box, box->files - 1);
+    loop_remove(box->engine->loop, &box->asking);
+    sockmem_close(&box->sockets);
+    set_files(box, box->files - 2);
 }
 
-/* A guest can have so many that asking takes long: other sandboxes get ten times that. */
-static uint64_t socket_memory(struct box *box) {
-    unsigned kinds = uncounted_sockets(box);
-    int64_t now = clock_now_ns();
+/* Nothing runs in it: no more is to be asked for a while. */
+void box_rest(struct box *box) {
+    stop_asking(box);
+    box->socket_bytes = 0;
+}
 
-    if (!kinds || now < box->ask_again_ns)
-        return box->socket_bytes;
-    if (box->sockets < 0 && sockmem_open(box->pid, &box->sockets) == 0)
-        set_files(box, box->files + 1);
-    if (box->sockets >= 0 && sockmem_usage(box->sockets, kinds, &box->socket_bytes) < 0)
+static void on_more_sockets(struct loop_source *source, uint32_t events);
+
+/* A guest can have so many that asking takes long: in parts, between which others get their turn, and altogether they get ten times that. */
+static void ask_for(struct box *box, int64_t budget_ns) {
+    const uint64_t limit = box->program->policy->max_memory_bytes;
+    const int64_t begun = clock_now_ns();
+    uint64_t bytes = 0;
+    int r = sockmem_usage(&box->sockets, uncounted_sockets(box), limit, begun + budget_ns, &bytes);
+    const int64_t now = clock_now_ns();
+
+    box->asked_ns += now - begun;
+    if (r == 0 && (box->asking.callback || (r = loop_add(box->engine->loop, &box->asking, box->sockets.fd, EPOLLIN, on_more_sockets)) == 0))
+        return;
+    loop_remove(box->engine->loop, &box->asking);
+    if (r > 0)
+        box->socket_bytes = bytes;
+    if (r < 0)
         box_rest(box);          /* it may still have an answer for us: another one next time */
-    int64_t then = clock_now_ns();
-    box->ask_again_ns = then + 10 * (then - now);
+    else if (bytes > limit)
+        stop_asking(box);
+    box->ask_again_ns = now + 10 * box->asked_ns;
+    box->asked_ns = 0;
+}
+
+static void on_more_sockets(struct loop_source *source, uint32_t events) {
+    struct box *box = container_of(source, struct box, asking);
+
+    (void)events;
+    if (box->program)
+        ask_for(box, 0);
+    else
+        box_rest(box);
+}
+
+static uint64_t socket_memory(struct box *box) {
+    if (!uncounted_sockets(box) || box->asking.callback || clock_now_ns() < box->ask_again_ns)
+        return box->socket_bytes;
+    if (box->sockets.fd < 0 && sockmem_open(box->pid, &box->sockets) == 0)
+        set_files(box, box->files + 2);
+    if (box->sockets.fd >= 0)
+        ask_for(box, ASK_AT_ONCE_NS);
     return box->socket_bytes;
 }
 

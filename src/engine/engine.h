@@ -26,6 +26,7 @@
 #include "store/store.h"
 #include "sys/cgroup.h"
 #include "sys/features.h"
+#include "sys/sockmem.h"
 
 struct live;
 struct node;
@@ -211,7 +212,9 @@ struct box {
     bool served_early;          /* files were asked for before that was seen */
     bool was_ahead;             /* it was one of a state, made before anybody needed it */
     bool oom;
-    int sockets;                /* to ask what waits in the sandbox' sockets; -EBADF until that is wanted */
+    struct sockmem sockets;     /* to ask what waits in the sandbox' sockets; not open until that is wanted */
+    struct loop_source asking;  /* there is more to come of the answer */
+    int64_t asked_ns;           /* how long it has taken so far */
     uint64_t socket_bytes;      /* the last answer */
     int64_t ask_again_ns;       /* not before */
 };

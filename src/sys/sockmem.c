@@ -23,6 +23,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
@@ -30,14 +31,13 @@
 #define GET_USERNS _IO(0xb7, 1)         /* NS_GET_USERNS */
 #define SOCKET_BYTES 2048               /* of the socket itself, its inode and its file */
 #define QUEUE_LENGTH 11                 /* datagrams that wait at one Unix socket (net.unix.max_dgram_qlen, and one more) */
-#define FEW_SOCKETS 32                  /* of which nothing is to see, and which are taken for empty: of datagrams, and of packets whose sender is gone */
 #define SHORT_SOCKET_BYTES 320
 #define MOST_CHILDREN 64
 
 /* ---- a socket of that namespace ---------------------------------------------------------------------------------------- */
 
 /* The network namespace of a process, and the user namespace that it belongs to. By one descriptor of the process: its number may be another's by now. */
-static int open_namespaces(pid_t pid, pid_t parent, int *ret_net, int *ret_owner) {
+static int open_namespaces(pid_t pid, pid_t parent, int *ret_net, int *ret_owner, int *ret_protocols) {
     char path[32], text[512] = "";
     int its_parent = 0;
 
@@ -54,10 +54,14 @@ static int open_namespaces(pid_t pid, pid_t parent, int *ret_net, int *ret_owner
     auto_close int net = openat(process, "ns/net", O_RDONLY | O_CLOEXEC);
     if (net < 0)
         return -errno;
+    auto_close int protocols = openat(process, "net/protocols", O_RDONLY | O_CLOEXEC);
+    if (protocols < 0)
+        return -errno;
     *ret_owner = ioctl(net, GET_USERNS);
     if (*ret_owner < 0)
         return -errno;
     *ret_net = TAKE_FD(net);
+    *ret_protocols = TAKE_FD(protocols);
     return 0;
 }
 
@@ -105,27 +109,29 @@ static int open_by_child(int net, int owner, int *ret_fd) {
     return 0;
 }
 
-int sockmem_open(pid_t init_pid, int *ret_fd) {
+int sockmem_open(pid_t init_pid, struct sockmem *ret_sockmem) {
     pid_t pids[MOST_CHILDREN];
     size_t n = proc_children(init_pid, pids, MOST_CHILDREN);
-    int r = -ESRCH;
+    int r = -ESRCH, fd = -EBADF;
 
     for (size_t i = 0; i < n && r < 0; i++) {
-        auto_close int net = -EBADF, owner = -EBADF;
+        auto_close int net = -EBADF, owner = -EBADF, protocols = -EBADF;
 
-        r = open_namespaces(pids[i], init_pid, &net, &owner);
-        if (r == 0)
-            return open_by_child(net, owner, ret_fd);
+        r = open_namespaces(pids[i], init_pid, &net, &owner, &protocols);
+        if (r == 0 && (r = open_by_child(net, owner, &fd)) == 0)
+            *ret_sockmem = (struct sockmem){ .fd = fd, .protocols = TAKE_FD(protocols) };
+        else if (r < 0 && net >= 0)
+            return r;
     }
     return r;
 }
 
-/* ---- the sum ----------------------------------------------------------------------------------------------------------- */
+void sockmem_close(struct sockmem *sockmem) {
+    close_fd(&sockmem->fd);
+    close_fd(&sockmem->protocols);
+}
 
-struct sum {
-    uint64_t bytes;
-    unsigned datagram_sockets, packet_sockets;
-};
+/* ---- the sum ----------------------------------------------------------------------------------------------------------- */
 
 /* How much a Unix socket may have sent that is not read: SO_SNDBUF is at most twice this, and the last message may go beyond. */
 static uint64_t most_sent(void) {
@@ -157,7 +163,7 @@ static const struct nlattr *attribute(const struct nlmsghdr *header, size_t befo
     return NULL;
 }
 
-static void add_memory(const struct nlattr *attribute, struct sum *sum) {
+static void add_memory(const struct nlattr *attribute, struct sockmem *sum) {
     if (!attribute)
         return;
     const uint32_t *memory = (const void *)(attribute + 1);
@@ -165,8 +171,8 @@ static void add_memory(const struct nlattr *attribute, struct sum *sum) {
 }
 
 /* Charged for what waits is who has sent it. When that one is gone, all there is to see is the length, of a stream; of packets, too, but those may
- * have none; of datagrams it is that of the first; and of a connection that is not accepted, that there is one. */
-static void add_unix(const struct nlmsghdr *header, struct sum *sum) {
+ * have none; of datagrams nothing (see unseen_bytes); and of a connection that is not accepted, that there is one. */
+static void add_unix(const struct nlmsghdr *header, struct sockmem *sum) {
     const struct unix_diag_msg *message = NLMSG_DATA(header);
     const struct nlattr *memory = attribute(header, sizeof *message, UNIX_DIAG_MEMINFO, (SK_MEMINFO_WMEM_ALLOC + 1) * sizeof(uint32_t));
     const struct nlattr *peer = attribute(header, sizeof *message, UNIX_DIAG_PEER, sizeof(uint32_t));
@@ -182,13 +188,15 @@ static void add_unix(const struct nlmsghdr *header, struct sum *sum) {
         sum->datagram_sockets++;
     else if (message->udiag_state != TCP_LISTEN && length && (!peer || !*(const uint32_t *)(const void *)(peer + 1))) {
         uint32_t waits = ((const struct unix_diag_rqlen *)(const void *)(length + 1))->udiag_rqueue;
-        bool is_unseen = message->udiag_type == SOCK_SEQPACKET && message->udiag_state == TCP_ESTABLISHED && ++sum->packet_sockets > FEW_SOCKETS;
+        bool is_unseen = message->udiag_type == SOCK_SEQPACKET && message->udiag_state == TCP_ESTABLISHED;
 
-        sum->bytes += is_unseen ? most_sent() : MIN((uint64_t)waits * 1024, most_sent());   /* a message of one byte takes 768 */
+        sum->unseen_packets += is_unseen;
+        sum->bytes += is_unseen ? 0 : MIN((uint64_t)waits * 1024, most_sent());     /* a message of one byte takes 768 */
     }
+    sum->packet_sockets += message->udiag_type == SOCK_SEQPACKET;
 }
 
-static void add_inet(const struct nlmsghdr *header, struct sum *sum) {
+static void add_inet(const struct nlmsghdr *header, struct sockmem *sum) {
     const struct nlattr *memory = attribute(header, sizeof(struct inet_diag_msg), INET_DIAG_SKMEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t));
 
     /* What has none is not a whole socket: a connection that has ended, for a minute, or one that is not made yet. */
@@ -196,7 +204,7 @@ static void add_inet(const struct nlmsghdr *header, struct sum *sum) {
     add_memory(memory, sum);
 }
 
-static void add_netlink(const struct nlmsghdr *header, struct sum *sum) {
+static void add_netlink(const struct nlmsghdr *header, struct sockmem *sum) {
     sum->bytes += SOCKET_BYTES;
     add_memory(attribute(header, sizeof(struct netlink_diag_msg), NETLINK_DIAG_MEMINFO, (SK_MEMINFO_BACKLOG + 1) * sizeof(uint32_t)), sum);
 }
@@ -210,59 +218,106 @@ struct question {
     };
 };
 
-/* 0 also where the kernel has no such list. */
-static int ask(int fd, struct question *question, size_t length, void (*add)(const struct nlmsghdr *header, struct sum *sum), struct sum *sum) {
-    static _Alignas(struct nlmsghdr) char answer[65536];
+/* A socket that is closed is in no list, but counts for its protocol until the last that it has sent is read. For what waits in datagrams and packets there is a bound in that, and another one in who could have them. */
+static int unseen_bytes(const struct sockmem *sum, uint64_t *ret_bytes) {
+    const uint64_t receivers = (uint64_t)sum->datagram_sockets * QUEUE_LENGTH + sum->unseen_packets;
+    const uint64_t listed = (uint64_t)sum->datagram_sockets + sum->packet_sockets;
+    char text[8192];
 
-    question->header = (struct nlmsghdr){ .nlmsg_len = (uint32_t)(NLMSG_HDRLEN + length), .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP };
-    if (send(fd, question, question->header.nlmsg_len, 0) < 0)
+    *ret_bytes = 0;
+    if (!receivers)
+        return 0;
+    ssize_t n = pread(sum->protocols, text, sizeof text - 1, 0);
+    if (n < 0)
         return -errno;
-    for (;;) {
-        const struct nlmsghdr *header = (const void *)answer;
-        ssize_t n = recv(fd, answer, sizeof answer, 0);
-
-        if (n < 0)
-            return -errno;
-        for (size_t left = (size_t)n; left >= sizeof *header && header->nlmsg_len >= sizeof *header && header->nlmsg_len <= left;) {
-            size_t step = MIN((size_t)NLMSG_ALIGN(header->nlmsg_len), left);
-
-            if (header->nlmsg_type == NLMSG_DONE)
-                return 0;
-            if (header->nlmsg_type == NLMSG_ERROR) {
-                int error = ((const struct nlmsgerr *)NLMSG_DATA(header))->error;
-
-                return error == -ENOENT ? 0 : error ? error : -EBADMSG;
-            }
-            if (header->nlmsg_type == SOCK_DIAG_BY_FAMILY) {
-                add(header, sum);
-            }
-            left -= step;
-            header = (const void *)((const char *)header + step);
-        }
-    }
+    text[n] = '\0';
+    const char *row = strstr(text, "\nUNIX ");      /* streams have one of their own */
+    unsigned long long living;
+    if (!row || sscanf(row, " UNIX %*u %llu", &living) != 1)
+        return -EBADMSG;
+    *ret_bytes = MIN(living > listed ? living - listed : 0, receivers) * most_sent();
+    return 0;
 }
 
-int sockmem_usage(int fd, unsigned kinds, uint64_t *ret_bytes) {
-    static const struct { uint8_t family, protocol; } inet[] = { { AF_INET, IPPROTO_TCP }, { AF_INET6, IPPROTO_TCP }, { AF_INET, IPPROTO_UDP }, { AF_INET6, IPPROTO_UDP } };
+struct socket_list {
+    uint8_t family, protocol;
+    unsigned kind;
+    void (*add)(const struct nlmsghdr *header, struct sockmem *sum);
+};
+
+static const struct socket_list lists[] = {
+    { AF_UNIX, 0, SOCKMEM_UNIX, add_unix },           { AF_INET, IPPROTO_TCP, SOCKMEM_INET, add_inet },  { AF_INET6, IPPROTO_TCP, SOCKMEM_INET, add_inet },
+    { AF_INET, IPPROTO_UDP, SOCKMEM_INET, add_inet }, { AF_INET6, IPPROTO_UDP, SOCKMEM_INET, add_inet }, { AF_NETLINK, NDIAG_PROTO_ALL, SOCKMEM_NETLINK, add_netlink },
+};
+
+static int ask(int fd, const struct socket_list *list) {
     struct question question = { 0 };
-    struct sum sum = { 0 };
+    size_t length = sizeof question.netlink;
+
+    if (list->family == AF_UNIX) {
+        question.of_unix = (struct unix_diag_req){ .sdiag_family = AF_UNIX, .udiag_states = ~0u, .udiag_show = UDIAG_SHOW_MEMINFO | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS };
+        length = sizeof question.of_unix;
+    } else if (list->family == AF_NETLINK) {
+        question.netlink = (struct netlink_diag_req){ .sdiag_family = AF_NETLINK, .sdiag_protocol = list->protocol, .ndiag_show = NDIAG_SHOW_MEMINFO };
+    } else {
+        question.inet = (struct inet_diag_req_v2){ .sdiag_family = list->family, .sdiag_protocol = list->protocol, .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1), .idiag_states = ~0u };
+        length = sizeof question.inet;
+    }
+    question.header = (struct nlmsghdr){ .nlmsg_len = (uint32_t)(NLMSG_HDRLEN + length), .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP };
+    return send(fd, &question, question.header.nlmsg_len, 0) < 0 ? -errno : 0;
+}
+
+/* What the kernel has ready of a list; it makes the next part ready meanwhile. 1: that was the last, also where it has no such list. */
+static int take_part(struct sockmem *sum, const struct socket_list *list) {
+    static _Alignas(struct nlmsghdr) char answer[65536];
+    const struct nlmsghdr *header = (const void *)answer;
+    ssize_t n = recv(sum->fd, answer, sizeof answer, MSG_DONTWAIT);
+
+    if (n < 0)
+        return -errno;
+    for (size_t left = (size_t)n; left >= sizeof *header && header->nlmsg_len >= sizeof *header && header->nlmsg_len <= left;) {
+        size_t step = MIN((size_t)NLMSG_ALIGN(header->nlmsg_len), left);
+
+        if (header->nlmsg_type == NLMSG_DONE)
+            return 1;
+        if (header->nlmsg_type == NLMSG_ERROR) {
+            int error = ((const struct nlmsgerr *)NLMSG_DATA(header))->error;
+
+            return error == -ENOENT ? 1 : error ? error : -EBADMSG;
+        }
+        if (header->nlmsg_type == SOCK_DIAG_BY_FAMILY)
+            list->add(header, sum);
+        left -= step;
+        header = (const void *)((const char *)header + step);
+    }
+    return 0;
+}
+
+int sockmem_usage(struct sockmem *sum, unsigned kinds, uint64_t limit_bytes, int64_t until_ns, uint64_t *ret_bytes) {
+    uint64_t unseen = 0;
     int r = 0;
 
-    if (kinds & SOCKMEM_UNIX) {
-        question.of_unix = (struct unix_diag_req){ .sdiag_family = AF_UNIX, .udiag_states = ~0u, .udiag_show = UDIAG_SHOW_MEMINFO | UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN | UDIAG_SHOW_ICONS };
-        r = ask(fd, &question, sizeof question.of_unix, add_unix, &sum);
-        if (sum.datagram_sockets > FEW_SOCKETS)
-            sum.bytes += (sum.datagram_sockets - FEW_SOCKETS) * QUEUE_LENGTH * most_sent();
+    if (!sum->list && !sum->is_asked)
+        *sum = (struct sockmem){ .fd = sum->fd, .protocols = sum->protocols, .kinds = kinds };
+    for (bool took = false;; took = true) {
+        while (!sum->is_asked && sum->list < ARRAY_SIZE(lists) && !(lists[sum->list].kind & sum->kinds))
+            sum->list++;
+        if (sum->list == ARRAY_SIZE(lists) || sum->bytes > limit_bytes)
+            break;
+        if (!sum->is_asked && (r = ask(sum->fd, &lists[sum->list])) < 0)
+            return r;
+        sum->is_asked = true;
+        if (took && clock_now_ns() >= until_ns)
+            return 0;
+        r = take_part(sum, &lists[sum->list]);
+        if (r < 0)
+            return r;
+        sum->is_asked = !r;
+        sum->list += (unsigned)r;
     }
-    for (size_t i = 0; kinds & SOCKMEM_INET && r == 0 && i < ARRAY_SIZE(inet); i++) {
-        question.inet = (struct inet_diag_req_v2){ .sdiag_family = inet[i].family, .sdiag_protocol = inet[i].protocol, .idiag_ext = 1 << (INET_DIAG_SKMEMINFO - 1), .idiag_states = ~0u };
-        r = ask(fd, &question, sizeof question.inet, add_inet, &sum);
-    }
-    if (kinds & SOCKMEM_NETLINK && r == 0) {
-        question.netlink = (struct netlink_diag_req){ .sdiag_family = AF_NETLINK, .sdiag_protocol = NDIAG_PROTO_ALL, .ndiag_show = NDIAG_SHOW_MEMINFO };
-        r = ask(fd, &question, sizeof question.netlink, add_netlink, &sum);
-    }
-    if (r == 0)
-        *ret_bytes = sum.bytes;
-    return r;
+    if (sum->bytes <= limit_bytes && (r = unseen_bytes(sum, &unseen)) < 0)
+        return r;
+    *ret_bytes = sum->bytes + unseen;
+    sum->list = 0;
+    return 1;
 }

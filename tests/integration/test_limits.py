@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness import binaries, caller, guest, has_cgroup, skip, wait_writers_gone  # noqa: F401
+from rollbox import Policy, Sandbox
 from test_hostile import fifo_in_grant
 
 # Also run with kernel features masked (ROLLBOX_KFEAT): without a cgroup, rlimits and the watcher must hold the limits.
@@ -238,6 +239,17 @@ def test_a_few_sockets_are_no_load(caller, kind):
     """What any program has of them is far from the limit."""
     result = caller.run("--memory", "128M", "--net", "loopback", "--", "python3", "-c", FILL, kind, "8")
     assert (result.outcome, result.stdout) == ("exit", "filled\n"), result.told
+
+
+def test_sockets_for_datagrams_are_no_load_as_long_as_they_are_empty():
+    """However many there are: each could have eleven messages waiting, and none has."""
+    many = "import socket, sys; kept = [socket.socketpair(type=socket.SOCK_DGRAM) for _ in range(400)]; print('made', flush=True); sys.stdin.read()"
+    with Sandbox(Policy(max_memory="64M")) as box:
+        process = box.spawn(["python3", "-c", many])
+        assert process.stdout.readline() == b"made\n"
+        assert box.inspect()["memory_bytes"] < 64 << 20
+        process.stdin.close()
+        assert process.wait().exit_code == 0
 
 
 def test_connections_that_have_ended_are_no_load(caller):
