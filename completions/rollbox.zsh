@@ -260,6 +260,7 @@ _rollbox() {
         ;;
     'policy plan')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
@@ -393,6 +394,7 @@ _rollbox() {
         ;;
     'inspect')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -403,6 +405,7 @@ _rollbox() {
             '*-s[by name or number (default KILL)]:SIGNAL:' \
             '*--signal=[by name or number (default KILL)]:SIGNAL:' \
             '*--scope=[which processes of the command get it (default tree)]:value:(main tree children group)' \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -410,6 +413,7 @@ _rollbox() {
         ;;
     'rm')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -417,6 +421,7 @@ _rollbox() {
         ;;
     'pause')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -424,6 +429,7 @@ _rollbox() {
         ;;
     'resume')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -432,6 +438,7 @@ _rollbox() {
     'hibernate')
         _arguments -s -S \
             '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -440,6 +447,7 @@ _rollbox() {
     'wake')
         _arguments -s -S \
             '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -519,6 +527,7 @@ _rollbox() {
     'reset')
         _arguments -s -S \
             '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -554,6 +563,7 @@ _rollbox() {
     'discard')
         _arguments -s -S \
             '*--drop-processes[files alone\: what runs is no part of it]' \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -563,6 +573,7 @@ _rollbox() {
         _arguments -s -S \
             '*--from=[a snapshot (default\: the state of now)]:SNAPSHOT:' \
             '*--live[with what runs; rollbox import makes a sandbox of it that sleeps]' \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -644,6 +655,7 @@ _rollbox() {
     'template create')
         _arguments -s -S \
             '*--python=[what its interpreter does first; runs find what that leaves (default\: nothing)]:CODE:' \
+            '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
             '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
@@ -679,6 +691,7 @@ _rollbox() {
         ;;
     'template rm')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]' \
@@ -688,18 +701,21 @@ _rollbox() {
         _arguments -s -S \
             '*-b[start it in the background and return when it answers]' \
             '*--background[start it in the background and return when it answers]' \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'engine status')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;
     'engine stop')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \
             '*--help[print this help]'
@@ -712,6 +728,7 @@ _rollbox() {
         ;;
     'version')
         _arguments -s -S \
+            '*--json[print the result as one JSON object]' \
             '*-h[print this help]' \
             '*--help[print this help]'
         ;;

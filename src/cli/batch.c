@@ -500,8 +500,10 @@ int cmd_batch(const struct options *options) {
             batch.status = cli_fail(options, "%s: cannot have it on disk: %s", batch.results.path, strerror(-r));
         }
         progress_summary(&batch.progress, caught);
-        if (options_has(options, OPTION_JSON))
+        if (options_has(options, OPTION_JSON)) {
+            cli_told();
             progress_json(&batch.progress, caught, batch.results.fd == STDOUT_FILENO ? STDERR_FILENO : STDOUT_FILENO);
+        }
         if (batch.status || batch.stop)
             status = CLI_EXIT_ERROR;
         else if (caught)

@@ -54,6 +54,12 @@ __attribute__((format(printf, 2, 3))) int cli_fail(const struct options *options
 /* The same from an error of the library, whose message may have several lines (one a problem). */
 int cli_fail_error(const struct options *options, const struct rollbox_error *error);
 
+/* As cli_fail, where it is neither the arguments' fault nor known to the library. */
+__attribute__((format(printf, 3, 4))) int cli_fail_code(const struct options *options, enum rollbox_error_code code, const char *format, ...);
+
+/* With --json: the one object of this command is on standard output. Where none was, and it has failed, the failure is. */
+void cli_told(void);
+
 /* Opens the engine that --engine names, or a private one. As rollbox_engine_open. */
 int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
@@ -65,6 +71,9 @@ int cli_end(int status);
 
 /* Flushes standard output: `status`, or CLI_EXIT_ERROR with a line if what was printed could not be written. */
 int cli_flush(const struct options *options, int status);
+
+/* The end of a command that has nothing to say: with --json that is an object without members. */
+int cli_done(const struct options *options);
 
 /* True if the stream is a terminal that wants colours (NO_COLOR is unset). */
 bool cli_colours(int fd);

@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <limits.h>
 #include <linux/close_range.h>
 #include <poll.h>
@@ -88,7 +89,15 @@ static int await_engine(const struct options *options, const char *path, pid_t c
             rollbox_engine_close(engine);
         }
         if (ours) {
-            printf("engine %d serves %s\n", (int)child, path);
+            if (options_has(options, OPTION_JSON)) {
+                json_t *answer = json_pack("{s:i, s:s?}", "pid", (int)child, "socket", path);
+
+                (void)json_dumpf(answer, stdout, JSON_COMPACT);
+                putchar('\n');
+                json_decref(answer);
+            } else {
+                printf("engine %d serves %s\n", (int)child, path);
+            }
             return cli_flush(options, 0);
         }
         /* Nobody tells when a socket begins to listen. */
@@ -170,5 +179,5 @@ int cmd_engine_stop(const struct options *options) {
             status = cli_fail(options, "engine %d has not ended after %d s", pid, STOP_MS / 1000);
     }
     rollbox_engine_close(engine);
-    return status;
+    return status ? status : cli_done(options);
 }

@@ -2,6 +2,7 @@
 /* Finds the command (one word, or two as in "policy check"), parses its options and calls it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "cli/cli.h"
 #include "cli/private.h"
 #include "cli/shown.h"
@@ -19,24 +21,54 @@ static void fail_prefix(const struct options *options) {
     fprintf(stderr, "rollbox%s%s: ", options && options->command ? " " : "", options && options->command ? options->command->name : "");
 }
 
-int cli_fail(const struct options *options, const char *format, ...) {
+/* What went wrong first, for --json. */
+static struct rollbox_error failure;
+static bool is_told;
+
+void cli_told(void) {
+    is_told = true;
+}
+
+static void note_failure(enum rollbox_error_code code, const char *stage, int error_number, const char *message) {
+    if (failure.code == ROLLBOX_OK)
+        error_set(&failure, code, error_number, stage, "%s", message);
+}
+
+__attribute__((format(printf, 3, 0))) static int fail(const struct options *options, enum rollbox_error_code code, const char *format, va_list args) {
     auto_free char *line = NULL;
-    va_list args;
 
     fail_prefix(options);
-    va_start(args, format);
     if (vasprintf(&line, format, args) < 0)
         line = NULL;
-    va_end(args);
     /* A guest's words, or those of a file that somebody sent, may be in it. */
     shown_error(line ? line : "out of memory", line ? strlen(line) : strlen("out of memory"));
     fputc('\n', stderr);
+    note_failure(code, code == ROLLBOX_ERR_INVALID_ARGUMENT ? "arguments" : "run", 0, line ? line : "out of memory");
     return CLI_EXIT_ERROR;
+}
+
+int cli_fail(const struct options *options, const char *format, ...) {
+    va_list args;
+
+    va_start(args, format);
+    int status = fail(options, ROLLBOX_ERR_INVALID_ARGUMENT, format, args);
+    va_end(args);
+    return status;
+}
+
+int cli_fail_code(const struct options *options, enum rollbox_error_code code, const char *format, ...) {
+    va_list args;
+
+    va_start(args, format);
+    int status = fail(options, code, format, args);
+    va_end(args);
+    return status;
 }
 
 int cli_fail_error(const struct options *options, const struct rollbox_error *error) {
     const char *line = error->message;
 
+    note_failure(error->code, error->stage, error->error_number, error->message);
     do {
         size_t length = strcspn(line, "\n");
 
@@ -46,6 +78,28 @@ int cli_fail_error(const struct options *options, const struct rollbox_error *er
         line += length + (line[length] == '\n');
     } while (*line);
     return CLI_EXIT_ERROR;
+}
+
+/* The object of a command that has failed before it had one: a result where it is one that has a result. */
+static int tell_failure(const struct command *command, int status) {
+    const struct rollbox_result result = { .outcome = ROLLBOX_OUTCOME_ERROR, .exit_code = -1, .isolation = "{}", .error = failure };
+    const bool has_result = command && command->bit & (COMMAND_RUN | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_RECORD);
+    auto_free char *json = NULL;
+
+    if (status != CLI_EXIT_ERROR || failure.code == ROLLBOX_OK || is_told || rollbox_result_json(&result, NULL, &json) < 0)
+        return status;
+    if (has_result) {
+        printf("%s\n", json);
+    } else {
+        json_t *whole = json_loads(json, 0, NULL);
+        json_t *object = json_pack("{s:O}", "error", json_object_get(whole, "error"));
+
+        (void)json_dumpf(object, stdout, JSON_COMPACT);
+        putchar('\n');
+        json_decref(object);
+        json_decref(whole);
+    }
+    return cli_flush(NULL, status);
 }
 
 int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
@@ -66,8 +120,14 @@ int cli_end(int status) {
 
 int cli_flush(const struct options *options, int status) {
     if (fflush(stdout) < 0 || ferror(stdout))
-        return cli_fail(options, "cannot write to standard output: %s", strerror(errno));
+        return cli_fail_code(options, ROLLBOX_ERR_IO, "cannot write to standard output: %s", strerror(errno));
     return status;
+}
+
+int cli_done(const struct options *options) {
+    if (options_has(options, OPTION_JSON))
+        printf("{}\n");
+    return cli_flush(options, 0);
 }
 
 bool cli_colours(int fd) {
@@ -77,7 +137,7 @@ bool cli_colours(int fd) {
 }
 
 int cmd_version(const struct options *options) {
-    printf("rollbox %s\n", rollbox_version());
+    printf(options && options_has(options, OPTION_JSON) ? "{\"version\": \"%s\"}\n" : "rollbox %s\n", rollbox_version());
     return cli_flush(options, 0);
 }
 
@@ -130,11 +190,11 @@ static int command_unknown(int n, char **words) {
 
         if (near)
             return cli_fail(NULL, "unknown command '%s %s'; did you mean '%s %s'?", words[0], words[1], words[0], near);
-        fprintf(stderr, "rollbox: '%s' needs one of:", words[0]);
-        for (size_t i = 0; i < n_firsts; i++)
-            fprintf(stderr, " %s", names[i]);
-        fputc('\n', stderr);
-        return CLI_EXIT_ERROR;
+        char list[MOST * LONGEST] = "";
+
+        for (size_t i = 0, at = 0; i < n_firsts; i++)
+            at += (size_t)snprintf(list + at, sizeof list - at, " %.*s", LONGEST - 2, names[i]);
+        return cli_fail(NULL, "'%s' needs one of:%s", words[0], list);
     }
     const char *near = options_nearest(words[0], names, n_firsts, sizeof names[0]);
     if (near)
@@ -193,17 +253,22 @@ int main(int argc, char **argv) {
     if (strcmp(argv[1], "--version") == 0)
         return cmd_version(NULL);
     const struct command *command = command_find(argc - 1, argv + 1, &used);
-    if (!command)
-        return command_unknown(argc - 1, argv + 1);
-    if (options_parse(command, argc - 1 - used, argv + 1 + used, &options) < 0)
-        return CLI_EXIT_ERROR;
+    const bool asks_json = command ? options_ask_json(command, argc - 1 - used, argv + 1 + used) : options_ask_json(NULL, argc - 1, argv + 1);
     int status;
+    if (!command) {
+        status = command_unknown(argc - 1, argv + 1);
+        return asks_json ? tell_failure(NULL, status) : status;
+    }
+    if (options_parse(command, argc - 1 - used, argv + 1 + used, &options) < 0)
+        return asks_json ? tell_failure(command, CLI_EXIT_ERROR) : CLI_EXIT_ERROR;
     if (options_has(&options, OPTION_HELP)) {
         options_help(command);
         status = cli_flush(&options, 0);
     } else {
         status = command->call(&options);
         private_end();
+        if (asks_json)
+            status = tell_failure(command, status);
     }
     options_done(&options);
     return status;

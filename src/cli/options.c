@@ -29,9 +29,8 @@
 #define IMPORT_COMMANDS (COMMAND_IMAGE_IMPORT | COMMAND_IMPORT)
 #define STORE_COMMANDS                                                                                                                            \
     (IMPORT_COMMANDS | COMMAND_IMAGE_LS | COMMAND_IMAGE_RM | COMMAND_IMAGE_SHOW | COMMAND_STORE_PATH | COMMAND_STORE_GC | COMMAND_STORE_FSCK | COMMAND_STORE_DF)
-#define JSON_COMMANDS                                                                                                                              \
-    (COMMAND_RUN | COMMAND_BATCH | COMMAND_DOCTOR | COMMAND_POLICY_CHECK | COMMAND_CREATE | COMMAND_EXEC | COMMAND_ATTACH | COMMAND_PS | COMMAND_SNAPSHOT | \
-     COMMAND_FORK | COMMAND_RESTORE | COMMAND_TREE | COMMAND_DIFF | COMMAND_COMMIT | COMMAND_CP | COMMAND_TEMPLATE_LS | STATE_COMMANDS | STORE_COMMANDS | RECORD_COMMANDS)
+/* All but those whose answer is a text for somebody else: a person, or a shell. */
+#define JSON_COMMANDS (EVERY_COMMAND & ~(COMMAND_COMPLETION | COMMAND_HELP))
 
 /* In the order of the help. */
 const struct option option_table[] = {
@@ -366,6 +365,27 @@ static const char *missing(const struct command *command, int n, size_t *ret_len
         word = strchr(word, ' ') + 1;
     *ret_length = command->bit == COMMAND_RUN ? strlen(word) : strcspn(word, " ");
     return word;
+}
+
+bool options_ask_json(const struct command *command, int argc, char *const *argv) {
+    int n_rest = 0;
+
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const char *word = argv[i];
+        const size_t length = strcspn(word, "=");
+
+        if (!strcmp(word, "--json"))
+            return true;
+        if (word[0] != '-' || !word[1]) {
+            if (command && command->max_rest < 0 && n_rest++ >= command->leading)
+                return false;
+            continue;
+        }
+        const struct option *option = !command ? NULL : word[1] == '-' ? find(command, word + 2, length - 2) : word[2] ? NULL : find_letter(command, word[1]);
+        if (option && option->argument && !word[length])
+            i++;
+    }
+    return false;
 }
 
 int options_parse(const struct command *command, int argc, char **argv, struct options *ret_options) {

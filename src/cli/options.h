@@ -134,6 +134,9 @@ struct options {
 int options_parse(const struct command *command, int argc, char **argv, struct options *ret_options);
 void options_done(struct options *options);
 
+/* Whether --json is among the options, be they otherwise right or wrong. `command` NULL: there is no such command. */
+bool options_ask_json(const struct command *command, int argc, char *const *argv);
+
 /* The last use of an option; NULL if it was not given. */
 const struct option_use *options_last(const struct options *options, enum option_id id);
 const char *options_text(const struct options *options, enum option_id id);

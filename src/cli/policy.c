@@ -299,20 +299,36 @@ int cmd_policy_check(const struct options *options) {
     return cli_flush(options, status);
 }
 
+/* Line by line: {"plan": [...]} */
+static void print_plan(const char *text) {
+    auto_json json_t *plan = json_pack("{s:[]}", "plan");
+
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n");
+
+        json_array_append_new(json_object_get(plan, "plan"), json_stringn(line, length));
+        line += length + (line[length] == '\n');
+    }
+    (void)json_dumpf(plan, stdout, JSON_COMPACT);
+    putchar('\n');
+}
+
 int cmd_policy_plan(const struct options *options) {
     struct rollbox_engine *engine;
     struct rollbox_error error = { 0 };
     struct cli_policy policy;
     auto_free char *text = NULL;
 
-    int status = cli_policy_make(options, options->n_rest ? options->rest[0] : NULL, &policy, NULL);
+    int status = cli_policy_make(options, options->n_rest ? options->rest[0] : NULL, &policy, &error);
     if (status)
-        return status;
+        return error.code ? cli_fail_error(options, &error) : status;
     if (cli_engine_open(options, &engine, &error) < 0) {
         status = cli_fail_error(options, &error);
     } else {
         if (rollbox_policy_plan(engine, policy.text, policy.length, &text, &error) < 0)
             status = cli_fail_error(options, &error);
+        else if (options_has(options, OPTION_JSON))
+            print_plan(text);
         else
             fputs(text, stdout);
         rollbox_engine_close(engine);

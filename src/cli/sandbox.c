@@ -357,6 +357,8 @@ int cmd_sandbox(const struct options *options) {
         status = cli_fail_error(options, &call.error);
     else if (action->show && call.json)
         status = show(&call, action);
+    else
+        status = cli_done(options);
     free(call.json);
     rollbox_sandbox_free(call.sandbox);
     rollbox_engine_close(call.engine);
@@ -379,5 +381,5 @@ int cmd_rm(const struct options *options) {
             status = CLI_EXIT_ERROR;
     }
     rollbox_engine_close(engine);
-    return status;
+    return status ? status : cli_done(options);
 }

@@ -58,7 +58,7 @@ int session_connect(const struct options *options, struct rollbox_engine **ret_e
         return cli_fail_error(options, &error);
     /* The hint names the socket only where it is not the one that engine start finds by itself. */
     const char *given = given_socket(options);
-    return cli_fail(options, "no engine serves %s; start one with: rollbox engine start --background%s%s, or name another socket by --socket or ROLLBOX_SOCKET", path,
+    return cli_fail_code(options, ROLLBOX_ERR_ENGINE_LOST, "no engine serves %s; start one with: rollbox engine start --background%s%s, or name another socket by --socket or ROLLBOX_SOCKET", path,
                     given ? " --socket " : "", given ? given : "");
 }
 
