@@ -229,7 +229,7 @@ static int add_stored(const struct work *work, int *fds, size_t most, struct rol
     if (work->verb == VERB_DIFF || shows(work) || !image || (work->verb == VERB_COMMIT && !image->plan.places))
         return 0;
     if (!image->plan.places)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "a sandbox with an image cannot be exported; copy what is needed of its files (rollbox cp), or make an image of it");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "the files of a sandbox with an image cannot be exported by themselves: rollbox export --live writes the sandbox with what runs in it, rollbox cp copies files");
     for (uint32_t i = 0; i < program->plan->box_ops.n; i++) {
         const char *part = ops[i].kind == PLAN_OP_PLACE ? stored_part(image, plan_text(program->plan, ops[i].path)) : NULL;
         char own[16];

@@ -70,7 +70,6 @@ enum filter_rule {
     FILTER_MEMFD,
     FILTER_PAGES,
     FILTER_SYSVIPC,
-    FILTER_MQUEUE,
     FILTER_AFFINITY,
     FILTER_OTHERS,
     FILTER_GETFD,
@@ -384,8 +383,6 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
         return o->deny_uncharged ? FILTER_EINVAL : FILTER_ALLOW;
     case FILTER_SYSVIPC:
         return o->process_isolation || o->deny_uncharged ? FILTER_ENOSYS : FILTER_ALLOW;
-    case FILTER_MQUEUE:
-        return o->process_isolation ? FILTER_ENOSYS : FILTER_ALLOW;
     case FILTER_AFFINITY:
         return o->deny_affinity ? FILTER_EPERM : o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
     case FILTER_OTHERS:

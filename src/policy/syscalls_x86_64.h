@@ -247,12 +247,12 @@
     X(237, mbind, ALLOW) \
     X(238, set_mempolicy, ALLOW) \
     X(239, get_mempolicy, ALLOW) \
-    X(240, mq_open, MQUEUE) \
-    X(241, mq_unlink, MQUEUE) \
-    X(242, mq_timedsend, MQUEUE) \
-    X(243, mq_timedreceive, MQUEUE) \
-    X(244, mq_notify, MQUEUE) \
-    X(245, mq_getsetattr, MQUEUE) \
+    X(240, mq_open, ENOSYS) \
+    X(241, mq_unlink, ENOSYS) \
+    X(242, mq_timedsend, ENOSYS) \
+    X(243, mq_timedreceive, ENOSYS) \
+    X(244, mq_notify, ENOSYS) \
+    X(245, mq_getsetattr, ENOSYS) \
     X(246, kexec_load, EPERM) \
     X(247, waitid, ALLOW) \
     X(248, add_key, EPERM) \

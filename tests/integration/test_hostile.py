@@ -940,6 +940,23 @@ def test_sysv_and_mqueue_private(caller):
         first.finish()
 
 
+def test_posix_queues_are_not_there(caller):
+    """Not EACCES, which a program takes for a fault of its own, with Landlock or without."""
+    code = (
+        "import ctypes, errno, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "for name in (b'/of-ours', b'/of-the-host'):\n"
+        "    print(libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None), errno.errorcode[ctypes.get_errno()])\n"
+    )
+    result = caller.run("--", "python3", "-c", code)
+    assert result.stdout == "-1 ENOSYS\n" * 2, result.told
+
+
+def test_disks_and_swap_of_the_host_are_not_told(caller):
+    """Names and sizes of the one, and how much is used of the other, which tells what the host and other sandboxes do."""
+    result = caller.run("--", "cat", "/proc/partitions", "/proc/swaps", "/proc/diskstats", "/proc/vmstat", "/proc/interrupts")
+    assert (result.outcome, result.exit_code, result.stdout) == ("exit", 0, ""), result.told
+
+
 def abstract_sockets_can_be_held(net):
     if net == "host" and "landlock" in os.environ.get("ROLLBOX_KFEAT", ""):
         pytest.skip(

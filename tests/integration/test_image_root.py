@@ -148,3 +148,26 @@ def test_the_image_says_what_runs(store):
     configured(store, "silent", Entrypoint=None, Cmd=None)
     nothing = store.caller.run("--image", "silent", env=environment)
     assert nothing.outcome == "error" and nothing.error["code"] == "invalid_argument" and "image" in nothing.error["message"]
+
+
+def test_exported_with_what_runs(store):
+    """What the refusal to export files alone says can be done instead can be done."""
+    directory = store.caller.directory()
+    environment = store.caller.environment(ROLLBOX_STORE=str(store.path), ROLLBOX_SOCKET=str(directory / "socket"))
+
+    def rollbox(*words, status=0):
+        done = store.caller.rollbox(*words, env=environment)
+        assert done.returncode == status, done
+        return done
+
+    rollbox("engine", "start", "--background")
+    try:
+        rollbox("create", "--image", "system", "--name", "x")
+        rollbox("exec", "x", "/bin/sh", "-c", "echo made > /tmp/made")
+        refused = rollbox("export", "x", str(directory / "file"), status=125)
+        assert "rollbox export --live" in str(refused.stderr)
+        rollbox("export", "--live", "x", str(directory / "file"))
+        rollbox("import", "--name", "y", str(directory / "file"), "--trust")
+        assert "made" in str(rollbox("exec", "y", "/bin/cat", "/tmp/made").stdout)
+    finally:
+        rollbox("engine", "stop")

@@ -263,7 +263,7 @@ TEST(arguments_by_default) {
         { SYS_ioprio_set, { 1, 1 }, ERRNO(EPERM) },
         { SYS_ioprio_set, { 3, 1000 }, ERRNO(EPERM) },
         { SYS_shmget, { 0 }, ALLOW },
-        { SYS_mq_open, { 0 }, ALLOW },
+        { SYS_mq_open, { 0 }, ERRNO(ENOSYS) },
         { SYS_inotify_add_watch, { 0 }, ALLOW },
         { SYS_openat2, { 0 }, ALLOW },
         { SYS_ptrace, { 0 }, ALLOW },
@@ -348,7 +348,7 @@ TEST(arguments_with_denials) {
     static const struct expectation limits[] = {
         { SYS_memfd_create, { 0 }, ERRNO(ENOSYS) },
         { SYS_shmget, { 0 }, ERRNO(ENOSYS) },
-        { SYS_mq_open, { 0 }, ALLOW },
+        { SYS_mq_open, { 0 }, ERRNO(ENOSYS) },
         { SYS_sched_setaffinity, { 0 }, ERRNO(EPERM) },
         { SYS_sched_getaffinity, { 0 }, ALLOW },
         { SYS_splice, { 0 }, ERRNO(EINVAL) },
