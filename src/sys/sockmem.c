@@ -31,6 +31,7 @@
 #define GET_USERNS _IO(0xb7, 1)         /* NS_GET_USERNS */
 #define SOCKET_BYTES 2048               /* of the socket itself, its inode and its file */
 #define QUEUE_LENGTH 11                 /* datagrams that wait at one Unix socket (net.unix.max_dgram_qlen, and one more) */
+#define FEW_SENDERS 64                  /* that are gone, which any program may have for a moment: none of them had a larger buffer than usual */
 #define SHORT_SOCKET_BYTES 320
 #define MOST_CHILDREN 64
 
@@ -133,18 +134,30 @@ void sockmem_close(struct sockmem *sockmem) {
 
 /* ---- the sum ----------------------------------------------------------------------------------------------------------- */
 
+static uint64_t setting(const char *path, uint64_t least) {
+    auto_buf struct buf text = BUF_INIT;
+    int r = fd_read_file(path, 64, &text);
+
+    buf_add(&text, "", 1);
+    return MAX(r == 0 && !buf_failed(&text) ? strtoull(text.data, NULL, 10) : 0, least);
+}
+
 /* How much a Unix socket may have sent that is not read: SO_SNDBUF is at most twice this, and the last message may go beyond. */
 static uint64_t most_sent(void) {
     static uint64_t most;
-    auto_buf struct buf text = BUF_INIT;
 
-    if (!most) {
-        int r = fd_read_file("/proc/sys/net/core/wmem_max", 64, &text);
-
-        buf_add(&text, "", 1);
-        most = 2 * MAX(r == 0 && !buf_failed(&text) ? strtoull(text.data, NULL, 10) : 0, (uint64_t)212992) + 65536;
-    }
+    if (!most)
+        most = 2 * setting("/proc/sys/net/core/wmem_max", 212992) + 65536;
     return most;
+}
+
+/* The same of one whose SO_SNDBUF nobody has set. */
+static uint64_t usually_sent(void) {
+    static uint64_t most;
+
+    if (!most)
+        most = 2 * setting("/proc/sys/net/core/wmem_default", 212992);
+    return MIN(most, most_sent());
 }
 
 /* One of a message's attributes, which come after `before` bytes of it; NULL: there is none of this type, or it has less than `size` bytes. */
@@ -235,7 +248,8 @@ static int unseen_bytes(const struct sockmem *sum, uint64_t *ret_bytes) {
     unsigned long long living;
     if (!row || sscanf(row, " UNIX %*u %llu", &living) != 1)
         return -EBADMSG;
-    *ret_bytes = MIN(living > listed ? living - listed : 0, receivers) * most_sent();
+    const uint64_t senders = MIN(living > listed ? living - listed : 0, receivers), few = MIN(senders, (uint64_t)FEW_SENDERS);
+    *ret_bytes = few * usually_sent() + (senders - few) * most_sent();
     return 0;
 }
 

@@ -32,7 +32,7 @@ void sockmem_close(struct sockmem *sockmem);
 
 /* The memory of all sockets there of these kinds, theirs included that nobody has a descriptor of any more (they are on their way in
  * a message, or not accepted yet). What a Unix socket that is gone has sent, and nobody has read, is not told: it is taken for as
- * much as it can be. Takes some 0.2 microseconds a socket, so an answer may take several calls: 0 is returned when it is `until_ns`
+ * much as it can be, but for some tens of such sockets, which are taken for ordinary ones. Takes some 0.2 microseconds a socket, so an answer may take several calls: 0 is returned when it is `until_ns`
  * (CLOCK_MONOTONIC) and there is more to come, for which `fd` is readable; 1 with the answer, or with what there is as soon as that is more than `limit_bytes`; or
  * -errno. After an error, or an answer above the limit, it can only be closed. */
 int sockmem_usage(struct sockmem *sockmem, unsigned kinds, uint64_t limit_bytes, int64_t until_ns, uint64_t *ret_bytes);
