@@ -27,6 +27,7 @@ struct restore_image {
     uint64_t vdso_at;           /* where the kernel's is put meanwhile */
     uint64_t stacks;
     uint64_t *parked;           /* of each area: where it is; 0: it has no pages */
+    uint64_t *together;         /* of the first of some that are in place, and were mapped as one with what is between them: where that ends; else 0 */
     struct restored_range memory[IMAGE_MAX_PROCESSES];  /* where that of a process and of all that descend from it is parked */
     const struct image_touch *touches;
     size_t n_touches;
@@ -52,6 +53,10 @@ static inline bool restored_is_memory(const struct image_area *area) {
 
 static inline bool restored_is_in_place(const struct image_area *area) {
     return restored.parked[area - restored_table(areas, struct image_area)] == area->start;
+}
+
+static inline uint64_t restored_are_together(const struct image_area *first) {
+    return restored.together[first - restored_table(areas, struct image_area)];
 }
 
 /* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. With the last of them, or RESTORE_COMPLETE where there is none (`is_last`), a

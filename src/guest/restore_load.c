@@ -153,7 +153,7 @@ static uint64_t pack_room(const struct image *it, const char *base) {
 static int make_region(const char *found, uint64_t length, int fd) {
     const struct image *it = (const void *)(found + length - sizeof *it);
     const struct image_area *areas = image_table(it, found, areas, struct image_area);
-    uint64_t n_threads = 0, room = pages_of(length) + VDSO_ROOM + TOUCHES_ROOM + pages_of(it->areas.n * sizeof(uint64_t));
+    uint64_t n_threads = 0, tables = pages_of(2 * it->areas.n * sizeof(uint64_t)), room = pages_of(length) + VDSO_ROOM + TOUCHES_ROOM + tables;
 
     for (uint64_t i = 0; i < it->processes.n; i++) {
         uint64_t n = image_table(it, found, processes, struct image_process)[i].threads.n;
@@ -179,9 +179,10 @@ static int make_region(const char *found, uint64_t length, int fd) {
     restored.vdso_at = at;
     at += VDSO_ROOM + TOUCHES_ROOM;
     restored.parked = (void *)at;
-    if (!map_at(at, pages_of(it->areas.n * sizeof(uint64_t)), PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1))
+    restored.together = restored.parked + it->areas.n;
+    if (!map_at(at, tables, PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1))
         return -errno;
-    at += pages_of(it->areas.n * sizeof(uint64_t));
+    at += tables;
     restored.stacks = at;
     if (!map_at(at, n_threads * RESTORE_STACK, PROT_READ | PROT_WRITE, MAP_ANONYMOUS, -1))
         return -errno;
@@ -193,10 +194,41 @@ static bool map_for(const struct image_area *area, uint64_t to) {
 }
 
 /* Several processes have theirs at the same addresses. */
-static bool map_in_place(const struct image_area *area) {
+static bool may_be_in_place(uint64_t start, uint64_t end) {
     uint64_t stack = (uint64_t)(uintptr_t)__builtin_frame_address(0);
 
-    return restored.header->processes.n == 1 && (area->end + STACK_ROOM < stack || area->start > stack + STACK_ROOM) && map_for(area, area->start);
+    return restored.header->processes.n == 1 && (end + STACK_ROOM < stack || start > stack + STACK_ROOM);
+}
+
+static bool map_in_place(const struct image_area *area) {
+    return may_be_in_place(area->start, area->end) && map_for(area, area->start);
+}
+
+static bool has_whole_large_page(uint64_t start, uint64_t end) {
+    return ((start + HUGE - 1) & ~(HUGE - 1)) + HUGE <= end;
+}
+
+/*
+ * Libraries have their data between their code, some pages here and there. Each mapping costs both forks and init's munmap, so those that are near each other are one, from the first to the last, until the process takes away what is
+ * between them (clear), which it does anyhow. Where a whole large page would fit in, the kernel may give one. `k` is the first. Returns where they end; 0: it is by itself.
+ */
+static uint64_t map_together(const struct image_range *own, uint32_t k) {
+    const struct image_area *areas = restored_table(areas, struct image_area);
+    const struct image_run *runs = restored_table(runs, struct image_run);
+    uint32_t last = k;
+
+    if (areas[k].kind == IMAGE_STACK || is_packed(&areas[k], runs))
+        return 0;
+    for (uint32_t i = k + 1; i < own->first + own->n && !has_whole_large_page(areas[k].start, areas[i].end); i++) {
+        if (!is_parked(&areas[i]))
+            continue;
+        if (areas[i].kind == IMAGE_STACK || is_packed(&areas[i], runs))
+            break;
+        last = i;
+    }
+    if (last == k || !may_be_in_place(areas[k].start, areas[last].end) || !map_at(areas[k].start, areas[last].end - areas[k].start, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE, -1))
+        return 0;
+    return restored.together[k] = areas[last].end;
 }
 
 /* Its runs, from the image to where it is now. */
@@ -239,12 +271,12 @@ static int fill_packed(const struct image_area *area, uint64_t to) {
 }
 
 /* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that whole tables are moved. */
-static int park(const struct image_area *area, uint64_t *at) {
+static int park(const struct image_area *area, bool is_mapped, uint64_t *at) {
     uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0);
 
     to += (area->start - to) & (HUGE - 1);
     *at = to + (area->end - area->start);
-    if (map_in_place(area))
+    if (is_mapped || map_in_place(area))
         to = area->start;
     else if (!map_for(area, to))
         return -errno;
@@ -252,7 +284,8 @@ static int park(const struct image_area *area, uint64_t *at) {
     int r = is_packed(area, restored_table(runs, struct image_run)) ? fill_packed(area, to) : fill(area, to);
     if (r < 0)
         return r;
-    if (area->protection != (PROT_READ | PROT_WRITE) && sys_call3(__NR_mprotect, to, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
+    /* Of those that are mapped together the process protects its own. */
+    if (!is_mapped && area->protection != (PROT_READ | PROT_WRITE) && sys_call3(__NR_mprotect, to, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
         return -ENOMEM;
     return 0;
 }
@@ -306,10 +339,15 @@ static int park_all(void) {
     share_out(restored.stacks + n_threads * RESTORE_STACK);
     for (uint32_t i = 0; i < restored.header->processes.n; i++) {
         const struct image_range *own = &restored_process(i)->areas;
-        uint64_t at = restored.memory[i].start;
+        uint64_t at = restored.memory[i].start, together = 0;
 
-        for (uint32_t k = own->first; k < own->first + own->n && r == 0; k++)
-            r = is_parked(&areas[k]) ? park(&areas[k], &at) : 0;
+        for (uint32_t k = own->first; k < own->first + own->n && r == 0; k++) {
+            if (!is_parked(&areas[k]))
+                continue;
+            if (areas[k].start >= together)
+                together = map_together(own, k);
+            r = park(&areas[k], areas[k].start < together, &at);
+        }
     }
     restored.region_end = pack;
     return r < 0 || !pack_length ? r : (int)sys_call2(__NR_munmap, pack, pack_length);
@@ -342,10 +380,15 @@ void restore_give_up(uint32_t index) {
     const struct image_process *process = restored_process(index);
     const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
 
+    uint64_t end = 0;
+
     (void)sys_call2(__NR_munmap, range->start, range->end - range->start);
-    for (uint32_t i = 0; i < process->areas.n; i++)
-        if (restored_is_in_place(&areas[i]))
-            (void)sys_call2(__NR_munmap, areas[i].start, areas[i].end - areas[i].start);
+    for (uint32_t i = 0; i < process->areas.n; i++) {
+        if (!restored_is_in_place(&areas[i]) || areas[i].start < end)
+            continue;
+        end = restored_are_together(&areas[i]) ? restored_are_together(&areas[i]) : areas[i].end;
+        (void)sys_call2(__NR_munmap, areas[i].start, end - areas[i].start);
+    }
 }
 
 /* ---- the program -------------------------------------------------------------------------------------------------------- */

@@ -110,15 +110,24 @@ static long make_memory(const struct image_area *area) {
     return mmap((void *)area->start, area->end - area->start, (int)area->protection, flags, -1, 0) == MAP_FAILED ? -errno : 0;
 }
 
+/* What was mapped with others could be written to; by itself, it is protected from the beginning. */
+static long protect(const struct image_area *area, bool is_together) {
+    return is_together && area->protection != (PROT_READ | PROT_WRITE) ? sys_call3(__NR_mprotect, area->start, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) : 0;
+}
+
 /* From the region to where it belongs; what has no pages is made there. */
 static int place_memory(void) {
+    uint64_t together = 0;
+
     for (uint32_t i = 0; i < self->areas.n; i++) {
         const struct image_area *area = &own_areas()[i];
         uint64_t parked = restored.parked[self->areas.first + i], length = area->end - area->start;
 
         if (!restored_is_memory(area))
             continue;
-        long r = restored_is_in_place(area) ? 0 : parked ? sys_call5(__NR_mremap, parked, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : make_memory(area);
+        if (restored_are_together(area))
+            together = restored_are_together(area);
+        long r = restored_is_in_place(area) ? protect(area, area->start < together) : parked ? sys_call5(__NR_mremap, parked, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : make_memory(area);
         if (r >= 0 && area->forgets == IMAGE_WIPED)
             r = sys_call3(__NR_madvise, area->start, length, UAPI_MADV_WIPEONFORK);
         if (r >= 0 && area->flags & IMAGE_NOT_FORKED)

@@ -978,3 +978,25 @@ def test_one_that_is_stopped_for_a_moment_is_waited_for():
         assert sorted(row["name"] for row in box.show(taken)["processes"]) == ["python3", "sleep"]
         with box.fork(1, snapshot=taken)[0] as kid:
             assert kid.process(process.id)
+
+
+def test_neighbours_with_holes_between_them_stay_by_themselves():
+    """Small pieces of memory that are near each other are one mapping on the way (restore_load.c): in the copy they end where they did, what is between them is not there, and what must not be written to is not."""
+    protected, first, file, second, beside = 0, 2, 4, 8, 9      # pages; 0 may be read alone
+    with Sandbox() as box:
+        guest = Asked.begin(
+            box, "import ctypes, os", "libc = ctypes.CDLL(None, use_errno=True)", "libc.mmap.restype = ctypes.c_void_p", "libc.mmap.argtypes, libc.mprotect.argtypes, libc.munmap.argtypes = ([ctypes.c_long] * n for n in (6, 3, 2))",
+            "whole = libc.mmap(0, 4 << 20, 0, 0x22, -1, 0)", "at = (whole + (2 << 20) - 1) // (2 << 20) * (2 << 20)", "assert libc.munmap(whole, 4 << 20) == 0",
+            "place = lambda page, n=1, fd=-1: libc.mmap(at + page * 4096, n * 4096, 1 if fd >= 0 else 3, 0x12 if fd >= 0 else 0x32, fd, 0)",
+            f"placed = [place(page) for page in ({protected}, {first}, {second}, {beside})]", f"place({file}, 2, os.open('/bin/sh', os.O_RDONLY)) == at + {file} * 4096",
+            "[ctypes.memset(page, 65 + n, 4096) for n, page in enumerate(placed)]", f"libc.mprotect(at + {protected} * 4096, 4096, 1)", f"libc.mprotect(at + {beside} * 4096, 4096, 0)",
+            "maps = lambda: [line.split()[:2] for line in open('/proc/self/maps') if at <= int(line.split('-')[0], 16) < at + (1 << 20)]",
+            "contents = lambda: [ctypes.string_at(page, 4096) == bytes([65 + n]) * 4096 for n, page in enumerate(placed[:3])]",
+            """exec("def ends(page):\\n pid = os.fork()\\n if not pid:\\n  ctypes.memset(at + page * 4096, 1, 1); os._exit(0)\\n return os.waitpid(pid, 0)[1]")""")
+        asked = ["maps()", "contents()", *(f"ends({page})" for page in range(11))]
+        before = [guest(question) for question in asked]
+        assert before[1] == "[True, True, True]" and [page for page in range(11) if before[2 + page] == "0"] == [first, second], before
+        with closing(box.fork(2)) as kids:
+            for kid in kids:
+                copied = guest.of(kid)
+                assert [copied(question) for question in asked] == before
