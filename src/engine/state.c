@@ -162,15 +162,19 @@ struct disk_mark *state_mark(struct box *box) {
         return NULL;
     mark->bytes = box->upper ? 0 : (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     mark->entries = box->upper ? 0 : (uint64_t)(disk.f_files - disk.f_ffree);
+    /* Most often its root and the parts are all that a tmpfs has, and nobody needs to look into them. */
+    bool may_hold = mark->entries != n + 1;
     for (mark->n = 0; mark->n < n; mark->n++) {
         char part[16];
         struct stat st;
 
         snprintf(part, sizeof part, "p%u", mark->n);
-        if (fstatat(box->disk, part, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        if (fstatat(box->disk, part, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+            mark->holds |= !may_hold;   /* something else was counted */
             continue;
+        }
         mark->changed[mark->n] = st.st_ctim;
-        mark->holds |= !is_hollow(box->disk, part);
+        mark->holds |= may_hold && !is_hollow(box->disk, part);
     }
     return mark;
 }
