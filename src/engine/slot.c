@@ -54,7 +54,7 @@ static int slot_new(struct program *program, bool living, struct slot **ret_slot
     slot->living = living;
     list_init(&slot->node);
     janitor_start_soon(engine);
-    r = cgroup_slot_new(engine->cgroups, engine->next_slot++, &limits, &slot->cgroup);
+    r = cgroup_slot_new(engine->cgroups, engine->next_slot++, &limits, living, &slot->cgroup);
     if (r == 0)
         r = slot->n_entries = cgroup_slot_open_entries(slot->cgroup, slot->entries);
     if (r >= 0 && cgroup_slot_oom_fd(slot->cgroup) >= 0)

@@ -731,10 +731,10 @@ static int arm_oom_eventfd(struct cgroup_slot *slot) {
     return 0;
 }
 
-static int open_readings(struct cgroup_slot *slot) {
+static int open_readings(struct cgroup_slot *slot, size_t first, size_t last) {
     struct cgroup_root *root = slot->root;
 
-    for (size_t i = 0; i < SLOT_FILES; i++) {
+    for (size_t i = first; i <= last; i++) {
         const struct slot_file_row *row = &slot_files[i];
         const char *name = root->backend == CGROUP_V1 ? row->v1 : row->v2;
         char path[96];
@@ -755,9 +755,13 @@ static int open_readings(struct cgroup_slot *slot) {
     return 0;
 }
 
+static int open_all_readings(struct cgroup_slot *slot) {
+    return open_readings(slot, 0, SLOT_FILES - 1);
+}
+
 static int open_files(struct cgroup_slot *slot) {
     struct cgroup_root *root = slot->root;
-    int r = open_readings(slot);
+    int r = slot->resting ? open_readings(slot, FILE_OOM, FILE_OOM) : open_all_readings(slot);
 
     if (r < 0 || root->backend == CGROUP_V1)
         return r < 0 ? r : arm_oom_eventfd(slot);
@@ -768,7 +772,7 @@ static int open_files(struct cgroup_slot *slot) {
     return 0;
 }
 
-int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits, struct cgroup_slot **ret_slot) {
+int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits, bool rests, struct cgroup_slot **ret_slot) {
     struct cgroup_slot *slot;
     int r;
 
@@ -784,6 +788,7 @@ int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_l
     slot->root = root;
     slot->dir_fd = slot->oom_fd = -EBADF;
     slot->memory_limit = MEMORY_MAX;
+    slot->resting = rests;
     for (size_t i = 0; i < SLOT_FILES; i++)
         slot->files[i] = -EBADF;
     snprintf(slot->name, sizeof(slot->name), "%u-%u", id, root->serial++);
@@ -798,6 +803,8 @@ int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_l
         r = open_files(slot);
     if (r == 0 && limits != NULL)
         r = cgroup_slot_limit(slot, limits);
+    if (r == 0 && rests)
+        cgroup_slot_rest(slot);
     if (r < 0) {
         cgroup_slot_free(slot);
         return r;
@@ -984,7 +991,7 @@ static uint64_t own_peak(const struct cgroup_slot *slot, uint64_t peak, uint32_t
 int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage) {
     struct cgroup_usage u;
     uint64_t processes = 0;
-    int r = slot->resting ? open_readings(slot) : 0;
+    int r = slot->resting ? open_all_readings(slot) : 0;
 
     if (r == 0)
         r = read_counts(slot, &u);
@@ -1028,12 +1035,18 @@ int cgroup_slot_peak(struct cgroup_slot *slot, uint64_t *ret_bytes) {
 }
 
 int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes) {
-    return read_u64(slot->files[FILE_MEMORY_NOW], ret_bytes);
+    int r = slot->resting ? open_readings(slot, FILE_MEMORY_NOW, FILE_MEMORY_NOW) : 0;
+
+    if (r == 0)
+        r = read_u64(slot->files[FILE_MEMORY_NOW], ret_bytes);
+    if (slot->resting)
+        cgroup_slot_rest(slot);
+    return r;
 }
 
 int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes) {
     uint64_t drained;
-    int r = slot->resting ? open_readings(slot) : 0;
+    int r = slot->resting ? open_all_readings(slot) : 0;
 
     if (r < 0)
         return r;

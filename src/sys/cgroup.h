@@ -81,9 +81,9 @@ int cgroup_sweep(const struct cgroup_root *root);
 /* Is there anything to sweep away? */
 bool cgroup_any_leftover(const struct cgroup_root *root);
 
-/* A new group with limits (NULL: none). `id` is unique among the live slots of this root. -EOPNOTSUPP, -ENOSPC, -EMFILE, -EEXIST,
- * ... The caller frees it before the root. */
-int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits, struct cgroup_slot **ret_slot);
+/* A new group with limits (NULL: none). `id` is unique among the live slots of this root; `rests`: as after cgroup_slot_rest.
+ * -EOPNOTSUPP, -ENOSPC, -EMFILE, -EEXIST, ... The caller frees it before the root. */
+int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_limits *limits, bool rests, struct cgroup_slot **ret_slot);
 
 /* Kills nothing: removes the group if it is empty; else keeps it on the root's list for cgroup_root_tidy. Takes and returns NULL. */
 struct cgroup_slot *cgroup_slot_free(struct cgroup_slot *slot);

@@ -525,7 +525,7 @@ static int probe_cgroup(struct features *f) {
     if (r < 0)
         return r == -ENOMEM ? r : 0;
     backend = cgroup_root_backend(root);
-    if (backend != CGROUP_NONE && cgroup_slot_new(root, 0, &limits, &slot) < 0)
+    if (backend != CGROUP_NONE && cgroup_slot_new(root, 0, &limits, false, &slot) < 0)
         backend = CGROUP_NONE;
     f->cgroup_v1 = backend == CGROUP_V1;
     f->cgroup_v2 = backend == CGROUP_V2;

@@ -40,7 +40,7 @@ static struct cgroup_root *open_root(void) {
 static struct cgroup_slot *new_slot(struct cgroup_root *root, struct cgroup_limits limits) {
     struct cgroup_slot *slot;
 
-    ASSERT_OK(cgroup_slot_new(root, 1, &limits, &slot));
+    ASSERT_OK(cgroup_slot_new(root, 1, &limits, false, &slot));
     return slot;
 }
 
@@ -169,7 +169,7 @@ TEST(masked_features_give_no_backend) {
     ASSERT_OK(cgroup_root_open(&features, CGROUP_LIMITS_CPU_TIME_AND_FREEZER, &root));
     ASSERT_EQ(cgroup_root_backend(root), CGROUP_NONE);
     ASSERT_NULL(cgroup_paths(root)[0]);
-    ASSERT_ERR(cgroup_slot_new(root, 1, NULL, &slot), -EOPNOTSUPP);
+    ASSERT_ERR(cgroup_slot_new(root, 1, NULL, false, &slot), -EOPNOTSUPP);
     ASSERT_NULL(slot);
     ASSERT_EQ(cgroup_sweep(root), 0);
     ASSERT_EQ(cgroup_root_tidy(root), 0);
@@ -262,6 +262,46 @@ TEST(one_that_rested_is_used_again) {
     end(root, slot);
 }
 
+/* A descriptor or two, and all is told nevertheless. */
+TEST(one_that_rests_from_the_beginning_tells_all) {
+    struct cgroup_root *root = open_root();
+    struct cgroup_limits limits = { .memory_bytes = 32 * MIB };
+    struct cgroup_slot *slot;
+    uint64_t now;
+
+    const int before = ASSERT_CALL(dup(0));
+    ASSERT_OK(cgroup_slot_new(root, 1, &limits, true, &slot));
+    const int after = ASSERT_CALL(dup(0));
+    close(after);
+    ASSERT_LE(after - before, 1 + 3 + 3);       /* itself; the engine's directory in each hierarchy; the slot's own */
+    ASSERT_OK(cgroup_slot_memory_now(slot, &now));
+    wait_for(spawn_in(slot, touch_200_mib));
+    if (cgroup_slot_oom_fd(slot) >= 0) {
+        struct pollfd poll_fd = { .fd = cgroup_slot_oom_fd(slot), .events = cgroup_slot_oom_events(slot) == EPOLLPRI ? POLLPRI : POLLIN };
+
+        ASSERT_EQ(poll(&poll_fd, 1, 1000), 1);
+    }
+    ASSERT_EQ(usage_of(slot).oom_kills, 1);
+    ASSERT_GE(usage_of(slot).memory_peak, 31 * MIB);
+    ASSERT_EQ(ASSERT_CALL(dup(0)), after);      /* and what was opened to look is closed */
+    close(before);
+    close(after);
+    end(root, slot);
+}
+
+/* Its memory at the moment was taken for its peak, so that a sandbox which once had much was given no twins. */
+TEST(one_that_rests_tells_its_memory_of_now) {
+    struct cgroup_root *root = open_root();
+    struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 64 * MIB });
+    uint64_t now;
+
+    wait_for(spawn_in(slot, touch_20_mib));
+    cgroup_slot_rest(slot);
+    ASSERT_OK(cgroup_slot_memory_now(slot, &now));
+    ASSERT_LE(now, usage_of(slot).memory_peak);
+    end(root, slot);
+}
+
 TEST(limits_can_be_raised_lowered_and_lifted) {
     struct cgroup_root *root = open_root();
     struct cgroup_slot *slot = new_slot(root, (struct cgroup_limits){ .memory_bytes = 64 * MIB, .processes = 9 });
@@ -348,7 +388,7 @@ TEST(cpu_limit_is_set) {
     pid_t pid;
 
     if (!cgroup_root_has_cpu(root)) {
-        ASSERT_ERR(cgroup_slot_new(root, 1, &(struct cgroup_limits){ .cpu_milli = 100 }, &slot), -EOPNOTSUPP);
+        ASSERT_ERR(cgroup_slot_new(root, 1, &(struct cgroup_limits){ .cpu_milli = 100 }, false, &slot), -EOPNOTSUPP);
         cgroup_root_free(root);
         SKIP("cgroup_cpu", "the cpu controller is not available");
     }
