@@ -59,6 +59,16 @@ void box_live(struct box *box) {
     set_files(box, FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0));
 }
 
+static void close_held(struct box *box) {
+    for (size_t i = 0; i < box->held.length / sizeof(int); i++) {
+        int fd;
+
+        memcpy(&fd, box->held.data + i * sizeof fd, sizeof fd);
+        close(fd);
+    }
+    buf_done(&box->held);
+}
+
 static void box_free(struct box *box) {
     struct engine *engine = box->engine;
     bool has_lived = box->pidfd >= 0;   /* and so held what others may be waiting for */
@@ -70,6 +80,7 @@ static void box_free(struct box *box) {
     close_fd(&box->socket);
     loop_remove(box->engine->loop, &box->asking);
     sockmem_close(&box->sockets);
+    close_held(box);
     if (box->disk >= 0 && !box->upper)  /* of an upper it frees nothing */
         bury(TAKE_FD(box->disk));
     close_fd(&box->disk);
@@ -314,7 +325,17 @@ void box_failed(struct box *box, const struct guest_record *record) {
 /* Before its pipes are closed: who found them at their end would wake up, and take itself apart at length on the processor that we are on. */
 void box_strike(struct box *box) {
     if (box->pidfd >= 0 && !box->home)
-        (void)sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
+        box->is_struck = sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0) == 0;
+}
+
+/* The others die of init's end, and that takes a processor, which who woke up would have for as long as it liked. */
+void box_close(struct box *box, int *fd) {
+    if (*fd >= 0 && box->is_struck) {
+        buf_add(&box->held, fd, sizeof *fd);
+        if (!buf_failed(&box->held))
+            *fd = -EBADF;
+    }
+    close_fd(fd);
 }
 
 void box_kill(struct box *box) {

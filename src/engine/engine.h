@@ -212,6 +212,8 @@ struct box {
     bool served_early;          /* files were asked for before that was seen */
     bool was_ahead;             /* it was one of a state, made before anybody needed it */
     bool oom;
+    bool is_struck;             /* it is dying of a SIGKILL */
+    struct buf held;            /* descriptors (int): ends of pipes that its processes are not to see closed */
     struct sockmem sockets;     /* to ask what waits in the sandbox' sockets; not open until that is wanted */
     struct loop_source asking;  /* there is more to come of the answer */
     int64_t asked_ns;           /* how long it has taken so far */
@@ -375,6 +377,8 @@ void box_created(struct box *box, pid_t pid, int take_pidfd);
 void box_failed(struct box *box, const struct guest_record *record);
 void box_kill(struct box *box);         /* every process; freed when the kernel says it is dead */
 void box_strike(struct box *box);       /* that alone: its end is on the way, and box_kill is to come */
+/* Closes an end of a pipe to its processes; of one that was struck, when they are dead. */
+void box_close(struct box *box, int *fd);
 void box_orphan(struct box *box);       /* the same, of a program that is going */
 int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint32_t *ret_processes);
 bool box_needs_watch(const struct box *box);     /* while something runs in it */

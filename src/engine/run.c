@@ -440,6 +440,8 @@ static void finish_exec(struct run *run) {
     run->state = RUN_ENDED;
     for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
         output_hand_over(&run->outputs[i]);
+    for (size_t i = 0; i < ARRAY_SIZE(run->pipes) && run->session->box; i++)
+        box_close(run->session->box, &run->pipes[i].kept);
     record_run_ended(run);      /* before anybody knows: what a client has seen is recorded, whoever is killed next */
     result_send(run);
     uint64_t step = run->step;

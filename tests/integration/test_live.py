@@ -1000,3 +1000,21 @@ def test_neighbours_with_holes_between_them_stay_by_themselves():
             for kid in kids:
                 copied = guest.of(kid)
                 assert [copied(question) for question in asked] == before
+
+
+@pytest.mark.parametrize("how", ["reset", "close"])
+def test_what_is_given_up_does_not_find_its_input_ended(tmp_path, how):
+    """Those of a struck sandbox die of its init's end; who was woken by the end of its input before that ran for as long as it liked, when others waited for the processor."""
+    tmp_path.chmod(0o777)
+    with Sandbox(Policy(fs_shared=[str(tmp_path)])) as box:
+        process = box.spawn([*PYTHON, f"import sys; print('ready', flush=True); sys.stdin.read(); open('{tmp_path}/woken', 'w')"])
+        assert process.stdout.readline() == b"ready\n"
+        state = box.snapshot()
+        if how == "reset":
+            for _ in range(rounds(20, 10)):
+                box.reset(state)
+        else:
+            for _ in range(rounds(20, 10)):
+                for kid in box.fork(2, snapshot=state):
+                    kid.close()
+        assert not (tmp_path / "woken").exists()
