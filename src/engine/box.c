@@ -42,6 +42,11 @@ static void set_files(struct box *box, unsigned files) {
     box->files = files;
 }
 
+static void note_asking(struct box *box, int64_t took_ns) {
+    box->engine->asking_ns += took_ns - box->asking_ns;
+    box->asking_ns = took_ns;
+}
+
 static unsigned files_of_new(const struct engine *engine) {
     return FILES_OF_BOX + (cgroup_root_backend(engine->cgroups) != CGROUP_NONE ? FILES_OF_SLOT : 0);
 }
@@ -80,6 +85,7 @@ static void box_free(struct box *box) {
     close_fd(&box->socket);
     loop_remove(box->engine->loop, &box->asking);
     sockmem_close(&box->sockets);
+    note_asking(box, 0);
     close_held(box);
     if (box->disk >= 0 && !box->upper)  /* of an upper it frees nothing */
         bury(TAKE_FD(box->disk));
@@ -376,6 +382,7 @@ static void stop_asking(struct box *box) {
         return;
     loop_remove(box->engine->loop, &box->asking);
     sockmem_close(&box->sockets);
+    note_asking(box, 0);
     set_files(box, box->files - 2);
 }
 
@@ -387,7 +394,7 @@ void box_rest(struct box *box) {
 
 static void on_more_sockets(struct loop_source *source, uint32_t events);
 
-/* A guest can have so many that asking takes long: in parts, between which others get their turn, and altogether they get ten times that. */
+/* A guest can have so many that asking takes long: in parts, between which others get their turn, and altogether they get ten times that. And the kernel looks through a table of all that the machine has, for each: of many sandboxes all together get a fifth of our time. */
 static void ask_for(struct box *box, int64_t budget_ns) {
     const uint64_t limit = box->program->policy->max_memory_bytes;
     const int64_t begun = clock_now_ns();
@@ -405,7 +412,9 @@ static void ask_for(struct box *box, int64_t budget_ns) {
         box_rest(box);          /* it may still have an answer for us: another one next time */
     else if (bytes > limit)
         stop_asking(box);
-    box->ask_again_ns = now + 10 * box->asked_ns;
+    else
+        note_asking(box, box->asked_ns);
+    box->ask_again_ns = now + MAX(10 * box->asked_ns, 5 * box->engine->asking_ns);
     box->asked_ns = 0;
 }
 

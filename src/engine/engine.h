@@ -47,6 +47,7 @@ struct engine {
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;
     unsigned max_files, files;  /* of our limit of open files: for boxes; what they have, or may come to need */
+    int64_t asking_ns;          /* what it takes to ask all boxes once what waits in their sockets */
     char *socket_path;
     struct list clients, programs, boxes, runs, queue, sessions, streams, sinks;
     struct list lost_copies;    /* struct copy.in_launcher: their launcher is gone, and who waits for them is about to be told */
@@ -219,6 +220,7 @@ struct box {
     int64_t asked_ns;           /* how long it has taken so far */
     uint64_t socket_bytes;      /* the last answer */
     int64_t ask_again_ns;       /* not before */
+    int64_t asking_ns;          /* how long that took; counted in engine->asking_ns */
 };
 
 struct output {
