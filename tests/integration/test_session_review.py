@@ -383,8 +383,9 @@ def test_an_init_that_does_not_answer(engine, when):
         name = client.create(client.prepare())
         client.output(name, "touch", "/tmp/file")
         if when == "running":
-            running = client.exec(name, "sh", "-c", "echo ready; sleep 1000", more=(("TIMEOUT", 1000),))
-            until(lambda: len(client.json(client.verb("PROCESSES", ("SANDBOX", name)))["processes"]) >= 2)
+            running = client.exec(name, "sh", "-c", "echo ready; sleep 1000", more=(("TIMEOUT", 5000),))
+            # Its process is there before init has told of it.
+            until(lambda: any(one["state"] == "running" and one["output_bytes"] for one in client.json(client.verb("INSPECT", ("SANDBOX", name)))["execs"]))
             os.kill(client.init_of(name), signal.SIGSTOP)
             answer = client.wait(running)
             assert (answer["OUTCOME"], answer["STDOUT"]) == (protocol.TIMEOUT, b"ready\n")
