@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x35456d4978427852ull
+#define IMAGE_MAGIC 0x36456d4978427852ull
 #define IMAGE_PAGE 4096u
 #define IMAGE_MAX_PROCESSES 512u
 #define IMAGE_MAX_THREADS 4096u
@@ -109,7 +109,7 @@ enum image_file_kind {
     IMAGE_FILE_EPOLL,           /* its entries are `targets`, by the numbers of the process with pid `value` */
     IMAGE_FILE_TIMER,           /* timerfd: clock `value`; `timer` */
     IMAGE_FILE_SIGNAL,          /* signalfd: its mask is `value` */
-    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`; or one of the internet's: likewise, by TCP; or, of UDP, alone and perhaps connected to `remote` */
+    IMAGE_FILE_SOCKET,          /* a Unix socket: connected to file `peer` - 1, or (0) to what is closed, unless `is_alone`, and then of datagrams that go to `peer` - 1 if there is one; or one of the internet's: likewise, by TCP; or, of UDP, alone and perhaps connected to `remote` */
     IMAGE_FILE_PIDFD,           /* of process `value`, its pid inside */
     IMAGE_FILE_MASTER,          /* of terminal `value` */
     IMAGE_FILE_TERMINAL,        /* terminal `value` itself */
@@ -156,6 +156,7 @@ struct image_file {
     uint32_t tuning[IMAGE_TUNING], more_unused;
     uint64_t data, data_length; /* what waits to be read: messages, each a length (u64) and bytes, padded to 8; of a FIFO, also PATH: bytes */
     uint64_t buffers[2];        /* SO_SNDBUF, SO_RCVBUF */
+    uint64_t patience[2];       /* SO_SNDTIMEO, SO_RCVTIMEO: microseconds; 0: for ever */
 };
 
 struct image_pipe {
@@ -275,7 +276,7 @@ struct image_process {
     uint32_t is_subreaper, death_signal;
     uint32_t terminal;          /* that controls it: its index + 1; 0: none */
     uint32_t is_fresh;          /* its vDSO is as the kernel made it: with random_seed or time_start, it has not begun yet */
-    uint32_t unused;
+    uint32_t barriers;          /* of membarrier(2): what it has registered, MEMBARRIER_CMD_REGISTER_* */
     struct image_layout layout;
     uint64_t executable, directory;     /* offsets of paths */
     uint64_t auxv, auxv_length; /* offset, bytes */

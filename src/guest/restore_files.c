@@ -37,11 +37,30 @@ static int fail(int fd, int r) {
     return r;
 }
 
+static int set_mode(const struct image_file *file, uint32_t more) {
+    return (int)sys_call3(__NR_fchmodat, AT_FDCWD, restored_text(file->path), (file->mode & 07777) | more);
+}
+
+/* What its owner opened and then closed to itself, its owner can open to itself again, for a moment. */
+static int open_as_it_was(const struct image_file *file, int flags) {
+    int fd = open(restored_text(file->path), flags), r = fd < 0 ? -errno : 0;
+    struct stat st;
+
+    if (r != -EACCES || fstatat(AT_FDCWD, restored_text(file->path), &st, AT_SYMLINK_NOFOLLOW) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || set_mode(file, S_IRUSR | S_IWUSR) < 0)
+        return r < 0 ? r : fd;
+    fd = open(restored_text(file->path), flags);
+    r = fd < 0 ? -errno : 0;
+    int again = set_mode(file, 0);
+    if (r == 0 && again < 0)
+        r = again;
+    return r == 0 ? fd : fd < 0 ? r : fail(fd, r);
+}
+
 static int open_path(const struct image_file *file) {
     struct stat st;
     /* A FIFO has another end, if only for a moment. */
     int other = S_ISFIFO(file->mode) ? open(restored_text(file->path), O_RDWR | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC) : -1;
-    int fd = open(restored_text(file->path), (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), r = fd < 0 ? -errno : 0;
+    int fd = open_as_it_was(file, (int)(file->flags & ~(uint32_t)CREATING) | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK | O_CLOEXEC), r = fd < 0 ? fd : 0;
 
     if (r == 0 && other >= 0 && file->data_length && write(other, restored.base + file->data, file->data_length) != (ssize_t)file->data_length)
         r = -EIO;
@@ -161,12 +180,22 @@ static int set_option(int fd, int name, uint64_t value) {
     return set_option_of(fd, SOL_SOCKET, name, value);
 }
 
+static int set_patience(int fd, int name, uint64_t patience_us) {
+    struct timeval time = { .tv_sec = (time_t)(patience_us / 1000000u), .tv_usec = (suseconds_t)(patience_us % 1000000u) };
+
+    return patience_us ? (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, name, &time, sizeof time) : 0;
+}
+
 /* The kernel doubles what it is told. */
 static int set_options(int fd, const struct image_file *file) {
     int r = set_option(fd, SO_SNDBUF, file->buffers[0] / 2);
 
     if (r == 0)
         r = set_option(fd, SO_RCVBUF, file->buffers[1] / 2);
+    if (r == 0)
+        r = set_patience(fd, SO_SNDTIMEO, file->patience[0]);
+    if (r == 0)
+        r = set_patience(fd, SO_RCVTIMEO, file->patience[1]);
     if (r == 0 && file->passes_credentials)
         r = set_option(fd, SO_PASSCRED, 1);
     if (r == 0 && file->options & IMAGE_REUSE_ADDRESS)
@@ -402,6 +431,15 @@ static int make_all(const int *externals, int *fds, bool connections, uint32_t *
     return 0;
 }
 
+/* Of datagrams that go one way: to what is there by now. */
+static int send_to_other(const struct image_file *files, const int *fds, uint64_t index) {
+    const struct image_file *file = &files[index], *other = file->peer ? &files[file->peer - 1] : NULL;
+
+    if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || !file->is_alone || !other)
+        return 0;
+    return other->kind == IMAGE_FILE_SOCKET && other->domain == AF_UNIX && other->name_length <= sizeof(struct sockaddr_un) ? (int)sys_call3(__NR_connect, fds[index], restored.base + other->name, other->name_length) : -EBADMSG;
+}
+
 /* Connections first: nobody can listen for a moment where somebody listens already. */
 int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file) {
     const struct image_file *files = restored_table(files, struct image_file);
@@ -410,6 +448,10 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
     (void)n_externals;          /* as many as the image has, whose files were checked against that */
     if (r == 0)
         r = make_all(externals, fds, false, ret_file);
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        r = send_to_other(files, fds, i);
+        *ret_file = (uint32_t)i;
+    }
     for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++)
         if (files[i].kind == IMAGE_FILE_SOCKET && files[i].domain != AF_UNIX) {
             r = set_last_options(fds[i], &files[i]);

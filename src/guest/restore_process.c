@@ -684,6 +684,9 @@ static int begin(uint32_t index) {
     step = RESTORE_TERMINAL;
     if ((r = restore_enter_terminal(self)) < 0)
         return r;
+    for (uint32_t command = 1; self->barriers >= command && command; command <<= 1)
+        if (self->barriers & command && (r = (int)sys_call3(__NR_membarrier, command, 0, 0)) < 0)
+            return r;
     return self->is_subreaper ? sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) : 0;
 }
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/kcmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,6 @@
 #include "snapshot/internal.h"
 #include "sys/syscalls.h"
 
-#define KCMP_FILE 0
 #define GET_SEALS 1034          /* F_GET_SEALS */
 #define MEMORY_DEVICES 1        /* major: null, zero, full, random, urandom */
 
@@ -57,7 +57,7 @@ static int fail(struct capture *c, const struct open_file *file, int r) {
 
 /* ---- what it can be ----------------------------------------------------------------------------------------------------- */
 
-/* What is in it, without taking it out. */
+/* What is in it, without taking it out. -ENOTSUP: packets (O_DIRECT of pipe(2)), of which a read takes one, whatever room it has. */
 static int capture_content(struct capture *c, struct subject *s, const struct open_file *file, struct image_pipe *to) {
     auto_close int from = open_again(s, file, O_RDONLY | O_NONBLOCK);
     int ends[2], waiting = 0, r = 0;
@@ -77,9 +77,12 @@ static int capture_content(struct capture *c, struct subject *s, const struct op
     if (r == 0 && fcntl(ends[1], F_SETPIPE_SZ, (int)to->capacity) < 0 && errno != EPERM)
         r = -errno;
     ssize_t n = r == 0 ? tee(from, ends[1], (size_t)waiting, SPLICE_F_NONBLOCK) : 0;
-    for (ssize_t done = 0, m; r == 0 && done < n; done += m)
-        if ((m = read(ends[0], data + done, (size_t)(n - done))) <= 0)
-            r = m < 0 ? -errno : -EIO;
+    /* Of a packet whatever is past the first byte is gone with that. */
+    ssize_t first = r == 0 && n > 0 ? read(ends[0], data, 1) : 0, more = first > 0 && n > 1 ? read(ends[0], data + 1, (size_t)n - 1) : 0;
+    if (first < 0 || (more < 0 && errno != EAGAIN))
+        r = -errno;
+    else if (r == 0 && n > 0 && first + more != n)
+        r = -ENOTSUP;
     if (r == 0 && n != waiting)
         r = n < 0 ? -errno : -EIO;
     if (r == 0) {
@@ -101,6 +104,23 @@ static bool is_known_inode(const struct capture *c, const struct open_file *file
     return false;
 }
 
+static unsigned wanted_of(const struct open_file *file) {
+    static const unsigned wanted[O_ACCMODE + 1] = { [O_RDONLY] = ACCESS_READ, [O_WRONLY] = ACCESS_WRITE, [O_RDWR] = ACCESS_READ | ACCESS_WRITE };
+
+    return wanted[file->flags & O_ACCMODE];
+}
+
+/* /proc/PID/maps and its like, of threads, too. */
+static bool is_of_memory(const char *path) {
+    static const char *const names[] = { "auxv", "environ", "maps", "mem", "numa_maps", "pagemap", "smaps", "smaps_rollup" };
+    const char *name = strrchr(path, '/') + 1;
+
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        if (!strcmp(name, names[i]))
+            return !strncmp(path, "/proc/", 6) && path[6] >= '1' && path[6] <= '9';
+    return false;
+}
+
 static int capture_path(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     struct stat st;
 
@@ -109,8 +129,14 @@ static int capture_path(struct capture *c, struct subject *s, const struct open_
     if (S_ISSOCK(file->st.st_mode) || S_ISBLK(file->st.st_mode))
         return refuse(c, file, "not a file");
     int r = memory_find_path(s, file->name, &st);
+    if (r == -EACCES || (r == 0 && !access_reaches(c, s, file->name)))
+        return refuse(c, file, "below a directory that it may not enter any more");
     if (r < 0 || st.st_dev != file->st.st_dev || st.st_ino != file->st.st_ino)
         return refuse(c, file, "at that name there is another file, or none, by now");
+    if (is_of_memory(file->name))
+        return refuse(c, file, "tells of the memory of a process, and cannot be opened before that goes on");
+    if (!access_is_given(s, &st, wanted_of(file)) && !((S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) && access_is_owner(s, &st)))
+        return refuse(c, file, "another's, and it may not open that any more");
     if (S_ISFIFO(file->st.st_mode) && !is_known_inode(c, file)) {
         struct image_pipe pipe = { 0 };
 
@@ -178,6 +204,8 @@ static int capture_pipe(struct capture *c, struct subject *s, const struct open_
         to->kind = IMAGE_FILE_EXTERNAL;
         return 0;
     }
+    if ((file->flags & O_ACCMODE) == O_RDWR)
+        return refuse(c, file, "both ends of a pipe in one");
     to->kind = IMAGE_FILE_PIPE;
     for (to->value = 0; to->value < n; to->value++)
         if (inodes[to->value] == inode)
@@ -185,19 +213,25 @@ static int capture_pipe(struct capture *c, struct subject *s, const struct open_
     struct image_pipe pipe = { 0 };
     int r = capture_content(c, s, file, &pipe);
     if (r < 0)
-        return fail(c, file, r);
+        return r == -ENOTSUP ? refuse(c, file, "in which packets wait") : fail(c, file, r);
     buf_add(&c->pipes, &pipe, sizeof pipe);
     buf_add(&c->pipe_inodes, &inode, sizeof inode);
     return 0;
 }
 
-/* What it watches is told by the number that it had when it was added, of a process that need not be this one, and may be another file's by now, or nobody's. */
-static bool is_watched(const struct subject *s, int fd, unsigned long long inode) {
-    char path[32];
-    struct stat st;
+/* What it watches is told by the number that it had when it was added, of a process that need not be this one, and may be another file's by now, or nobody's. Of several by one number it is the one that `n` others precede. */
+static bool is_watched(const struct subject *s, int epoll, int fd, uint32_t n) {
+    struct kcmp_epoll_slot slot = { .efd = (uint32_t)epoll, .tfd = (uint32_t)fd, .toff = n };
 
-    snprintf(path, sizeof path, "fd/%d", fd);
-    return fstatat(s->proc, path, &st, 0) == 0 && st.st_ino == inode;
+    return syscall(SYS_kcmp, s->pid, s->pid, KCMP_EPOLL_TFD, fd, &slot) == 0;
+}
+
+static uint32_t count_targets(const struct capture *c, size_t from, int fd) {
+    uint32_t n = 0;
+
+    for (size_t i = from; i < capture_count(&c->targets, struct image_target); i++)
+        n += capture_entry(&c->targets, i, struct image_target)->fd == (uint32_t)fd;
+    return n;
 }
 
 static int capture_epoll(struct capture *c, const struct subject *s, const struct open_file *file, struct image_file *to) {
@@ -205,12 +239,12 @@ static int capture_epoll(struct capture *c, const struct subject *s, const struc
 
     for (const char *at = file->info.data; (at = strstr(at, "\ntfd:")); at++) {
         struct image_target target = { 0 };
-        unsigned long long data, inode;
+        unsigned long long data;
         int fd;
 
-        if (sscanf(at, "\ntfd: %d events: %x data: %llx pos:%*d ino:%llx", &fd, &target.events, &data, &inode) != 4)
+        if (sscanf(at, "\ntfd: %d events: %x data: %llx", &fd, &target.events, &data) != 3)
             return fail(c, file, -EBADMSG);
-        if (!is_watched(s, fd, inode))
+        if (!is_watched(s, file->number, fd, count_targets(c, before, fd)))
             return refuse(c, file, "and watches what was closed here, or never was open");
         target.fd = (uint32_t)fd;
         target.data = data;
@@ -398,6 +432,8 @@ static int capture_one(struct capture *c, struct subject *s, int directory, int 
     file->offset = field_number(file, "\npos:", 10);
     if (file->flags & O_PATH)
         return refuse(c, file, "opened by O_PATH");
+    if (file->flags & O_ASYNC)
+        return refuse(c, file, "of which a signal tells its owner (O_ASYNC)");
     r = find_or_add(c, s, file, &fd.file);
     if (r == 0)
         r = capture_locks(c, file);

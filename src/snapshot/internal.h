@@ -86,6 +86,8 @@ struct capture {
     struct buf sockets;         /* sockets.c */
     struct buf ends;            /* terminals.c */
     struct buf watched;         /* notify.c */
+    const struct subject *reached_by;   /* access.c: who last, and which directory */
+    struct buf reached;
     struct buf scratch, smaps;
     uint64_t saved;             /* bytes of pages */
     uint64_t program_device, program_inode;     /* init's */
@@ -98,6 +100,7 @@ struct capture {
     uint64_t n_promised;        /* pages */
     uint64_t told;              /* to who loads the image: what of it is written */
     bool is_complete;
+    bool is_looked_at;          /* process.c: what is no process' own has been asked for */
 };
 
 #define capture_entry(buf, index, type) ((type *)(void *)((buf)->data + (size_t)(index) * sizeof(type)))
@@ -156,6 +159,15 @@ int memory_find_path(const struct subject *s, const char *path, struct stat *ret
 int guards_find(struct capture *c, const struct subject *s);    /* without the error */
 int guards_take(struct capture *c, struct image_area *area);
 int guards_refuse(struct capture *c, const struct subject *s, uint64_t address);
+
+/* access.c: what the process has open and whether it may open it again; by mode. */
+#define ACCESS_ENTER 1u         /* as in modes */
+#define ACCESS_WRITE 2u
+#define ACCESS_READ 4u
+bool access_is_owner(const struct subject *s, const struct stat *st);
+bool access_is_given(const struct subject *s, const struct stat *st, unsigned wanted);
+/* All directories on the way to a path. */
+bool access_reaches(struct capture *c, const struct subject *s, const char *path);
 
 /* files.c */
 int files_capture(struct capture *c, struct subject *s, struct image_process *process);

@@ -258,6 +258,7 @@ int memory_save_shared(struct capture *c, const struct subject *s, const struct 
 struct note {
     int error;
     mode_t mode;
+    bool may_be_read, may_be_written;
     uint64_t inode, size;
     struct timespec mtime;
     bool is_fixed;              /* nobody in the sandbox can write to it */
@@ -272,6 +273,8 @@ static int identify(struct capture *c, const struct note *note, const struct map
         return capture_refuse(c, note->error == -ENOENT ? ENOTSUP : -note->error, "it maps %.200s, which cannot be found: %s", map->path, strerror(-note->error));
     if (!S_ISREG(note->mode))
         return capture_refuse(c, ENOTSUP, "it maps %.200s, which is no file", map->path);
+    if (!note->may_be_read || (!note->may_be_written && map->is_shared && map->protection & PROT_WRITE))
+        return capture_refuse(c, ENOTSUP, "it maps %.200s, which it may not open any more", map->path);
     area->kind = IMAGE_FILE;
     area->path = capture_text(c, map->path);
     area->offset = map->offset;
@@ -399,7 +402,7 @@ static void identify_path(const struct subject *s, const char *path, struct note
 
     ret_note->error = fd < 0 ? fd : fstat(fd, &st) < 0 || fstatvfs(fd, &system) < 0 ? -errno : 0;
     if (ret_note->error == 0)
-        *ret_note = (struct note){ .mode = st.st_mode, .inode = st.st_ino, .size = (uint64_t)st.st_size, .mtime = st.st_mtim, .is_fixed = system.f_flag & ST_RDONLY };
+        *ret_note = (struct note){ .mode = st.st_mode, .may_be_read = access_is_given(s, &st, ACCESS_READ), .may_be_written = access_is_given(s, &st, ACCESS_WRITE), .inode = st.st_ino, .size = (uint64_t)st.st_size, .mtime = st.st_mtim, .is_fixed = system.f_flag & ST_RDONLY };
 }
 
 /* Of a private mapping that is saved whole, because pages of it are the process' own, the others are the file's yet, in the twin, too. */

@@ -3,11 +3,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -17,6 +21,7 @@
 
 #define SIGNAL_SET 8            /* bytes of the kernel's */
 #define MAX_PENDING 1024
+#define MEMBARRIER_REGISTRATIONS 512u   /* MEMBARRIER_CMD_GET_REGISTRATIONS, Linux 6.3 */
 
 /* Who answers for a process: its first thread, or its twin. */
 struct voice {
@@ -92,6 +97,8 @@ static int look_at_places(struct capture *c, struct subject *s, struct image_pro
         r = memory_find_path(s, target, &st);
     if (r < 0)
         return capture_refuse(c, ENOTSUP, "its working directory, %.200s, is not there any more", target);
+    if (!access_is_given(s, &st, ACCESS_ENTER) || !access_reaches(c, s, target))
+        return capture_refuse(c, ENOTSUP, "it may not enter its working directory, %.200s, any more", target);
     process->directory = capture_text(c, target);
     r = read_link(s, "root", target, sizeof target);
     return r < 0 ? capture_fail(c, "its root", r) : strcmp(target, "/") ? capture_refuse(c, ENOTSUP, "it has a root directory of its own") : 0;
@@ -162,6 +169,16 @@ static int look_at_signals(struct capture *c, const struct voice *voice, struct 
     return 0;
 }
 
+/* What it may ask of membarrier(2) without being refused. An older kernel does not tell. */
+static int look_at_barriers(struct capture *c, const struct voice *voice, struct image_process *process) {
+    const uint64_t arguments[] = { MEMBARRIER_REGISTRATIONS, 0, 0 };
+    int64_t result;
+    int r = trace_call(voice->trace, voice->tools, SYS_membarrier, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
+
+    process->barriers = r == 0 && result > 0 ? (uint32_t)result : 0;
+    return r < 0 ? capture_fail(c, "its habits", r) : 0;
+}
+
 static int look_at_habits(struct capture *c, struct subject *s, struct image_process *process) {
     const struct voice voice = voice_of(c, s);
     const struct {
@@ -178,9 +195,12 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
             return capture_fail(c, "its habits", r);
         *asked[i].to = (uint32_t)value;
     }
+    int r = look_at_barriers(c, &voice, process);
+    if (r < 0)
+        return r;
     for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF; which++) {
         uint64_t arguments[] = { which, s->tools.scratch };
-        int r = ask(&voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
+        r = ask(&voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
 
         uint64_t *timer = process->timers[which];
         if (r < 0)
@@ -190,6 +210,46 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
             timer[2] = timer[0];
             timer[3] = timer[1];
         }
+    }
+    return 0;
+}
+
+/* What is of System V is no process' own, but its namespace's: one is asked for all. Where a filter knows none of these calls, there is nothing. */
+static int refuse_shared_objects(struct capture *c, const struct subject *s) {
+    const struct voice voice = voice_of(c, s);
+    struct stat own, its;
+    static const struct {
+        long call;
+        size_t n;
+        uint64_t arguments[4];  /* the last is where to write */
+        size_t at;              /* of what is written, the number of those there are */
+        const char *what;
+    } kinds[] = {
+        { SYS_shmctl, 3, { 0, SHM_INFO }, offsetof(struct shm_info, used_ids), "shared memory" },
+        { SYS_semctl, 4, { 0, 0, SEM_INFO }, offsetof(struct seminfo, semusz), "semaphores" },
+        { SYS_msgctl, 3, { 0, MSG_INFO }, offsetof(struct msginfo, msgpool), "message queues" },
+    };
+
+    if (stat("/proc/self/ns/ipc", &own) < 0 || fstatat(s->proc, "ns/ipc", &its, 0) < 0)
+        return capture_fail(c, "/proc", -errno);
+    for (size_t i = 0; i < ARRAY_SIZE(kinds) && own.st_ino != its.st_ino; i++) {
+        uint64_t arguments[4];
+        union {
+            struct shm_info memory;
+            struct seminfo semaphores;
+            struct msginfo messages;
+            unsigned char bytes[1];
+        } info = { 0 };
+        int32_t number;
+
+        memcpy(arguments, kinds[i].arguments, sizeof arguments);
+        arguments[kinds[i].n - 1] = voice.tools->scratch;
+        int r = ask(&voice, kinds[i].call, arguments, kinds[i].n, &info, sizeof info);
+        if (r < 0 && r != -ENOSYS)
+            return capture_fail(c, "what it shares", r);
+        memcpy(&number, info.bytes + kinds[i].at, sizeof number);
+        if (r == 0 && number)
+            return capture_refuse(c, ENOTSUP, "it and others have %s of System V", kinds[i].what);
     }
     return 0;
 }
@@ -299,6 +359,19 @@ static int look_at_threads(struct capture *c, struct subject *s, struct image_pr
     return r;
 }
 
+/* A newline and a backslash are written with a backslash. */
+static void take_name(const char *line, struct task *task) {
+    size_t n = 0;
+
+    for (const char *at = line; *at && *at != '\n' && n + 1 < sizeof task->name; at++) {
+        bool is_escaped = *at == '\\' && (at[1] == 'n' || at[1] == '\\');
+
+        at += is_escaped;
+        task->name[n++] = is_escaped && *at == 'n' ? '\n' : *at;
+    }
+    task->name[n] = '\0';
+}
+
 /* Calls are made in it, and those that a filter of its own answers tell lies, or kill it; nor could its copy have that filter, or a dispatcher. */
 static int check_thread(struct capture *c, const struct subject *s, struct task *task) {
     auto_buf struct buf own = BUF_INIT;
@@ -317,9 +390,8 @@ static int check_thread(struct capture *c, const struct subject *s, struct task 
         return capture_fail(c, "its threads", r);
     if (!c->options->is_command && strtoul(capture_field(status, "\nSeccomp_filters:"), NULL, 10) > c->n_filters)
         return capture_refuse(c, ENOTSUP, "it has a seccomp filter of its own");
-    const char *name = capture_field(status, "Name:\t");
     task->inner_tid = capture_innermost(status, "\nNSpid:");
-    snprintf(task->name, sizeof task->name, "%.*s", (int)strcspn(name, "\n"), name);
+    take_name(capture_field(status, "Name:\t"), task);
     return 0;
 }
 
@@ -403,6 +475,10 @@ int process_capture(struct capture *c, struct subject *s) {
     }
     if (r == 0)
         r = look_at_habits(c, s, &process);
+    if (r == 0 && !c->is_looked_at && !c->options->is_command) {
+        c->is_looked_at = true;
+        r = refuse_shared_objects(c, s);
+    }
     if (r == 0)
         r = look_at_timers(c, s, &process);
     if (r == 0)

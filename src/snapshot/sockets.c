@@ -162,8 +162,15 @@ static int option(int fd, int name) {
     return getsockopt(fd, SOL_SOCKET, name, &value, &length) < 0 ? -errno : value;
 }
 
-/* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. */
-static int peek_one(int fd, struct buf *to, bool is_stream, const char **ret_why) {
+static uint64_t patience(int fd, int name) {
+    struct timeval time = { 0 };
+    socklen_t length = sizeof time;
+
+    return getsockopt(fd, SOL_SOCKET, name, &time, &length) < 0 ? 0 : (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_usec;
+}
+
+/* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. Where nothing more can come, a message without a byte behind all others is the end. */
+static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const char **ret_why) {
     int waiting = 0;
     char control[256];
     static const char nothing[8];
@@ -193,8 +200,9 @@ static int peek_one(int fd, struct buf *to, bool is_stream, const char **ret_why
         *ret_why = "a socket on which descriptors are under way";
         return -ENOTSUP;
     }
-    if (is_stream && !n)
+    if (may_end && !n && *seen >= (uint64_t)waiting)
         return 0;
+    *seen += (uint64_t)n;
     memcpy(length, &(uint64_t){ (uint64_t)n }, sizeof *length);
     to->length += sizeof *length + (size_t)n;
     buf_add(to, nothing, (8 - (size_t)n % 8) % 8);
@@ -204,12 +212,13 @@ static int peek_one(int fd, struct buf *to, bool is_stream, const char **ret_why
 static int peek(struct capture *c, int fd, struct image_file *to, const char **ret_why) {
     auto_buf struct buf data = BUF_INIT;
     int before = option(fd, SO_PEEK_OFF), zero = 0, r = 0;
-    bool is_stream = to->type == SOCK_STREAM;
+    bool may_end = to->type == SOCK_STREAM || (to->type == SOCK_SEQPACKET && (to->is_shut & 1u || !to->peer));
+    uint64_t seen = 0;
 
     if (setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof zero) < 0)
         return -errno;
     for (unsigned i = 0; i < MAX_MESSAGES; i++) {
-        r = peek_one(fd, &data, is_stream, ret_why);
+        r = peek_one(fd, &data, may_end, &seen, ret_why);
         if (r <= 0)
             break;
     }
@@ -335,6 +344,13 @@ static int capture_inet(struct capture *c, int fd, struct image_file *to, const 
     return capture_name(c, fd, to);
 }
 
+/* Datagrams go to it, and what it sends goes elsewhere, or nowhere. */
+static bool is_one_way(const struct capture *c, const struct entry *entry) {
+    const struct entry *other = find(c, entry->peer);
+
+    return other && other->peer != entry->inode;
+}
+
 static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
     int r = list(c), waiting = 0;
     const struct entry *entry = r < 0 ? NULL : find(c, inode);
@@ -344,7 +360,7 @@ static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_
     if (!entry)
         return refuse(ret_why, "a socket from outside");
     to->passes_credentials = option(fd, SO_PASSCRED) > 0;
-    to->is_alone = entry->state != TCP_ESTABLISHED || (to->type == SOCK_DGRAM && !entry->peer);
+    to->is_alone = entry->state != TCP_ESTABLISHED || (to->type == SOCK_DGRAM && (!entry->peer || is_one_way(c, entry)));
     to->peer = entry->peer;     /* its inode, until sockets_connect */
     to->is_shut = entry->shut;
     if (!to->is_alone)
@@ -355,7 +371,9 @@ static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_
         to->backlog = MAX(entry->backlog, 1u);
     if (to->type == SOCK_DGRAM && ioctl(fd, FIONREAD, &waiting) == 0 && waiting)
         return refuse(ret_why, "a datagram socket with something in it that came from anywhere");
-    return capture_name(c, fd, to);
+    r = capture_name(c, fd, to);
+    const char *path = c->blobs.data + to->name + sizeof(sa_family_t);
+    return r == 0 && to->name_length > sizeof(sa_family_t) && *path && *path != '/' ? refuse(ret_why, "a socket at a path that does not begin at the root") : r;
 }
 
 int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
@@ -364,6 +382,8 @@ int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file
     to->type = (uint32_t)option(fd, SO_TYPE);
     to->buffers[0] = (uint64_t)option(fd, SO_SNDBUF);
     to->buffers[1] = (uint64_t)option(fd, SO_RCVBUF);
+    to->patience[0] = patience(fd, SO_SNDTIMEO);
+    to->patience[1] = patience(fd, SO_RCVTIMEO);
     if (to->domain == AF_UNIX)
         return capture_unix(c, fd, inode, to, ret_why);
     if (to->domain == AF_INET || to->domain == AF_INET6)
@@ -642,7 +662,7 @@ static int connect_local(struct capture *c) {
         const struct known_file *known = capture_entry(&c->known, i, struct known_file);
         size_t other = 0;
 
-        if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || file->is_alone || !file->peer)
+        if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || !file->peer)
             continue;
         while (other < n && (capture_entry(&c->known, other, struct known_file)->kind != IMAGE_FILE_SOCKET || capture_entry(&c->known, other, struct known_file)->inode != file->peer))
             other++;
@@ -651,6 +671,11 @@ static int connect_local(struct capture *c) {
             return capture_refuse(c, ENOTSUP, "descriptor %d of one of them is a socket whose other end is outside, or not accepted yet", known->number);
         }
         file->peer = (uint32_t)other + 1;
+        const struct image_file *to = capture_entry(&c->files, other, struct image_file);
+        if (file->is_alone && (!to->is_alone || to->name_length <= sizeof(sa_family_t))) {
+            c->current = NULL;
+            return capture_refuse(c, ENOTSUP, "descriptor %d of one of them is a socket whose datagrams go to one without a name, or that is connected itself", known->number);
+        }
     }
     return 0;
 }

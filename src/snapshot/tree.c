@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/kcmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,6 @@
 #define VFORK_TRIES 20
 #define VFORK_NS 1000000
 #define ON_ITS_WAY_TRIES 500
-#define KCMP_VM 1
 
 /* ---- stopping ----------------------------------------------------------------------------------------------------------- */
 
@@ -388,9 +388,63 @@ static int look_at_ids(struct capture *c, struct subject *s) {
         s->end_status = last ? (uint32_t)strtoul(last + 1, NULL, 10) : 0;
         return r < 0 ? capture_fail(c, "its end", r) : 0;
     }
-    const struct subject *parent = find(c, s->parent);
-    if (parent && !parent->is_zombie && syscall(SYS_kcmp, s->pid, parent->pid, KCMP_VM, 0, 0) == 0)
-        return capture_refuse(c, ENOTSUP, "it shares its memory with its parent");
+    return 0;
+}
+
+/* ---- what is whose ------------------------------------------------------------------------------------------------------ */
+
+static const struct {
+    int kind;
+    const char *shared, *own;   /* words for processes that have one, and for a thread that has another; NULL: no thread can */
+} belongings[] = {
+    { KCMP_VM, "memory", NULL },
+    { KCMP_FILES, "descriptors", "descriptors" },
+    { KCMP_FS, "working directory", "a working directory" },
+    { KCMP_SIGHAND, "signal handlers", NULL },
+};
+
+/* In the kernel's order of them. What cannot be compared is not the same. */
+static int by_belonging(const void *a, const void *b, void *kind) {
+    const struct subject *const *x = a, *const *y = b;
+    long order = syscall(SYS_kcmp, (*x)->pid, (*y)->pid, *(const int *)kind, 0, 0);
+
+    return order == 0 ? 0 : order == 1 ? -1 : order == 2 ? 1 : (*x)->pid < (*y)->pid ? -1 : 1;
+}
+
+/* By clone(2) processes can have in common what is captured, and made again, for each alone: two that do are next to each other. */
+static int refuse_shared(struct capture *c) {
+    auto_free struct subject **living = calloc(c->n_subjects + 1, sizeof(struct subject *));
+    size_t n = 0;
+
+    if (!living)
+        return capture_fail(c, "its processes", -ENOMEM);
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (!c->subjects[i]->is_apart && !c->subjects[i]->is_zombie)
+            living[n++] = c->subjects[i];
+    for (size_t k = 0; k < ARRAY_SIZE(belongings); k++) {
+        int kind = belongings[k].kind;
+
+        qsort_r(living, n, sizeof(struct subject *), by_belonging, &kind);
+        for (size_t i = 1; i < n; i++)
+            if (by_belonging(&living[i - 1], &living[i], &kind) == 0) {
+                c->current = living[i];
+                return capture_refuse(c, ENOTSUP, "it shares its %s with process %u", belongings[k].shared, living[i - 1]->inner_pid);
+            }
+    }
+    return 0;
+}
+
+/* And threads, by unshare(2), can have for themselves what their process has. */
+static int refuse_apart(struct capture *c) {
+    for (size_t i = 0; i < c->n_tasks; i++) {
+        const struct task *task = &c->tasks[i];
+
+        for (size_t k = 0; k < ARRAY_SIZE(belongings) && task->subject && !task->is_gone && !task->subject->is_apart && task->trace.tid != task->subject->pid; k++)
+            if (belongings[k].own && syscall(SYS_kcmp, task->subject->pid, task->trace.tid, belongings[k].kind, 0, 0) != 0) {
+                c->current = task->subject;
+                return capture_refuse(c, ENOTSUP, "a thread of it has %s of its own", belongings[k].own);
+            }
+    }
     return 0;
 }
 
@@ -487,5 +541,8 @@ int tree_describe(struct capture *c) {
         if (r < 0)
             return r;
     }
-    return add_below(c, c->options->init, 0);
+    int r = refuse_shared(c);
+    if (r == 0)
+        r = refuse_apart(c);
+    return r < 0 ? r : add_below(c, c->options->init, 0);
 }

@@ -506,6 +506,38 @@ def check():
     assert b.recv(100) == b"" and d.recv(100) == b""
     d.sendall(b"still"); assert c.recv(10) == b"still"
 """,
+    "datagrams_one_way": """
+there, here = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+there.bind("/tmp/datagrams"); here.connect("/tmp/datagrams"); here.bind("\\0here")
+def check():
+    here.send(b"a"); here.send(b"")
+    assert there.recvfrom(10) == (b"a", b"\\0here") and there.recv(10) == b""
+""",
+    "packets_and_their_end": """
+def pair(): return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+(a, b), (c, d), (e, f) = pair(), pair(), pair()
+for one in (a, c, e): one.send(b"one"); one.send(b""); one.send(b"two")
+a.shutdown(socket.SHUT_WR); c.close()
+def check():
+    for one in (b, d, f):
+        got = [one.recv(100, socket.MSG_DONTWAIT) for _ in range(3)]
+        assert got == [b"one", b"", b"two"] or got == [b""] * 3, got
+    for one in (b, d):
+        assert one.recv(100, socket.MSG_DONTWAIT) == b""
+    assert not select.select([f], [], [], 0)[0]
+    a2, c2 = pair(); globals().update(f=c2, e=a2); [e.send(part) for part in (b"one", b"", b"two")]
+""",
+    "patience_of_sockets": """
+a, b = socket.socketpair(); u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(("127.0.0.1", 0))
+for one in (a, u):
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 20000)); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 3, 0))
+def look(): return [one.getsockopt(socket.SOL_SOCKET, name, 16) for one in (a, b, u) for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)]
+before = look()
+def check():
+    assert look() == before
+    try: a.recv(1)
+    except BlockingIOError: pass
+""",
     "abstract_socket": """
 server = socket.socket(socket.AF_UNIX); server.bind("\\0corpus"); server.listen(5)
 def check():
@@ -771,6 +803,32 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200)); resource.setrlimit(resou
 high = os.dup2(0, 99)
 def check():
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (100, 200) and os.fstat(99) and fcntl.fcntl(99, fcntl.F_GETFD) == 0
+""",
+    "odd_names": """
+libc.prctl(15, b"a) R (\\n\\\\n", 0, 0, 0)
+name = "/tmp/new\\nline (deleted)"
+open(name, "w").write("text"); file = open(name); os.mkdir(name + "d"); os.chdir(name + "d")
+def check():
+    assert open("/proc/self/comm", "rb").read() == b"a) R (\\n\\\\n\\n" and file.seek(0) == 0 and file.read() == "text" and os.getcwd() == name + "d"
+""",
+    "files_closed_to_itself": """
+fds = [os.open(f"/tmp/closed{mode}", os.O_RDWR | os.O_CREAT, mode) for mode in (0, 0o400, 0o444)]
+os.mkdir("/tmp/closed", 0); os.chmod("/tmp/closed", 0o700); directory = os.open("/tmp/closed", os.O_RDONLY); os.chmod("/tmp/closed", 0o300)
+modes = [os.fstat(fd).st_mode for fd in (*fds, directory)]; n = 0
+def check():
+    global n
+    n += 1
+    for fd in fds:
+        os.write(fd, b"x")
+        assert os.pread(fd, 1000, 0) == b"x" * n
+    assert os.listdir(directory) == [] and [os.fstat(fd).st_mode for fd in (*fds, directory)] == modes
+""",
+    "barriers": """
+register, use, absent = 16, 8, libc.syscall(324, 0, 0, 0) < 0 or libc.syscall(324, 512, 0, 0) < 0
+if absent: print("absent", flush=True); raise SystemExit
+assert not libc.syscall(324, register, 0, 0)
+def check():
+    assert not libc.syscall(324, use, 0, 0)
 """,
     "names": """
 libc.prctl(15, b"renamed", 0, 0, 0)

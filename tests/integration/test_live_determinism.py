@@ -295,7 +295,8 @@ def test_captured_at_any_moment(name, policy):
         assert origin("n") == str(moments) and len(box.processes()) >= 1
 
 
-CORPUS = ["objects", "random_state", "digest_under_way", "generator", "inotify", "connections", "asyncio_server_on_loopback", "server_with_a_kept_connection", "spinning_thread", "java", "terminals_with_input", "bash_on_a_terminal", "tmux_on_a_terminal"]
+CORPUS = ["objects", "random_state", "digest_under_way", "generator", "inotify", "connections", "asyncio_server_on_loopback", "server_with_a_kept_connection", "spinning_thread", "java", "terminals_with_input", "bash_on_a_terminal", "tmux_on_a_terminal",
+          "datagrams_one_way", "packets_and_their_end", "patience_of_sockets", "odd_names", "files_closed_to_itself", "barriers"]
 SOME = [name for name in PROGRAMS if name not in CORPUS][::4]
 # Captured or not, a virtual clock holds these up or overtakes them: what the kernel does by itself, between the ends of a terminal or of TCP, looks like rest, so that time-outs are over first; and where a thread spins, or in a JVM, others may not get their turn.
 OF_REAL_TIME = {"server_with_a_kept_connection", "spinning_thread", "java", *[name for name in PROGRAMS if name.endswith("on_a_terminal")]}

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What could be captured only in part, or not be made again: it is refused by name, at once, and all goes on; what can be had again all the same is in the corpus (live_corpus.py).
+
+Each was once lost without a word, or let a snapshot be taken that nothing could go on from.
+"""
+
+import pytest
+from live_corpus import PYTHON
+from test_live_corpus import asks
+
+from rollbox import FeatureMissing, Policy, Sandbox
+
+CLONED = """
+pid = libc.syscall(56, {} | 17, 0, 0, 0, 0)
+if not pid:
+    while True: time.sleep(1000)
+def check(): os.kill(pid, 0)
+"""
+APART = """
+done, again, told = threading.Event(), threading.Event(), []
+def apart():
+    told.append(libc.unshare({}))
+    {}
+    done.set()
+    again.wait()
+threading.Thread(target=apart, daemon=True).start()
+done.wait()
+def check(): assert told == [0]
+"""
+CLOSED = """
+os.mkdir("/tmp/d"); fd = os.open("/tmp/d/file", os.O_RDWR | os.O_CREAT, 0o600); os.ftruncate(fd, 8192); m = mmap.mmap(fd, 8192) if {} else None; os.chdir("/tmp/d" if {} else "/"); os.close(fd) if {} else None
+os.chmod({!r}, {})
+def check(): assert not m or m[0:1] == bytes(1)
+"""
+ODDITIES = {
+    "memory_file_of_a_process": ("f = open('/proc/self/maps')\ndef check(): f.seek(0); assert f.read()", "tells of the memory of a process"),
+    "epoll_of_another_by_that_number": ("""
+a = os.eventfd(0); watching = select.epoll(); watching.register(a, select.EPOLLIN); kept = os.dup(a); os.close(a)
+b = os.eventfd(5); assert a == b
+def check(): assert watching.poll(0) == []
+""", "watches what was closed"),
+    "packets_in_a_pipe": ("""
+r, w = os.pipe2(os.O_DIRECT); os.write(w, b"one"); os.write(w, b"two")
+def check():
+    assert os.read(r, 100) == b"one" and os.read(r, 100) == b"two"
+    os.write(w, b"one"); os.write(w, b"two")
+""", "packets wait"),
+    "both_ends_of_a_pipe": ("r, w = os.pipe(); both = os.open(f'/proc/self/fd/{r}', os.O_RDWR); os.close(r); os.close(w)\ndef check(): os.write(both, b'x'); assert os.read(both, 9) == b'x'", "both ends of a pipe"),
+    "told_by_a_signal": ("""
+got = []; signal.signal(signal.SIGIO, lambda *_: got.append(1)); r, w = os.pipe(); fcntl.fcntl(r, fcntl.F_SETOWN, os.getpid()); fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)
+def check(): n = len(got); os.write(w, b"x"); signal.sigtimedwait([], 0); assert len(got) > n
+""", "O_ASYNC"),
+    "shared_descriptors": (CLONED.format(0x400), "shares its descriptors with process"),
+    "shared_directory": (CLONED.format(0x200), "shares its working directory with process"),
+    "descriptors_of_a_thread": (APART.format(0x400, "pass"), "a thread of it has descriptors of its own"),
+    "directory_of_a_thread": (APART.format(0x200, "os.chdir('/tmp')"), "a thread of it has a working directory of its own"),
+    "directory_closed_to_itself": (CLOSED.format(False, True, True, "/tmp/d", 0), "may not enter its working directory"),
+    "file_below_what_is_closed": (CLOSED.format(False, False, False, "/tmp/d", 0), "below a directory that it may not enter"),
+    "mapped_and_closed_to_itself": (CLOSED.format(True, False, True, "/tmp/d/file", 0o400), "maps /tmp/d/file, which it may not open any more"),
+    "socket_at_a_relative_path": ("os.chdir('/tmp'); s = socket.socket(socket.AF_UNIX); s.bind('here'); s.listen()\ndef check(): socket.socket(socket.AF_UNIX).connect('/tmp/here'); s.accept()", "does not begin at the root"),
+    "datagrams_to_who_has_no_name": ("""
+c = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); c.bind("/tmp/c")
+d = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); d.bind("/tmp/d"); e = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); e.connect("/tmp/d"); d.connect("/tmp/c"); c.connect("/tmp/d")
+def check(): d.send(b"x"); assert c.recv(9) == b"x"
+""", "without a name, or that is connected itself"),
+}
+# Where the memory of a sandbox is not counted by a cgroup, there is none of this.
+OF_SYSTEM_V = {
+    "shared_memory": "libc.shmget(7, 4096, 0o1600)",
+    "semaphores": "libc.semget(7, 1, 0o1600)",
+    "message_queues": "libc.msgget(7, 0o1600)",
+}
+
+
+def begin(box, source):
+    process = box.spawn(["python3", "-c", PYTHON.format(source)])
+    return process, process.stdout.readline().decode().strip()
+
+
+def is_refused(source, why):
+    with Sandbox(Policy(max_memory="512M")) as box:
+        process, said = begin(box, source)
+        if said == "absent":
+            pytest.skip("the sandbox has none of it")
+        assert said == "ready" and asks(process) == ["ok"]
+        for call in (box.snapshot, box.fork, box.hibernate):
+            with pytest.raises(FeatureMissing, match=why):
+                call()
+        assert asks(process) == ["ok"] and box.exec("echo on", text=True).stdout == "on\n"
+        assert box.snapshot(processes="drop").processes == 0
+
+
+@pytest.mark.parametrize("name", ODDITIES)
+def test_what_nothing_could_go_on_from_is_refused(name):
+    is_refused(*ODDITIES[name])
+
+
+@pytest.mark.parametrize("what", OF_SYSTEM_V)
+def test_what_is_of_system_v_is_refused(what):
+    is_refused(f"id = {OF_SYSTEM_V[what]}\nif id < 0: print('absent', flush=True); raise SystemExit\ndef check(): assert {OF_SYSTEM_V[what].replace('0o1600', '0')} == id", f"{what.replace('_', ' ')} of System V")
