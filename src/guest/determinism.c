@@ -107,6 +107,16 @@ int determinism_open_memory(pid_t pid) {
     return determinism_open(pid, "/mem", O_RDWR);
 }
 
+int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
+    int fd = determinism_open_memory(pid);
+
+    if (fd < 0)
+        return fd;
+    long n = sys_call4(__NR_pwrite64, fd, from, size, to);
+    close(fd);
+    return n == (long)size ? 0 : n < 0 ? (int)n : -EFAULT;
+}
+
 /* Two of its auxiliary vector. False if there is none to be seen. */
 static bool read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) {
     Elf64_auxv_t entries[AUXV_ENTRIES];
@@ -480,6 +490,8 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
     case __NR_clone:
         if (seeded && !(question->data.nr == __NR_clone && question->data.args[0] & CLONE_THREAD_FLAG))
             advance(plan->seed, (pid_t)question->pid);
+        if (question->data.nr == __NR_clone && question->data.args[0] == FORK_GLIBC_FLAGS)
+            (void)fork_route((pid_t)question->pid, question->data.instruction_pointer);
         break;
     case __NR_brk:
     case __NR_arch_prctl:

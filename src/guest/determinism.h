@@ -92,6 +92,10 @@ bool vdso_contains(uint64_t base, uint64_t address);
 /* Has a process' code, which stands in a newfstatat that ends at `after`, make this call by its vDSO at `base`. 0 or -errno (EOPNOTSUPP: it is not the code that we know, or too far away). */
 int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after);
 
+/* Has a process that stands in the clone of a fork, which ends at `after` and whose flags are these, fork with its signals blocked from there on. 0 or -errno (EOPNOTSUPP: it is not the code that we know, or there is no place for ours). */
+#define FORK_GLIBC_FLAGS 0x01200011u        /* CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD */
+int fork_route(pid_t pid, uint64_t after);
+
 /* Memory of another process, under its own protections: the number of bytes, or -errno. */
 long determinism_read(pid_t pid, uint64_t from, void *to, size_t length);
 long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length);
@@ -113,6 +117,8 @@ struct determinism_signals {
 bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals);
 /* Its /proc/PID/mem, or -errno. */
 int determinism_open_memory(pid_t pid);
+/* Into its own copy of pages that it may not write to. 0 or -errno. */
+int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size);
 
 /* What is asked, when its turn has come. */
 struct seccomp_notif;

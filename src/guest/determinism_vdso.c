@@ -414,23 +414,12 @@ bool vdso_is_fresh(pid_t pid, uint64_t base) {
     return is_image(pid, base, fresh);
 }
 
-/* The pages are not writable, which only this way disregards: what is written is the process' own copy. */
-static int put(pid_t pid, uint64_t to, const void *from, size_t size) {
-    int fd = determinism_open_memory(pid);
-
-    if (fd < 0)
-        return fd;
-    long n = sys_call4(__NR_pwrite64, fd, from, size, to);
-    close(fd);
-    return n == (long)size ? 0 : n < 0 ? (int)n : -EFAULT;
-}
-
 int vdso_patch(pid_t pid, uint64_t base) {
-    return put(pid, base, patched, length);
+    return determinism_put(pid, base, patched, length);
 }
 
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
-    return is_image(pid, base, patched) ? put(pid, base + page_slot, &page, sizeof page) : -EEXIST;
+    return is_image(pid, base, patched) ? determinism_put(pid, base + page_slot, &page, sizeof page) : -EEXIST;
 }
 
 bool vdso_contains(uint64_t base, uint64_t address) {
@@ -447,7 +436,7 @@ int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
     if (distance != (int32_t)distance || determinism_read(pid, from, code, sizeof code) != (long)sizeof code || memcmp(code, glibcs, sizeof code) || !is_image(pid, base, patched))
         return -EOPNOTSUPP;
     memcpy(route + 1, &distance, 4);
-    return put(pid, from + 3, route, sizeof route);
+    return determinism_put(pid, from + 3, route, sizeof route);
 }
 
 #else

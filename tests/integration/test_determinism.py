@@ -98,6 +98,19 @@ def test_a_seed_makes_a_program_repeat(outputs, name):
         assert other[name][0] != same[name][0]
 
 
+@pytest.mark.parametrize("shell", (["dash"], ["busybox", "sh"]), ids=("dash", "busybox"))
+@pytest.mark.parametrize("level", ([], ["--time-start", START, "--time-mode", "virtual"]), ids=("seeded", "virtual"))
+def test_no_signal_comes_between_a_fork_and_its_child(caller, shell, level):
+    """A shell with a handler for SIGCHLD, in which one child dies while the next one is forked: that fork neither fails, nor is it another child's chance that the next one gets."""
+    if not shutil.which(shell[0]):
+        pytest.skip(f"needs {shell[0]}")
+    script = "i=0; while [ $i -lt 200 ]; do echo $i | { read x; mktemp -u $x.XXXXXX; }; i=$((i + 1)); done"
+    runs = [caller.run("--seed", "7", *level, "--", *shell, "-c", script) for _ in range(3)]
+    for run in runs:
+        assert run.exit_code == 0 and not run.stderr and len(run.stdout.split()) == 200, run.told
+        assert run.stdout == runs[0].stdout
+
+
 def test_streams_of_a_tree_are_all_different(outputs):
     same, _ = outputs
     numbers = [line.split()[1] for line in same["c-static-tree"][0]]
