@@ -33,6 +33,7 @@
 #define QUEUE_LENGTH 11                 /* datagrams that wait at one Unix socket (net.unix.max_dgram_qlen, and one more) */
 #define FEW_SENDERS 64                  /* that are gone, which any program may have for a moment: none of them had a larger buffer than usual */
 #define SHORT_SOCKET_BYTES 320
+#define MOST_PROTOCOLS (1 << 20)       /* bytes that tell of them: some 130 each */
 #define MOST_CHILDREN 64
 
 /* ---- a socket of that namespace ---------------------------------------------------------------------------------------- */
@@ -235,16 +236,16 @@ struct question {
 static int unseen_bytes(const struct sockmem *sum, uint64_t *ret_bytes) {
     const uint64_t receivers = (uint64_t)sum->datagram_sockets * QUEUE_LENGTH + sum->unseen_packets;
     const uint64_t listed = (uint64_t)sum->datagram_sockets + sum->packet_sockets;
-    char text[8192];
+    auto_buf struct buf whole = BUF_INIT;
 
     *ret_bytes = 0;
     if (!receivers)
         return 0;
-    ssize_t n = pread(sum->protocols, text, sizeof text - 1, 0);
-    if (n < 0)
-        return -errno;
-    text[n] = '\0';
-    const char *row = strstr(text, "\nUNIX ");      /* streams have one of their own */
+    /* A read gives a page at most, some thirty protocols, and the oldest come last: Unix is one of those. */
+    int r = lseek(sum->protocols, 0, SEEK_SET) < 0 ? -errno : fd_read_all(sum->protocols, MOST_PROTOCOLS, &whole);
+    if (r < 0)
+        return r;
+    const char *row = strstr(whole.data, "\nUNIX ");      /* streams have one of their own */
     unsigned long long living;
     if (!row || sscanf(row, " UNIX %*u %llu", &living) != 1)
         return -EBADMSG;

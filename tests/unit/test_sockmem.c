@@ -97,3 +97,34 @@ TEST(datagrams_of_senders_that_are_gone) {
     sockmem_close(&sockmem);
     kill(pid, SIGKILL);
 }
+
+/* As on a host where hundreds were loaded since: the kernel tells of the oldest last. */
+TEST(many_protocols) {
+    struct sockmem sockmem;
+    uint64_t bytes = 0;
+    char first[4096];
+
+    pid_t pid = begin(leave_datagrams);
+    ASSERT_OK(sockmem_open(getpid(), &sockmem));
+    ssize_t n = read(sockmem.protocols, first, sizeof first);
+    ASSERT_GT(n, 0);
+    const char *rows = memchr(first, '\n', (size_t)n);
+    ASSERT_TRUE(rows++);
+    FILE *more = tmpfile();
+    ASSERT_TRUE(more && fwrite(first, 1, (size_t)(rows - first), more) == (size_t)(rows - first));
+    for (int i = 0; i < 300; i++)
+        ASSERT_GT(fprintf(more, "OTHER%-6d 1000      0      -1   NI       0   yes  kernel      n  n  n\n", i), 0);
+    ASSERT_EQ(fwrite(rows, 1, (size_t)(n - (rows - first)), more), (size_t)(n - (rows - first)));
+    ASSERT_EQ(fflush(more), 0);
+    close(sockmem.protocols);
+    sockmem.protocols = fileno(more);
+    ASSERT_EQ(sockmem_usage(&sockmem, SOCKMEM_UNIX, UINT64_MAX, INT64_MAX, &bytes), 1);
+    ASSERT_GE(bytes, 4 * MESSAGE);
+    /* And each time anew. */
+    ASSERT_EQ(sockmem_usage(&sockmem, SOCKMEM_UNIX, UINT64_MAX, INT64_MAX, &bytes), 1);
+    ASSERT_GE(bytes, 4 * MESSAGE);
+    sockmem.protocols = -EBADF;
+    sockmem_close(&sockmem);
+    fclose(more);
+    kill(pid, SIGKILL);
+}
