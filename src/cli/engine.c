@@ -5,7 +5,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <limits.h>
 #include <linux/close_range.h>
 #include <poll.h>
@@ -19,6 +18,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/policy.h"
 #include "cli/session.h"
@@ -90,11 +90,13 @@ static int await_engine(const struct options *options, const char *path, pid_t c
         }
         if (ours) {
             if (options_has(options, OPTION_JSON)) {
-                json_t *answer = json_pack("{s:i, s:s?}", "pid", (int)child, "socket", path);
+                auto_buf struct buf name = BUF_INIT;
 
-                (void)json_dumpf(answer, stdout, JSON_COMPACT);
-                putchar('\n');
-                json_decref(answer);
+                /* A path need not be UTF-8. */
+                (void)utf8_json(&name, path, strlen(path));
+                if (buf_failed(&name))
+                    return cli_fail(options, "out of memory");
+                printf("{\"pid\":%d,\"socket\":%s}\n", (int)child, name.data);
             } else {
                 printf("engine %d serves %s\n", (int)child, path);
             }

@@ -210,7 +210,7 @@ const struct command command_table[] = {
       "Example: rollbox template create --python 'import json, sqlite3' base && rollbox run --template base -- python3 -c 'print(json.dumps(1))'\n",
       COMMAND_TEMPLATE_CREATE, 1, 1, cmd_template, 0 },
     { "template ls", "", "list the templates", NULL, COMMAND_TEMPLATE_LS, 0, 0, cmd_template, 0 },
-    { "template rm", "NAME...", "remove templates; runs under way go on", NULL, COMMAND_TEMPLATE_RM, 1, -1, cmd_template, 0 },
+    { "template rm", "NAME...", "remove templates; runs under way go on", NULL, COMMAND_TEMPLATE_RM, 1, -1, cmd_template, INT_MAX },
     { "engine start", "", "run a shared engine, in the foreground",
       "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else /run/rollbox.sock (root) or /run/user/UID/rollbox.sock:\n"
       "every command that needs a shared engine looks there.\n",

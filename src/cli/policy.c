@@ -12,6 +12,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 #include "cli/outcome.h"
 #include "policy/policy.h"
@@ -299,18 +300,23 @@ int cmd_policy_check(const struct options *options) {
     return cli_flush(options, status);
 }
 
-/* Line by line: {"plan": [...]} */
-static void print_plan(const char *text) {
-    auto_json json_t *plan = json_pack("{s:[]}", "plan");
+/* Line by line: {"plan": [...]}. A path of the host's need not be UTF-8. */
+static int print_plan(const struct options *options, const char *text) {
+    auto_buf struct buf plan = BUF_INIT;
 
+    buf_add_text(&plan, "{\"plan\":[");
     for (const char *line = text; *line;) {
         size_t length = strcspn(line, "\n");
 
-        json_array_append_new(json_object_get(plan, "plan"), json_stringn(line, length));
+        buf_add_text(&plan, line == text ? "" : ",");
+        (void)utf8_json(&plan, line, length);
         line += length + (line[length] == '\n');
     }
-    (void)json_dumpf(plan, stdout, JSON_COMPACT);
-    putchar('\n');
+    buf_add_text(&plan, "]}\n");
+    if (buf_failed(&plan))
+        return cli_fail(options, "out of memory");
+    (void)fwrite(plan.data, 1, plan.length, stdout);
+    return 0;
 }
 
 int cmd_policy_plan(const struct options *options) {
@@ -328,7 +334,7 @@ int cmd_policy_plan(const struct options *options) {
         if (rollbox_policy_plan(engine, policy.text, policy.length, &text, &error) < 0)
             status = cli_fail_error(options, &error);
         else if (options_has(options, OPTION_JSON))
-            print_plan(text);
+            status = print_plan(options, text);
         else
             fputs(text, stdout);
         rollbox_engine_close(engine);

@@ -79,3 +79,25 @@ def test_answers_are_objects(tmp_path):
         gone = rollbox("rm", "--json", "x", "y", status=125, ROLLBOX_SOCKET=shared.socket)
         assert json.loads(gone.stdout)["error"]["code"] == "not_found" and len(gone.stderr.splitlines()) == 2
         assert told("engine", "stop") == {}
+
+
+def test_paths_need_not_be_utf8(tmp_path):
+    odd = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(odd)
+    os.symlink(odd, tmp_path / "link")
+    words = ["policy", "plan", "--readable", str(tmp_path / "link")]
+    plain = subprocess.run([BUILD / "rollbox", *words], capture_output=True, check=True).stdout.decode(errors="replace").splitlines()
+    assert any(str(tmp_path / "\ufffd") in line for line in plain)
+    assert json.loads(rollbox(*words, "--json", status=0).stdout)["plan"] == plain
+    started = subprocess.run([BUILD / "rollbox", "engine", "start", "--background", "--json", "--socket", odd + b"/s"], capture_output=True, check=True)
+    try:
+        told = json.loads(started.stdout)
+        assert told["pid"] > 1 and told["socket"] == str(tmp_path / "\ufffd" / "s")
+    finally:
+        subprocess.run([BUILD / "rollbox", "engine", "stop", "--socket", odd + b"/s"], check=True)
+
+
+def test_options_after_names_of_templates(tmp_path):
+    with Shared(str(tmp_path / "socket")) as shared:
+        gone = rollbox("template", "rm", "x", "y", "--json", status=125, ROLLBOX_SOCKET=shared.socket)
+        assert "template x" in json.loads(gone.stdout)["error"]["message"] and len(gone.stderr.splitlines()) == 2
