@@ -57,6 +57,14 @@ static int fail(struct capture *c, const struct open_file *file, int r) {
 
 /* ---- what it can be ----------------------------------------------------------------------------------------------------- */
 
+/* Whether what is read at once is one: whatever is past the first byte is gone with that, then. */
+static bool is_packet(int from, const int ends[2], size_t length) {
+    int left = 0;
+    char byte;
+
+    return tee(from, ends[1], length, SPLICE_F_NONBLOCK) != (ssize_t)length || read(ends[0], &byte, 1) != 1 || ioctl(ends[0], FIONREAD, &left) < 0 || (size_t)left != length - 1;
+}
+
 /* What is in it, without taking it out. -ENOTSUP: packets (O_DIRECT of pipe(2)), of which a read takes one, whatever room it has. */
 static int capture_content(struct capture *c, struct subject *s, const struct open_file *file, struct image_pipe *to) {
     auto_close int from = open_again(s, file, O_RDONLY | O_NONBLOCK);
@@ -76,12 +84,10 @@ static int capture_content(struct capture *c, struct subject *s, const struct op
         r = -ENOMEM;
     if (r == 0 && fcntl(ends[1], F_SETPIPE_SZ, (int)to->capacity) < 0 && errno != EPERM)
         r = -errno;
-    ssize_t n = r == 0 ? tee(from, ends[1], (size_t)waiting, SPLICE_F_NONBLOCK) : 0;
-    /* Of a packet whatever is past the first byte is gone with that. */
-    ssize_t first = r == 0 && n > 0 ? read(ends[0], data, 1) : 0, more = first > 0 && n > 1 ? read(ends[0], data + 1, (size_t)n - 1) : 0;
-    if (first < 0 || (more < 0 && errno != EAGAIN))
+    ssize_t n = r == 0 ? tee(from, ends[1], (size_t)waiting, SPLICE_F_NONBLOCK) : 0, taken = n > 0 ? read(ends[0], data, (size_t)n) : 0;
+    if (taken < 0)
         r = -errno;
-    else if (r == 0 && n > 0 && first + more != n)
+    else if (r == 0 && n > 0 && (taken != n || is_packet(from, ends, (size_t)n)))
         r = -ENOTSUP;
     if (r == 0 && n != waiting)
         r = n < 0 ? -errno : -EIO;

@@ -45,6 +45,13 @@ def check():
     assert os.read(r, 100) == b"one" and os.read(r, 100) == b"two"
     os.write(w, b"one"); os.write(w, b"two")
 """, "packets wait"),
+    "a_short_packet_before_another": ("""
+r, w = os.pipe2(os.O_DIRECT); os.write(w, b"1"); os.write(w, b"two")
+def check():
+    assert os.read(r, 100) == b"1" and os.read(r, 100) == b"two"
+    os.write(w, b"1"); os.write(w, b"two")
+""", "packets wait"),
+    "one_packet": ("r, w = os.pipe2(os.O_DIRECT); os.write(w, b'one')\ndef check(): assert os.read(r, 100) == b'one'; os.write(w, b'one')", "packets wait"),
     "both_ends_of_a_pipe": ("r, w = os.pipe(); both = os.open(f'/proc/self/fd/{r}', os.O_RDWR); os.close(r); os.close(w)\ndef check(): os.write(both, b'x'); assert os.read(both, 9) == b'x'", "both ends of a pipe"),
     "told_by_a_signal": ("""
 got = []; signal.signal(signal.SIGIO, lambda *_: got.append(1)); r, w = os.pipe(); fcntl.fcntl(r, fcntl.F_SETOWN, os.getpid()); fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)
