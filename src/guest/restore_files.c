@@ -37,20 +37,20 @@ static int fail(int fd, int r) {
     return r;
 }
 
-static int set_mode(const struct image_file *file, uint32_t more) {
-    return (int)sys_call3(__NR_fchmodat, AT_FDCWD, restored_text(file->path), (file->mode & 07777) | more);
+static int set_mode(const struct image_file *file, uint32_t mode) {
+    return (int)sys_call3(__NR_fchmodat, AT_FDCWD, restored_text(file->path), mode & 07777);
 }
 
-/* What its owner opened and then closed to itself, its owner can open to itself again, for a moment. */
+/* What its owner opened and then closed to itself, its owner can open to itself again, for a moment. The mode is the one that it has now: of a file that is the host's, too, somebody else may have changed it since. */
 static int open_as_it_was(const struct image_file *file, int flags) {
     int fd = open(restored_text(file->path), flags), r = fd < 0 ? -errno : 0;
     struct stat st;
 
-    if (r != -EACCES || fstatat(AT_FDCWD, restored_text(file->path), &st, AT_SYMLINK_NOFOLLOW) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || set_mode(file, S_IRUSR | S_IWUSR) < 0)
+    if (r != -EACCES || fstatat(AT_FDCWD, restored_text(file->path), &st, AT_SYMLINK_NOFOLLOW) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) || set_mode(file, st.st_mode | S_IRUSR | S_IWUSR) < 0)
         return r < 0 ? r : fd;
     fd = open(restored_text(file->path), flags);
     r = fd < 0 ? -errno : 0;
-    int again = set_mode(file, 0);
+    int again = set_mode(file, st.st_mode);
     if (r == 0 && again < 0)
         r = again;
     return r == 0 ? fd : fd < 0 ? r : fail(fd, r);
@@ -186,16 +186,19 @@ static int set_patience(int fd, int name, uint64_t patience_us) {
     return patience_us ? (int)sys_call5(__NR_setsockopt, fd, SOL_SOCKET, name, &time, sizeof time) : 0;
 }
 
+/* When it is connected: that may take longer than its process would have waited. */
+static int set_patiences(int fd, const struct image_file *file) {
+    int r = set_patience(fd, SO_SNDTIMEO, file->patience[0]);
+
+    return r < 0 ? r : set_patience(fd, SO_RCVTIMEO, file->patience[1]);
+}
+
 /* The kernel doubles what it is told. */
 static int set_options(int fd, const struct image_file *file) {
     int r = set_option(fd, SO_SNDBUF, file->buffers[0] / 2);
 
     if (r == 0)
         r = set_option(fd, SO_RCVBUF, file->buffers[1] / 2);
-    if (r == 0)
-        r = set_patience(fd, SO_SNDTIMEO, file->patience[0]);
-    if (r == 0)
-        r = set_patience(fd, SO_RCVTIMEO, file->patience[1]);
     if (r == 0 && file->passes_credentials)
         r = set_option(fd, SO_PASSCRED, 1);
     if (r == 0 && file->options & IMAGE_REUSE_ADDRESS)
@@ -437,7 +440,8 @@ static int send_to_other(const struct image_file *files, const int *fds, uint64_
 
     if (file->kind != IMAGE_FILE_SOCKET || file->domain != AF_UNIX || !file->is_alone || !other)
         return 0;
-    return other->kind == IMAGE_FILE_SOCKET && other->domain == AF_UNIX && other->name_length <= sizeof(struct sockaddr_un) ? (int)sys_call3(__NR_connect, fds[index], restored.base + other->name, other->name_length) : -EBADMSG;
+    /* A stream would wait to be accepted. */
+    return file->type == SOCK_DGRAM && other->kind == IMAGE_FILE_SOCKET && other->domain == AF_UNIX && other->name_length <= sizeof(struct sockaddr_un) ? (int)sys_call3(__NR_connect, fds[index], restored.base + other->name, other->name_length) : -EBADMSG;
 }
 
 /* Connections first: nobody can listen for a moment where somebody listens already. */
@@ -453,8 +457,10 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
         *ret_file = (uint32_t)i;
     }
     for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++)
-        if (files[i].kind == IMAGE_FILE_SOCKET && files[i].domain != AF_UNIX) {
-            r = set_last_options(fds[i], &files[i]);
+        if (files[i].kind == IMAGE_FILE_SOCKET) {
+            r = set_patiences(fds[i], &files[i]);
+            if (r == 0 && files[i].domain != AF_UNIX)
+                r = set_last_options(fds[i], &files[i]);
             *ret_file = (uint32_t)i;
         }
     return r;

@@ -217,7 +217,8 @@ static uint64_t map_together(const struct image_range *own, uint32_t k) {
     const struct image_run *runs = restored_table(runs, struct image_run);
     uint32_t last = k;
 
-    if (areas[k].kind == IMAGE_STACK || is_packed(&areas[k], runs))
+    /* Also because a guest can have ten thousands, of which each would be asked about a thousand others. */
+    if (restored.header->processes.n != 1 || areas[k].kind == IMAGE_STACK || is_packed(&areas[k], runs))
         return 0;
     for (uint32_t i = k + 1; i < own->first + own->n && !has_whole_large_page(areas[k].start, areas[i].end); i++) {
         if (!is_parked(&areas[i]))

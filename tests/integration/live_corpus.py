@@ -529,9 +529,10 @@ def check():
 """,
     "patience_of_sockets": """
 a, b = socket.socketpair(); u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind(("127.0.0.1", 0))
-for one in (a, u):
+server = socket.create_server(("127.0.0.1", 0)); near = socket.create_connection(server.getsockname()); far = server.accept()[0]
+for one in (a, u, near, server):
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 20000)); one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 3, 0))
-def look(): return [one.getsockopt(socket.SOL_SOCKET, name, 16) for one in (a, b, u) for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)]
+def look(): return [one.getsockopt(socket.SOL_SOCKET, name, 16) for one in (a, b, u, near, far, server) for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)]
 before = look()
 def check():
     assert look() == before

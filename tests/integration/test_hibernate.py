@@ -682,3 +682,19 @@ def test_command_line(caller):  # noqa: F811
         finally:
             engine.terminate()
             engine.wait()
+
+
+def test_a_mode_that_somebody_else_changed_stays(store, tmp_path):  # noqa: F811
+    """Of a file of the host's that a process has open, meanwhile: opening it again takes another for a moment."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    for parent in shared.parents[:3]:
+        parent.chmod(parent.stat().st_mode | 0o111)
+    with Sandbox(Policy(fs_shared=[str(shared)])) as box:
+        asked = Asked.begin(box, "import os", f"f = open('{shared}/f', 'w+')", "f.write('in') and f.flush()")
+        box.hibernate()
+        (shared / "f").chmod(0o200)
+        box.wake()
+        assert asked.of(box)("f.seek(0), f.read()") == "(0, 'in')"
+        assert (shared / "f").stat().st_mode & 0o7777 == 0o200
