@@ -409,7 +409,7 @@ static void ask_for(struct box *box, int64_t budget_ns) {
     if (r > 0)
         box->socket_bytes = bytes;
     if (r < 0)
-        box_rest(box);          /* it may still have an answer for us: another one next time */
+        stop_asking(box);       /* it may still have an answer for us: another one next time, and what it said last until then */
     else if (bytes > limit)
         stop_asking(box);
     else
