@@ -157,20 +157,21 @@ def diverge(engine: Any, number: int) -> Dict[str, Any]:
 
 
 def measure(engine: Any) -> Dict[str, int]:
-    """With nothing in it; spares and holders that were given up are gone once nothing changes any more."""
+    """With nothing in it; spares and holders that were given up are gone once nothing changes any more, and nothing is on its way out."""
     pid, last = engine.status()["pid"], None
     for _ in range(200):
         below = soak.children(pid)
-        if below == last and engine.status()["sessions"] == 0:
+        if below == last and engine.status()["sessions"] == 0 and not soak.ending(pid):
             break
         last = below
         time.sleep(0.2)
     launchers = [one for one in soak.children(pid) if "rollbox-launch" in Path(f"/proc/{one}/comm").read_text()]
-    return {
-        "engine: descriptors": soak.descriptors(pid), "engine: resident memory, KiB": soak.resident_kib(pid), "engine: child processes": len(soak.children(pid)), "engine: mounts in its namespace": soak.mounts(pid),
-        "launcher: descriptors": sum(soak.descriptors(one) for one in launchers), "launcher: resident memory, KiB": sum(soak.resident_kib(one) for one in launchers),
-        "launcher: mounts in its namespace": sum(soak.mounts(one) for one in launchers), "cgroup directories": soak.cgroup_directories(pid),
-    }
+    return soak.told({
+        "engine: descriptors": lambda: soak.descriptors(pid), "engine: resident memory, KiB": lambda: soak.resident_kib(pid), "engine: child processes": lambda: len(soak.children(pid)),
+        "engine: mounts in its namespace": lambda: soak.mounts(pid), "launcher: descriptors": lambda: sum(soak.descriptors(one) for one in launchers),
+        "launcher: resident memory, KiB": lambda: sum(soak.resident_kib(one) for one in launchers), "launcher: mounts in its namespace": lambda: sum(soak.mounts(one) for one in launchers),
+        "cgroup directories": lambda: soak.cgroup_directories(pid),
+    })
 
 
 def fork_and_reset(engine: Any, rounds: int) -> List[str]:

@@ -29,6 +29,25 @@ def children(pid: int) -> List[int]:
     return [int(word) for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()]
 
 
+def ending(pid: int) -> bool:
+    """Are there children that come to their end by themselves: holders that were given up, what closes sandboxes, what nobody has waited for yet? Under load that takes longer than looking twice does."""
+    for child in children(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            name, _, rest = Path(f"/proc/{child}/stat").read_text().partition("(")[2].rpartition(")")
+            if name in ("rollbox-hold", "rollbox-close") or rest.split()[0] == "Z":
+                return True
+    return False
+
+
+def told(values: Dict[str, Callable[[], int]]) -> Dict[str, int]:
+    """Those that the kernel tells us: of the launcher, which has rights of its own, an ordinary user learns no descriptors and no mounts."""
+    known = {}
+    for name, value in values.items():
+        with contextlib.suppress(PermissionError):
+            known[name] = value()
+    return known
+
+
 def targets(pid: int) -> List[str]:
     found = []
     for entry in Path(f"/proc/{pid}/fd").iterdir():
@@ -103,7 +122,7 @@ class Soak:
         while True:
             status: Dict[str, Any] = json.loads(self.order("status"))
             slots = sum("memory.usage_in_bytes" in name for name in targets(self.engine.pid))
-            if (status["sandboxes"] == 0 and slots == 0) or time.monotonic() > deadline:
+            if (status["sandboxes"] == 0 and slots == 0 and not ending(self.engine.pid)) or time.monotonic() > deadline:
                 return status
             time.sleep(0.5)
 
@@ -121,9 +140,10 @@ class Soak:
             "launcher: resident memory, KiB": lambda: sum(resident_kib(pid) for pid in launchers),
             "launcher: mounts in its namespace": lambda: sum(mounts(pid) for pid in launchers),
             "cgroup directories": lambda: cgroup_directories(engine),
-            "kernel: unreclaimable slab, KiB": slab_kib,
         }
-        return {name: value() for name, value in values.items() if os.geteuid() == 0 or not name.startswith("kernel")}
+        if os.geteuid() == 0:
+            values["kernel: unreclaimable slab, KiB"] = slab_kib
+        return told(values)
 
     def close(self) -> None:
         assert self.runner.stdin
