@@ -48,6 +48,7 @@ struct engine {
     int listen_fd, signal_fd, lock_fd, null_fd;
     unsigned max_files, files;  /* of our limit of open files: for boxes; what they have, or may come to need */
     int64_t asking_ns;          /* what it takes to ask all boxes once what waits in their sockets */
+    int64_t watching_ns;        /* what it takes to look at the memory of all sessions once */
     char *socket_path;
     struct list clients, programs, boxes, runs, queue, sessions, streams, sinks;
     struct list lost_copies;    /* struct copy.in_launcher: their launcher is gone, and who waits for them is about to be told */

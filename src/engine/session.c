@@ -21,6 +21,7 @@
 #include "engine/session.h"
 
 #define WATCH_NS 50000000ll
+#define WATCH_SHARE 3          /* the part of our time that looking at all sandboxes takes at most: a third */
 #define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
 
 /* ---- life ------------------------------------------------------------------------------------------------------------- */
@@ -132,6 +133,17 @@ struct session *session_new(struct engine *engine, struct program *program, stru
     return session;
 }
 
+/* A look at one without a memory cgroup costs some fifty microseconds: at a thousand of them nothing would be left for requests. */
+static void note_watching(struct session *session, int64_t took_ns) {
+    session->engine->watching_ns += took_ns - session->watching_ns;
+    session->watching_ns = took_ns;
+}
+
+static void stop_watching(struct session *session) {
+    loop_timer_clear(session->engine->loop, &session->watch);
+    note_watching(session, 0);
+}
+
 static void session_free(struct session *session) {
     struct engine *engine = session->engine;
 
@@ -139,7 +151,7 @@ static void session_free(struct session *session) {
     loop_timer_clear(engine->loop, &session->end_timer);
     loop_timer_clear(engine->loop, &session->lifetime_timer);
     loop_timer_clear(engine->loop, &session->hibernate_timer);
-    loop_timer_clear(engine->loop, &session->watch);
+    stop_watching(session);
     list_for_each(node, &session->works) {
         struct work *work = container_of(node, struct work, node);
         struct buf nothing = BUF_INIT;
@@ -423,7 +435,7 @@ void session_give_up_box(struct session *session) {
     session->n_strays = session->n_agents = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
-    loop_timer_clear(session->engine->loop, &session->watch);
+    stop_watching(session);
     box->session = NULL;
     box_strike(box);
     sink_forget(session->engine, session->number);      /* its terminals have numbers that those of the next one have, too */
@@ -545,7 +557,7 @@ void session_box_dead(struct session *session, struct box *box) {
     session->thaw_due = false;
     session->n_agents = 0;
     session->state = SESSION_NEW;
-    loop_timer_clear(session->engine->loop, &session->watch);
+    stop_watching(session);
     if (sleep_box_dead(session))
         return;
     keep_files(session, box);
@@ -640,17 +652,23 @@ bool session_met_limit(struct session *session) {
 
 static void on_watch(struct loop_timer *timer) {
     struct session *session = container_of(timer, struct session, watch);
+    const int64_t begun = clock_now_ns();
     uint64_t memory, cpu;
     uint32_t processes;
+    int r = session->box ? box_usage(session->box, &memory, &cpu, &processes) : -ESRCH;
+    const int64_t now = clock_now_ns();
 
-    if (!session->box || box_usage(session->box, &memory, &cpu, &processes) < 0)
+    note_watching(session, r < 0 ? 0 : now - begun);
+    if (r < 0)
         return;
     if (box_is_over(session->box, memory))
         session_out_of_memory(session);
-    if (processes || session->n_runs)
-        (void)loop_timer_set(session->engine->loop, timer, clock_now_ns() + WATCH_NS, on_watch);
-    else
-        box_rest(session->box);
+    if (processes || session->n_runs) {
+        (void)loop_timer_set(session->engine->loop, timer, now + MAX(WATCH_NS, WATCH_SHARE * session->engine->watching_ns), on_watch);
+        return;
+    }
+    note_watching(session, 0);
+    box_rest(session->box);
 }
 
 void session_watch(struct session *session) {

@@ -11,6 +11,7 @@ import copy
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,23 @@ def test_forks_are_forked_again_to_any_depth():
             asked = asked.of(at)
         assert asked("path") == str(list(range(12)))
         assert sh(at, "cat /tmp/path").stdout.split() == [str(depth) for depth in range(12)]
+
+
+def test_many_that_live_leave_the_engine_time():
+    """Whose memory no cgroup counts is looked at; however many live, and do nothing, that is a part of the engine's time: a third, and what else it does."""
+    def used(engine):
+        fields = Path(f"/proc/{engine.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = 20")
+        with contextlib.ExitStack() as stack:
+            kids = [stack.enter_context(kid) for _ in range(4) for kid in box.fork(250)]
+            cpu, begun = used(engine), time.monotonic()
+            until(lambda: time.monotonic() - begun > 2)
+            cpu, elapsed = used(engine) - cpu, time.monotonic() - begun
+            assert origin.of(kids[-1])("x") == "20"
+            assert cpu < 0.6 * elapsed, f"{cpu} s of {elapsed}"
 
 
 def test_fifty_forks_at_once():
