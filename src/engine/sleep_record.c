@@ -630,6 +630,7 @@ static void facts_of(const json_t *whole, json_int_t i, struct node_facts *ret_f
 void sleep_tree_text(const json_t *whole, const char *name, struct buf *to) {
     const json_t *record = json_object_get(whole, "record");
     const json_t *nodes = json_object_get(record, "nodes");
+    const json_int_t at = number(record, "at");
     const char *between = "";
 
     buf_add_text(to, "{\"snapshots\": [");
@@ -637,13 +638,14 @@ void sleep_tree_text(const json_t *whole, const char *name, struct buf *to) {
         auto_free char *own_name = NULL;
         struct node_facts facts;
 
-        if (shown(nodes, i) != i || flag(json_array_get(nodes, (size_t)i), "hidden"))
+        /* What sleeps is a state of its own, even if nobody has asked for a snapshot of it. */
+        if (i != at && (shown(nodes, i) != i || flag(json_array_get(nodes, (size_t)i), "hidden")))
             continue;
         facts_of(whole, i, &facts, &own_name);
         buf_printf(to, "%s{", between);
         node_facts_text(&facts, to);
         buf_add_text(to, ", \"asleep\": true, \"sandboxes\": [");
-        if (i == shown(nodes, number(record, "at")))
+        if (i == at)
             buf_printf(to, "\"%s\"", name);
         buf_add_text(to, "]}");
         between = ", ";

@@ -109,6 +109,9 @@ def test_any_call_wakes(box):
     box.hibernate()
     box.pause()
     assert "s0" in str(box.tree()) and box.inspect()["state"] == "asleep"
+    (sleeper,) = [node for node in box.tree() if node.sandboxes]
+    told = box.inspect()["asleep"]
+    assert sleeper.kind == "asleep" and (sleeper.processes, sleeper.memory_bytes) == (told["processes"], told["memory_bytes"]) and 0 < sleeper.disk_bytes <= told["bytes"]
     box.wake()
     box.wake()
     assert asked.id
