@@ -72,8 +72,8 @@ int cli_end(int status);
 /* Flushes standard output: `status`, or CLI_EXIT_ERROR with a line if what was printed could not be written. */
 int cli_flush(const struct options *options, int status);
 
-/* The end of a command that has nothing to say: with --json that is an object without members. */
-int cli_done(const struct options *options);
+/* The end of a command that has nothing to say: `status`; where that is 0, with --json, an object without members. */
+int cli_done(const struct options *options, int status);
 
 /* True if the stream is a terminal that wants colours (NO_COLOR is unset). */
 bool cli_colours(int fd);

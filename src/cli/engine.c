@@ -181,5 +181,5 @@ int cmd_engine_stop(const struct options *options) {
             status = cli_fail(options, "engine %d has not ended after %d s", pid, STOP_MS / 1000);
     }
     rollbox_engine_close(engine);
-    return status ? status : cli_done(options);
+    return cli_done(options, status);
 }

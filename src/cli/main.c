@@ -124,7 +124,9 @@ int cli_flush(const struct options *options, int status) {
     return status;
 }
 
-int cli_done(const struct options *options) {
+int cli_done(const struct options *options, int status) {
+    if (status)
+        return status;
     if (options_has(options, OPTION_JSON))
         printf("{}\n");
     return cli_flush(options, 0);

@@ -358,7 +358,7 @@ int cmd_sandbox(const struct options *options) {
     else if (action->show && call.json)
         status = show(&call, action);
     else
-        status = cli_done(options);
+        status = cli_done(options, 0);
     free(call.json);
     rollbox_sandbox_free(call.sandbox);
     rollbox_engine_close(call.engine);
@@ -381,5 +381,5 @@ int cmd_rm(const struct options *options) {
             status = CLI_EXIT_ERROR;
     }
     rollbox_engine_close(engine);
-    return status ? status : cli_done(options);
+    return cli_done(options, status);
 }

@@ -281,11 +281,11 @@ static int open_template(const struct options *options, struct rollbox_engine *e
 int cmd_template(const struct options *options) {
     struct rollbox_engine *engine;
 
-    int status = options->command->bit == COMMAND_TEMPLATE_CREATE ? template_create(options) : session_connect(options, &engine);
+    if (options->command->bit == COMMAND_TEMPLATE_CREATE)
+        return cli_done(options, template_create(options));
+    int status = session_connect(options, &engine);
     if (status)
         return status;
-    if (options->command->bit == COMMAND_TEMPLATE_CREATE)
-        return cli_done(options);
     if (options->command->bit == COMMAND_TEMPLATE_LS)
         status = list(options, engine);
     for (int i = 0; i < options->n_rest; i++) {
@@ -298,7 +298,7 @@ int cmd_template(const struct options *options) {
             status = cli_fail_error(options, &error);
     }
     rollbox_engine_close(engine);
-    return status || options->command->bit == COMMAND_TEMPLATE_LS ? status : cli_done(options);
+    return options->command->bit == COMMAND_TEMPLATE_LS ? status : cli_done(options, status);
 }
 
 /* ---- run ---------------------------------------------------------------------------------------------------------- */

@@ -43,8 +43,7 @@ static void set_files(struct box *box, unsigned files) {
 }
 
 static void note_asking(struct box *box, int64_t took_ns) {
-    box->engine->asking_ns += took_ns - box->asking_ns;
-    box->asking_ns = took_ns;
+    engine_tally(&box->engine->asking_ns, &box->asking_ns, took_ns);
 }
 
 static unsigned files_of_new(const struct engine *engine) {
@@ -408,10 +407,8 @@ static void ask_for(struct box *box, int64_t budget_ns) {
     loop_remove(box->engine->loop, &box->asking);
     if (r > 0)
         box->socket_bytes = bytes;
-    if (r < 0)
+    if (r < 0 || bytes > limit)
         stop_asking(box);       /* it may still have an answer for us: another one next time, and what it said last until then */
-    else if (bytes > limit)
-        stop_asking(box);
     else
         note_asking(box, box->asked_ns);
     box->ask_again_ns = now + MAX(10 * box->asked_ns, 5 * box->engine->asking_ns);

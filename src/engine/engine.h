@@ -83,6 +83,12 @@ struct engine {
     bool has_adopted;           /* sleep.c: looked for sandboxes that sleep */
 };
 
+/* Of an amount that is counted in a sum of all: another one. */
+static inline void engine_tally(int64_t *sum, int64_t *own, int64_t now) {
+    *sum += now - *own;
+    *own = now;
+}
+
 #define RUN_EXTRA_MOST 8        /* descriptors of a command from 3 on */
 
 /* sender.c: a message that waits, in whatever holds it for its owner. */

@@ -431,13 +431,11 @@ void grounds_published(struct engine *engine, struct program *by, const char *pl
 
 /* Numbers of devices are not the same after the next boot. */
 static json_t *this_boot(void) {
-    char id[40];
-    auto_close int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, id, sizeof id);
+    auto_buf struct buf id = BUF_INIT;
+    int r = fd_read_file("/proc/sys/kernel/random/boot_id", 64, &id);
 
-    while (n > 0 && id[n - 1] == '\n')
-        n--;
-    return json_stringn(id, n > 0 ? (size_t)n : 0);
+    buf_add(&id, "", 1);
+    return r < 0 || buf_failed(&id) ? json_string("") : json_stringn(id.data, strcspn(id.data, "\n"));
 }
 
 /* Only of what can be committed to. */

@@ -135,8 +135,7 @@ struct session *session_new(struct engine *engine, struct program *program, stru
 
 /* A look at one without a memory cgroup costs some fifty microseconds: at a thousand of them nothing would be left for requests. */
 static void note_watching(struct session *session, int64_t took_ns) {
-    session->engine->watching_ns += took_ns - session->watching_ns;
-    session->watching_ns = took_ns;
+    engine_tally(&session->engine->watching_ns, &session->watching_ns, took_ns);
 }
 
 static void stop_watching(struct session *session) {

@@ -117,6 +117,16 @@ int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
     return n == (long)size ? 0 : n < 0 ? (int)n : -EFAULT;
 }
 
+int determinism_put_call(pid_t pid, uint64_t at, uint64_t to) {
+    uint8_t call[5] = { 0xe8 };
+    int64_t distance = (int64_t)to - (int64_t)(at + sizeof call);
+
+    if (distance != (int32_t)distance)
+        return -EOPNOTSUPP;
+    memcpy(call + 1, &distance, 4);
+    return determinism_put(pid, at, call, sizeof call);
+}
+
 /* Two of its auxiliary vector. False if there is none to be seen. */
 static bool read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) {
     Elf64_auxv_t entries[AUXV_ENTRIES];

@@ -19,13 +19,13 @@
 
 #if defined(__x86_64__)
 
-#define MAX_STUB 256u
+#define MAX_TRAMPOLINE 256u
 #define MAPS_BYTES 16384
 
 /* Called in place of "mov $56, %eax", before the syscall, which stays: a clone that was broken off is begun anew there. */
 __asm__(".pushsection .rodata\n"
         ".balign 16\n"
-        "fork_stub:\n"
+        "fork_trampoline:\n"
         "   xor %ecx, %ecx\n"
         "   .byte 0xf3, 0x48, 0x0f, 0x1e, 0xc9\n"   /* rdsspq %rcx: does nothing where there is no shadow stack, which knows where we were called from */
         "   test %rcx, %rcx\n"
@@ -72,10 +72,10 @@ __asm__(".pushsection .rodata\n"
         "   ret\n"
         ".balign 8\n"
         "3: .quad -1\n"
-        "fork_stub_end:\n"
+        "fork_trampoline_end:\n"
         ".popsection\n");
 
-extern const char fork_stub[], fork_stub_end[];
+extern const char fork_trampoline[], fork_trampoline_end[];
 
 /* The end of the mapping of code that an address lies in, or 0. */
 static uint64_t end_of_text(pid_t pid, uint64_t address) {
@@ -101,34 +101,30 @@ static uint64_t end_of_text(pid_t pid, uint64_t address) {
     return 0;
 }
 
-/* The stub's address in that text, or 0. */
-static uint64_t place_stub(pid_t pid, uint64_t after) {
-    static const char zeros[MAX_STUB];
-    char there[MAX_STUB];
-    size_t size = (size_t)(fork_stub_end - fork_stub);
+/* The trampoline's address in that text, or 0. */
+static uint64_t place_trampoline(pid_t pid, uint64_t after) {
+    static const char zeros[MAX_TRAMPOLINE];
+    char there[MAX_TRAMPOLINE];
+    size_t size = (size_t)(fork_trampoline_end - fork_trampoline);
     uint64_t end = end_of_text(pid, after), at = (end - size) & ~(uint64_t)15;
 
     if (size > sizeof there || end < after + size + 16 || determinism_read(pid, at, there, size) != (long)size)
         return 0;
-    if (memcmp(there, fork_stub, size) == 0)
+    if (memcmp(there, fork_trampoline, size) == 0)
         return at;
-    return memcmp(there, zeros, size) == 0 && determinism_put(pid, at, fork_stub, size) == 0 ? at : 0;
+    return memcmp(there, zeros, size) == 0 && determinism_put(pid, at, fork_trampoline, size) == 0 ? at : 0;
 }
 
 int fork_route(pid_t pid, uint64_t after) {
     /* mov $56, %eax; syscall; cmp $-4096, %rax: a function that calls others, so that nothing below the stack pointer is in use. */
     static const uint8_t glibcs[] = { 0xb8, 0x38, 0x00, 0x00, 0x00, 0x0f, 0x05, 0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff };
-    uint8_t code[sizeof glibcs], call[5] = { 0xe8 };
+    uint8_t code[sizeof glibcs];
     uint64_t from = after - 7;
 
     if (determinism_read(pid, from, code, sizeof code) != (long)sizeof code || memcmp(code, glibcs, sizeof code) || !determinism_is_single(pid))
         return -EOPNOTSUPP;
-    uint64_t stub = place_stub(pid, after);
-    int64_t distance = (int64_t)stub - (int64_t)(from + sizeof call);
-    if (!stub || distance != (int32_t)distance)
-        return -EOPNOTSUPP;
-    memcpy(call + 1, &distance, 4);
-    return determinism_put(pid, from, call, sizeof call);
+    uint64_t trampoline = place_trampoline(pid, after);
+    return trampoline ? determinism_put_call(pid, from, trampoline) : -EOPNOTSUPP;
 }
 
 #else

@@ -429,14 +429,13 @@ bool vdso_contains(uint64_t base, uint64_t address) {
 int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
     /* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of it but the way of errors. Nothing below the stack pointer is in use. */
     static const uint8_t glibcs[] = { 0x41, 0x89, 0xca, 0xb8, 0x06, 0x01, 0x00, 0x00, 0x0f, 0x05, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x07, 0x31, 0xc0, 0xc3 };
-    uint8_t code[sizeof glibcs], route[5] = { 0xe8 };       /* call, in place of the second mov. The syscall stays: one that a signal has broken off, whose handler has brought us here, is begun anew there */
+    uint8_t code[sizeof glibcs];
     uint64_t from = after - 10;
-    int64_t distance = (int64_t)(base + stat_entry) - (int64_t)(from + 3 + 5);
 
-    if (distance != (int32_t)distance || determinism_read(pid, from, code, sizeof code) != (long)sizeof code || memcmp(code, glibcs, sizeof code) || !is_image(pid, base, patched))
+    if (determinism_read(pid, from, code, sizeof code) != (long)sizeof code || memcmp(code, glibcs, sizeof code) || !is_image(pid, base, patched))
         return -EOPNOTSUPP;
-    memcpy(route + 1, &distance, 4);
-    return determinism_put(pid, from + 3, route, sizeof route);
+    /* In place of the second mov. The syscall stays: one that a signal has broken off, whose handler has brought us here, is begun anew there. */
+    return determinism_put_call(pid, from + 3, base + stat_entry);
 }
 
 #else
