@@ -303,6 +303,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     /* Processes that are restored are in the session's domain from their birth. */
     if (restore_is_tree() && (r = box_enter_domain(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
+    if (box->image >= 0 && (r = restore_fill()) < 0)
+        return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     if ((r = restore_fork(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     r = box_drop_privileges();

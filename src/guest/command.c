@@ -173,6 +173,8 @@ static void ended(const struct box *box, pid_t pid, int status, const struct rus
         report_exit(box, &command, status, usage, moved);
         if (command.final)
             init_leave(box, 0);
+        if (!n_commands)
+            virtual_stand();
         return;
     }
 }
@@ -347,7 +349,9 @@ static pid_t start(const struct box *box, struct wire_message *message, struct c
     if (r < 0)
         return r;
     size_t length = (2 * n_fields + 4) * sizeof(char *);
-    char **texts = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *few[128], **texts = few;
+    if (length > sizeof few)
+        texts = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (texts == MAP_FAILED)
         return -errno;
     r = parse_exec(box, message, texts, n_fields, &request, &size);
@@ -363,7 +367,8 @@ static pid_t start(const struct box *box, struct wire_message *message, struct c
     }
     if (chdir("/") < 0)         /* a command's directory must not be held by init */
         init_leave(box, 1);
-    munmap(texts, length);
+    if (texts != few)
+        munmap(texts, length);
     return r;
 }
 

@@ -301,7 +301,7 @@ static void put_in_order(const struct plan *plan, pid_t pid) {
         stamps_settle();
     }
     stamps_executed(pid);
-    if (vdso_patch(pid, vdso) == 0 && plan->flags & PLAN_SEED)
+    if (vdso_patch(pid, vdso, 0) == 0 && plan->flags & PLAN_SEED)
         (void)draw(plan->seed, pid, random, 16);
 }
 
@@ -472,6 +472,30 @@ static void look_at_held(void) {
             held[i] = held[--n_held];
 }
 
+void determinism_stand(const struct plan *plan) {
+    if (!(plan->flags & PLAN_VIRTUAL)) {
+        determinism_release(plan);
+        return;
+    }
+    virtual_stand();
+    virtual_settle();
+}
+
+bool determinism_holds(pid_t thread) {
+    return wait_is_held(thread) || serial_has_asked(thread);
+}
+
+bool determinism_holds_surely(pid_t thread) {
+    return wait_is_asking(thread) || serial_is_asking(thread);
+}
+
+bool determinism_is_to_stop(pid_t process) {
+    const uint64_t stops = 1ull << (SIGSTOP - 1) | 1ull << (SIGTSTP - 1) | 1ull << (SIGTTIN - 1) | 1ull << (SIGTTOU - 1);
+    struct determinism_signals signals;
+
+    return determinism_holds_surely(process) && determinism_signals_of(process, &signals) && signals.pending & stops;
+}
+
 /* ---- the loop ------------------------------------------------------------------------------------------------------- */
 
 void determinism_serve_question(const struct plan *plan, int listener, const struct seccomp_notif *question) {
@@ -592,6 +616,13 @@ void determinism_serve(const struct plan *plan, const struct pollfd *events, siz
 
 /* ---- commands ------------------------------------------------------------------------------------------------------- */
 
+void determinism_prepare(const struct plan *plan) {
+    if (determinism_wanted(plan))
+        (void)vdso_probe();     /* what has failed here is tried, and told, in each sandbox */
+    if (plan->flags & PLAN_CLOCK)
+        stamps_find_pipes();
+}
+
 uint64_t determinism_last_stream(void) {
     return n_commands_begun - 1;
 }
@@ -649,17 +680,17 @@ int determinism_enter(const struct plan *plan, const struct determinism_start *s
     return listener < 0 ? listener : fd_send(start->ends[1], "", 1, &listener, 1);
 }
 
-void determinism_end(struct determinism_start *start, pid_t pid) {
+void determinism_end(struct determinism_start *start, const int *streams) {
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n = 0;
     char byte;
 
     if (start->ends[1] >= 0)
         close(start->ends[1]);
-    if (pid && fd_receive(start->ends[0], &byte, 1, fds, &n) == 1 && n == 1) {
+    if (streams && fd_receive(start->ends[0], &byte, 1, fds, &n) == 1 && n == 1) {
         (void)ioctl(fds[0], SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
         listeners[n_listeners++] = fds[0];
-        virtual_started(pid);
+        virtual_started(streams);
     }
     if (start->ends[0] >= 0)
         close(start->ends[0]);

@@ -27,6 +27,8 @@ static inline bool determinism_wanted(const struct plan *plan) {
     return plan->flags & (PLAN_SEED | PLAN_CLOCK);
 }
 
+/* In the launcher: what is the same in all its sandboxes, once. */
+void determinism_prepare(const struct plan *plan);
 /* In init, before the child is made; 0 or -errno. */
 int determinism_begin(const struct plan *plan, struct determinism_start *start);
 /* The number of the stream that the last one began with, from 0. */
@@ -37,8 +39,8 @@ int determinism_enter(const struct plan *plan, const struct determinism_start *s
 struct sock_filter;
 int determinism_enter_restored(const struct sock_filter *program, size_t n);
 #define DETERMINISM_NO_RANDOM_ADDRESSES 0x0040000       /* personality(2) */
-/* In init, once the child has executed, with its pid, or ended, with 0: takes the listener over. */
-void determinism_end(struct determinism_start *start, pid_t pid);
+/* In init, once the child has executed, with the three streams that it got, or ended, with NULL: takes the listener over. */
+void determinism_end(struct determinism_start *start, const int *streams);
 
 /* init's loop. How many entries of events[0..DETERMINISM_MAX_LISTENERS) it fills; and when it wants to be called at the latest, by clock_now_ns. */
 size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns);
@@ -46,8 +48,16 @@ size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns);
 void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet);
 /* Does a question wait for its answer, but for those that are held? */
 bool determinism_is_asked(void);
-/* Ends all waits that are held: before processes are to be stopped, which no signal but SIGKILL does meanwhile. */
+/* Ends all waits that are held: before processes are to be sent signals, of which only SIGKILL reaches them meanwhile. */
 void determinism_release(const struct plan *plan);
+/* Before all are stopped: under a virtual clock who waits for init stands still where he is, and others are released. */
+void determinism_stand(const struct plan *plan);
+/* Does a thread wait for init, which has taken up its question? */
+bool determinism_holds(pid_t thread);
+/* That, and the kernel says so, too: it goes nowhere unless init lets it, or somebody kills it. */
+bool determinism_holds_surely(pid_t thread);
+/* Is a process whose first thread is held so to be stopped when it goes on? A SIGCONT would make that undone. */
+bool determinism_is_to_stop(pid_t process);
 
 /* still.c, still.h: a capturer of the sandbox' processes. GUEST_STILL: its socket. 0 or -errno. */
 struct image_determinism;
@@ -76,14 +86,14 @@ int determinism_adopt(int take_listener);
 int determinism_begin_command(const struct plan *plan, const struct image_determinism *from);
 void determinism_begin_anew(const struct plan *plan);
 
-/* determinism_vdso.c. Does the kernel let one process patch another's, as far as an init with all its rights can tell? 0 or -errno (EOPNOTSUPP). */
+/* determinism_vdso.c. Does the kernel let one process patch another's, as far as an init with all its rights can tell? 0 or -errno (EOPNOTSUPP). What a launcher has found its sandboxes know. */
 int vdso_probe(void);
 /* Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's, unless it is virtual. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
 int vdso_prepare(const struct plan *plan, int64_t offset_ns);
 /* Is what a process has at `base` what the kernel put there? */
 bool vdso_is_fresh(pid_t pid, uint64_t base);
-/* Into such a process: 0 or -errno. */
-int vdso_patch(pid_t pid, uint64_t base);
+/* Into such a process, with where its clock page is mapped, if it has it; 0: not yet. 0 or -errno. */
+int vdso_patch(pid_t pid, uint64_t base, uint64_t page);
 /* Tells the patched code in a process where its clock page is mapped. 0 or -errno. */
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page);
 /* Is the address one of the image at `base`? */

@@ -17,6 +17,7 @@
  */
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
@@ -383,14 +384,17 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
 
 /* Writes to our own what is there: whether pages that are not writable can be written to this way is the kernel's configuration (PROC_MEM_*_FORCE). */
 int vdso_probe(void) {
+    static bool is_known;
     const char *header = (const void *)getauxval(AT_SYSINFO_EHDR);
-    int fd = header ? determinism_open_memory(1) : -EOPNOTSUPP;
 
+    if (is_known)
+        return 0;
+    int fd = !header ? -EOPNOTSUPP : determinism_proc >= 0 ? determinism_open_memory(1) : (int)sys_call4(__NR_openat, AT_FDCWD, "/proc/self/mem", O_RDWR | O_CLOEXEC, 0);
     if (fd < 0)
         return fd;
-    long n = sys_call4(__NR_pwrite64, fd, header, 1, header);
+    is_known = sys_call4(__NR_pwrite64, fd, header, 1, header) == 1;
     close(fd);
-    return n == 1 ? 0 : -EOPNOTSUPP;
+    return is_known ? 0 : -EOPNOTSUPP;
 }
 
 static bool is_equal(const char *a, const char *b) {
@@ -414,8 +418,13 @@ bool vdso_is_fresh(pid_t pid, uint64_t base) {
     return is_image(pid, base, fresh);
 }
 
-int vdso_patch(pid_t pid, uint64_t base) {
-    return determinism_put(pid, base, patched, length);
+int vdso_patch(pid_t pid, uint64_t base, uint64_t page) {
+    static const uint64_t none;
+
+    memcpy(patched + page_slot, &page, sizeof page);
+    int r = determinism_put(pid, base, patched, length);
+    memcpy(patched + page_slot, &none, sizeof none);
+    return r;
 }
 
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
@@ -459,8 +468,8 @@ bool vdso_is_fresh(pid_t pid, uint64_t base) {
     return false;
 }
 
-int vdso_patch(pid_t pid, uint64_t base) {
-    (void)pid, (void)base;
+int vdso_patch(pid_t pid, uint64_t base, uint64_t page) {
+    (void)pid, (void)base, (void)page;
     return -ENOTSUP;
 }
 

@@ -178,7 +178,7 @@ static void await_release(pid_t pid, const volatile int *memory) {
 }
 
 pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault) {
-    static _Alignas(16) char stack[32768];
+    static _Alignas(GUEST_STACK_ALIGN) char stack[32768];
     struct child child = { .box = box, .request = request };
     volatile int memory = 1;
     int r = determinism_wanted(box->plan) ? determinism_begin(box->plan, &child.determinism) : 0;
@@ -192,7 +192,7 @@ pid_t exec_spawn(const struct box *box, const struct exec_request *request, stru
     else
         await_release(pid, &memory);
     if (determinism_wanted(box->plan))
-        determinism_end(&child.determinism, child.executing && !child.error ? pid : 0);
+        determinism_end(&child.determinism, child.executing && !child.error ? request->fds : NULL);
     if (r < 0)
         return r;
     if (!child.error)

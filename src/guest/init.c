@@ -147,13 +147,14 @@ static void handle_request(struct box *box, struct wire_message *message) {
         restore(box, message);
         break;
     case GUEST_SIGNAL:
-        if (message->length)    /* and is no mere question whether we are here */
+        if (message->length &&
+            !tree_is_frozen()) /* and is no mere question whether we are here; who stands still has the signal when he goes on */
             determinism_release(box->plan);
         r = send_signal(message, &value);
         answer(box, message, GUEST_SIGNALLED, r, value);
         break;
     case GUEST_FREEZE:
-        determinism_release(box->plan);
+        determinism_stand(box->plan);
         r = box->plan->flags & PLAN_PROCESS ? -EBADMSG : tree_freeze();
         answer(box, message, GUEST_FROZEN, r, r > 0 ? (uint64_t)r : 0);
         break;
@@ -173,8 +174,9 @@ static void handle_request(struct box *box, struct wire_message *message) {
     wire_message_done(message);
 }
 
-_Noreturn void init_run(struct box *box) {
-    static struct wire_message message;
+_Noreturn void init_run(struct box *box, struct wire_message *message) {
+    static struct pollfd all_events[3 + DETERMINISM_MAX_LISTENERS];
+    struct pollfd few_events[3], *events = determinism_wanted(box->plan) ? all_events : few_events;   /* a page less where nobody asks */
     struct rlimit limit;
     sigset_t all, ended;
 
@@ -192,7 +194,6 @@ _Noreturn void init_run(struct box *box) {
     if (signals < 0)
         init_leave(box, 1);
     for (bool more = false;;) {
-        static struct pollfd events[3 + DETERMINISM_MAX_LISTENERS];
         struct signalfd_siginfo info;
         int64_t until_ns;
         size_t n_listeners = determinism_poll(events + 3, &until_ns);
@@ -220,9 +221,9 @@ _Noreturn void init_run(struct box *box) {
         if (events[1].revents || more)
             more = command_reap(box);
         if (events[0].revents) {
-            int r = wire_receive(box->socket, &message);
+            int r = wire_receive(box->socket, message);
             if (r == 1)
-                handle_request(box, &message);
+                handle_request(box, message);
             else if (r != -EAGAIN && r != -EINTR)
                 init_leave(box, 0);
         }

@@ -14,6 +14,11 @@
 
 #define GUEST_MAX_RULES 512
 
+/* Of the stacks of children that share our memory. More than it takes: the linker puts what is aligned little side by side, and this is large. */
+#define GUEST_STACK_ALIGN 64
+
+struct wire_message;
+
 /* Where things went wrong; filled by whoever returns a negative errno. */
 struct guest_fault {
     uint32_t stage;
@@ -107,8 +112,8 @@ const char *process_environment(size_t i);
 /* Kills every process of the sandbox but its init, waits for them, removes the private files. */
 void process_end(const struct box *box);
 
-/* init.c: never returns. */
-_Noreturn void init_run(struct box *box);
+/* init.c: never returns. Requests are received into `message`. */
+_Noreturn void init_run(struct box *box, struct wire_message *message);
 
 /* exec.c: one command. */
 struct exec_request {

@@ -29,6 +29,7 @@
 #include "base/fd.h"
 #include "base/wire.h"
 #include "guest/command.h"
+#include "guest/determinism.h"
 #include "guest/restore.h"
 #include "sys/syscalls.h"
 
@@ -179,7 +180,7 @@ static int open_netns(void *unused) {
 }
 
 static void make_first_netns(void) {
-    static _Alignas(16) char stack[8192];
+    static _Alignas(GUEST_STACK_ALIGN) char stack[8192];
 
     netns_proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (netns_proc >= 0)
@@ -322,7 +323,7 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     for (uint32_t i = 0; i < plan->rules.n && !(plan->flags & PLAN_PROCESS); i++)
         if (static_rules[i] >= 0)
             close(static_rules[i]);
-    init_run(&box);
+    init_run(&box, message);    /* whose pages are there already */
 }
 
 static void create(const struct plan *plan, struct wire_message *message) {
@@ -392,7 +393,12 @@ static void copy(const struct plan *plan, struct wire_message *message) {
 static void load_image(const struct wire_message *message, size_t first) {
     struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .value = (uint64_t)getpid() };
 
-    record.error = -(message->n_fds > first ? restore_load(message->fds[first], message->n_fds > first + 1 ? message->fds[first + 1] : -1) : -EBADMSG);
+    int r =
+        message->n_fds > first ? restore_load(message->fds[first], message->n_fds > first + 1 ? message->fds[first + 1] : -1) : -EBADMSG;
+
+    if (r == 0)
+        r = restore_fill();
+    record.error = -r;
     record_send(GUEST_LAUNCHER_SOCKET, &record, NULL, 0);
     if (record.error)
         _exit(1);               /* what it has of the image is in nobody's way then */
@@ -465,7 +471,8 @@ int main(int argc, char **argv) {
     struct guest_record ready = { .kind = GUEST_TEMPLATE_READY };
     struct guest_fault fault = { .stage = GUEST_STAGE_PLAN };
     const struct plan *plan = NULL;
-    struct rlimit files;
+    static const int raised[] = { RLIMIT_NOFILE, RLIMIT_AS, RLIMIT_FSIZE, RLIMIT_NPROC };
+    struct rlimit limit;
     sigset_t all;
 
     /* As root: the first of the host's ids that our user namespace will have. */
@@ -477,8 +484,9 @@ int main(int argc, char **argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     prctl(PR_SET_NAME, "rollbox-launch", 0, 0, 0);
     /* What the engine, or who started it, left us as a soft limit is nothing to hold init to. */
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0)
-        (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){ files.rlim_max, files.rlim_max });
+    for (size_t i = 0; i < sizeof raised / sizeof raised[0]; i++)
+        if (getrlimit(raised[i], &limit) == 0)
+            (void)setrlimit(raised[i], &(struct rlimit){ limit.rlim_max, limit.rlim_max });
     /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
     bool early = argc > 2;      /* for a plan with namespaces, by "root" or another */
@@ -497,6 +505,7 @@ int main(int argc, char **argv) {
     }
     ready.value = ops_others;
     record_send(GUEST_LAUNCHER_SOCKET, &ready, NULL, 0);
+    determinism_prepare(plan);
     (void)clock_now_ns();        /* musl looks for the kernel's function at the first time, and every sandbox would anew */
     serve(plan);
 }

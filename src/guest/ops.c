@@ -475,10 +475,18 @@ static int cover(int root, const struct box *box, const struct plan *plan, const
         put_source(name, box, source);
         source = name;
     }
-    int r = mount_at(root, source, path, NULL, MS_BIND | MS_REC, NULL, strictly);
+    int r = mount_at(root, source, path, NULL, op->value & PLAN_COVER_ALONE ? MS_BIND : MS_BIND | MS_REC, NULL, strictly);
     if (r < 0)      /* in an image it may be a link, too */
         return op->kind == PLAN_OP_COVER_IF && (r == -ENOENT || r == -ELOOP || r == -ENOTDIR) ? 0 : r;
     return op->mode ? sys_mount_setattr(AT_FDCWD, path, 0, &attributes) : 0;
+}
+
+/* Beside the parts, where no snapshot looks. It keeps its length's room from its first text on. */
+static int cover_uptime(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, bool strictly) {
+    int fd = create_file(template_of(box, root), plan_text(plan, op->source), 0444, false);
+    int r = fd < 0 ? fd : virtual_take_uptime(fd);
+
+    return r < 0 ? r : cover(root, box, plan, op, strictly);
 }
 
 /* ---- all of them ---------------------------------------------------------------------------------------------------- */
@@ -516,6 +524,8 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
         return cover(root, box, plan, op, strictly);
     case PLAN_OP_PROC:
         return mount_proc(root, box, path, strictly);
+    case PLAN_OP_UPTIME:
+        return cover_uptime(root, box, plan, op, strictly);
     case PLAN_OP_DEVPTS:
         return mount_at(root, "devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, source, strictly);
     }

@@ -113,6 +113,15 @@ bool serial_has_asked(pid_t thread) {
     return false;
 }
 
+bool serial_is_asking(pid_t thread) {
+    bool is_asking = false;
+
+    for (size_t i = 0; i < n_asked && !is_asking; i++)
+        is_asking =
+            (pid_t)asked[i].question.pid == thread && ioctl(asked[i].listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &asked[i].question.id) == 0;
+    return is_asking;
+}
+
 /* A first thread has its process' id. */
 bool serial_has_threads(pid_t thread) {
     return has_threads[thread % MARKS / 64] >> thread % 64 & 1 || sys_call3(__NR_tgkill, thread, thread, 0) < 0;

@@ -26,6 +26,7 @@ void serial_ask_end(int listener, uint64_t id, pid_t thread, int result, bool pa
 bool serial_has_threads(pid_t thread);
 /* Whoever waits for its turn is at rest. */
 bool serial_has_asked(pid_t thread);
+bool serial_is_asking(pid_t thread); /* wait_is_asking */
 size_t serial_count(void);
 /* Somebody goes on, but for those who get their turn. */
 void serial_moves(void);

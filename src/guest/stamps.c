@@ -97,6 +97,7 @@ static int64_t start_ns;                /* virtual: of the clock */
 static size_t n_mounts;
 static struct known *known;              /* N_KNOWN and N_KNOWN_OTHERS, in memory of its own: the program itself has to be small (restore.c) */
 static struct recent recents[N_RECENT];
+static bool any_recent;         /* else they need not be looked at, which would take two pages' faults in each sandbox */
 static size_t next_recent;
 static struct caller callers[N_CALLERS];
 static bool is_virtual;
@@ -149,7 +150,7 @@ void stamps_find_mounts(const struct plan *plan) {
     proc_device = look(determinism_proc, "", AT_EMPTY_PATH, &file) == 0 ? device_of(&file) : UINT64_MAX;
 }
 
-static void find_pipes(void) {
+void stamps_find_pipes(void) {
     int ends[2];
     struct uapi_statx file;
     struct stat st;
@@ -167,7 +168,8 @@ static void find_pipes(void) {
 int stamps_begin(const struct plan *plan, int64_t ahead, int64_t before) {
     begun_ns = clock_coarse_ns();
     begun_finely_ns = clock_real_ns();
-    find_pipes();
+    if (pipes == UINT64_MAX)
+        stamps_find_pipes();
     is_virtual = plan->flags & PLAN_VIRTUAL;
     start_ns = plan->clock_seconds * NS + plan->clock_nanoseconds;
     ahead_ns = ahead;
@@ -479,13 +481,22 @@ static void see(const struct recent *recent, bool may_be_new) {
     close(fd);
 }
 
-void stamps_settle(void) {
-    for (size_t i = 0; i < N_RECENT; i++) {
+/* False: there was none to be seen. */
+static bool settle(void) {
+    bool is_any = false;
+
+    for (size_t i = 0; any_recent && i < N_RECENT; i++) {
         const struct recent *recent = &recents[(next_recent + i) % N_RECENT];
 
         if (recent->is_used)
             see(recent, true);
+        is_any |= recent->is_used;
     }
+    return is_any;
+}
+
+void stamps_settle(void) {
+    (void)settle();
 }
 
 /* The file at a path, or the directory that it is in. */
@@ -517,7 +528,7 @@ static void remember(pid_t pid, int directory, const char *path, bool parent) {
     recent->path[length] = '\0';
     if (!length)
         memcpy(recent->path, ".", 2);
-    recent->is_used = true;
+    recent->is_used = any_recent = true;
     see(recent, false);
     next_recent = (next_recent + 1) % N_RECENT;
 }
@@ -609,11 +620,8 @@ static void put_time(struct timespec *to, const struct uapi_statx_time *from) {
 
 /* What somebody looks at. If it was changed, what else was is seen first: which of the two ticks the kernel's clock is in must make no difference. */
 static bool show(int fd, struct uapi_statx *file) {
-    if (is_virtual && is_own(file) && is_kernels(&file->modified, true)) {
-        stamps_settle();
-        if (look(fd, "", AT_EMPTY_PATH, file) < 0)
-            return false;
-    }
+    if (is_virtual && is_own(file) && is_kernels(&file->modified, true) && settle() && look(fd, "", AT_EMPTY_PATH, file) < 0)
+        return false;
     return tell(fd, file, false);
 }
 

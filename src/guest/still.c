@@ -213,10 +213,8 @@ int still_adopt(const struct image_process *process, int take_listener) {
     uint64_t vdso = vdso_of(process), page = page_of(process);
     int r = determinism_adopt(take_listener);
 
-    if (r < 0 || process->is_fresh || !vdso || !vdso_is_fresh((pid_t)process->pid, vdso))
-        return r;
-    r = vdso_patch((pid_t)process->pid, vdso);
-    return r == 0 && page ? vdso_tell_page((pid_t)process->pid, vdso, page) : r;
+    /* What it has there is ours: it has done nothing yet but what restoring does. */
+    return r < 0 || process->is_fresh || !vdso ? r : vdso_patch((pid_t)process->pid, vdso, page);
 }
 
 /* Its clock starts now, as with any first command, and is then where it stood; it is the one that was numbered. */

@@ -11,7 +11,7 @@
  * - Where that comes to no end (bombs that fork faster than they are found, another command that sends SIGCONT), everything in the sandbox is stopped by one kill(-1), which the kernel
  *   does under the lock that forks need. It is the last resort as it is felt by those who are not meant.
  *
- * Standing still is done by SIGSTOP, parents first, and undone by SIGCONT, children first: a shell with job control that sees a child stop takes it for the terminal's ^Z.
+ * Who waits for an answer of init's (determinism.h) stands as still as who is stopped. Standing still is done by SIGSTOP, parents first, and undone by SIGCONT, children first: a shell with job control that sees a child stop takes it for the terminal's ^Z.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "guest/command.h"
+#include "guest/determinism.h"
 #include "sys/syscalls.h"
 
 #define MAX_PROCESSES 32768     /* in one census; what is more is found when these are dead */
@@ -41,6 +42,7 @@ struct process {
     uint64_t started;           /* with the pid, a name that is not used again */
     uint64_t size, resident;    /* of its memory */
     pid_t pid, parent, group, foreground;
+    pid_t restless; /* one of its threads that does not stand still */
     uint32_t threads;
     uint32_t depth;             /* below init; 0: not worked out */
     char state;
@@ -488,7 +490,7 @@ int tree_kill_guests(void) {
 struct threads {
     int directory;
     bool vfork;                 /* it waits for a child that shares its memory */
-    bool still;
+    pid_t restless;             /* 0: all stand still */
 };
 
 static bool thread_stands(void *data, pid_t thread) {
@@ -497,9 +499,10 @@ static bool thread_stands(void *data, pid_t thread) {
     char path[32];
 
     put_text(guest_put_number(path, (uint64_t)thread), "/stat");
-    if (look_at(threads->directory, path, &p))
-        threads->still = stands(p.state) || (p.state == 'D' && threads->vfork);
-    return threads->still;
+    if (look_at(threads->directory, path, &p) && !stands(p.state) && !(p.state == 'D' && threads->vfork) &&
+        !determinism_holds_surely(thread))
+        threads->restless = thread;
+    return !threads->restless;
 }
 
 /* A process that has called vfork waits in the kernel, where no signal stops it, until the child has executed; with the child stopped (or waiting likewise) it stands as still. It is told by the memory that
@@ -514,14 +517,16 @@ static bool waits_for_vfork(const struct census *census, const struct process *p
     return false;
 }
 
-static bool is_still(const struct census *census, const struct process *p, bool late) {
-    struct threads threads = { .vfork = (p->state == 'D' || p->threads > 1) && waits_for_vfork(census, p, late), .still = true };
+static bool is_still(const struct census *census, struct process *p, bool late) {
+    struct threads threads = { .vfork = (p->state == 'D' || p->threads > 1) && waits_for_vfork(census, p, late) };
     char path[32];
 
     if (is_dead(p))
         return true;
-    if (!stands(p->state) && !(p->state == 'D' && threads.vfork))
+    if (!stands(p->state) && !(p->state == 'D' && threads.vfork) && !determinism_holds_surely(p->pid)) {
+        p->restless = p->pid;
         return false;
+    }
     if (p->threads <= 1)
         return true;
     put_text(guest_put_number(path, (uint64_t)p->pid), "/task");
@@ -530,7 +535,8 @@ static bool is_still(const struct census *census, const struct process *p, bool 
         return errno == ENOENT;
     int r = tree_each_number(threads.directory, thread_stands, &threads);
     close(threads.directory);
-    return (r >= 0 || r == -ENOENT) && threads.still;
+    p->restless = threads.restless;
+    return (r >= 0 || r == -ENOENT) && !threads.restless;
 }
 
 static bool is_theirs(pid_t pid) {
@@ -540,11 +546,14 @@ static bool is_theirs(pid_t pid) {
     return false;
 }
 
+/* A signal to a process is one thread's to take, the first one's if it may; and who waits for init takes none. So one that does not is told, too, which stops all others. */
 static void stop(const struct process *p) {
     for (size_t i = 0; i < n_theirs; i++)
         if (theirs[i] == p->pid)
             theirs[i] = theirs[--n_theirs];
     (void)kill(p->pid, SIGSTOP);
+    if (p->restless)
+        (void)sys_call3(__NR_tgkill, p->pid, p->restless, SIGSTOP);
 }
 
 /* One look at all, and a SIGSTOP to those who run; at first to those whose parents do not. How many ran; ret_n: how many there are. */
@@ -556,7 +565,7 @@ static int stop_some(struct census *census, int round, bool first, int *ret_n) {
         struct process *p = &census->list[i];
 
         p->still = is_still(census, p, round > LATE_ROUND);
-        if (first && p->state == 'T' && p->still && n_theirs < MAX_THEIRS)
+        if (first && p->still && (p->state == 'T' || determinism_is_to_stop(p->pid)) && n_theirs < MAX_THEIRS)
             theirs[n_theirs++] = p->pid;
         n += !is_dead(p) && !command_is_agent(p->pid);
         restless += !p->still;

@@ -9,7 +9,7 @@
  * The clock stands while somebody computes. So that none waits for ever for what never rests, each wait ends by the real clock, too: those that the kernel does when they would have without us, those that init holds GRACE_NS later; but not while
  * the clock jumps from one thing to the next, if slowly, as on a machine that has too much to do: then each comes in its turn. And so that who computes until time has passed comes to an end, the clock goes at the real rate while a sandbox has not
  * rested for BUSY_NS.
- * Nor does it jump while no command runs, or while somebody waits for input from outside: between what an agent does no time passes.
+ * Nor does it move while no command runs, however long that is by the real clock, or while somebody waits for input from outside: between what an agent does no time passes.
  *
  * The page is the guests' to write. init reads the ticks from it, and whatever they are is a time; what it has jumped it knows itself. Tables are bounded: what does not fit is the kernel's, and waits in real time.
  */
@@ -61,7 +61,8 @@ struct page {
 };
 
 static struct page *page;
-static int page_fd = -1;
+static int page_fd = -1, uptime_fd = -1;
+static int64_t uptime_told = -1;        /* hundredths of a second */
 static int64_t jumped, start_ns;
 static uint64_t last_sequence, seed;
 static bool is_seeded;
@@ -71,6 +72,7 @@ static int64_t due_ns;                  /* the next that is due by the real cloc
 static uint64_t n_jumps;
 static int64_t jumped_ns;       /* when it last jumped, by the real clock */
 static int64_t busy_look_ns;    /* when to look next whether it is busy */
+static bool has_stood;          /* still, and has not gone on yet */
 static bool awaits_outside;     /* all waited when that was last looked for, somebody of them for the outside */
 static int64_t busy_from_ns, busy_found_ns;     /* since when it has not rested, 0: it has; and when that was last seen */
 
@@ -86,6 +88,38 @@ int virtual_make_page(void) {
         return -errno;
     page = mapped;
     return bounded_begin();
+}
+
+/* ---- /proc/uptime --------------------------------------------------------------------------------------------------- */
+
+/* As the kernel has it: hundredths of a second, behind it the time that CPUs were idle, of which there is none. Only ever longer, but for a clock that begins anew, which has that in a file of its own. */
+static int tell_uptime(void) {
+    int64_t hundredths = (PLAN_VIRTUAL_UPTIME_S * VIRTUAL_NS + virtual_now()) / (VIRTUAL_NS / 100), rest = hundredths % 100;
+    char text[40], *at = text;
+
+    if (uptime_fd < 0 || hundredths == uptime_told)
+        return 0;
+    at = guest_put_number(at, (uint64_t)hundredths / 100);
+    *at++ = '.';
+    *at++ = (char)('0' + rest / 10);
+    *at++ = (char)('0' + rest % 10);
+    memcpy(at, " 0.00\n", 6);
+    long n = sys_call4(__NR_pwrite64, uptime_fd, text, (size_t)(at + 6 - text), 0);
+    if (n < 0)
+        return (int)n;
+    uptime_told = hundredths;
+    return 0;
+}
+
+int virtual_take_uptime(int take_fd) {
+    uptime_fd = take_fd;
+    int r = tell_uptime();
+
+    if (r < 0) {
+        close(uptime_fd);
+        uptime_fd = -1;
+    }
+    return r;
 }
 
 /* ---- the clock ------------------------------------------------------------------------------------------------------ */
@@ -104,13 +138,20 @@ int64_t virtual_after(int64_t ns) {
     return now < VIRTUAL_NEVER - ns ? now + ns : VIRTUAL_NEVER;
 }
 
-void virtual_reach(int64_t deadline) {
+int64_t virtual_left(int64_t deadline) {
     int64_t now = virtual_now();
 
-    if (deadline <= now || deadline >= VIRTUAL_NEVER)
+    return deadline > now ? deadline - now : 0;
+}
+
+void virtual_reach(int64_t deadline) {
+    int64_t left = virtual_left(deadline);
+
+    if (!left || deadline >= VIRTUAL_NEVER)
         return;
-    jumped += deadline - now;
+    jumped += left;
     __atomic_store_n(&page->jumped, (uint64_t)jumped, __ATOMIC_RELAXED);
+    (void)tell_uptime();
 }
 
 bool virtual_base(clockid_t clock, int64_t *ret_ns) {
@@ -273,6 +314,7 @@ static enum idle look(void) {
 
 bool virtual_answer(int listener, const struct seccomp_notif *question) {
     virtual_disturb();
+    (void)tell_uptime();        /* who counts the time by asking for it need not jump */
     wait_asked(question);
     switch (question->data.nr) {
     case __NR_clock_gettime:
@@ -383,6 +425,23 @@ static void look_for_rest(int64_t now) {
     busy_look_ns = now + BUSY_STEP_NS;
 }
 
+bool virtual_stands(void) {
+    return tree_is_frozen() || !command_count();
+}
+
+void virtual_stand(void) {
+    has_stood = page;
+}
+
+/* That was a rest. */
+static void go_on(int64_t now) {
+    has_stood = false;
+    wait_stood(now);
+    timer_stood(now);
+    busy_from_ns = 0;
+    busy_look_ns = now + BUSY_STEP_NS;  /* not before most programs are over */
+}
+
 /* Until the next look, after one that found no rest. */
 static void rest(int64_t at_most_ns) {
     int64_t cost = cost_ns * PAUSE_BY_COST;
@@ -396,6 +455,8 @@ void virtual_step(bool quiet) {
 
     if (tree_is_frozen())
         return;
+    if (has_stood && !virtual_stands())
+        go_on(now);
     look_for_rest(now);
     if (!wait_count() && !timer_any())
         return;
@@ -440,16 +501,16 @@ void virtual_step(bool quiet) {
 }
 
 void virtual_begin(const struct plan *plan) {
-    busy_look_ns = clock_now_ns() + BUSY_STEP_NS;       /* not before most programs are over */
     seed = plan->seed;
     is_seeded = plan->flags & PLAN_SEED;
+    virtual_stand();
     start_ns = plan->clock_seconds * VIRTUAL_NS + plan->clock_nanoseconds;
 }
 
-void virtual_started(pid_t pid) {
+void virtual_started(const int *streams) {
     n_jumps = 0;
     if (page) {
-        idle_add_outside(pid);
+        idle_add_outside(streams);
         virtual_disturb();
     }
 }
@@ -481,4 +542,5 @@ void virtual_resume(const struct image_determinism *from) {
     jumped = (int64_t)from->jumped;
     __atomic_store_n(&page->ticks, from->ticks, __ATOMIC_RELAXED);
     __atomic_store_n(&page->jumped, from->jumped, __ATOMIC_RELAXED);
+    (void)tell_uptime();
 }

@@ -23,13 +23,17 @@ struct seccomp_notif_addfd;
 
 /* While the sandbox is made, before anything is forbidden: the page that its processes will share. 0 or -errno. */
 int virtual_make_page(void);
+/* The file that is /proc/uptime, open for writing, which is closed if that fails. 0 or -errno. */
+int virtual_take_uptime(int take_fd);
 /* The clock starts, with the first command. */
 void virtual_begin(const struct plan *plan);
 /* The time of day; and as told to somebody who asks, which moves the clock. Nanoseconds. */
 int64_t virtual_time_of_day(void);
 int64_t virtual_query_time_of_day(void);
-/* A command's main process has executed. */
-void virtual_started(pid_t pid);
+/* A command's main process has executed, with these for its standard streams. */
+void virtual_started(const int *streams);
+/* No command runs any more, or all are about to be stopped: the clock stands until one runs. */
+void virtual_stand(void);
 /* A process has a new image. */
 void virtual_executed(pid_t pid);
 /* False: the question is none about time. */
@@ -88,6 +92,8 @@ bool virtual_is_before(const struct virtual_event *a, const struct virtual_event
 int64_t virtual_now(void);
 /* That many later; at most VIRTUAL_NEVER. */
 int64_t virtual_after(int64_t ns);
+/* How long it is until then; 0: it is past. */
+int64_t virtual_left(int64_t deadline);
 /* Moves the clock there, if it is not past it. */
 void virtual_reach(int64_t deadline);
 /* What a clock shows at the start, in nanoseconds. False: it is none of the virtual ones. */
@@ -112,6 +118,8 @@ bool wait_end_first(void);
 size_t wait_end_changed(void);
 /* What is due by the real clock, and looks at what is held; when it wants to do so again. */
 int64_t wait_look(int64_t now_ns);
+/* Nobody got on until now: what is to end by the real clock has as long as if its rest began now. */
+void wait_stood(int64_t now_ns);
 /* While all wait, and somebody for the outside, the clock goes on at the real rate: ends what is over by that. When the next is. */
 int64_t wait_end_over(int64_t now_ns);
 /* Until when the stop of a thread is waited for; 0: none is. */
@@ -124,6 +132,8 @@ void wait_pass_ready(void);
 bool wait_is_held(pid_t thread);
 /* And the only one of its process, which cannot change meanwhile: as wait_set_alone has said. */
 bool wait_is_held_alone(pid_t process);
+/* As the kernel knows it: who was killed while he waited, and whoever has got his id since, even by an execve, is held until init notices. */
+bool wait_is_asking(pid_t thread);
 void wait_set_alone(pid_t process);
 size_t wait_count(void);
 /* A thread has asked something: what it was to begin anew it has, or will not any more. */
@@ -135,6 +145,8 @@ bool virtual_end_overdue(void);
 int64_t virtual_grace_ns(void);
 /* Until when that can wait still which is to end by the real clock now: the sandbox does come to rest, and what is waited for nearer. 0: it cannot. */
 int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int64_t deadline);
+/* Nobody gets on: what is due by the real clock is not, until somebody does. */
+bool virtual_stands(void);
 /* When that was last looked for all waited, somebody of them for input from outside, or for output to be taken. */
 bool virtual_awaits_outside(void);
 /* Something happens in the sandbox: it may come to rest soon. */
@@ -148,6 +160,7 @@ int64_t timer_earliest(void);
 bool timer_first(int64_t until, struct virtual_event *ret_event);
 bool timer_fire_first(void);
 int64_t timer_look(int64_t now_ns);
+void timer_stood(int64_t now_ns);
 bool timer_any(void);
 /* Timers that an execve ends. */
 void timer_executed(pid_t pid);
@@ -168,7 +181,7 @@ struct stat;
 bool idle_stat(pid_t thread, uint64_t fd, struct stat *ret_st);
 /* Whether such a call waits for what comes from outside of the sandbox, or is taken there. */
 bool idle_is_outside(pid_t thread, int call, const uint64_t *arguments);
-/* The standard input of a process is from outside, its output goes there. */
-void idle_add_outside(pid_t pid);
+/* The standard input of a command is from outside, its output goes there. */
+void idle_add_outside(const int *streams);
 
 #endif

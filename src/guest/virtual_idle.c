@@ -159,18 +159,13 @@ static bool look_again(struct round *round, pid_t thread, char state) {
     return true;
 }
 
-/* What stands still in a question. */
-static bool is_known(pid_t thread) {
-    return wait_is_held(thread) || serial_has_asked(thread);
-}
-
 static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
     char state;
     ssize_t r = state_of(thread, &state, ret_threads);
 
     if (r < 0)
         return is_missing(r);
-    if (is_known(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
+    if (determinism_holds(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
         return true;
     if ((state != 'S' && state != 'D') || round->n == MAX_SEEN)
         return false;
@@ -180,7 +175,7 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
 static bool look_at_thread(void *data, pid_t thread) {
     uint64_t threads;
 
-    return is_known(thread) || look(data, thread, &threads);
+    return determinism_holds(thread) || look(data, thread, &threads);
 }
 
 /* The first thread of a process has its id. */
@@ -246,13 +241,6 @@ static void add_file(struct stat st, enum way way) {
     n_outside += n_outside < MAX_OUTSIDE;
 }
 
-static void add_outside(pid_t pid, uint64_t fd, enum way way) {
-    struct stat st;
-
-    if (idle_stat(pid, fd, &st))
-        add_file(st, way);
-}
-
 void idle_add_external(int fd) {
     struct stat st;
 
@@ -266,10 +254,12 @@ void idle_add_external(int fd) {
 }
 
 /* Of pipes, sockets and terminals nobody inside has the other end. */
-void idle_add_outside(pid_t pid) {
-    add_outside(pid, 0, IN);
-    add_outside(pid, 1, OUT);
-    add_outside(pid, 2, OUT);
+void idle_add_outside(const int *streams) {
+    struct stat st;
+
+    for (int i = 0; i < 3; i++)
+        if (fstat(streams[i], &st) == 0)
+            add_file(st, i ? OUT : IN);
 }
 
 static bool is_outside(pid_t thread, uint64_t fd, unsigned ways) {
@@ -376,11 +366,11 @@ static bool waits_outside(const struct seen *who) {
     }
 }
 
-/* Who shows as dead may still be about to wake its parent, under a lock of the kernel's that this call takes, too. */
-static void await_ends(void) {
-    siginfo_t info;
+/* Who shows as dead may still be about to wake its parent, under a lock of the kernel's that this call takes, too. True: a child of ours is dead, and with it perhaps the last command, of which we have not heard yet. */
+static bool await_ends(void) {
+    siginfo_t info = { 0 };
 
-    (void)sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
+    return sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL) == 0 && info.si_pid;
 }
 
 enum idle idle_look(void) {
@@ -388,7 +378,8 @@ enum idle idle_look(void) {
 
     if (!do_all_wait(&first))
         return IDLE_NOT;
-    await_ends();
+    if (await_ends())
+        return IDLE_NOT;
     if (!do_all_wait(&second) || first.n != second.n || determinism_is_asked())
         return IDLE_NOT;
     n_seen = first.n;

@@ -119,7 +119,7 @@ static int64_t left_of(const struct timer *t) {
 }
 
 static void arm(struct timer *t, int64_t deadline, int64_t interval) {
-    int64_t now = virtual_now(), length = deadline > now ? deadline - now : 0;
+    int64_t length = virtual_left(deadline);
 
     t->event.deadline = deadline;
     t->interval = interval;
@@ -477,7 +477,7 @@ bool timer_fire_first(void) {
 int64_t timer_look(int64_t now_ns) {
     int64_t next = INT64_MAX;
 
-    for (size_t i = n_used; i-- > 0;) {
+    for (size_t i = virtual_stands() ? 0 : n_used; i-- > 0;) {
         struct timer *t = &timers[i];
 
         if (t->kind == FREE || t->event.deadline == VIRTUAL_NEVER)
@@ -497,6 +497,18 @@ int64_t timer_look(int64_t now_ns) {
             next = t->due_ns;
     }
     return next;
+}
+
+void timer_stood(int64_t now_ns) {
+    for (size_t i = 0; i < n_used; i++) {
+        struct timer *t = &timers[i];
+        int64_t later = now_ns + virtual_left(t->event.deadline) - t->over_ns;
+
+        if (t->kind == FREE || t->event.deadline == VIRTUAL_NEVER)
+            continue;
+        t->over_ns += later;
+        t->due_ns += later;
+    }
 }
 
 bool timer_any(void) {

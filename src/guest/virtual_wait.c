@@ -128,6 +128,13 @@ bool wait_is_held(pid_t thread) {
     return has_mark(held, thread);
 }
 
+bool wait_is_asking(pid_t thread) {
+    for (size_t i = (uint64_t)thread < MAX_THREADS && !wait_is_held(thread) ? n_waits : 0; i < n_waits; i++)
+        if (waits[i].state == HELD && waits[i].event.thread == thread)
+            return ioctl(waits[i].listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &waits[i].id) == 0;
+    return false;
+}
+
 bool wait_is_held_alone(pid_t process) {
     return has_mark(alone, process);
 }
@@ -389,7 +396,7 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
         (void)virtual_base(CLOCK_MONOTONIC, &monotonic);
         ret_wait->time_of_day = base != monotonic;
         ret_wait->event.deadline = time - base < VIRTUAL_NEVER ? time - base : VIRTUAL_NEVER;
-        ret_wait->length_ns = ret_wait->event.deadline > now ? ret_wait->event.deadline - now : 0;
+        ret_wait->length_ns = virtual_left(ret_wait->event.deadline);
     } else {
         ret_wait->length_ns = time < VIRTUAL_NEVER ? time : VIRTUAL_NEVER;
         ret_wait->event.deadline = virtual_after(ret_wait->length_ns);
@@ -703,10 +710,9 @@ static bool end_for_signal(size_t i) {
         hand_over(i);           /* who knows what comes of it */
         return true;
     }
-    int64_t left = w->event.deadline - virtual_now();
     uint64_t rest = w->number == __NR_nanosleep ? w->arguments[1] : w->number == __NR_clock_nanosleep && !w->absolute ? w->arguments[3] : 0;
     if (rest)
-        (void)virtual_write_time(w->event.thread, rest, false, left > 0 ? left : 0);
+        (void)virtual_write_time(w->event.thread, rest, false, virtual_left(w->event.deadline));
     answer(i, -EINTR);
     return true;
 }
@@ -770,15 +776,21 @@ void wait_pass_ready(void) {
         }
 }
 
+/* By the real clock. The rest is the kernel's. */
+static bool is_ours_to_end(const struct wait *w) {
+    return w->state == HELD || w->absolute;
+}
+
 /* What has no grace, or is the kernel's to end, is not. */
 static bool put_off(struct wait *w, int64_t now_ns) {
-    int64_t later = w->due_ns > w->over_ns && (w->state == HELD || w->absolute) ? virtual_put_off(now_ns, w->over_ns, w->length_ns, w->event.deadline) : 0;
+    int64_t later = w->due_ns > w->over_ns && is_ours_to_end(w) ? virtual_put_off(now_ns, w->over_ns, w->length_ns, w->event.deadline) : 0;
 
     w->due_ns = later ? later : w->due_ns;
     return later;
 }
 
 int64_t wait_look(int64_t now_ns) {
+    bool stands = virtual_stands();
     int64_t next = INT64_MAX, crowd = 1 + (int64_t)n_waits / LOOKS_A_TICK;
     unsigned looks = 0;
 
@@ -786,8 +798,9 @@ int64_t wait_look(int64_t now_ns) {
         give_up_cutting();
     for (size_t i = n_waits; i-- > 0;) {
         struct wait *w = &waits[i];
+        bool may_end = !stands || !is_ours_to_end(w);
 
-        if (now_ns >= w->due_ns && (w->state == HELD || (w->state == KERNEL && !cut_until_ns)) && !put_off(w, now_ns)) {
+        if (may_end && now_ns >= w->due_ns && (w->state == HELD || (w->state == KERNEL && !cut_until_ns)) && !put_off(w, now_ns)) {
             (void)end(i, w->length_ns >= SHORT_NS || (w->state == KERNEL && !w->absolute) || virtual_awaits_outside());
             continue;
         }
@@ -807,12 +820,24 @@ int64_t wait_look(int64_t now_ns) {
             w->look_ns = now_ns + w->tick_ns * crowd;
             w->tick_ns = w->tick_ns < LAST_SIGNAL_TICK_NS ? w->tick_ns * 2 : w->tick_ns;
         }
-        if (w->state != CUTTING && w->due_ns < next)
+        if (may_end && w->state != CUTTING && w->due_ns < next)
             next = w->due_ns;
         if (w->state == HELD && w->look_ns < next)
             next = w->look_ns;
     }
     return next;
+}
+
+void wait_stood(int64_t now_ns) {
+    for (size_t i = 0; i < n_waits; i++) {
+        struct wait *w = &waits[i];
+        int64_t later = now_ns + virtual_left(w->event.deadline) - w->over_ns;
+
+        if (w->due_ns == INT64_MAX || !is_ours_to_end(w))
+            continue;
+        w->over_ns += later;
+        w->due_ns += later;
+    }
 }
 
 /* By the real clock; of what the kernel would end, only what has begun anew (due_again). */

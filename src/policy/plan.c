@@ -392,11 +392,12 @@ static void add_cpus(struct compiler *c) {
     }
 }
 
-static void cover_proc(struct compiler *c, const char *name, const char *source) {
+static void cover_proc(struct compiler *c, const char *name, const char *source, uint64_t value) {
     char path[80];
 
     snprintf(path, sizeof path, "/proc/%s", name);
-    box(c, PLAN_OP_COVER, path, source, 0);
+    struct plan_op op = { .kind = PLAN_OP_COVER, .path = compiler_text(c, path), .source = compiler_text(c, source), .value = value };
+    buf_add(&c->box_ops, &op, sizeof op);
 }
 
 /* With a clock of its own the sandbox was also started by that: ps counts from there. */
@@ -441,8 +442,10 @@ static void add_proc(struct compiler *c) {
             add_stat(c, path);
         else
             file(c, path, fakes[i + 1], 0444);
-        cover_proc(c, fakes[i], path);
+        cover_proc(c, fakes[i], path, PLAN_COVER_ALONE);
     }
+    if (c->plan.flags & PLAN_VIRTUAL)
+        box(c, PLAN_OP_UPTIME, "/proc/uptime", PLAN_PRIVATE "/uptime", MASK);
     for (size_t i = 0; plan_sysctl_names[i]; i++)
         if (c->host->sysctls[i]) {
             snprintf(path, sizeof path, PLAN_HIDDEN "/proc/sys/%s", plan_sysctl_names[i]);
@@ -452,7 +455,7 @@ static void add_proc(struct compiler *c) {
         add_chance(c);
     else
         template(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
-    cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys");
+    cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys", 0);
     for (size_t i = 0; plan_proc_masked[i]; i++) {
         size_t length = strlen(plan_proc_masked[i]);
         bool directory = plan_proc_masked[i][length - 1] == '/';
@@ -460,7 +463,7 @@ static void add_proc(struct compiler *c) {
 
         snprintf(name, sizeof name, "%.*s", (int)(length - directory), plan_proc_masked[i]);
         if (c->host->proc_exists[i])
-            cover_proc(c, name, directory ? PLAN_HIDDEN "/hollow" : PLAN_HIDDEN "/empty");
+            cover_proc(c, name, directory ? PLAN_HIDDEN "/hollow" : PLAN_HIDDEN "/empty", PLAN_COVER_ALONE);
     }
 }
 

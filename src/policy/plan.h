@@ -26,7 +26,7 @@
 #define PLAN_MAGIC 0x6e6c7072u          /* "rpln" */
 #define PLAN_HIDDEN "/.rollbox"         /* where the template keeps what box operations bind from; not readable by guests (Landlock) */
 #define PLAN_UPPERS PLAN_HIDDEN "/uppers"       /* disk_at store: where the template has the engine's directory of the store, with one for each sandbox and layer */
-#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs, or that directory, is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need */
+#define PLAN_PRIVATE "/dev/shm"         /* where a sandbox' own tmpfs, or that directory, is mounted while it is set up: "p<number>" the parts of places, "w" what their overlays need, "uptime" */
 
 /* kind, what it does with path (p), source (s), mode (m) and value (v) */
 #define PLAN_OPS(X) \
@@ -44,6 +44,7 @@
     X(COVER,    "bind s of the new root over p, attributes m") \
     X(COVER_IF, "the same if p exists") \
     X(PROC,     "mount proc at p, read-only") \
+    X(UPTIME,   "cover p by the file s of the sandbox' own, attributes m, in which init writes the virtual clock") \
     X(DEVPTS,   "mount devpts at p, options s")
 
 enum plan_op_kind {
@@ -63,6 +64,8 @@ enum plan_grant { PLAN_GRANT_READABLE = 1, PLAN_GRANT_WRITABLE, PLAN_GRANT_SHARE
 
 /* `value` of COVER in a sandbox with an image: s is not in the template but where p is. */
 #define PLAN_COVER_HERE 1
+/* Nothing is mounted below s: spares the kernel a look at each mount of the template. */
+#define PLAN_COVER_ALONE 2
 
 /* `value` of PLACE: the number of its part "p<number>" of the private tmpfs, which is the same in every sandbox of the plan and in layers; and whether it is a single file, a private copy of s. */
 #define PLAN_PLACE_FILE (1u << 16)

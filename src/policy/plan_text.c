@@ -42,6 +42,7 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
         case PLAN_OP_BIND_ONE:
         case PLAN_OP_COVER:
         case PLAN_OP_COVER_IF:
+        case PLAN_OP_UPTIME:
             buf_printf(to, "%s%s%s%s%s", ops[i].mode & MOUNT_ATTR_RDONLY ? " ro" : "", ops[i].mode & MOUNT_ATTR_NOSUID ? " nosuid" : "", ops[i].mode & MOUNT_ATTR_NODEV ? " nodev" : "",
                        ops[i].mode & MOUNT_ATTR_NOEXEC ? " noexec" : "", ops[i].value & PLAN_BIND_IDMAP && plan->flags & PLAN_AS_ROOT ? " idmapped" : "");
             break;

@@ -50,7 +50,7 @@ static void check(bool holds) {
 }
 
 static void start(void) {
-    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.runs, &engine.queue, &engine.finished, &engine.sessions, &engine.streams, &engine.sinks, &engine.lost_copies };
+    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.runs, &engine.queue, &engine.finished, &engine.sessions, &engine.streams, &engine.sinks, &engine.lost_copies, &engine.wakeful, &engine.shelves };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)

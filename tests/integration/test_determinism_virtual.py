@@ -205,6 +205,26 @@ def test_uptime(caller):
     assert text[2].split()[-1] == "2025"
 
 
+@pytest.mark.parametrize("flags", ((), ("--disk-at", "store")))
+def test_uptime_goes_with_the_clock(caller, flags):
+    code = """
+import time
+def told():
+    print(open("/proc/uptime").read(), end="")
+    return float(open("/proc/uptime").read().split()[0]) - time.clock_gettime(time.CLOCK_BOOTTIME)
+assert abs(told()) < 0.1
+time.sleep(3600)
+assert abs(told()) < 0.1
+while time.monotonic() < 3602 + 1e7:    # by asking alone
+    pass
+time.sleep(0)
+assert abs(told()) < 0.1
+"""
+    fill = "" if flags else "dd if=/dev/zero of=/tmp/full bs=1M 2> /dev/null; "
+    done = caller.run(*VIRTUAL, "--disk", "16M", *flags, "--", "sh", "-c", f"{fill}sleep 1; echo x 2> /dev/null > /proc/uptime; exec /usr/bin/python3 -Ic \"$0\"", code)
+    assert done.stderr == "" and done.stdout == "".join(f"{10000000 + s}.00 0.00\n" for s in (1, 3601, 3602)), done
+
+
 OUTSIDE = {
     "read": ["bash", "-c", "sleep 1000 & echo ready; read x; date +%s"],
     "poll": [*PY, "import select, time; print('ready', flush=True); p = select.poll(); p.register(0, select.POLLIN); p.poll(1000000); print(int(time.time()))"],
@@ -323,6 +343,190 @@ def test_a_session(caller):
     done = caller.script(SESSION, START_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout == b"done\n"
+
+
+ENDS = """
+import sys
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+for _ in range(6):
+    with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")) as box:
+        box.exec("(while sleep 1; do :; done) > /dev/null 2>&1 &")
+        for _ in range(50):
+            box.exec("wc -c /etc/hostname; :")
+        print(int(box.exec(["date", "+%%s"]).stdout) - %d)
+"""
+
+
+def test_no_time_passes_when_a_command_ends(caller):
+    """One that is dead, which init has not heard yet, is no command that waits."""
+    done = caller.script(ENDS, START_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"0\n" * 6
+
+
+STANDS = """
+import sys, time
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+for serial in (False, True):
+    with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual", serial=serial)) as box:
+        def told():
+            return int(box.exec(["date", "+%%s"]).stdout) - %d, int(box.exec("wc -l < /tmp/x").stdout)
+        box.exec("(while sleep 1; do echo x >> /tmp/x; done) > /dev/null 2>&1 &")
+        box.exec(["/usr/bin/python3", "-c", "import os, time; os.fork() or os.execvp('sh', ['sh', '-c', 'sleep 7; echo x >> /tmp/x'])"])
+        box.exec(["sleep", "2.5"])
+        time.sleep(2.5)         # as long as it takes for what waits to end by the real clock
+        print(*told())
+        state = box.snapshot(processes="drop")
+        time.sleep(1.5)
+        print(*told())
+        box.pause()
+        time.sleep(2.5)
+        box.resume()
+        print(*told())
+        with box.spawn(["sleep", "3"]) as sleeper:
+            box.pause()
+            time.sleep(2.5)
+            box.resume()
+            assert sleeper.wait().exit_code == 0
+        print(*told())
+        box.exec(["sleep", "2"])
+        print(*told())
+        with box.spawn(["cat"]) as sleeper:     # waits for us, so that the clock does not
+            box.pause()
+            sleeper.kill()
+            assert sleeper.wait().signal == 9
+            box.resume()
+        print(*told())
+"""
+
+
+def test_nothing_gets_on_between_commands(caller):
+    """Whatever an agent does meanwhile, and however long it takes: time stands, and what waits for it."""
+    done = caller.script(STANDS, START_S)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == 2 * [b"2 2", b"2 2", b"2 2", b"5 5", b"7 8", b"7 8"]
+
+
+HELD = """
+import os, sys, tempfile, time
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+shared = tempfile.mkdtemp()
+os.chmod(shared, 0o777)
+log = shared + "/log"
+os.close(os.open(log, os.O_CREAT))
+os.chmod(log, 0o666)
+python = ["/usr/bin/python3", "-Ic"]
+what, guest = %r, %r
+for serial in (False, True):
+    with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual", serial=serial, max_processes=400, fs_shared=[shared])) as box:
+        with box.spawn([*python, guest, log]) as process:
+            process.stdout.readline()
+            victim = box.spawn(["sleep", "100000"])
+            for _ in range(8):
+                box.pause()
+                if what == "killed":
+                    victim.kill()
+                    assert victim.wait().signal == 9
+                before = os.path.getsize(log)
+                time.sleep(0.2)         # in which it would get on, if it could
+                assert os.path.getsize(log) == before
+                box.resume()
+                if what == "killed":
+                    break
+                box.list("/")
+                time.sleep(0.05)        # to where it is somewhere else
+            process.kill()
+"""
+BESIDE_A_THREAD = """
+import sys, threading, time
+def work():
+    while True:
+        open(sys.argv[1], "a").write("x")
+threading.Thread(target=work, daemon=True).start()
+print(flush=True)
+time.sleep(10**6)
+"""
+BESIDE_A_SIGNAL = """
+import select, sys
+print(flush=True)
+while True:
+    select.select([], [], [], 0.05)
+    open(sys.argv[1], "a").write("x")
+"""
+# Who executes a program from a thread has the id of the first one, which slept; and init, with so many who sleep, looks at each now and then.
+UNDER_ANOTHERS_ID = """
+import os, select, sys, threading, time
+guest = sys.argv[2] if len(sys.argv) > 2 else open("/proc/self/cmdline").read().split(chr(0))[2]
+def again():
+    for _ in range(3000000):
+        pass
+    os.execv(sys.executable, [sys.executable, "-Ic", guest, sys.argv[1], guest])
+if len(sys.argv) == 2:
+    if not os.fork():
+        for _ in range(250):
+            threading.Thread(target=time.sleep, args=(10**6,)).start()
+        time.sleep(10**6)
+    print(flush=True)
+log = open(sys.argv[1], "a", buffering=1)
+for _ in range(200):
+    log.write("x\\n")
+    for _ in range(10000):
+        pass
+threading.Thread(target=again).start()
+select.select([], [], [], 10**6)
+"""
+
+
+@pytest.mark.parametrize("what, guest", (("thread", BESIDE_A_THREAD), ("killed", BESIDE_A_SIGNAL), ("id", UNDER_ANOTHERS_ID)))
+def test_who_waits_for_init_stands_still(caller, what, guest):
+    """In a pause: threads beside it, when another command is killed, and no other process that has got its id."""
+    done = caller.script(HELD, what, guest)
+    assert done.returncode == 0, done.stderr
+
+
+STOPPED = """
+import sys
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+guest = %r
+with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")) as box:
+    def is_stopped():
+        return b") T " in box.exec(["cat", "/proc/" + child + "/stat"]).stdout
+    with box.spawn(["/usr/bin/python3", "-Ic", guest]) as process:
+        def told(word):
+            process.stdin.write(word)
+            process.stdin.flush()
+            return process.stdout.readline().decode().strip()
+        lost = 0                # a stop that takes effect in the very moment of the pause is taken for the pause's
+        for _ in range(10):
+            child = told(b"stop\\n")
+            box.pause()
+            box.resume()
+            lost += not any(is_stopped() for _ in range(100))
+            told(b"go on\\n")
+            assert not all(is_stopped() for _ in range(100))
+        assert lost <= 2, lost
+        process.kill()
+"""
+STOPS = """
+import os, select, signal, sys, time
+child = os.fork()
+if not child:
+    select.select([], [], [], 10**6)
+for line in sys.stdin:
+    time.sleep(1)               # over when init holds the child, and not before
+    os.kill(child, signal.SIGSTOP if line == "stop\\n" else signal.SIGCONT)
+    print(child, flush=True)
+"""
+
+
+def test_who_sleeps_and_was_stopped_by_a_guest_stays_so(caller):
+    """What the guest's SIGSTOP waits for is init; a pause in between must not take it for its own."""
+    done = caller.script(STOPPED, STOPS)
+    assert done.returncode == 0, done.stderr
 
 
 LOOP = """
