@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import weakref
 from typing import Any, Callable, Iterator, List, Optional
 
 from . import _ffi
@@ -34,6 +35,7 @@ class Handle:
         self._users = 0
         self._closed = False
         self.recording: Optional[Recording] = None
+        self.processes: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionary()    # those that somebody has, here or in what it was forked from: Process
 
     @classmethod
     def create(cls, engine: Engine, policy: str, options: _ffi.SandboxOptions) -> "Handle":
@@ -95,7 +97,10 @@ class Handle:
         """n sandboxes in the state of a snapshot."""
         addresses = (ctypes.c_void_p * n)()
         self.call("rollbox_fork", snapshot, n, ctypes.byref(options), addresses)
-        return [Handle(self.engine, self.connection, address, True) for address in addresses if address]
+        forks = [Handle(self.engine, self.connection, address, True) for address in addresses if address]
+        for fork in forks:
+            fork.processes = self.processes
+        return forks
 
     def claim(self, id: str, *slots: int) -> List[int]:
         """The other ends of a restored command's pipes, by the descriptors that it was started with; -1 where there is none. The caller's."""

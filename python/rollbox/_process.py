@@ -229,6 +229,7 @@ class Process:
         self.stderr: Optional[BinaryIO] = None if stderr is None else os.fdopen(stderr, "rb")
         self._handle, self._run, self._text, self._pty = handle, run, text, pty
         self._lock = threading.Lock()
+        handle.processes[id] = self
 
     @classmethod
     def spawn(cls, handle: Handle, make: Callable[..., ExecRequest], id: Optional[str], pty: Pty, feed: bool, text: bool) -> "Process":
@@ -244,6 +245,13 @@ class Process:
     @classmethod
     def attach(cls, handle: Handle, id: str, text: bool) -> "Process":
         """(For this package: Sandbox.process.)"""
+        known = handle.processes.get(id)
+        if known is not None and not known._pty:
+            # What a copy is like its origin tells, and that it runs, that it has an input to claim: nothing needs to be asked first.
+            with contextlib.suppress(NotFound):
+                fd, = handle.claim(id, 0)
+                if fd >= 0:
+                    return cls._join(handle, id, text, fd)
         rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_EXECS)["execs"]
         row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         terminal = bool(row.get("terminal"))
@@ -262,6 +270,19 @@ class Process:
                 fd, = handle.claim(id, 0)
                 stdin = fd if fd >= 0 else None
         return cls(handle, id, run, stdin, stdout, stderr, text, terminal)
+
+    @classmethod
+    def _join(cls, handle: Handle, id: str, text: bool, stdin: int) -> "Process":
+        """One that runs and has no terminal; stdin is consumed."""
+        try:
+            with Pipes() as pipes:
+                stdout, stdout_write = pipes.reader()
+                stderr, stderr_write = pipes.reader()
+                run = handle.start(AttachRequest(id, stream_fds=(stdout_write, stderr_write)))
+        except BaseException:
+            os.close(stdin)
+            raise
+        return cls(handle, id, run, stdin, stdout, stderr, text)
 
     def wait(self, timeout: Optional[float] = None, check: bool = False) -> Result[Any]:
         """Its result; blocks until its end, up to `timeout` seconds. A time-out of this waiting leaves it running.

@@ -29,8 +29,9 @@ WATCHERS = ("audit", "settrace", "setprofile", "monitoring", "tracemalloc", "fau
 HARMLESS = frozenset("_asyncio _bz2 _contextvars _crypt _decimal _hashlib _json _lzma _multiprocessing _opcode _posixshmem _queue _ssl _statistics _typing _uuid _zoneinfo array binascii cmath fcntl grp math mmap "
                      "pyexpat resource select termios unicodedata zlib _abc _ast _codecs _collections _functools _imp _io _locale _operator _signal _sre _stat _string _symtable _thread _tokenize _warnings _weakref atexit errno itertools "
                      "marshal posix pwd spwd sys time _bisect _blake2 _csv _datetime _elementtree _heapq _md5 _pickle _posixsubprocess _random _sha1 _sha2 _sha256 _sha3 _sha512 _socket _struct".split())
+FINALIZER = "__del__"
 bases_of, names_of, told_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__, ReferenceType.__dict__.get("__callback__")
-objects, unfreeze, callbacks = gc.get_objects, gc.unfreeze, atexit._ncallbacks
+objects, unfreeze, callbacks, references = gc.get_objects, gc.unfreeze, atexit._ncallbacks, sys.getrefcount
 filters = list(_warnings.filters)
 
 
@@ -39,7 +40,15 @@ filters = list(_warnings.filters)
 
 def has_finalizer(kind):
     for base in bases_of(kind):
-        if "__del__" in names_of(base):
+        if FINALIZER in names_of(base):
+            return True
+    return False
+
+
+def are_finalized():
+    """Is one of the classes that were there given a finalizer? To look is to touch, and so to copy, the memory of each. But the dictionary of a class that is given one refers to that name from then on (the program's own texts and names do as well; then it is looked)."""
+    for kind in kinds:
+        if FINALIZER in names_of(kind):
             return True
     return False
 
@@ -59,7 +68,11 @@ def is_over():
     if sys.stdout is not out or sys.stderr is not err or sys.__stdout__ is not out or sys.__stderr__ is not err or sys.flags.dev_mode or sys.warnoptions or _warnings.filters != filters:
         return False
     for name in modules.keys() - known:
-        if type(name) is not str or type(modules[name]) is not type(sys) or name in WATCHERS:
+        if type(name) is not str or name in WATCHERS:
+            return False
+        if type(modules[name]) is not type(sys):
+            if is_kind(type(modules[name]), type):
+                continue  # a class that stands for one (typing.re): it is looked at as an object
             return False
         file = vars(modules[name]).get("__file__")
         if (type(file) is str and file.endswith(".so") or name in BUILT_IN) and name not in HARMLESS:
@@ -87,9 +100,8 @@ def is_over():
                 return False
         elif kind is ProxyType or kind is CallableProxyType:
             return False
-    for kind in kinds:
-        if "__del__" in names_of(kind):
-            return False
+    if references(FINALIZER) != referred and are_finalized():
+        return False
     out.flush()
     err.flush()
     return True
@@ -262,6 +274,11 @@ for kind in kinds:  # and those below it
             kinds.append(other)
 flags_of = type.__dict__["__flags__"].__get__
 kinds = [kind for kind in kinds if flags_of(kind) & 1 << 9 and not has_finalizer(kind)]  # Py_TPFLAGS_HEAPTYPE: the others cannot be given one
+referred = references(FINALIZER)
+held = {FINALIZER: None}
+if references(FINALIZER) == referred:
+    referred = None  # it is not counted who refers to it (immortal since 3.12): it is always looked
+del held
 gc.freeze()
 words = receive()
 program = begin()

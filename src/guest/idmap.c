@@ -40,7 +40,7 @@ static int stand(void *launcher) {
 
 /* A user namespace with these maps, kept alive by the descriptor alone. The maps are written from outside, with rights that nobody inside has. */
 static int new_namespace(int host, const char *uid_map, const char *gid_map) {
-    static _Alignas(16) char stack[4096];
+    static _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     char path[32] = "proc/";
     pid_t launcher = getpid(), pid = clone(stand, stack + sizeof stack, CLONE_VM | CLONE_NEWUSER | SIGCHLD, &launcher);    /* in our memory: it needs none of its own */
 

@@ -84,7 +84,7 @@ static bool is_taken(uint32_t pid) {
 
 /* A fork of init would write down all its memory for this, and the first thing that init did afterwards would be to give that up. */
 static int start_keeper(int file) {
-    static _Alignas(16) char stack[4096];
+    static _Alignas(GUEST_STACK_ALIGN) char stack[4096];
     uint32_t pid = 2;
     int pair[2];
 
@@ -521,7 +521,7 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
     if (r == 0 && hear(0) == 0) {
         close(sockets[0]);
         command = 0;
-        virtual_started(pid);
+        virtual_started(request->fds);
         return pid;
     }
     /* It never was: the command is started in its place, and finds nothing of it. */

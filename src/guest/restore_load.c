@@ -232,17 +232,21 @@ static uint64_t map_together(const struct image_range *own, uint32_t k) {
     return restored.together[k] = areas[last].end;
 }
 
+/* Pages for its runs, all at once, which costs less than one by one. */
+static void populate(const struct image_area *area, uint64_t to) {
+    const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
+
+    for (uint32_t i = 0; i < area->runs.n; i++)
+        (void)sys_call3(__NR_madvise, to + (runs[i].address - area->start), runs[i].length, UAPI_MADV_POPULATE_WRITE);
+}
+
 /* Its runs, from the image to where it is now. */
 static int fill(const struct image_area *area, uint64_t to) {
     const struct image_run *runs = restored_table(runs, struct image_run) + area->runs.first;
     int r = 0;
 
-    for (uint32_t i = 0; i < area->runs.n && r == 0; i++) {
-        uint64_t place = to + (runs[i].address - area->start);
-
-        (void)sys_call3(__NR_madvise, place, runs[i].length, UAPI_MADV_POPULATE_WRITE);        /* all at once costs less than one by one */
-        r = copy_pages(place, runs[i].at, runs[i].length);
-    }
+    for (uint32_t i = 0; i < area->runs.n && r == 0; i++)
+        r = copy_pages(to + (runs[i].address - area->start), runs[i].at, runs[i].length);
     return r;
 }
 
@@ -260,11 +264,17 @@ static void forget_gaps(const struct image_area *area, uint64_t at) {
     }
 }
 
-static int fill_packed(const struct image_area *area, uint64_t to) {
-    uint64_t length = area->end - area->start, at = pack_place(area, pack_at);
+static uint64_t take_from_pack(const struct image_area *area) {
+    const uint64_t at = pack_place(area, pack_at);
 
-    pack_at = at + length;
+    pack_at = at + (area->end - area->start);
+    return at;
+}
+
+static int fill_packed(const struct image_area *area, uint64_t to) {
+    uint64_t length = area->end - area->start, at = take_from_pack(area);
     int r = fill(area, at);
+
     if (r < 0)
         return r;
     forget_gaps(area, at);
@@ -272,7 +282,7 @@ static int fill_packed(const struct image_area *area, uint64_t to) {
 }
 
 /* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that whole tables are moved. */
-static int park(const struct image_area *area, bool is_mapped, uint64_t *at) {
+static int make_room(const struct image_area *area, bool is_mapped, uint64_t *at) {
     uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0);
 
     to += (area->start - to) & (HUGE - 1);
@@ -282,11 +292,19 @@ static int park(const struct image_area *area, bool is_mapped, uint64_t *at) {
     else if (!map_for(area, to))
         return -errno;
     restored.parked[area - restored_table(areas, struct image_area)] = to;
+    populate(area, is_packed(area, restored_table(runs, struct image_run)) ? take_from_pack(area) : to);
+    return 0;
+}
+
+static int park(const struct image_area *area, bool is_together) {
+    const uint64_t to = restored.parked[area - restored_table(areas, struct image_area)];
     int r = is_packed(area, restored_table(runs, struct image_run)) ? fill_packed(area, to) : fill(area, to);
+
     if (r < 0)
         return r;
     /* Of those that are mapped together the process protects its own. */
-    if (!is_mapped && area->protection != (PROT_READ | PROT_WRITE) && sys_call3(__NR_mprotect, to, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
+    if (!is_together && area->protection != (PROT_READ | PROT_WRITE) &&
+        sys_call3(__NR_mprotect, to, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) < 0)
         return -ENOMEM;
     return 0;
 }
@@ -320,8 +338,12 @@ static void share_out(uint64_t at) {
     }
 }
 
+static uint64_t pack_start(void) {
+    return (restored.region_end - pack_length + HUGE - 1) & ~(HUGE - 1);
+}
+
 static int make_pack(void) {
-    pack_at = (restored.region_end - pack_length + HUGE - 1) & ~(HUGE - 1);
+    pack_at = pack_start();
     if (!pack_length)
         return 0;
     if (!map_at(pack_at, restored.region_end - pack_at, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_NORESERVE, -1))
@@ -330,9 +352,10 @@ static int make_pack(void) {
     return 0;
 }
 
-static int park_all(void) {
+/* To make pages takes about as long as to copy what they are for, and needs no more than the tables. */
+static int make_all_room(void) {
     const struct image_area *areas = restored_table(areas, struct image_area);
-    uint64_t n_threads = 0, pack = restored.region_end - pack_length;
+    uint64_t n_threads = 0;
     int r = make_pack();
 
     for (uint32_t i = 0; i < restored.header->processes.n; i++)
@@ -347,11 +370,31 @@ static int park_all(void) {
                 continue;
             if (areas[k].start >= together)
                 together = map_together(own, k);
-            r = park(&areas[k], areas[k].start < together, &at);
+            r = make_room(&areas[k], areas[k].start < together, &at);
         }
     }
-    restored.region_end = pack;
-    return r < 0 || !pack_length ? r : (int)sys_call2(__NR_munmap, pack, pack_length);
+    return r;
+}
+
+int restore_fill(void) {
+    const struct image_area *areas = restored_table(areas, struct image_area);
+    int r = 0;
+
+    pack_at = pack_start();
+    for (uint32_t i = 0; i < restored.header->processes.n; i++) {
+        const struct image_range *own = &restored_process(i)->areas;
+        uint64_t together = 0;
+
+        for (uint32_t k = own->first; k < own->first + own->n && r == 0; k++) {
+            if (!is_parked(&areas[k]))
+                continue;
+            if (restored_are_together(&areas[k]))
+                together = restored_are_together(&areas[k]);
+            r = park(&areas[k], areas[k].start < together);
+        }
+    }
+    restored.region_end -= pack_length;
+    return r < 0 || !pack_length ? r : (int)sys_call2(__NR_munmap, restored.region_end, pack_length);
 }
 
 /* ---- handing it on ------------------------------------------------------------------------------------------------------ */
@@ -420,6 +463,9 @@ int restore_load(int fd, int progress) {
 
     if (restored.header)
         return -EBUSY;
+    int left = leave_file();
+    if (left < 0)
+        return left;
     writer = progress;
     written = progress < 0 ? UINT64_MAX : 0;
     int heard = progress < 0 ? 0 : hear_writer();       /* all but pages is there */
@@ -436,10 +482,8 @@ int restore_load(int fd, int progress) {
     int r = image_is_sound(found, (uint64_t)st.st_size) ? make_region(found, (uint64_t)st.st_size, fd) : -EBADMSG;
     (void)munmap((void *)(uintptr_t)found, (size_t)st.st_size);
     if (r == 0)
-        r = park_all();
-    if (r == 0)
-        r = restore_put_last();
-    return r < 0 ? r : leave_file();
+        r = make_all_room();
+    return r < 0 ? r : restore_put_last();
 }
 
 void restore_expect(int fd) {
@@ -468,6 +512,10 @@ void restore_expect(int fd) {
 
 int restore_load(int fd, int progress) {
     (void)fd, (void)progress;
+    return -EOPNOTSUPP;
+}
+
+int restore_fill(void) {
     return -EOPNOTSUPP;
 }
 

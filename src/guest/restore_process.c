@@ -779,7 +779,7 @@ static void serve(uint32_t index) {
     _exit(1);
 }
 
-static _Alignas(16) char stack[32768];
+static _Alignas(GUEST_STACK_ALIGN) char stack[32768];
 
 /* On a stack of this program's, which stays where everything else of init's goes. */
 _Noreturn void restore_become(const struct box *of, uint32_t index) {

@@ -998,6 +998,7 @@ check
 """,
     "time_limit": """
 timeout 100000 sleep 100000 & t=$!
+until pgrep -x sleep > /dev/null; do :; done
 check() { kill -0 $t && pgrep -x sleep > /dev/null; }
 """,
 }

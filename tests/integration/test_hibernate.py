@@ -624,8 +624,8 @@ def test_damage_is_refused(box, store, what, change):
     assert asked.of(box)("x") == "3"
 
 
-def test_another_kernel_is_refused_in_words(store, tmp_path):
-    socket = str(tmp_path / "socket")
+def fall_asleep(socket):
+    """A sandbox of an engine that is gone: one process and a file."""
     with Shared(socket) as first:
         box = Sandbox(engine=first.engine, name="kept", detached=True)
         asked = Asked.begin(box, "x = 1")
@@ -633,6 +633,11 @@ def test_another_kernel_is_refused_in_words(store, tmp_path):
         box.hibernate()
         first.end(signal.SIGTERM)
         assert asked.id
+
+
+def test_another_kernel_is_refused_in_words(store, tmp_path):
+    socket = str(tmp_path / "socket")
+    fall_asleep(socket)
     path = in_store(store, "record.json")[0]
     body = json.loads(path.read_text().splitlines()[0])
     body["record"]["fingerprint"]["kernel"] = "5.0.0 of old"
@@ -643,6 +648,29 @@ def test_another_kernel_is_refused_in_words(store, tmp_path):
         with pytest.raises(FeatureMissing, match="5.0.0 of old"):
             box.wake()
         assert box.inspect()["state"] == "asleep"
+        box.wake(processes="drop")
+        assert box.read_file("/tmp/f") == b"x"
+        box.close()
+
+
+def test_an_image_of_another_version_is_refused_in_words(store, tmp_path):
+    """The format's version is its magic number, the last in the file; what was put to sleep by an older rollbox can be had without its processes."""
+    socket = str(tmp_path / "socket")
+    fall_asleep(socket)
+    path, image = in_store(store, "record.json")[0], in_store(store, "image-0")[0]
+    content = image.read_bytes()
+    older = (int.from_bytes(content[-8:], "little") - (1 << 56)).to_bytes(8, "little")
+    image.write_bytes(content[:-8] + older)
+    body = json.loads(path.read_text().splitlines()[0])
+    body["images"][0]["sha256"] = hashlib.sha256(content[:-8] + older).hexdigest()
+    text = json.dumps(body)
+    path.write_text(f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n")
+    with Shared(socket) as second:
+        box = Sandbox.open("kept", engine=second.engine)
+        for _ in range(2):
+            with pytest.raises(Damaged, match="another version of rollbox.*--drop-processes"):
+                box.wake()
+            assert box.inspect()["state"] == "asleep"
         box.wake(processes="drop")
         assert box.read_file("/tmp/f") == b"x"
         box.close()

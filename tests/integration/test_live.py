@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, ResourceExhausted, RollboxError, Sandbox
-from harness import children, pidfds, rounds, skip, until, wait_gone
+from harness import children, groups_of, pidfds, rounds, skip, until, wait_gone
 
 ANSWERER = """
 import sys
@@ -147,6 +147,24 @@ def test_fifty_forks_at_once():
             assert {one("os.getpid()") for one in asked} == {origin("os.getpid()")}, "pids inside are those of the origin"
 
 
+def test_many_forks_in_a_row_use_the_same_groups():
+    """Groups of sandboxes that ended are looked over each second, and those that are ending still have theirs: so not each round finds all of them."""
+    def groups():
+        return {name for top in groups_of(engine.pid) for name in os.listdir(top) if os.path.isdir(os.path.join(top, name))}
+
+    def most_are_used_again():
+        before = groups()
+        with closing(box.fork(40, snapshot=state)):
+            return len(groups() - before) < 12
+
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        Asked.begin(box, "x = 20")
+        state = box.snapshot()
+        if not groups():
+            skip("does not apply: without control groups there are none to use again")
+        until(most_are_used_again)
+
+
 def test_forks_share_nothing():
     with Sandbox() as box:
         origin = Asked.begin(box, "import mmap", "m = mmap.mmap(-1, 4096)", "m[0] = 1")
@@ -187,6 +205,26 @@ def test_what_runs_in_a_fork_ends_as_any_command():
             assert (result.exit_code, result.stdout) == (0, b"2\n"), "its output is what the copy wrote"
         origin.process.stdin.close()
         assert origin.process.wait().stdout == b"done\n"
+
+
+def test_a_copy_is_found_whatever_has_become_of_it():
+    """Who has its origin need not ask what it is like; but whether it runs, and whether its input has been given to somebody."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import sys")
+        with closing(box.fork(2)) as kids:
+            runs, ends = (origin.of(kid) for kid in kids)
+            again = kids[0].process(origin.id)
+            assert again.stdin is None, "it is somebody's"
+            assert runs("1 + 1") == "2" and again.stdout.readline() == b"2\n"
+            ends("print('said')")
+            ends.process.stdin.write(b"sys.exit(7)\n")
+            ends.process.stdin.flush()
+            ends.process.wait()
+            for _ in range(2):
+                ended = kids[1].process(origin.id)
+                assert (ended.stdin, ended.stdout.read(), ended.wait().exit_code) == (None, b"said\nNone\n", 7)
+        with pytest.raises(NotFound):
+            kids[0].process(origin.id)
 
 
 def test_forks_take_turns_with_more_holders_than_are_kept():

@@ -267,6 +267,12 @@ def flip_tables(whole, members):
     members["image-0"] = bytes(image)
 
 
+def older_version(whole, members):
+    """The format's version is its last number."""
+    image = members["image-0"]
+    members["image-0"] = image[:-8] + (int.from_bytes(image[-8:], "little") - (1 << 56)).to_bytes(8, "little")
+
+
 def no_layer(whole, members):
     members["layer-0"] = b"x" * len(members["layer-0"])
 
@@ -294,7 +300,7 @@ def longer(whole, members):
     members["image-1"] = b"more"
 
 
-@pytest.mark.parametrize("change", [cut_image, flip_tables, no_layer, leave_the_layer, redirect, lies_over, longer], ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", [cut_image, flip_tables, older_version, no_layer, leave_the_layer, redirect, lies_over, longer], ids=lambda change: change.__name__)
 def test_hostile_files_are_refused(exported, other, tmp_path, change):
     path, _ = exported
     other.import_(changed(path, tmp_path / "same.live", nothing), "same")
@@ -302,6 +308,7 @@ def test_hostile_files_are_refused(exported, other, tmp_path, change):
     subprocess.run(["rm", "-rf", other.store], check=True)
     code, message = other.refuses(changed(path, tmp_path / "hostile.live", change))
     assert code == "damaged" and "refused" in message
+    assert change is not older_version or "another version of rollbox" in message
 
 
 def test_archives_that_are_none(exported, other, tmp_path):

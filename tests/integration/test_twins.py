@@ -300,6 +300,6 @@ def test_a_box_that_waits_and_descriptors_that_are_short():
             finally:
                 resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
             assert engine.pid == pid
-        assert told and all(one.endswith("Too many open files") for one in told)
+        assert told and all("Too many open files; all 5 files" in one for one in told)
         with closing(box.fork(1, snapshot=taken)) as kids:
             assert origin.of(kids[0])("x") == "1"
