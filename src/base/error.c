@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static const char *const names[] = {
     [ROLLBOX_OK] = "ok",
@@ -30,6 +31,20 @@ ROLLBOX_PUBLIC const char *rollbox_error_name(enum rollbox_error_code code) {
     return name;
 }
 
+/* What to do about a limit that was met, for messages that do not say it themselves. It is ours: whoever words the failure of a child of ours has given it the same. */
+static void add_hint(struct rollbox_error *error) {
+    size_t length = strlen(error->message);
+    char *at = error->message + length;
+    struct rlimit limit;
+
+    if (strstr(error->message, "ulimit") || strstr(error->message, "fs.file-max"))
+        return;
+    if (error->error_number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        snprintf(at, sizeof error->message - length, "; all %llu files that a process may have open here are in use: raise the limit (ulimit -n), or close sandboxes", (unsigned long long)limit.rlim_cur);
+    else if (error->error_number == ENFILE)
+        snprintf(at, sizeof error->message - length, "; the host has no more open files for anybody: raise fs.file-max, or close sandboxes");
+}
+
 int error_set(struct rollbox_error *error, enum rollbox_error_code code, int error_number, const char *stage, const char *format, ...) {
     if (error) {
         va_list args;
@@ -40,6 +55,7 @@ int error_set(struct rollbox_error *error, enum rollbox_error_code code, int err
         va_start(args, format);
         vsnprintf(error->message, sizeof error->message, format, args);
         va_end(args);
+        add_hint(error);
     }
     return error_number ? -error_number : -EINVAL;
 }

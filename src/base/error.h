@@ -6,7 +6,7 @@
 #include <rollbox/rollbox.h>
 
 /* Fills *error (may be NULL) with a formatted one-line message and returns -error_number (or -EINVAL for 0), so that
- * `return error_set(...)` reads well. error_number is a positive errno or 0. */
+ * `return error_set(...)` reads well. error_number is a positive errno or 0; where it is that of a limit of open files, the message gets a hint. */
 __attribute__((format(printf, 5, 6)))
 int error_set(struct rollbox_error *error, enum rollbox_error_code code, int error_number, const char *stage, const char *format, ...);
 

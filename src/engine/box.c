@@ -35,9 +35,10 @@
 #define FILES_OF_SLOT 14
 #define FILES_OF_LIVE 3         /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
 #define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */
+#define UNSEEN_NS 50000000ll   /* before its end is looked for again */
 #define ASK_AT_ONCE_NS 1000000  /* about sockets: some thousand; what takes longer goes on beside other work */
 
-static void set_files(struct box *box, unsigned files) {
+void box_set_files(struct box *box, unsigned files) {
     box->engine->files += files - box->files;
     box->files = files;
 }
@@ -54,13 +55,27 @@ bool box_has_room(const struct engine *engine) {
     return engine->files + bury_waiting() + files_of_new(engine) <= engine->max_files || !engine->n_boxes;
 }
 
+unsigned box_files(const struct box *box) {
+    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0);
+
+    list_for_each(node, &box->session->runs) {
+        const struct run *run = container_of(node, struct run, of_session);
+
+        for (size_t i = 0; i < ARRAY_SIZE(run->outputs); i++)
+            n += run->outputs[i].fd >= 0;
+        for (size_t i = 0; i < ARRAY_SIZE(run->pipes); i++)
+            n += run->pipes[i].kept >= 0;
+    }
+    return n;
+}
+
 void box_live(struct box *box) {
     /* Making another takes half a millisecond: it is kept for the next sandbox where there is room. */
     if (box->engine->files > box->engine->max_files / 2)
         close_fd(&box->netns);
     if (box->slot)
         slot_rest(box->slot);
-    set_files(box, FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0));
+    box_set_files(box, box_files(box));
 }
 
 static void close_held(struct box *box) {
@@ -75,7 +90,7 @@ static void close_held(struct box *box) {
 
 static void box_free(struct box *box) {
     struct engine *engine = box->engine;
-    bool has_lived = box->pidfd >= 0;   /* and so held what others may be waiting for */
+    bool has_lived = box->pid > 0;   /* and so held what others may be waiting for */
 
     loop_remove(engine->loop, &box->death);
     loop_remove(engine->loop, &box->answers);
@@ -105,10 +120,11 @@ static void box_free(struct box *box) {
         layer_hold_done(box->stands_on);
     free(box->stands_on);
     list_remove(&box->node);
+    box_end_wakeful(box);
     list_remove(&box->in_program);
     list_remove(&box->in_launcher);
     engine->n_boxes--;
-    set_files(box, 0);
+    box_set_files(box, 0);
     free(box);
     if (engine->stopping && !engine->n_boxes)
         loop_stop(engine->loop);
@@ -160,7 +176,7 @@ static bool handle_answer(struct box *box) {
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds = 0;
 
-    if (!box->answers.callback)
+    if (!box->answers.callback || !box_fetch_or_later(box))
         return false;
     ssize_t n = fd_receive(box->socket, &record, sizeof record, fds, &n_fds);
     if (n == -EAGAIN)
@@ -198,6 +214,7 @@ static void on_death(struct loop_source *source, uint32_t events) {
 
     (void)events;
     (void)waitid(P_PIDFD, (id_t)box->pidfd, &unused, WEXITED | WNOHANG);
+    loop_remove(box->engine->loop, &box->death); /* and so it does not rest any more */
     leave_spares(box);
     /* What init said before it died is still in the socket. */
     while (handle_answer(box))
@@ -209,6 +226,31 @@ static void on_death(struct loop_source *source, uint32_t events) {
     if (box->interpreter)
         interpreter_box_lost(box->interpreter, box);
     box_free(box);
+}
+
+static void on_gone(struct loop_timer *timer) {
+    on_death(&container_of(timer, struct box, deadline)->death, 0);
+}
+
+static void on_unseen(struct loop_timer *timer) {
+    box_watch_death(container_of(timer, struct box, deadline));
+}
+
+void box_watch_death(struct box *box) {
+    siginfo_t unused = { 0 };
+    bool is_gone = false;
+
+    if (box->pidfd < 0) {
+        box->pidfd = sys_pidfd_open(box->pid, 0);
+        /* The number may be another's by now, but no child of ours. */
+        is_gone = box->pidfd == -ESRCH || (box->pidfd >= 0 && waitid(P_PIDFD, (id_t)box->pidfd, &unused, WEXITED | WNOHANG | WNOWAIT) < 0);
+        if (box->pidfd >= 0 && !is_gone)
+            sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
+    }
+    if (is_gone)                /* our callers have it still */
+        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns(), on_gone);
+    else if (box->pidfd < 0 || loop_add(box->engine->loop, &box->death, box->pidfd, EPOLLIN, on_death) < 0)
+        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + UNSEEN_NS, on_unseen);
 }
 
 static void on_deadline(struct loop_timer *timer) {
@@ -225,11 +267,16 @@ static void on_deadline(struct loop_timer *timer) {
         box_kill(box);
 }
 
+int box_listen(struct box *box) {
+    return loop_add(box->engine->loop, &box->answers, box->socket, EPOLLIN, on_answer);
+}
+
 int box_new(struct program *program, const struct box_options *options, struct box **ret_box, struct rollbox_error *error) {
     struct engine *engine = program->engine;
     int pair[2] = { -EBADF, -EBADF };
     int r = options->holder || program->launcher ? 0 : launcher_start(program, error);
 
+    box_make_room(engine);
     if (r < 0)
         return r;
     struct box *box = calloc(1, sizeof *box);
@@ -245,7 +292,8 @@ int box_new(struct program *program, const struct box_options *options, struct b
     list_init(&box->in_program);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
-    set_files(box, files_of_new(engine));
+    box_begin_wakeful(box);
+    box_set_files(box, files_of_new(engine));
     if (!engine->n_boxes++)
         engine_tidy(engine);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -263,7 +311,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     if (r == 0 && fcntl(box->socket, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r == 0)
-        r = loop_add(engine->loop, &box->answers, box->socket, EPOLLIN, on_answer);
+        r = box_listen(box);
     if (r == 0)
         r = loop_timer_set(engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
     if (r == 0 && program->plan->flags & PLAN_PROCESS)
@@ -348,6 +396,10 @@ void box_kill(struct box *box) {
     leave_spares(box);
     loop_remove(box->engine->loop, &box->answers);
     close_fd(&box->socket);
+    if (box->on_shelf) {
+        box_abandon(box);
+        return;
+    }
     /* Without a pid namespace it is init that ends the others, as soon as it sees its socket closed. */
     if (box->pidfd >= 0 && box->home && loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + END_SECONDS * 1000000000ll, on_deadline) == 0)
         return;
@@ -382,7 +434,7 @@ static void stop_asking(struct box *box) {
     loop_remove(box->engine->loop, &box->asking);
     sockmem_close(&box->sockets);
     note_asking(box, 0);
-    set_files(box, box->files - 2);
+    box_set_files(box, box->files - 2);
 }
 
 /* Nothing runs in it: no more is to be asked for a while. */
@@ -429,7 +481,7 @@ static uint64_t socket_memory(struct box *box) {
     if (!uncounted_sockets(box) || box->asking.callback || clock_now_ns() < box->ask_again_ns)
         return box->socket_bytes;
     if (box->sockets.fd < 0 && sockmem_open(box->pid, &box->sockets) == 0)
-        set_files(box, box->files + 2);
+        box_set_files(box, box->files + 2);
     if (box->sockets.fd >= 0)
         ask_for(box, ASK_AT_ONCE_NS);
     return box->socket_bytes;

@@ -246,7 +246,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     struct live *live = capturing->live;
     int r = verdict.is_complete ? live_seal_image(&live->image) : 0;
     if (r < 0) {
-        error_set(&error, ROLLBOX_ERR_INTERNAL, -r, "snapshot", "the image cannot be sealed: %s", strerror(-r));
+        error_set(&error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot", "the image cannot be sealed: %s", strerror(-r));
         fail(capturing, &error);
         return;
     }

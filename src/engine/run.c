@@ -31,6 +31,7 @@
 #define BYTES_A_SECOND (4ull << 30)
 /* How far the watcher lets a sandbox of isolation process be over max_processes: by what the count of the user's other processes may have changed. */
 #define PROCESSES_SLACK 8
+#define FETCH_AGAIN_NS 50000000ll
 #define WATCH_LEAST_NS 2000000ll
 #define WATCH_MOST_NS 200000000ll
 
@@ -173,7 +174,7 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
         if (!run->session)
             return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are", text ? text : "?");
         run->program = run->session->program;
-        return 0;
+        return box_must_fetch(run->session->box, error);
     case TAG_USER:
         return text && session_has_user(run->session, text) ? 0 : error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "user %.100s: the sandbox has no other user than its policy's", text ? text : "?");
     case TAG_INPUT:
@@ -584,6 +585,12 @@ void run_overflow(struct run *run) {
     run_kill(run, ROLLBOX_OUTCOME_OUTPUT_LIMIT);
 }
 
+void run_out_of_memory(struct run *run) {
+    if (run->state == RUN_QUEUED || (run->state == RUN_STARTING && started(run) < 0))
+        return;
+    run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+}
+
 void run_output_lost(struct run *run, int error_number) {
     static const char message[] = "the host has no memory left for the output of the command";
     enum rollbox_error_code code = error_code_of(error_number, ROLLBOX_ERR_RESOURCE_EXHAUSTED);
@@ -597,7 +604,13 @@ void run_output_lost(struct run *run, int error_number) {
 }
 
 static void on_timeout(struct loop_timer *timer) {
-    run_kill(container_of(timer, struct run, timeout), ROLLBOX_OUTCOME_TIMEOUT);
+    struct run *run = container_of(timer, struct run, timeout);
+    int r = run->session ? box_fetch(run->session->box) : 0;
+
+    if (r == -EMFILE)           /* others may have given some back by then */
+        (void)loop_timer_set(run->engine->loop, timer, clock_now_ns() + FETCH_AGAIN_NS, on_timeout);
+    else if (r == 0)
+        run_kill(run, ROLLBOX_OUTCOME_TIMEOUT);
 }
 
 /* Without a memory cgroup: looks as often as the limit could have been reached since the last look, never mind what the guest does. */
@@ -908,6 +921,8 @@ static void pump(struct engine *engine) {
 
         if (engine->n_running && engine->memory_budget && engine->memory_reserved + memory > engine->memory_budget)
             return;
+        if (!run->program->n_spares)
+            box_make_room(engine);
         if (!box_has_room(engine) && !run->program->n_spares) {
             program_drop_spares(engine);
             return;

@@ -66,8 +66,10 @@ static void on_hibernate(struct loop_timer *timer) {
 
         is_waited_for |= (run->client || !list_empty(&run->waiters)) && !run->is_detached;
     }
-    if (session->box)
+    if (session->box && box_fetch(session->box) == 0)
         (void)box_usage(session->box, &memory, &cpu, &processes);
+    if (session->state == SESSION_CLOSING)
+        return;
     bool is_busy = is_waited_for || !list_empty(&session->works) || session->fork || session->n_agents || cpu - session->hibernate_cpu_ns > (uint64_t)session->hibernate_ms * 10000;
     session->hibernate_cpu_ns = cpu;
     if (session->sleep)
@@ -614,11 +616,13 @@ void session_answer(struct session *session, const struct guest_record *record, 
 void session_out_of_memory(struct session *session) {
     session->pumping = true;
     list_for_each(node, &session->runs)
-        run_kill(container_of(node, struct run, of_session), ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+        run_out_of_memory(container_of(node, struct run, of_session));
     session->pumping = false;
     exec_kill_all(session);
-    if (session->box)
+    if (session->box) {
         session->box->oom = false;
+        box_rest(session->box);         /* the answer was of the dead: the next command is not to end by it */
+    }
 }
 
 /* The same; each ends as by a single file that is too large. */
@@ -654,7 +658,13 @@ static void on_watch(struct loop_timer *timer) {
     const int64_t begun = clock_now_ns();
     uint64_t memory, cpu;
     uint32_t processes;
-    int r = session->box ? box_usage(session->box, &memory, &cpu, &processes) : -ESRCH;
+    int r = session->box ? box_fetch(session->box) : 0;
+
+    if (r == -EMFILE)
+        (void)loop_timer_set(session->engine->loop, timer, begun + WATCH_NS, on_watch);
+    if (r < 0)
+        return;
+    r = session->box ? box_usage(session->box, &memory, &cpu, &processes) : -ESRCH;
     const int64_t now = clock_now_ns();
 
     note_watching(session, r < 0 ? 0 : now - begun);
@@ -664,6 +674,7 @@ static void on_watch(struct loop_timer *timer) {
         session_out_of_memory(session);
     if (processes || session->n_runs) {
         (void)loop_timer_set(session->engine->loop, timer, now + MAX(WATCH_NS, WATCH_SHARE * session->engine->watching_ns), on_watch);
+        box_make_room(session->engine);
         return;
     }
     note_watching(session, 0);
@@ -894,6 +905,7 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", ask->sandbox);
     if (ask->detached && engine->is_private)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "detached: a private engine ends with its one client, and all its sandboxes with it; use a shared one");
+    box_make_room(engine);
     if (!box_has_room(engine)) {
         program_drop_spares(engine);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or close some", engine->n_sessions);
@@ -1067,7 +1079,9 @@ static int answer(struct client *client, struct wire_message *message, const str
         sleep_give_up(session);
     if (!session)
         return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are", ask->sandbox ? ask->sandbox : "?");
-    int r = 0;
+    int r = ask->verb == VERB_CLOSE || ask->verb == VERB_OPEN ? 0 : box_must_fetch(session->box, error);
+    if (r < 0)
+        return r;
     switch ((enum protocol_verb)ask->verb) {
     case VERB_OPEN:
         buf_printf(json, "{\"name\": \"%s\"}", session->name);

@@ -16,7 +16,7 @@
 
 /* A sandbox that lives must be able to start commands and agents when its guests have used up their processes: the limit of those is RLIMIT_NPROC, to which init is not held, and the group's a little more. */
 #define INIT_PROCESSES 32
-#define MAX_KEPT 16             /* of sandboxes that lived: each has a descriptor or two */
+#define MAX_KEPT 128 /* of sandboxes that lived, for a second (program_tidy): each has a descriptor or two */
 #define MOST_LEFT(limit) ((limit) / 64)
 
 static void on_oom(struct loop_source *source, uint32_t events) {
@@ -40,11 +40,27 @@ static void on_oom(struct loop_source *source, uint32_t events) {
         run_kill(box->run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
 }
 
+int *slot_oom(struct slot *slot, uint32_t *ret_events) {
+    *ret_events = cgroup_slot_oom_events(slot->cgroup);
+    return cgroup_slot_oom(slot->cgroup);
+}
+
+void slot_unwatch(struct slot *slot) {
+    if (cgroup_slot_oom(slot->cgroup))
+        loop_remove(slot->engine->loop, &slot->oom);
+}
+
+int slot_watch(struct slot *slot) {
+    int fd = cgroup_slot_oom_fd(slot->cgroup);
+
+    return fd < 0 || slot->oom.callback ? 0 : loop_add(slot->engine->loop, &slot->oom, fd, cgroup_slot_oom_events(slot->cgroup), on_oom);
+}
+
 static int slot_new(struct program *program, bool living, struct slot **ret_slot) {
     struct engine *engine = program->engine;
     const struct policy *policy = program->policy;
-    /* init counts, and the moment between its fork and its exec. */
-    struct cgroup_limits limits = { policy->max_memory_bytes, policy->max_processes + 1 + (living ? INIT_PROCESSES : 0), policy->max_cpu_milli };
+    /* init counts, and the moment between its fork and its exec. What has no controller of processors is held to whole ones by the plan. */
+    struct cgroup_limits limits = { policy->max_memory_bytes, policy->max_processes + 1 + (living ? INIT_PROCESSES : 0), cgroup_root_has_cpu(engine->cgroups) ? policy->max_cpu_milli : 0 };
     struct slot *slot = calloc(1, sizeof *slot);
     int r;
 
@@ -122,7 +138,7 @@ void slot_put(struct program *program, struct slot *slot) {
     if (cgroup_slot_oom_fd(slot->cgroup) >= 0 && cgroup_slot_oom_events(slot->cgroup) & EPOLLIN)
         while (read(cgroup_slot_oom_fd(slot->cgroup), &count, sizeof count) > 0)
             ;
-    if (slot->living && program && has_room(program)) {
+    if (slot->living && program && !slot->deaf && has_room(program)) {
         slot_rest(slot);
         list_add_tail(&program->slots, &slot->node);
     } else if (program && !slot->resting && !slot->living)

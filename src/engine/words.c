@@ -88,6 +88,13 @@ static void of_operation(const struct program *program, const struct guest_recor
         error_set(error, code, e, "setup", "%s failed at %s (%s): %s%s", stage_words(record->stage), path, op_names[op->kind], strerror(e), hint);
 }
 
+/* EAGAIN of a clone, which says no more. */
+static const char *clone_hint(const struct guest_record *record) {
+    bool is_clone = record->stage == GUEST_STAGE_CLONE || record->stage == GUEST_STAGE_SPAWN;
+
+    return is_clone && record->error == EAGAIN ? "; a limit of processes is reached: ulimit -u, kernel.pid_max, kernel.threads-max or a cgroup's pids.max" : "";
+}
+
 static const char *restore_words(uint32_t step) {
     switch ((enum restore_step)step) {
     case RESTORE_FORK: return "making it";
@@ -112,7 +119,8 @@ static const char *restore_words(uint32_t step) {
 }
 
 void words_of_restoring(const struct guest_record *record, struct rollbox_error *error) {
-    const char *why = record->error ? strerror(record->error) : "it was killed";
+    /* A restored process has the limits that it had, and its number of descriptors is the policy's. */
+    const char *why = !record->error ? "it was killed" : record->error == EMFILE && record->operation ? "it may not have as many files open (max_open_files, or the ulimit -n of whoever started the engine)" : strerror(record->error);
 
     if (record->operation)
         error_set(error, error_code_of(record->error, ROLLBOX_ERR_SETUP_FAILED), record->error, "restore", "process %u of the snapshot cannot go on in the sandbox; %s: %s", record->operation, restore_words(record->stage), why);
@@ -125,6 +133,10 @@ void words_of(const struct program *program, const struct guest_record *record, 
 
     if (record->kind == GUEST_IMAGE_LOADED && e == EOPNOTSUPP) {
         error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "restore", "this rollbox-init cannot hold processes: it is not linked with musl, or not for x86-64; processes=\"drop\" (--drop-processes) forks and resets files alone");
+        return;
+    }
+    if (record->kind == GUEST_IMAGE_LOADED && e == EBADMSG) {
+        error_set(error, ROLLBOX_ERR_DAMAGED, e, "restore", "the processes of the snapshot are refused: their image is not sound, or one of another version of rollbox; processes=\"drop\" (--drop-processes) takes its files alone");
         return;
     }
     if (record->kind == GUEST_IMAGE_LOADED) {
@@ -196,5 +208,5 @@ void words_of(const struct program *program, const struct guest_record *record, 
     case GUEST_STAGE_RESTORE:
         break;
     }
-    error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "setup", "%s failed: %s", stage_words(record->stage), strerror(e));
+    error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "setup", "%s failed: %s%s", stage_words(record->stage), strerror(e), clone_hint(record));
 }

@@ -60,7 +60,7 @@
     X(MOUNT_API, mount_api, "isolation namespace: open_tree, move_mount and mount_setattr", \
       "use Linux 5.12 or later, and let the container's seccomp profile pass the mount calls; without them, use isolation " \
       "process") \
-    X(IDMAPPED_MOUNTS, idmapped_mounts, "fs_shared and images with the right owners when run by root", \
+    X(IDMAPPED_MOUNTS, idmapped_mounts, "fs_writable, fs_shared and images with the right owners when run by root", \
       "use Linux 5.12 or later, as root; ordinary users need none") \
     X(CGROUP_V1, cgroup_v1, "limits by cgroup (v1)", \
       "run as root with the memory, pids and cpu controllers mounted below /sys/fs/cgroup; without any cgroup, limits use the " \
@@ -75,7 +75,7 @@
       "enable the pids controller (+pids in cgroup.subtree_control); without it RLIMIT_NPROC of the user namespace holds " \
       "max_processes") \
     X(CGROUP_CPU, cgroup_cpu, "max_cpu", \
-      "enable the cpu controller (+cpu in cgroup.subtree_control); without it max_cpu is refused") \
+      "enable the cpu controller (+cpu in cgroup.subtree_control); without it max_cpu is held by affinity, and must be whole") \
     X(PROC_CHILDREN, proc_children, "the watcher that holds limits where there is no cgroup", \
       "use a kernel with CONFIG_PROC_CHILDREN, or a writable cgroup")
 

@@ -52,6 +52,25 @@ def test_doctor_and_run_agree(caller, isolation):
             assert result["outcome"] == "error" and result["error"]["code"] == "feature_missing", (feature, result)
 
 
+NEEDING = {"max_cpu": ["--cpus", "1"], "fs_writable": ["--writable"], "fs_shared": ["--shared"], "time_mode virtual": ["--time-start", "2025-01-01T00:00:00", "--time-mode", "virtual"]}
+
+
+@pytest.mark.parametrize("key", NEEDING)
+def test_what_doctor_says_a_key_needs(caller, key):
+    """A key is refused for a feature that is missing only where doctor says that the feature is for it, or for all of the isolation; else it works."""
+    flags = [*NEEDING[key], caller.directory()] if key.startswith("fs_") else NEEDING[key]
+    given = os.environ.get("ROLLBOX_KFEAT", "")
+    for feature in json.loads(caller.rollbox("doctor", "--json").stdout)["features"]:
+        env = caller.environment(ROLLBOX_KFEAT=",".join(filter(None, [given, "-" + feature["name"]])))
+        if not json.loads(caller.rollbox("doctor", "--json", env=env).stdout)["isolation"]["namespace"]:
+            continue
+        result = json.loads(caller.rollbox("run", "--json", *flags, "--", "true", env=env).stdout)
+        if result["outcome"] == "error":
+            assert result["error"]["code"] == "feature_missing" and key in feature["needed_for"], (feature, result)
+        else:
+            assert result["exit_code"] == 0, (feature, result)
+
+
 def test_colours_on_a_terminal_only(cli):
     assert b"\033[3" in shown(functools.partial(cli.start, "doctor", env={}))
     assert b"\033[" not in shown(functools.partial(cli.start, "doctor", env={"NO_COLOR": "1"}))

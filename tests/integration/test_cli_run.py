@@ -35,6 +35,23 @@ def test_arguments_arrive_as_they_are(cli):
     assert done.stdout.decode() == "".join(f"<{word}>" for word in words)
 
 
+def test_any_number_of_arguments(cli):
+    """init has the pointers to them, and to the environment, on its stack, up to some sixty; more of them in a mapping."""
+    environments = set()
+    for n in [*range(44, 56), 400]:
+        words = [str(i) for i in range(n)]
+        first, *rest = cli("run", "--", "sh", "-c", 'echo "$@"; env', "sh", *words).stdout.decode().splitlines()
+        assert first.split() == words
+        environments.add(tuple(rest))
+    assert len(environments) == 1 and any(line.startswith("PATH=") for line in environments.pop())
+
+
+def test_a_cover_brings_what_is_mounted_in_it(cli):
+    """/proc/sys is the template's, with one file of the kernel's in it."""
+    lines = cli("run", "--", "sh", "-c", "cd /proc/sys/kernel; cat random/uuid random/uuid; cat ostype").stdout.split()
+    assert [len(line) for line in lines] == [36, 36, 5] and lines[0] != lines[1]
+
+
 def test_killed_by_a_signal(cli):
     assert cli("run", "--", "sh", "-c", "kill -SEGV $$").returncode == 128 + signal.SIGSEGV
 

@@ -332,7 +332,7 @@ def test_a_walk_for_files_that_are_gone_holds_nobody(failing, engine, store, tmp
     release, begun = tmp_path / "release", tmp_path / "begun"
     with Sandbox(SMALL, engine=engine) as small, Sandbox(ON_DISK, engine=engine) as other:
         small.exec("mkdir -p /tmp/a /tmp/b/x")
-        small.spawn(["sh", "-c", "while :; do mv /tmp/b/x /tmp/a; mv /tmp/a/x /tmp/b; head -c 8192 /dev/zero >>/tmp/grows; done"])
+        small.spawn(["sh", "-c", "while :; do mv -T /tmp/b/x /tmp/a/x; mv -T /tmp/a/x /tmp/b/x; head -c 8192 /dev/zero >>/tmp/grows; done"])
         kept = small.snapshot()
         assert kept.live
         failing.write_text(f": > {begun}; while [ ! -e {release} ]; do :; done\n")

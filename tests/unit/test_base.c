@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -153,6 +154,26 @@ TEST(error_names_are_lower_case_and_complete) {
     ASSERT_STR_EQ(rollbox_error_name(ROLLBOX_OK), "ok");
     ASSERT_STR_EQ(rollbox_error_name((enum rollbox_error_code)9999), "unknown");
     ASSERT_STR_EQ(rollbox_error_name((enum rollbox_error_code)-1), "unknown");
+}
+
+TEST(errors_for_want_of_descriptors_say_what_to_raise) {
+    struct rollbox_error error;
+    char limit[32];
+    struct rlimit files;
+
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+    snprintf(limit, sizeof limit, "all %llu files", (unsigned long long)files.rlim_cur);
+    ASSERT_EQ(error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "pipes: %s", "none"), -EMFILE);
+    ASSERT_TRUE(strncmp(error.message, "pipes: none; ", 13) == 0 && strstr(error.message, limit) && strstr(error.message, "ulimit -n"));
+    /* Passed on, it has that once. */
+    char *before = strdup(error.message);
+    error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%s", before);
+    ASSERT_STR_EQ(error.message, before);
+    free(before);
+    error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENFILE, "setup", "pipes");
+    ASSERT_TRUE(strstr(error.message, "fs.file-max") != NULL);
+    error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "setup", "pipes");
+    ASSERT_STR_EQ(error.message, "pipes");
 }
 
 TEST(error_set_fills_and_returns_the_errno) {
