@@ -94,13 +94,17 @@ long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length) 
     return sys_call6(__NR_process_vm_writev, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
 }
 
-int determinism_open(pid_t pid, const char *name, int flags) {
+static int open_below(int proc, pid_t pid, const char *name, int flags) {
     char path[48];
     char *at = guest_put_number(path, (uint64_t)pid);
 
     memcpy(at, name, strlen(name) + 1);
-    int fd = openat(determinism_proc, path, flags | O_CLOEXEC);
+    int fd = openat(proc, path, flags | O_CLOEXEC);
     return fd < 0 ? -errno : fd;
+}
+
+int determinism_open(pid_t pid, const char *name, int flags) {
+    return open_below(determinism_proc, pid, name, flags);
 }
 
 int determinism_open_memory(pid_t pid) {
@@ -152,10 +156,10 @@ bool determinism_vdso_of(pid_t pid, uint64_t *ret_base) {
     return read_auxv(pid, ret_base, &random);
 }
 
-/* From a file of /proc/PID: the text that follows a heading. */
-static const char *read_after(pid_t pid, char *text, size_t size, const char *heading) {
+/* From /proc/PID/status: the text that follows a heading. */
+static const char *read_after(int proc, pid_t pid, char *text, size_t size, const char *heading) {
     size_t length = strlen(heading);
-    int fd = determinism_open(pid, "/status", O_RDONLY);
+    int fd = open_below(proc, pid, "/status", O_RDONLY);
     ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
 
     if (fd >= 0)
@@ -201,7 +205,7 @@ bool determinism_is_thread_of(pid_t process, pid_t thread) {
 
 pid_t determinism_process_of(pid_t thread) {
     char text[1024];
-    const char *at = sys_call3(__NR_tgkill, thread, thread, 0) == 0 ? NULL : read_after(thread, text, sizeof text, "\nTgid:\t");
+    const char *at = sys_call3(__NR_tgkill, thread, thread, 0) == 0 ? NULL : read_after(determinism_proc, thread, text, sizeof text, "\nTgid:\t");
     pid_t process = 0;
 
     for (; at && *at >= '0' && *at <= '9'; at++)
@@ -413,10 +417,10 @@ static void hold(int listener, const struct seccomp_notif *question) {
 }
 
 /* The kernel writes them one after the other, all of one length. */
-bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals) {
+static bool signals_of(int proc, pid_t pid, struct determinism_signals *ret_signals) {
     static const size_t line = sizeof "SigPnd:\t0123456789abcdef\n" - 1;
     char text[2048];
-    const char *at = read_after(pid, text, sizeof text, "\nSigPnd:\t");
+    const char *at = read_after(proc, pid, text, sizeof text, "\nSigPnd:\t");
 
     if (!at || strlen(at) < 5 * line)
         return false;
@@ -424,6 +428,10 @@ bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals) 
     ret_signals->blocked = strtoul(at + 2 * line, NULL, 16);
     ret_signals->caught = strtoul(at + 4 * line, NULL, 16);
     return true;
+}
+
+bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals) {
+    return signals_of(determinism_proc, pid, ret_signals);
 }
 
 static bool has_signal(pid_t pid) {
@@ -489,11 +497,11 @@ bool determinism_holds_surely(pid_t thread) {
     return wait_is_asking(thread) || serial_is_asking(thread);
 }
 
-bool determinism_is_to_stop(pid_t process) {
+bool determinism_is_to_stop(int proc, pid_t process) {
     const uint64_t stops = 1ull << (SIGSTOP - 1) | 1ull << (SIGTSTP - 1) | 1ull << (SIGTTIN - 1) | 1ull << (SIGTTOU - 1);
     struct determinism_signals signals;
 
-    return determinism_holds_surely(process) && determinism_signals_of(process, &signals) && signals.pending & stops;
+    return signals_of(proc, process, &signals) && signals.pending & ~signals.blocked & stops;
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------------------- */
@@ -690,7 +698,7 @@ void determinism_end(struct determinism_start *start, const int *streams) {
     if (streams && fd_receive(start->ends[0], &byte, 1, fds, &n) == 1 && n == 1) {
         (void)ioctl(fds[0], SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
         listeners[n_listeners++] = fds[0];
-        virtual_started(streams);
+        virtual_started(fds[0], streams);
     }
     if (start->ends[0] >= 0)
         close(start->ends[0]);

@@ -498,9 +498,10 @@ void restore_cancel(void) {
 }
 
 /* Under random_seed or time_start: it is prepared, and what it asks is asked of us, from here on. */
-static int begin_serving(const struct box *box) {
+static int begin_serving(const struct box *box, int *ret_listener) {
     int listener = -1, r = determinism_wanted(box->plan) ? hear_with(0, &listener) : 0;
 
+    *ret_listener = listener;
     if (r < 0 || !determinism_wanted(box->plan))
         return r;
     r = listener < 0 ? -EBADMSG : still_begin_command(box->plan, listener);
@@ -514,14 +515,14 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
 
     if (pid <= 0 || !restored.header || !restored.header->is_command || request->n_fds < STREAMS)
         return -ENOENT;
-    int r = begin_serving(box);
+    int listener, r = begin_serving(box, &listener);
     /* If it has ended, it has left word of why. */
     if (r == 0)
         (void)fd_send(sockets[0], request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
     if (r == 0 && hear(0) == 0) {
         close(sockets[0]);
         command = 0;
-        virtual_started(request->fds);
+        virtual_started(listener, request->fds);
         return pid;
     }
     /* It never was: the command is started in its place, and finds nothing of it. */

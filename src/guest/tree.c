@@ -556,29 +556,49 @@ static void stop(const struct process *p) {
         (void)sys_call3(__NR_tgkill, p->pid, p->restless, SIGSTOP);
 }
 
-/* One look at all, and a SIGSTOP to those who run; at first to those whose parents do not. How many ran; ret_n: how many there are. */
-static int stop_some(struct census *census, int round, bool first, int *ret_n) {
-    bool polite = round < MAX_ROUNDS;
+/* How many run; ret_n: how many there are. */
+static int count_restless(struct census *census, int round, int *ret_n) {
     int restless = census->unsure, n = 0;
 
     for (size_t i = 0; i < census->n; i++) {
         struct process *p = &census->list[i];
 
         p->still = is_still(census, p, round > LATE_ROUND);
-        if (first && p->still && (p->state == 'T' || determinism_is_to_stop(p->pid)) && n_theirs < MAX_THEIRS)
-            theirs[n_theirs++] = p->pid;
         n += !is_dead(p) && !command_is_agent(p->pid);
         restless += !p->still;
     }
+    *ret_n = n;
+    return restless;
+}
+
+/* Is anybody about to stand still for others? A process that is sent SIGSTOP while it sleeps is woken to take it, so it runs, or waits for the kernel alone; the threads of one that has taken it follow. */
+static bool is_stopping(const struct census *census) {
     for (size_t i = 0; i < census->n; i++) {
-        struct process *p = &census->list[i];
-        const struct process *parent = census_parent(census, p);
+        const struct process *p = &census->list[i];
+
+        if (!p->still && (p->state == 'T' || (strchr("RD", p->state) && determinism_is_to_stop(census->proc, p->pid))))
+            return true;
+    }
+    return false;
+}
+
+static void note_theirs(const struct census *census) {
+    for (size_t i = 0; i < census->n && n_theirs < MAX_THEIRS; i++) {
+        const struct process *p = &census->list[i];
+
+        if (p->still && !is_dead(p) && (p->state == 'T' || determinism_is_to_stop(census->proc, p->pid)))
+            theirs[n_theirs++] = p->pid;
+    }
+}
+
+/* A SIGSTOP to those who run; at first to those whose parents do not. */
+static void stop_some(const struct census *census, bool polite) {
+    for (size_t i = 0; i < census->n; i++) {
+        const struct process *p = &census->list[i], *parent = census_parent(census, p);
 
         if (!p->still && (!polite || !parent || parent->still || parent->state == 'D'))
             stop(p);
     }
-    *ret_n = n;
-    return restless;
 }
 
 /* With `at_once`, politeness is left. */
@@ -591,15 +611,21 @@ static int freeze(bool at_once) {
         return r;
     if (!frozen)
         n_theirs = 0;
-    for (int round = 0;; round++) {
+    for (int round = 0, waited = frozen || at_once ? MAX_ROUNDS : 0;;) {
         r = census_take(&census);
         if (r < 0)
             break;
-        bool still = stop_some(&census, round, round == 0 && !frozen, &n) == 0 && !census_is_old(&census, 0);
+        bool still = count_restless(&census, round, &n) == 0;
+        bool early = round == 0 && waited++ < MAX_ROUNDS && is_stopping(&census);
+        if (round == 0 && !frozen && !early)
+            note_theirs(&census);
+        if (!early)
+            stop_some(&census, round < MAX_ROUNDS);
+        still = still && !census_is_old(&census, 0);
         census_close(&census);
         if (still)
             break;
-        if (round == (at_once ? 0 : MAX_ROUNDS))
+        if (!early && round++ == (at_once ? 0 : MAX_ROUNDS))
             (void)kill(-1, SIGSTOP);
         if (clock_now_ns() > deadline) {
             r = -ETIMEDOUT;

@@ -507,12 +507,17 @@ void virtual_begin(const struct plan *plan) {
     start_ns = plan->clock_seconds * VIRTUAL_NS + plan->clock_nanoseconds;
 }
 
-void virtual_started(const int *streams) {
+void virtual_started(int listener, const int *streams) {
     n_jumps = 0;
     if (page) {
-        idle_add_outside(streams);
+        idle_add_outside(listener, streams);
         virtual_disturb();
     }
+}
+
+void virtual_forget(int listener) {
+    wait_forget(listener);
+    idle_forget_outside(listener);
 }
 
 void virtual_executed(pid_t pid) {

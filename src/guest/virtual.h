@@ -30,8 +30,8 @@ void virtual_begin(const struct plan *plan);
 /* The time of day; and as told to somebody who asks, which moves the clock. Nanoseconds. */
 int64_t virtual_time_of_day(void);
 int64_t virtual_query_time_of_day(void);
-/* A command's main process has executed, with these for its standard streams. */
-void virtual_started(const int *streams);
+/* A command's main process has executed, with these for its standard streams, and asks by this listener. */
+void virtual_started(int listener, const int *streams);
 /* No command runs any more, or all are about to be stopped: the clock stands until one runs. */
 void virtual_stand(void);
 /* A process has a new image. */
@@ -108,6 +108,8 @@ long virtual_give(int listener, const struct seccomp_notif_addfd *give);
 
 /* virtual_wait.c: false if the question is no wait. */
 bool wait_answer(int listener, const struct seccomp_notif *question);
+/* A listener is closed. */
+void wait_forget(int listener);
 /* The deadline of the earliest that can be ended; VIRTUAL_NEVER: there is none. */
 int64_t wait_earliest(void);
 /* The first of those up to a time. */
@@ -181,7 +183,8 @@ struct stat;
 bool idle_stat(pid_t thread, uint64_t fd, struct stat *ret_st);
 /* Whether such a call waits for what comes from outside of the sandbox, or is taken there. */
 bool idle_is_outside(pid_t thread, int call, const uint64_t *arguments);
-/* The standard input of a command is from outside, its output goes there. */
-void idle_add_outside(const int *streams);
+/* The standard input of a command is from outside, its output goes there; until its listener is forgotten. */
+void idle_add_outside(int listener, const int *streams);
+void idle_forget_outside(int listener);
 
 #endif

@@ -31,7 +31,7 @@
 #include "sys/syscalls.h"
 
 #define MAX_SEEN 2048           /* threads; with more there is no rest to be seen */
-#define MAX_OUTSIDE 192
+#define MAX_OUTSIDE 4096        /* more than the streams of all listeners, and what an image has */
 #define MAX_POLLED 16
 #define VFORK_FLAG 0x4000
 #define MAX_KEPT 61             /* threads whose files are kept open */
@@ -55,11 +55,21 @@ static const char *const kept_names[KEPT_FILES] = { [STAT] = "/stat", [SCHEDSTAT
 
 static struct seen seen[MAX_SEEN];
 static struct kept kept[MAX_KEPT];
+static size_t n_seen;
+
 /* What comes from outside and what goes there. */
 enum way { IN = 1, OUT = 2 };
 
-static struct { dev_t dev; ino_t ino; unsigned ways; } outside[MAX_OUTSIDE];
-static size_t n_outside, n_seen;
+/* A stream of a command, for as long as anybody asks by its listener: the command itself, or what it has left behind. -1: it came with an image, and stays. */
+struct outside {
+    uint64_t inode;
+    uint32_t device;            /* as the kernel counts them */
+    unsigned ways;
+    int listener;
+};
+
+static struct outside outside[MAX_OUTSIDE];     /* the first n_outside: memory is touched as it is needed */
+static size_t n_outside;
 
 struct round {
     size_t n;
@@ -221,8 +231,11 @@ bool idle_stat(pid_t pid, uint64_t fd, struct stat *ret_st) {
     return fstatat(determinism_proc, path, ret_st, 0) == 0;
 }
 
-static void add_file(struct stat st, enum way way) {
-    static size_t next;
+static bool is_file(const struct outside *o, const struct stat *st) {
+    return o->inode == st->st_ino && o->device == (uint32_t)st->st_dev;
+}
+
+static void add_file(int listener, struct stat st, enum way way) {
     struct stat null;
 
     if (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))
@@ -230,15 +243,12 @@ static void add_file(struct stat st, enum way way) {
     if (S_ISCHR(st.st_mode) && (fstatat(AT_FDCWD, "/dev/null", &null, 0) < 0 || null.st_rdev == st.st_rdev))
         return;
     for (size_t i = 0; i < n_outside; i++)
-        if (outside[i].dev == st.st_dev && outside[i].ino == st.st_ino) {
+        if (outside[i].listener == listener && is_file(&outside[i], &st)) {
             outside[i].ways |= way;
             return;
         }
-    outside[next].dev = st.st_dev;
-    outside[next].ino = st.st_ino;
-    outside[next].ways = way;
-    next = (next + 1) % MAX_OUTSIDE;
-    n_outside += n_outside < MAX_OUTSIDE;
+    if (n_outside < MAX_OUTSIDE)
+        outside[n_outside++] = (struct outside){ .inode = st.st_ino, .device = (uint32_t)st.st_dev, .ways = way, .listener = listener };
 }
 
 void idle_add_external(int fd) {
@@ -248,18 +258,24 @@ void idle_add_external(int fd) {
         return;
     int mode = fcntl(fd, F_GETFL) & O_ACCMODE;
     if (mode != O_WRONLY)
-        add_file(st, IN);
+        add_file(-1, st, IN);
     if (mode != O_RDONLY)
-        add_file(st, OUT);
+        add_file(-1, st, OUT);
 }
 
 /* Of pipes, sockets and terminals nobody inside has the other end. */
-void idle_add_outside(const int *streams) {
+void idle_add_outside(int listener, const int *streams) {
     struct stat st;
 
     for (int i = 0; i < 3; i++)
         if (fstat(streams[i], &st) == 0)
-            add_file(st, i ? OUT : IN);
+            add_file(listener, st, i ? OUT : IN);
+}
+
+void idle_forget_outside(int listener) {
+    for (size_t i = n_outside; i-- > 0;)
+        if (outside[i].listener == listener)
+            outside[i] = outside[--n_outside];
 }
 
 static bool is_outside(pid_t thread, uint64_t fd, unsigned ways) {
@@ -268,7 +284,7 @@ static bool is_outside(pid_t thread, uint64_t fd, unsigned ways) {
     if (fd > 0x7fffffff || !ways || !idle_stat(thread, fd, &st))
         return false;
     for (size_t i = 0; i < n_outside; i++)
-        if (outside[i].ways & ways && outside[i].dev == st.st_dev && outside[i].ino == st.st_ino)
+        if (outside[i].ways & ways && is_file(&outside[i], &st))
             return true;
     return false;
 }

@@ -859,7 +859,7 @@ int64_t wait_end_over(int64_t now_ns) {
     return next;
 }
 
-void virtual_forget(int listener) {
+void wait_forget(int listener) {
     for (size_t i = n_waits; i-- > 0;)
         if (waits[i].state == HELD && waits[i].listener == listener)
             drop(i);
