@@ -208,16 +208,16 @@ def test_uptime(caller):
 @pytest.mark.parametrize("flags", ((), ("--disk-at", "store")))
 def test_uptime_goes_with_the_clock(caller, flags):
     code = """
-import time
+import os, subprocess, time
 def told():
     print(open("/proc/uptime").read(), end="")
     return float(open("/proc/uptime").read().split()[0]) - time.clock_gettime(time.CLOCK_BOOTTIME)
 assert abs(told()) < 0.1
-time.sleep(3600)
+subprocess.run(["sleep", "3600"])
 assert abs(told()) < 0.1
 while time.monotonic() < 3602 + 1e7:    # by asking alone
     pass
-time.sleep(0)
+os.times()                              # which init is asked
 assert abs(told()) < 0.1
 """
     fill = "" if flags else "dd if=/dev/zero of=/tmp/full bs=1M 2> /dev/null; "
@@ -365,29 +365,44 @@ def test_no_time_passes_when_a_command_ends(caller):
     assert done.stdout == b"0\n" * 6
 
 
+# Ends when what waits is ended by the real clock, as nobody rests there.
+RESTLESS = """
+import threading, time
+def wait():
+    time.sleep(1)
+    over.append(True)
+over = []
+threading.Thread(target=wait).start()
+while not over:
+    pass
+"""
 STANDS = """
-import sys, time
+import sys
 sys.path.insert(0, %r)
 from rollbox import Policy, Sandbox
+restless = %r
 for serial in (False, True):
-    with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual", serial=serial)) as box:
+    policy = Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")
+    with Sandbox(policy.replace(serial=serial)) as box, Sandbox(policy) as other:
+        def long_enough():
+            assert other.exec(["/usr/bin/python3", "-Ic", restless]).exit_code == 0
         def told():
             return int(box.exec(["date", "+%%s"]).stdout) - %d, int(box.exec("wc -l < /tmp/x").stdout)
         box.exec("(while sleep 1; do echo x >> /tmp/x; done) > /dev/null 2>&1 &")
         box.exec(["/usr/bin/python3", "-c", "import os, time; os.fork() or os.execvp('sh', ['sh', '-c', 'sleep 7; echo x >> /tmp/x'])"])
         box.exec(["sleep", "2.5"])
-        time.sleep(2.5)         # as long as it takes for what waits to end by the real clock
+        long_enough()
         print(*told())
         state = box.snapshot(processes="drop")
-        time.sleep(1.5)
+        long_enough()
         print(*told())
         box.pause()
-        time.sleep(2.5)
+        long_enough()
         box.resume()
         print(*told())
         with box.spawn(["sleep", "3"]) as sleeper:
             box.pause()
-            time.sleep(2.5)
+            long_enough()
             box.resume()
             assert sleeper.wait().exit_code == 0
         print(*told())
@@ -404,7 +419,7 @@ for serial in (False, True):
 
 def test_nothing_gets_on_between_commands(caller):
     """Whatever an agent does meanwhile, and however long it takes: time stands, and what waits for it."""
-    done = caller.script(STANDS, START_S)
+    done = caller.script(STANDS, RESTLESS, START_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == 2 * [b"2 2", b"2 2", b"2 2", b"5 5", b"7 8", b"7 8"]
 
@@ -415,14 +430,20 @@ sys.path.insert(0, %r)
 from rollbox import Policy, Sandbox
 shared = tempfile.mkdtemp()
 os.chmod(shared, 0o777)
-log = shared + "/log"
-os.close(os.open(log, os.O_CREAT))
-os.chmod(log, 0o666)
+log, others = shared + "/log", shared + "/others"
+for name in log, others:
+    os.close(os.open(name, os.O_CREAT))
+    os.chmod(name, 0o666)
+def await_growth(name):
+    size = os.path.getsize(name)
+    while os.path.getsize(name) < size + 20:
+        time.sleep(0.005)
 python = ["/usr/bin/python3", "-Ic"]
 what, guest = %r, %r
 for serial in (False, True):
-    with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual", serial=serial, max_processes=400, fs_shared=[shared])) as box:
-        with box.spawn([*python, guest, log]) as process:
+    policy = Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual", serial=serial, max_processes=400, fs_shared=[shared])
+    with Sandbox(policy) as box, Sandbox(policy) as other:
+        with box.spawn([*python, guest, log]) as process, other.spawn([*python, guest, others]) as twin:
             process.stdout.readline()
             victim = box.spawn(["sleep", "100000"])
             for _ in range(8):
@@ -431,14 +452,15 @@ for serial in (False, True):
                     victim.kill()
                     assert victim.wait().signal == 9
                 before = os.path.getsize(log)
-                time.sleep(0.2)         # in which it would get on, if it could
+                await_growth(others)    # in which it would get on, if it could
                 assert os.path.getsize(log) == before
                 box.resume()
                 if what == "killed":
                     break
                 box.list("/")
-                time.sleep(0.05)        # to where it is somewhere else
+                await_growth(log)       # to where it is somewhere else
             process.kill()
+            twin.kill()
 """
 BESIDE_A_THREAD = """
 import sys, threading, time
@@ -485,6 +507,35 @@ def test_who_waits_for_init_stands_still(caller, what, guest):
     """In a pause: threads beside it, when another command is killed, and no other process that has got its id."""
     done = caller.script(HELD, what, guest)
     assert done.returncode == 0, done.stderr
+
+
+BESIDE_MANY = """
+import sys
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")) as box:
+    box.exec("sleep 1000000 > /dev/null 2>&1 &")
+    with box.spawn(["sh", "-c", "echo; read x; date +%%s"]) as reader:
+        assert reader.stdout.readline() == b"\\n"
+        for _ in range(150):
+            box.exec(["true"])
+        print(box.exec(["date", "+%%s"]).stdout)
+        with box.fork(1)[0] as kid:
+            for _ in range(150):
+                kid.exec(["true"])
+            print(kid.exec(["date", "+%%s"]).stdout)
+        reader.stdin.write(b"\\n")
+        reader.stdin.flush()
+        print(reader.stdout.readline())
+        assert reader.wait().exit_code == 0
+"""
+
+
+def test_who_waits_for_its_client_does_so_beside_many_commands(caller):
+    """However many commands there were meanwhile: no time passes for them that did not for it."""
+    done = caller.script(BESIDE_MANY)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == 3 * (b"b'%d\\n'\n" % START_S)
 
 
 STOPPED = """
