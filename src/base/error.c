@@ -41,6 +41,8 @@ static void add_hint(struct rollbox_error *error) {
         return;
     if (error->error_number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
         snprintf(at, sizeof error->message - length, "; all %llu files that a process may have open here are in use: raise the limit (ulimit -n), or close sandboxes", (unsigned long long)limit.rlim_cur);
+    else if (error->error_number == ETOOMANYREFS && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        snprintf(at, sizeof error->message - length, "; as many descriptors of this user's are under way between processes as may be open in one, %llu: raise the limit (ulimit -n), or start fewer at a time", (unsigned long long)limit.rlim_cur);
     else if (error->error_number == ENFILE)
         snprintf(at, sizeof error->message - length, "; the host has no more open files for anybody: raise fs.file-max, or close sandboxes");
 }

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,6 +13,8 @@
 
 #include "base/cleanup.h"
 
+#define PATIENT_MS 1
+#define PATIENT_TRIES 100
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
 int fd_write_all(int fd, const void *data, size_t length) {
@@ -86,6 +89,14 @@ int fd_send(int socket, const void *data, size_t length, const int *fds, size_t 
         if (errno != EINTR)
             return -errno;
     }
+}
+
+int fd_send_patiently(int socket, const void *data, size_t length, const int *fds, size_t n_fds) {
+    int r;
+
+    for (unsigned tries = 0; (r = fd_send(socket, data, length, fds, n_fds)) == -ETOOMANYREFS && tries < PATIENT_TRIES; tries++)
+        (void)poll(NULL, 0, PATIENT_MS);
+    return r;
 }
 
 ssize_t fd_receive(int socket, void *data, size_t capacity, int *ret_fds, size_t *ret_n_fds) {

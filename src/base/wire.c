@@ -44,11 +44,13 @@ void wire_add_u64(struct buf *to, uint32_t tag, uint64_t value) {
     wire_add(to, tag, &value, sizeof value);
 }
 
-int wire_send(int socket, struct buf *buf, const int *fds, size_t n_fds) {
+typedef int send_function(int socket, const void *data, size_t length, const int *fds, size_t n_fds);
+
+static int send_by(send_function *send, int socket, struct buf *buf, const int *fds, size_t n_fds) {
     if (buf_failed(buf))
         return -ENOMEM;
     if (buf->length <= WIRE_INLINE)
-        return fd_send(socket, buf->data, buf->length, fds, n_fds);
+        return send(socket, buf->data, buf->length, fds, n_fds);
 
     struct wire_header header;
     int all[FD_MESSAGE_MAX_FDS];
@@ -63,7 +65,15 @@ int wire_send(int socket, struct buf *buf, const int *fds, size_t n_fds) {
     all[0] = body;
     for (size_t i = 0; i < n_fds; i++)
         all[i + 1] = fds[i];
-    return fd_send(socket, &header, sizeof header, all, n_fds + 1);
+    return send(socket, &header, sizeof header, all, n_fds + 1);
+}
+
+int wire_send(int socket, struct buf *buf, const int *fds, size_t n_fds) {
+    return send_by(fd_send, socket, buf, fds, n_fds);
+}
+
+int wire_send_patiently(int socket, struct buf *buf, const int *fds, size_t n_fds) {
+    return send_by(fd_send_patiently, socket, buf, fds, n_fds);
 }
 
 int wire_next(const void *data, size_t length, size_t *position, struct wire_field *ret_field) {

@@ -41,6 +41,8 @@ void wire_add_u64(struct buf *to, uint32_t tag, uint64_t value);
 
 /* Sends the message in `buf` with descriptors (borrowed). Moves the fields into a memory file if needed. 0 or -errno; -ENOMEM if the buffer failed. */
 int wire_send(int socket, struct buf *buf, const int *fds, size_t n_fds);
+/* As fd_send_patiently. */
+int wire_send_patiently(int socket, struct buf *buf, const int *fds, size_t n_fds);
 
 /* The next field. 1: *ret_field is filled; 0: the end; -EBADMSG: malformed. Start with *position = 0; `data` is what follows the header (or the body in the
  * memory file). */

@@ -320,7 +320,7 @@ int capturing_tell_init(const struct box *box) {
         return -errno;
     theirs = pair[1];
     wire_begin(&message, GUEST_STILL, 0);
-    int r = wire_send(box->socket, &message, &theirs, 1);
+    int r = wire_send_patiently(box->socket, &message, &theirs, 1);
     if (r < 0)
         close(pair[0]);
     return r < 0 ? r : pair[0];

@@ -215,7 +215,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
     for (unsigned i = 0; i < run->n_extra; i++)
         fds[n++] = run->extra[i];
     ((struct wire_header *)(void *)run->request.data)->serial = run->exec;
-    r = wire_send(session->box->socket, &run->request, fds, n);
+    r = wire_send_patiently(session->box->socket, &run->request, fds, n);
     if (r == -EAGAIN)
         return r;               /* its pipes are kept for the next try */
     if (r < 0)

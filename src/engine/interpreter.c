@@ -129,7 +129,7 @@ static int send_file(const struct program *program, uint32_t type, int fd) {
     auto_buf struct buf message = BUF_INIT;
 
     wire_begin(&message, type, 0);
-    return wire_send(program->launcher->socket, &message, &fd, 1);
+    return wire_send_patiently(program->launcher->socket, &message, &fd, 1);
 }
 
 static void on_deadline(struct loop_timer *timer) {
@@ -293,7 +293,7 @@ static int send_start(struct interpreter *interpreter) {
     if (r == 0 && is_trial)
         ((struct wire_header *)(void *)message.data)->flags = GUEST_EXEC_RESTORED;
     if (r == 0)
-        r = wire_send(interpreter->box->socket, &message, (const int[]){ input, output[1], output[1], words, output[1] }, is_trial ? 4 : 5);
+        r = wire_send_patiently(interpreter->box->socket, &message, (const int[]){ input, output[1], output[1], words, output[1] }, is_trial ? 4 : 5);
     close_fd(&output[1]);
     return r;
 }

@@ -11,7 +11,6 @@
 #include <sys/epoll.h>
 #include <sys/personality.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -26,7 +25,6 @@
 #define N_ID_BASES 4096u
 #define LEAST_DISK (1u << 20)
 #define LEAST_ENTRIES 256
-#define PLAN_TRIES 100          /* a tenth of a second */
 #define AS_IT_IS 0xffffffffu    /* of personality(2): changes nothing */
 
 static void lost(struct launcher *launcher, const struct guest_record *why);
@@ -262,15 +260,6 @@ static struct launcher *take_idle(struct engine *engine) {
     return TAKE_PTR(engine->idle_launcher);
 }
 
-/* There may be no room for a moment (FDS_TRIES), of which nobody tells; and what waits for a launcher waits for this. */
-static int send_plan(const struct launcher *launcher, struct buf *message, int plan) {
-    int r;
-
-    for (unsigned tries = 0; (r = wire_send(launcher->socket, message, &plan, 1)) == -ETOOMANYREFS && tries < PLAN_TRIES; tries++)
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    return r;
-}
-
 int launcher_start(struct program *program, struct rollbox_error *error) {
     struct engine *engine = program->engine;
     auto_buf struct buf message = BUF_INIT;
@@ -287,13 +276,13 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
         r = start_process(engine, false, fixed, &launcher);
     wire_begin(&message, GUEST_PLAN, 0);
     if (r == 0)
-        r = send_plan(launcher, &message, plan);
+        r = wire_send_patiently(launcher->socket, &message, &plan, 1);
     if ((r == -EPIPE || r == -ECONNRESET) && was_idle) {      /* it was killed while it waited, which nobody looked for */
         close(launcher->socket);
         free(TAKE_PTR(launcher));
         r = start_process(engine, false, fixed, &launcher);
         if (r == 0)
-            r = send_plan(launcher, &message, plan);
+            r = wire_send_patiently(launcher->socket, &message, &plan, 1);
     }
     if (r == 0)
         r = loop_add(engine->loop, &launcher->source, launcher->socket, EPOLLIN, on_message);
@@ -328,7 +317,7 @@ int launcher_hold(struct program *program, struct live *live, struct rollbox_err
     if (r == 0)
         r = make_launcher(program->launcher->number, &holder, &other);
     if (r == 0)
-        r = wire_send(program->launcher->socket, &message, (const int[]){ other, image, live->progress }, live->progress < 0 ? 2 : 3);
+        r = wire_send_patiently(program->launcher->socket, &message, (const int[]){ other, image, live->progress }, live->progress < 0 ? 2 : 3);
     close_fd(&live->progress);          /* there is one to listen, or none */
     if (r == 0)
         r = loop_add(program->engine->loop, &holder->source, holder->socket, EPOLLIN, on_message);
@@ -441,7 +430,7 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
     if (buf_failed(&message))
         return -ENOMEM;
     ((struct wire_header *)(void *)message.data)->flags = flags;
-    int r = wire_send(launcher->socket, &message, fds, n);
+    int r = wire_send_patiently(launcher->socket, &message, fds, n);
     if (r == 0) {
         box->maker = launcher;
         list_add_tail(&launcher->creating, &box->in_launcher);

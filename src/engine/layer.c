@@ -502,7 +502,7 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
     if (r == 0)
         r = buf_failed(&message) ? -ENOMEM : loop_timer_set(copy->engine->loop, &copy->deadline, clock_now_ns() + (copy->upper ? COPY_ON_DISK_SECONDS : COPY_SECONDS) * 1000000000ll, on_deadline);
     if (r == 0)
-        r = wire_send(launcher->socket, &message, fds, n);
+        r = wire_send_patiently(launcher->socket, &message, fds, n);
     if (r < 0) {
         loop_timer_clear(copy->engine->loop, &copy->deadline);
         upper_put(copy->upper);

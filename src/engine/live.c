@@ -242,7 +242,7 @@ int live_restore(struct session *session, struct rollbox_error *error) {
     if (r == 0 && !buf_failed(&message) && session->is_trial)
         ((struct wire_header *)(void *)message.data)->flags |= GUEST_RESTORE_TRIAL;
     if (r == 0)
-        r = wire_send(session->box->socket, &message, ends, n);
+        r = wire_send_patiently(session->box->socket, &message, ends, n);
     while (n)
         close(ends[--n]);
     if (r < 0)

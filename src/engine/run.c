@@ -867,7 +867,7 @@ static int hand_over(struct run *run, const struct box *box) {
         return r;
     struct buf *request = is_fixed ? &fixed : &run->request;
     ((struct wire_header *)(void *)request->data)->flags = GUEST_EXEC_FINAL | (restored ? GUEST_EXEC_RESTORED : 0) | (restored && is_fixed ? GUEST_EXEC_ALIKE : 0);
-    return wire_send(box->socket, request, fds, is_fixed ? 5 : restored ? 4 : 3);
+    return wire_send_patiently(box->socket, request, fds, is_fixed ? 5 : restored ? 4 : 3);
 }
 
 static int start(struct run *run, struct rollbox_error *error) {

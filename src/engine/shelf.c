@@ -104,7 +104,7 @@ static bool answer(int ask, int epoll, struct place *places) {
         return true;
     }
     if (request.what == SHELF_TAKE)
-        r = fd_send(ask, &r, sizeof r, place->fds, place->n);
+        r = fd_send_patiently(ask, &r, sizeof r, place->fds, place->n);
     else
         r = put(epoll, place, &request, fds, n_fds);
     if (request.what == SHELF_TAKE && r != -ETOOMANYREFS)
@@ -246,7 +246,7 @@ static int ask(struct shelf *shelf, const struct shelf_request *request, const i
 
     if (shelf->ask < 0)
         return -EPIPE;
-    int sent = fd_send(shelf->ask, request, sizeof *request, fds, n);
+    int sent = fd_send_patiently(shelf->ask, request, sizeof *request, fds, n);
     if (sent == -ETOOMANYREFS)
         return sent; /* too many of this user's are under way, and that one is not */
     ssize_t got = sent < 0 ? sent : fd_receive(shelf->ask, &r, sizeof r, ret_fds, ret_n);

@@ -638,7 +638,7 @@ static void hand_socket(struct work *work) {
     (void)session_resume(session);
     session->dirty = session->was_used = true;
     wire_begin(&request, GUEST_FILES, 0);
-    int r = wire_send(session->box->socket, &request, &work->fd, 1);
+    int r = wire_send_patiently(session->box->socket, &request, &work->fd, 1);
     /* It may be served before we hear that the box is ready. */
     session->box->served_early |= !session->box->fresh;
     if (is_dying(r))
