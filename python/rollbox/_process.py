@@ -251,7 +251,12 @@ class Process:
             with contextlib.suppress(NotFound):
                 fd, = handle.claim(id, 0)
                 if fd >= 0:
-                    return cls._join(handle, id, text, fd)
+                    try:
+                        run, _, stdout, stderr = cls._join(handle, id)
+                    except BaseException:
+                        os.close(fd)
+                        raise
+                    return cls(handle, id, run, fd, stdout, stderr, text)
         rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_EXECS)["execs"]
         row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         terminal = bool(row.get("terminal"))
@@ -260,29 +265,22 @@ class Process:
             result = run.wait(None)
             assert result is not None
             return cls(handle, id, run, None, _file_of(result.stdout), _file_of(result.stderr), text)
-        with Pipes() as pipes:
-            stdin, stdin_read = pipes.writer() if terminal else (None, -1)
-            stdout, stdout_write = pipes.reader()
-            stderr, stderr_write = pipes.reader() if not terminal else (None, -1)
-            run = handle.start(AttachRequest(id, input_fd=stdin_read, stream_fds=(stdout_write, stderr_write)))
+        run, stdin, stdout, stderr = cls._join(handle, id, terminal)
         if row and not terminal:
             with contextlib.suppress(NotFound):         # it has ended meanwhile
                 fd, = handle.claim(id, 0)
                 stdin = fd if fd >= 0 else None
         return cls(handle, id, run, stdin, stdout, stderr, text, terminal)
 
-    @classmethod
-    def _join(cls, handle: Handle, id: str, text: bool, stdin: int) -> "Process":
-        """One that runs and has no terminal; stdin is consumed."""
-        try:
-            with Pipes() as pipes:
-                stdout, stdout_write = pipes.reader()
-                stderr, stderr_write = pipes.reader()
-                run = handle.start(AttachRequest(id, stream_fds=(stdout_write, stderr_write)))
-        except BaseException:
-            os.close(stdin)
-            raise
-        return cls(handle, id, run, stdin, stdout, stderr, text)
+    @staticmethod
+    def _join(handle: Handle, id: str, terminal: bool = False) -> Tuple[LooseRun, Optional[int], int, Optional[int]]:
+        """What attaching gives: its output, of a terminal also the input."""
+        with Pipes() as pipes:
+            stdin, stdin_read = pipes.writer() if terminal else (None, -1)
+            stdout, stdout_write = pipes.reader()
+            stderr, stderr_write = pipes.reader() if not terminal else (None, -1)
+            run = handle.start(AttachRequest(id, input_fd=stdin_read, stream_fds=(stdout_write, stderr_write)))
+        return run, stdin, stdout, stderr
 
     def wait(self, timeout: Optional[float] = None, check: bool = False) -> Result[Any]:
         """Its result; blocks until its end, up to `timeout` seconds. A time-out of this waiting leaves it running.

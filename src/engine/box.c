@@ -35,7 +35,6 @@
 #define FILES_OF_SLOT 14
 #define FILES_OF_LIVE 3         /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
 #define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */
-#define UNSEEN_NS 50000000ll   /* before its end is looked for again */
 #define ASK_AT_ONCE_NS 1000000  /* about sockets: some thousand; what takes longer goes on beside other work */
 
 void box_set_files(struct box *box, unsigned files) {
@@ -250,7 +249,7 @@ void box_watch_death(struct box *box) {
     if (is_gone)                /* our callers have it still */
         loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns(), on_gone);
     else if (box->pidfd < 0 || loop_add(box->engine->loop, &box->death, box->pidfd, EPOLLIN, on_death) < 0)
-        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + UNSEEN_NS, on_unseen);
+        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + AGAIN_NS, on_unseen);
 }
 
 static void on_deadline(struct loop_timer *timer) {
@@ -276,7 +275,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     int pair[2] = { -EBADF, -EBADF };
     int r = options->holder || program->launcher ? 0 : launcher_start(program, error);
 
-    box_make_room(engine);
+    (void)box_make_room(engine);
     if (r < 0)
         return r;
     struct box *box = calloc(1, sizeof *box);

@@ -92,6 +92,7 @@ static inline void engine_tally(int64_t *sum, int64_t *own, int64_t now) {
 }
 
 #define RUN_EXTRA_MOST 8        /* descriptors of a command from 3 on */
+#define AGAIN_NS 50000000ll     /* before it is tried again what found no room, or is looked for again what nobody tells of */
 
 /* sender.c: a message that waits, in whatever holds it for its owner. */
 struct outgoing {
@@ -412,7 +413,7 @@ void box_make_ahead(struct box *box, struct live *live);       /* a spare with t
 struct box *box_take_ahead(struct live *live, const struct program *program);
 
 /* resting.c */
-void box_make_room(struct engine *engine);      /* for one more: descriptors of boxes in which nothing is under way go to a shelf */
+bool box_make_room(struct engine *engine);      /* the same, after descriptors of boxes in which nothing is under way went to a shelf, if need be */
 void box_begin_wakeful(struct box *box);        /* it is looked at when that is wanted */
 void box_end_wakeful(struct box *box);
 int box_fetch(struct box *box);         /* takes them back; of NULL and of one that has its own nothing. 0, -EMFILE: there is no room, and it is as before; or -EPIPE: they are lost */

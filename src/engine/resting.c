@@ -17,7 +17,6 @@
 #include "engine/session.h"
 #include "sys/syscalls.h"
 
-#define AGAIN_NS 50000000ll /* before it is tried again to take back what found no room */
 #define AT_ONCE 16          /* boxes that make room for one */
 
 /* A descriptor of a box, in the place where it belongs. */
@@ -155,7 +154,7 @@ static int rest(struct box *box) {
 }
 
 /* Those that were looked at go to the end of the list, so that each gets its turn. */
-void box_make_room(struct engine *engine) {
+bool box_make_room(struct engine *engine) {
     unsigned made = 0;
 
     for (unsigned i = engine->n_wakeful; i && made < AT_ONCE && !box_has_room(engine); i--) {
@@ -164,9 +163,10 @@ void box_make_room(struct engine *engine) {
         note_wakeful(box, true);
         int r = may_rest(box) ? rest(box) : -EBUSY;
         if (r < 0 && r != -EBUSY && r != -E2BIG)
-            return;
+            break;
         made += r == 0;
     }
+    return box_has_room(engine);
 }
 
 /* ---- and back ----------------------------------------------------------------------------------------------------------- */
@@ -177,7 +177,7 @@ int box_fetch(struct box *box) {
 
     if (!box || !box->shelved.shelf)
         return 0;
-    box_make_room(box->engine);
+    (void)box_make_room(box->engine);
     int r = shelf_take(&box->shelved, fds);
     if (r == -EMFILE)
         return r;

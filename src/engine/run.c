@@ -31,7 +31,6 @@
 #define BYTES_A_SECOND (4ull << 30)
 /* How far the watcher lets a sandbox of isolation process be over max_processes: by what the count of the user's other processes may have changed. */
 #define PROCESSES_SLACK 8
-#define FETCH_AGAIN_NS 50000000ll
 #define WATCH_LEAST_NS 2000000ll
 #define WATCH_MOST_NS 200000000ll
 
@@ -608,7 +607,7 @@ static void on_timeout(struct loop_timer *timer) {
     int r = run->session ? box_fetch(run->session->box) : 0;
 
     if (r == -EMFILE)           /* others may have given some back by then */
-        (void)loop_timer_set(run->engine->loop, timer, clock_now_ns() + FETCH_AGAIN_NS, on_timeout);
+        (void)loop_timer_set(run->engine->loop, timer, clock_now_ns() + AGAIN_NS, on_timeout);
     else if (r == 0)
         run_kill(run, ROLLBOX_OUTCOME_TIMEOUT);
 }
@@ -921,9 +920,7 @@ static void pump(struct engine *engine) {
 
         if (engine->n_running && engine->memory_budget && engine->memory_reserved + memory > engine->memory_budget)
             return;
-        if (!run->program->n_spares)
-            box_make_room(engine);
-        if (!box_has_room(engine) && !run->program->n_spares) {
+        if (!run->program->n_spares && !box_make_room(engine)) {
             program_drop_spares(engine);
             return;
         }

@@ -674,7 +674,7 @@ static void on_watch(struct loop_timer *timer) {
         session_out_of_memory(session);
     if (processes || session->n_runs) {
         (void)loop_timer_set(session->engine->loop, timer, now + MAX(WATCH_NS, WATCH_SHARE * session->engine->watching_ns), on_watch);
-        box_make_room(session->engine);
+        (void)box_make_room(session->engine);
         return;
     }
     note_watching(session, 0);
@@ -905,8 +905,7 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", ask->sandbox);
     if (ask->detached && engine->is_private)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "detached: a private engine ends with its one client, and all its sandboxes with it; use a shared one");
-    box_make_room(engine);
-    if (!box_has_room(engine)) {
+    if (!box_make_room(engine)) {
         program_drop_spares(engine);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or close some", engine->n_sessions);
     }

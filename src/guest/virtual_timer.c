@@ -113,9 +113,10 @@ static struct timer *find(enum kind kind, pid_t pid) {
 }
 
 static int64_t left_of(const struct timer *t) {
-    int64_t now = virtual_now();
-
-    return !t || t->event.deadline == VIRTUAL_NEVER ? 0 : t->event.deadline > now ? t->event.deadline - now : 1000;
+    if (!t || t->event.deadline == VIRTUAL_NEVER)
+        return 0;
+    int64_t left = virtual_left(t->event.deadline);
+    return left ? left : 1000;
 }
 
 static void arm(struct timer *t, int64_t deadline, int64_t interval) {

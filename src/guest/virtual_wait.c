@@ -373,7 +373,7 @@ void wait_asked(const struct seccomp_notif *question) {
 static bool describe(const struct seccomp_notif *question, const struct call *call, struct wait *ret_wait) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     pid_t pid = (pid_t)question->pid;
-    int64_t now = virtual_now(), base = 0, time;
+    int64_t base = 0, time;
     clockid_t clock;
 
     *ret_wait = (struct wait){ .event = virtual_event(pid, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] }, .result = call->result, .number = call->number };
@@ -402,7 +402,8 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
         ret_wait->event.deadline = virtual_after(ret_wait->length_ns);
         if (begun_deadline != VIRTUAL_NEVER) {
             ret_wait->event.deadline = begun_deadline;
-            ret_wait->length_ns = begun_deadline > now ? begun_deadline - now : 1;
+            ret_wait->length_ns = virtual_left(begun_deadline);
+            ret_wait->length_ns += !ret_wait->length_ns;
         }
     }
     ret_wait->state = is_sleep(question) || (call->number == __NR_futex && ret_wait->time_of_day) ? HELD : KERNEL;
