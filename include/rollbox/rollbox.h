@@ -352,7 +352,7 @@ struct rollbox_state_options {
 ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char *name, const struct rollbox_state_options *options, char **ret_json, struct rollbox_error *error);
 
 /* New sandboxes of the same policy in the state of a snapshot (NULL: of now), with its processes if it has any: their commands have the ids that they have here (rollbox_attach, rollbox_claim). options may be NULL. ret_sandboxes has room
- * for n; the caller owns what is put there; all or none. Errors: as rollbox_snapshot, SETUP_FAILED (a process cannot go on). */
+ * for n; the caller owns what is put there; all or none. What is started in the k-th, from 0, has CLONE_ID=k in its environment, unless it is given another. Errors: as rollbox_snapshot, SETUP_FAILED (a process cannot go on). */
 ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *snapshot, size_t n, const struct rollbox_state_options *options, struct rollbox_sandbox **ret_sandboxes, struct rollbox_error *error);
 
 /* Back to a snapshot (NULL: to the latest of this sandbox' line, or its beginning: what was changed since is discarded), with its processes if it has any. Those of now are killed; commands under way end as CANCELLED. options may be NULL.

@@ -409,8 +409,9 @@ class Session(Base, SessionFiles):
         whose commands have the ids that they have here (`process(id)`, `shell(id)`). They share nothing writable with this one or each
         other, and end on their own: close them, or use each in a `with`. All or none are made. processes: "drop" for the files alone. record:
         as of Sandbox; True: as this one is, False: not. Under a policy with random_seed each has a seed of its own, which follows from this one's
-        and from how many forks that had before it; with same_seed all have this one's; inspect() tells which. Raises as snapshot, and SetupFailed
-        if a process cannot go on."""
+        and from how many forks that had before it; with same_seed all have this one's; inspect() tells which. Commands that are started in the
+        k-th, from 0, find CLONE_ID=k in their environment, unless they are given another. Raises as snapshot, and SetupFailed if a process
+        cannot go on."""
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InvalidArgument(f"n must be a positive number of sandboxes, not {n!r}", stage="arguments")
         return self._forks(n, snapshot, _state(processes, same_seed), record)

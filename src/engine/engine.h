@@ -448,7 +448,7 @@ struct run *run_find(struct engine *engine, const struct run *except, const unsi
 void run_finish(struct run *run);       /* init has told all that it will */
 int run_open_streams(struct run *run);
 struct run *run_adopt(struct session *session, const struct live_command *command);       /* one that goes on in its box; RUN_STARTING. NULL: out of memory */
-size_t run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n);      /* the policy's and these, as fields for init; how many are these */
+size_t run_add_environment(struct buf *to, const struct program *program, const struct session *session, const char *const *entries, size_t n);      /* the policy's, the session's (or NULL) and these, as fields for init; how many are these */
 int run_wait_for(struct client *client, uint64_t serial, struct run *run);      /* its result goes there, too */
 
 /* output.c */

@@ -285,7 +285,7 @@ static int send_start(struct interpreter *interpreter) {
     wire_begin(&message, GUEST_EXEC, 0);
     add_program(&message);
     wire_add_text(&message, GUEST_CWD, "/");
-    (void)run_add_environment(&message, program, NULL, 0);
+    (void)run_add_environment(&message, program, NULL, NULL, 0);
     if (r == 0)
         r = fcntl(output[0], F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(interpreter->engine->loop, &interpreter->answers, output[0], EPOLLIN, on_said);
     if (r == 0)

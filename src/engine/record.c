@@ -759,7 +759,7 @@ static void add_header(struct session *session, const struct record *record, str
         open_part(to, "parent", RECORD_OBJECT);
         add_word(to, "id", id);
         add_status(to, "step", session->parent_step != 0, (int)session->parent_step);
-        add_value(to, "index", RECORD_NUMBER, session->fork_index);
+        add_value(to, "index", RECORD_NUMBER, (uint64_t)session->clone_id);
         add_word(to, "snapshot", session->parent_snapshot[0] ? session->parent_snapshot : NULL);
         close_part(to);
     } else {

@@ -125,18 +125,23 @@ static bool named_in(const char *entry, const char *const *entries, size_t n) {
     return false;
 }
 
-/* The policy's environment, then the request's; of two with one name the later. How many are the request's. */
-size_t run_add_environment(struct buf *to, const struct program *program, const char *const *entries, size_t n) {
+/* The policy's environment, then which clone it is, then the request's; of two with one name the later. How many are the request's. */
+size_t run_add_environment(struct buf *to, const struct program *program, const struct session *session, const char *const *entries, size_t n) {
+    char clone[40] = "";
     const char *end = program->environment.data + program->environment.length;
 
+    if (session && session->clone_id >= 0)
+        snprintf(clone, sizeof clone, "CLONE_ID=%lld", (long long)session->clone_id);
     for (const char *entry = program->environment.data; entry < end; entry += strlen(entry) + 1) {
-        bool replaced = named_in(entry, entries, n);
+        bool replaced = named_in(entry, entries, n) || same_name(entry, clone);
 
         for (const char *later = entry + strlen(entry) + 1; !replaced && later < end; later += strlen(later) + 1)
             replaced = same_name(entry, later);
         if (!replaced)
             wire_add_text(to, GUEST_ENV, entry);
     }
+    if (clone[0] && !named_in(clone, entries, n))
+        wire_add_text(to, GUEST_ENV, clone);
     size_t own = 0;
     for (size_t i = 0; i < n; i++)
         if (!named_in(entries[i], entries + i + 1, n - i - 1)) {
@@ -322,7 +327,7 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "argv: must have at least one argument, unless the policy has an image that says what to run");
     if (!have_cwd)
         wire_add_text(&run->request, GUEST_CWD, run->program->policy->cwd ? run->program->policy->cwd : run->program->plan->flags & PLAN_PROCESS ? "" : "/tmp");
-    run->n_env = run_add_environment(&run->request, run->program, env, n_env);
+    run->n_env = run_add_environment(&run->request, run->program, run->session, env, n_env);
     /* What was started already cannot be given another environment, and has made up its mind about its streams. */
     run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run) && !brings_packages(run);
     run->timeout_ms = have_timeout ? (int64_t)timeout : run->program->policy->timeout_ms;

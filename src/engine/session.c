@@ -110,6 +110,7 @@ struct session *session_new(struct engine *engine, struct program *program, stru
     session->client = client;
     session->number = ++engine->next_session;
     session->seed = program->policy->random_seed;
+    session->clone_id = -1;
     session->family = family;
     session->base = base;
     session->at = node_get(base);

@@ -152,7 +152,7 @@ struct session {
     struct record *record;      /* record.c; NULL: it is not recorded */
     uint64_t parent, parent_step;       /* of a fork: its origin's number, and the step of that; 0 */
     char parent_snapshot[32];
-    unsigned fork_index;        /* it was the n-th child of that step */
+    int64_t clone_id;           /* of a fork: which of those that were made at once, from 0; -1 */
     uint64_t seed, n_forked;    /* random_seed, the policy's unless has_own_seed; how many children it has had, whose seeds follow */
     bool has_own_seed;
     bool is_trial;              /* of a VERIFY: what is restored in it does not go on, and nobody knows of it */

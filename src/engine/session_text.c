@@ -136,6 +136,10 @@ void session_text(struct session *session, struct buf *to) {
         buf_printf(to, ", \"random_seed\": %llu", (unsigned long long)session->seed);
     else
         buf_add_text(to, ", \"random_seed\": null");
+    if (session->clone_id >= 0)
+        buf_printf(to, ", \"clone_id\": %lld", (long long)session->clone_id);
+    else
+        buf_add_text(to, ", \"clone_id\": null");
     buf_add_text(to, ", \"auto_snapshot\": ");
     checkpoint_text(session, to);
     buf_add_text(to, ", \"record\": ");

@@ -259,9 +259,9 @@ json_t *sleep_record(const struct session *session, const struct node *at, bool 
     json_t *record = json_pack("{s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", session->name, "detached", session->client == NULL, "socket", text_hex(session->engine->socket_path), "policy",
                                json_stringn(session->program->key, session->program->text_length), "environment", environment_of(session->program), "fingerprint", fingerprint_now(), "places", places_of(session->program->plan),
                                "nodes", listing.rows, "layers", layers, "lives", lives, "at", node_index(&listing, at), "committed", node_index(&listing, committed), "committed_path", text_hex(session->committed_path));
-    json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
+    json_t *numbers = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:i, s:b, s:b, s:o}", "next_name", (json_int_t)family->next_name, "made_ns", (json_int_t)session->made_ns, "since_ns", (json_int_t)session->since_ns,
                                 "idle_ms", (json_int_t)session->idle_ms, "ttl_ms", (json_int_t)session->ttl_ms, "lifetime_ms", (json_int_t)session->lifetime_ms, "hibernate_ms", (json_int_t)session->hibernate_ms, "seed",
-                                (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "checkpoints", (int)session->checkpoints.keep, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
+                                (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "clone_id", (json_int_t)session->clone_id, "checkpoints", (int)session->checkpoints.keep, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
                                 hex_of(session->operation, session->operation_length));
     json_t *ended = alone ? json_array() : ended_of(session);
     if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 || json_object_set(record, "ended", ended) < 0 || json_object_set_new(record, "grounds", grounds_record(&session->program->grounds)) < 0) {
@@ -544,6 +544,7 @@ void sleep_settle(struct session *session, const json_t *record) {
     session->hibernate_ms = number(record, "hibernate_ms");
     session->seed = (uint64_t)number(record, "seed");
     session->n_forked = (uint64_t)number(record, "n_forked");
+    session->clone_id = json_is_integer(json_object_get(record, "clone_id")) ? number(record, "clone_id") : -1;      /* 0.1 had none */
     session->checkpoints.keep = (unsigned)number(record, "checkpoints");
     session->has_own_seed = flag(record, "has_own_seed");
     session->was_used = true;

@@ -150,6 +150,15 @@ def test_files_of_every_kind(box):
         assert sh(box, LOOK).stdout == before
 
 
+def test_a_fork_that_slept_is_which_it_was(box):
+    kids = box.fork(2)
+    for kid in kids:
+        kid.hibernate()
+    assert [kid.exec(["sh", "-c", "echo $CLONE_ID"], text=True).stdout for kid in kids] == ["0\n", "1\n"]
+    for kid in kids:
+        kid.close()
+
+
 def test_what_is_gone_stays_gone(engine, store, tmp_path):
     (tmp_path / "p" / "sub").mkdir(parents=True)
     (tmp_path / "p" / "gone").write_text("x")

@@ -12,6 +12,7 @@ import pytest
 from rollbox import Conflict, Engine, InvalidArgument, NotFound, Outcome, Policy, RollboxError, Sandbox
 from harness import BUILD, pidfds, until, wait_gone
 from stores import Shared
+from test_live import closing
 
 
 def shell(box, script, **options):
@@ -177,6 +178,26 @@ def test_what_the_first_command_of_a_new_box_writes_is_never_taken_for_nothing()
         for done in [pool.submit(work) for _ in range(32)]:
             done.result()
     assert lost == []
+
+
+def test_a_fork_tells_its_commands_which_it_is():
+    """Of those that were made at once; the request says otherwise, the policy, which is for all, does not."""
+    told = ["sh", "-c", "echo ${CLONE_ID-none}"]
+    with Sandbox(Policy(env={"CLONE_ID": "of all"})) as box:
+        assert box.exec(told, text=True).stdout == "of all\n" and box.inspect()["clone_id"] is None
+        with closing(box.fork(3)) as kids:
+            assert [kid.exec(told, text=True).stdout for kid in kids] == ["0\n", "1\n", "2\n"]
+            assert [kid.inspect()["clone_id"] for kid in kids] == [0, 1, 2]
+            assert kids[2].exec(told, text=True, env={"CLONE_ID": "mine"}).stdout == "mine\n"
+            with kids[2].shell() as shell:
+                assert shell.run("echo $CLONE_ID", text=True).stdout == "2\n"
+            with closing(kids[2].fork(2)) as grandchildren:
+                assert [kid.exec(told, text=True).stdout for kid in grandchildren] == ["0\n", "1\n"]
+            base = kids[1].snapshot()
+            kids[1].reset(base)
+            assert kids[1].exec(told, text=True).stdout == "1\n"
+    with Sandbox() as box:
+        assert box.exec(told, text=True).stdout == "none\n"
 
 
 def test_dropping_a_snapshot_keeps_what_stands_on_it():

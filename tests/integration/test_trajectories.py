@@ -827,6 +827,17 @@ def test_forks_are_replayed_from_their_parents(tmp_path):
         assert status or done.stdout == b"equal: %d step%s\n" % ((1, b"") if child == grand else (2, b"s"))
 
 
+def test_a_replayed_fork_is_the_one_it_was(tmp_path):
+    with Sandbox(record=tmp_path / "a.jsonl") as box:
+        kids = box.fork(3)
+        assert kids[1].exec(["sh", "-c", "echo $CLONE_ID"], text=True).stdout == "1\n"
+        name = kids[1].name
+        for kid in kids:
+            kid.close()
+    done = subprocess.run([binaries() / "rollbox", "verify", "--parent", tmp_path / "a.jsonl", tmp_path / f"a.{name}.jsonl"], capture_output=True)
+    assert done.returncode == 0 and done.stdout == b"equal: 1 step\n", done
+
+
 @pytest.mark.parametrize("what, words", [
     (lambda box: box.spawn(["cat"], pty=True).kill(), b"terminal"),
     (lambda box: box.spawn(["cat"]).stdin.close(), b"pipe or a terminal"),
