@@ -12,9 +12,11 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 #define PATIENT_MS 1
 #define PATIENT_TRIES 100
+#define TIRED_NS 1000000000ll
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)
 
 int fd_write_all(int fd, const void *data, size_t length) {
@@ -92,10 +94,13 @@ int fd_send(int socket, const void *data, size_t length, const int *fds, size_t 
 }
 
 int fd_send_patiently(int socket, const void *data, size_t length, const int *fds, size_t n_fds) {
+    static int64_t tired_until;         /* who fills what there is for good must not have us stand for each that is sent */
     int r;
 
-    for (unsigned tries = 0; (r = fd_send(socket, data, length, fds, n_fds)) == -ETOOMANYREFS && tries < PATIENT_TRIES; tries++)
+    for (unsigned tries = 0; (r = fd_send(socket, data, length, fds, n_fds)) == -ETOOMANYREFS && tries < PATIENT_TRIES && clock_now_ns() >= tired_until; tries++)
         (void)poll(NULL, 0, PATIENT_MS);
+    if (r == -ETOOMANYREFS && clock_now_ns() >= tired_until)
+        tired_until = clock_now_ns() + TIRED_NS;
     return r;
 }
 

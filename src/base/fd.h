@@ -26,7 +26,7 @@ int fd_read_file(const char *path, size_t limit, struct buf *to);
 
 /* One message with descriptors (borrowed; the kernel duplicates them). Returns 0 or -errno (-EAGAIN on a full non-blocking socket). Never raises SIGPIPE. */
 int fd_send(int socket, const void *data, size_t length, const int *fds, size_t n_fds);
-/* The same, by who has nothing better to do than to wait for that room, but not for ever: a tenth of a second. */
+/* The same, by who has nothing better to do than to wait for that room: a tenth of a second, and then not again for a second. One thread alone calls it. */
 int fd_send_patiently(int socket, const void *data, size_t length, const int *fds, size_t n_fds);
 
 /* One message. Returns its length (0: the peer closed) or -errno; -EMSGSIZE if it did not fit; -EMFILE if its descriptors found no room, here or in this process, and `data` has it without them (what was received of them is closed).

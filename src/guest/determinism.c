@@ -497,11 +497,11 @@ bool determinism_holds_surely(pid_t thread) {
     return wait_is_asking(thread) || serial_is_asking(thread);
 }
 
-bool determinism_is_to_stop(int proc, pid_t process) {
+bool determinism_is_to_stop(int proc, pid_t process, bool surely) {
     const uint64_t stops = 1ull << (SIGSTOP - 1) | 1ull << (SIGTSTP - 1) | 1ull << (SIGTTIN - 1) | 1ull << (SIGTTOU - 1);
     struct determinism_signals signals;
 
-    return signals_of(proc, process, &signals) && signals.pending & ~signals.blocked & stops;
+    return signals_of(proc, process, &signals) && signals.pending & stops & (surely ? ~signals.blocked & ~signals.caught : ~0ull);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------------------- */

@@ -56,8 +56,8 @@ void determinism_stand(const struct plan *plan);
 bool determinism_holds(pid_t thread);
 /* That, and the kernel says so, too: it goes nowhere unless init lets it, or somebody kills it. */
 bool determinism_holds_surely(pid_t thread);
-/* Has somebody sent a process a signal that will stop it, which it has not taken yet? A SIGCONT would make that undone. `proc`: a descriptor of /proc. */
-bool determinism_is_to_stop(int proc, pid_t process);
+/* Has somebody sent a process a signal that will stop it, which it has not taken yet? A SIGCONT would make that undone. `surely`: one that it neither blocks nor catches. `proc`: a descriptor of /proc. */
+bool determinism_is_to_stop(int proc, pid_t process, bool surely);
 
 /* still.c, still.h: a capturer of the sandbox' processes. GUEST_STILL: its socket. 0 or -errno. */
 struct image_determinism;

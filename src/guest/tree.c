@@ -49,6 +49,7 @@ struct process {
     uint8_t place;              /* enum place */
     bool told;                  /* has been sent its signal */
     bool still;
+    bool stopping;              /* one of its threads has stopped */
 };
 
 struct census {
@@ -491,6 +492,7 @@ struct threads {
     int directory;
     bool vfork;                 /* it waits for a child that shares its memory */
     pid_t restless;             /* 0: all stand still */
+    bool stopping;
 };
 
 static bool thread_stands(void *data, pid_t thread) {
@@ -499,10 +501,12 @@ static bool thread_stands(void *data, pid_t thread) {
     char path[32];
 
     put_text(guest_put_number(path, (uint64_t)thread), "/stat");
-    if (look_at(threads->directory, path, &p) && !stands(p.state) && !(p.state == 'D' && threads->vfork) &&
-        !determinism_holds_surely(thread))
+    if (!look_at(threads->directory, path, &p))
+        return true;
+    threads->stopping |= p.state == 'T';
+    if (!stands(p.state) && !(p.state == 'D' && threads->vfork) && !determinism_holds_surely(thread))
         threads->restless = thread;
-    return !threads->restless;
+    return true;
 }
 
 /* A process that has called vfork waits in the kernel, where no signal stops it, until the child has executed; with the child stopped (or waiting likewise) it stands as still. It is told by the memory that
@@ -523,20 +527,21 @@ static bool is_still(const struct census *census, struct process *p, bool late) 
 
     if (is_dead(p))
         return true;
-    if (!stands(p->state) && !(p->state == 'D' && threads.vfork) && !determinism_holds_surely(p->pid)) {
+    if (!stands(p->state) && !(p->state == 'D' && threads.vfork) && !determinism_holds_surely(p->pid))
         p->restless = p->pid;
-        return false;
-    }
+    p->stopping = p->state == 'T';
     if (p->threads <= 1)
-        return true;
+        return !p->restless;
     put_text(guest_put_number(path, (uint64_t)p->pid), "/task");
     threads.directory = openat(census->proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (threads.directory < 0)
         return errno == ENOENT;
     int r = tree_each_number(threads.directory, thread_stands, &threads);
     close(threads.directory);
-    p->restless = threads.restless;
-    return (r >= 0 || r == -ENOENT) && !threads.restless;
+    if (!p->restless)
+        p->restless = threads.restless;
+    p->stopping |= threads.stopping;
+    return (r >= 0 || r == -ENOENT) && !p->restless;
 }
 
 static bool is_theirs(pid_t pid) {
@@ -546,12 +551,19 @@ static bool is_theirs(pid_t pid) {
     return false;
 }
 
+/* Has somebody else told it to stop, who has not been undone meanwhile? */
+static bool will_stop(int proc, const struct process *p) {
+    return p->stopping || determinism_is_to_stop(proc, p->pid, true);
+}
+
 /* A signal to a process is one thread's to take, the first one's if it may; and who waits for init takes none. So one that does not is told, too, which stops all others. */
-static void stop(const struct process *p) {
-    for (size_t i = 0; i < n_theirs; i++)
-        if (theirs[i] == p->pid)
-            theirs[i] = theirs[--n_theirs];
-    (void)kill(p->pid, SIGSTOP);
+static void stop(int proc, const struct process *p) {
+    if (!is_theirs(p->pid) || !will_stop(proc, p)) {
+        for (size_t i = 0; i < n_theirs; i++)
+            if (theirs[i] == p->pid)
+                theirs[i] = theirs[--n_theirs];
+        (void)kill(p->pid, SIGSTOP);
+    }
     if (p->restless)
         (void)sys_call3(__NR_tgkill, p->pid, p->restless, SIGSTOP);
 }
@@ -571,22 +583,12 @@ static int count_restless(struct census *census, int round, int *ret_n) {
     return restless;
 }
 
-/* Is anybody about to stand still for others? A process that is sent SIGSTOP while it sleeps is woken to take it, so it runs, or waits for the kernel alone; the threads of one that has taken it follow. */
-static bool is_stopping(const struct census *census) {
-    for (size_t i = 0; i < census->n; i++) {
-        const struct process *p = &census->list[i];
-
-        if (!p->still && (p->state == 'T' || (strchr("RD", p->state) && determinism_is_to_stop(census->proc, p->pid))))
-            return true;
-    }
-    return false;
-}
-
+/* Who has stopped, or been told to, before we told anybody. A process that is told while it sleeps is woken for it: it runs until it has taken the signal, unless init holds it or it waits for the kernel alone; its other threads follow later. */
 static void note_theirs(const struct census *census) {
     for (size_t i = 0; i < census->n && n_theirs < MAX_THEIRS; i++) {
         const struct process *p = &census->list[i];
 
-        if (p->still && !is_dead(p) && (p->state == 'T' || determinism_is_to_stop(census->proc, p->pid)))
+        if (!is_dead(p) && (p->stopping || ((p->still || strchr("RD", p->state)) && determinism_is_to_stop(census->proc, p->pid, false))))
             theirs[n_theirs++] = p->pid;
     }
 }
@@ -597,7 +599,7 @@ static void stop_some(const struct census *census, bool polite) {
         const struct process *p = &census->list[i], *parent = census_parent(census, p);
 
         if (!p->still && (!polite || !parent || parent->still || parent->state == 'D'))
-            stop(p);
+            stop(census->proc, p);
     }
 }
 
@@ -611,21 +613,19 @@ static int freeze(bool at_once) {
         return r;
     if (!frozen)
         n_theirs = 0;
-    for (int round = 0, waited = frozen || at_once ? MAX_ROUNDS : 0;;) {
+    for (int round = 0;; round++) {
         r = census_take(&census);
         if (r < 0)
             break;
         bool still = count_restless(&census, round, &n) == 0;
-        bool early = round == 0 && waited++ < MAX_ROUNDS && is_stopping(&census);
-        if (round == 0 && !frozen && !early)
+        if (round == 0 && !frozen)
             note_theirs(&census);
-        if (!early)
-            stop_some(&census, round < MAX_ROUNDS);
+        stop_some(&census, round < MAX_ROUNDS);
         still = still && !census_is_old(&census, 0);
         census_close(&census);
         if (still)
             break;
-        if (!early && round++ == (at_once ? 0 : MAX_ROUNDS))
+        if (round == (at_once ? 0 : MAX_ROUNDS))
             (void)kill(-1, SIGSTOP);
         if (clock_now_ns() > deadline) {
             r = -ETIMEDOUT;

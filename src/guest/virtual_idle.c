@@ -60,12 +60,17 @@ static size_t n_seen;
 /* What comes from outside and what goes there. */
 enum way { IN = 1, OUT = 2 };
 
-/* A stream of a command, for as long as anybody asks by its listener: the command itself, or what it has left behind. -1: it came with an image, and stays. */
+#define NO_LISTENER (-1)        /* it came with an image, and stays */
+#define GONE (-2)
+
+/* A stream of a command, whose listener is there as long as the command itself, or what it has left behind. Another command's process may have been given it: so it is known beyond that, until there is no room. A terminal is not: its other end goes with the command, and
+ * its number is another's then. */
 struct outside {
     uint64_t inode;
     uint32_t device;            /* as the kernel counts them */
     unsigned ways;
     int listener;
+    bool is_terminal;
 };
 
 static struct outside outside[MAX_OUTSIDE];     /* the first n_outside: memory is touched as it is needed */
@@ -247,8 +252,14 @@ static void add_file(int listener, struct stat st, enum way way) {
             outside[i].ways |= way;
             return;
         }
+    size_t at = n_outside;
     if (n_outside < MAX_OUTSIDE)
-        outside[n_outside++] = (struct outside){ .inode = st.st_ino, .device = (uint32_t)st.st_dev, .ways = way, .listener = listener };
+        n_outside++;
+    else
+        for (at = 0; at < MAX_OUTSIDE && outside[at].listener != GONE; at++)
+            ;
+    if (at < MAX_OUTSIDE)
+        outside[at] = (struct outside){ .inode = st.st_ino, .device = (uint32_t)st.st_dev, .ways = way, .listener = listener, .is_terminal = S_ISCHR(st.st_mode) };
 }
 
 void idle_add_external(int fd) {
@@ -258,9 +269,9 @@ void idle_add_external(int fd) {
         return;
     int mode = fcntl(fd, F_GETFL) & O_ACCMODE;
     if (mode != O_WRONLY)
-        add_file(-1, st, IN);
+        add_file(NO_LISTENER, st, IN);
     if (mode != O_RDONLY)
-        add_file(-1, st, OUT);
+        add_file(NO_LISTENER, st, OUT);
 }
 
 /* Of pipes, sockets and terminals nobody inside has the other end. */
@@ -274,8 +285,10 @@ void idle_add_outside(int listener, const int *streams) {
 
 void idle_forget_outside(int listener) {
     for (size_t i = n_outside; i-- > 0;)
-        if (outside[i].listener == listener)
+        if (outside[i].listener == listener && outside[i].is_terminal)
             outside[i] = outside[--n_outside];
+        else if (outside[i].listener == listener)
+            outside[i].listener = GONE;
 }
 
 static bool is_outside(pid_t thread, uint64_t fd, unsigned ways) {

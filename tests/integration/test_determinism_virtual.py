@@ -538,6 +538,55 @@ def test_who_waits_for_its_client_does_so_beside_many_commands(caller):
     assert done.stdout == 3 * (b"b'%d\\n'\n" % START_S)
 
 
+LENT = """
+import sys
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+takes, gives = %r, %r
+python = ["/usr/bin/python3", "-Ic"]
+with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")) as box:
+    with box.spawn([*python, takes]) as taker:
+        assert taker.stdout.readline() == b"listens\\n"
+        with box.spawn([*python, gives]) as giver:
+            assert taker.stdout.readline() == b"has it\\n"
+            assert giver.wait().exit_code == 0
+            box.exec("sleep 1000000 > /dev/null 2>&1 &")
+            for _ in range(50):
+                box.exec(["true"])
+            giver.stdin.write(b"x")
+            giver.stdin.flush()
+            print(taker.stdout.readline())
+        assert taker.wait().exit_code == 0
+"""
+TAKES = """
+import os, socket, time
+s = socket.socket(socket.AF_UNIX)
+s.bind("/tmp/s")
+s.listen()
+print("listens", flush=True)
+c = s.accept()[0]
+fds = socket.recv_fds(c, 1, 1)[1]
+c.send(b"k")
+print("has it", flush=True)
+os.read(fds[0], 1)
+print(int(time.time()), flush=True)
+"""
+GIVES = """
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.connect("/tmp/s")
+socket.send_fds(s, [b"x"], [0])
+s.recv(1)
+"""
+
+
+def test_a_stream_outlives_its_command_with_another(caller):
+    """Who has been given it waits for the client, still."""
+    done = caller.script(LENT, TAKES, GIVES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == b"b'%d\\n'\n" % START_S
+
+
 STOPPED = """
 import sys
 sys.path.insert(0, %r)

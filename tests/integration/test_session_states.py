@@ -180,6 +180,50 @@ def test_what_the_first_command_of_a_new_box_writes_is_never_taken_for_nothing()
     assert lost == []
 
 
+STOPPER = """
+import os, signal, sys, threading
+def work():
+    while True:
+        pass
+children = []
+for n in range(8):
+    child = os.fork()
+    if not child:
+        if n % 2:
+            threading.Thread(target=work).start()
+        work()
+    children.append(child)
+for line in sys.stdin:
+    for child in children:
+        os.kill(child, signal.SIGSTOP if line == "stop\\n" else signal.SIGCONT)
+    print(*children, flush=True)
+"""
+
+
+def test_what_a_guest_stopped_is_not_let_go_by_a_pause():
+    """With more that runs than there are processors, a stop takes its time: the pause finds it under way."""
+    with Sandbox() as box, box.spawn(["/usr/bin/python3", "-Ic", STOPPER]) as process:
+        def told(word):
+            process.stdin.write(word)
+            process.stdin.flush()
+            return process.stdout.readline().decode().split()
+
+        def states():
+            return [box.exec(["cat", f"/proc/{child}/stat"], text=True).stdout.rsplit(")", 1)[1].split()[0] for child in children]
+
+        for _ in range(5):
+            children = told(b"stop\n")
+            box.pause()
+            box.resume()
+            assert states() == ["T"] * len(children)
+            told(b"go on\n")
+            until(lambda: "T" not in states())
+        box.pause()
+        box.resume()
+        assert "T" not in states()
+        process.kill()
+
+
 def test_a_fork_tells_its_commands_which_it_is():
     """Of those that were made at once; the request says otherwise, the policy, which is for all, does not."""
     told = ["sh", "-c", "echo ${CLONE_ID-none}"]
