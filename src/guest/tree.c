@@ -32,7 +32,8 @@
 #define MAX_ROUNDS 24           /* before everything is stopped at once */
 #define LATE_ROUND 60           /* of standing still: the better part of 10 ms */
 #define TICK_NS 100000
-#define FREEZE_NS 2000000000ll
+#define FREEZE_NS 2000000000ll  /* after all were told */
+#define POLITE_NS 100000000ll   /* who is kept from the processors by guests that run, in rounds that take a tenth of a second each, has to stop them all first */
 #define MAX_THEIRS 1024
 #define MAX_LOOKS 4096          /* beside the census itself */
 
@@ -551,14 +552,18 @@ static bool is_theirs(pid_t pid) {
     return false;
 }
 
-/* Has somebody else told it to stop, who has not been undone meanwhile? */
-static bool will_stop(int proc, const struct process *p) {
-    return p->stopping || determinism_is_to_stop(proc, p->pid, true);
+/* Has somebody told it to stop, who has not been undone meanwhile? The thread that takes the signal stops in the same moment: so who had neither stopped nor has it pending by now is looked at once more. */
+static bool is_told(const struct census *census, const struct process *p, bool surely) {
+    struct process now = *p;
+
+    if (p->stopping || determinism_is_to_stop(census->proc, p->pid, surely))
+        return true;
+    return !p->still && look(census->proc, p->pid, &now) && (is_still(census, &now, false), now.stopping);
 }
 
 /* A signal to a process is one thread's to take, the first one's if it may; and who waits for init takes none. So one that does not is told, too, which stops all others. */
-static void stop(int proc, const struct process *p) {
-    if (!is_theirs(p->pid) || !will_stop(proc, p)) {
+static void stop(const struct census *census, const struct process *p) {
+    if (!is_theirs(p->pid) || !is_told(census, p, true)) {
         for (size_t i = 0; i < n_theirs; i++)
             if (theirs[i] == p->pid)
                 theirs[i] = theirs[--n_theirs];
@@ -588,7 +593,9 @@ static void note_theirs(const struct census *census) {
     for (size_t i = 0; i < census->n && n_theirs < MAX_THEIRS; i++) {
         const struct process *p = &census->list[i];
 
-        if (!is_dead(p) && (p->stopping || ((p->still || strchr("RD", p->state)) && determinism_is_to_stop(census->proc, p->pid, false))))
+        bool may_be = p->stopping || p->still || strchr("RD", p->state) || determinism_holds_surely(p->pid);
+
+        if (!is_dead(p) && may_be && is_told(census, p, false))
             theirs[n_theirs++] = p->pid;
     }
 }
@@ -599,13 +606,13 @@ static void stop_some(const struct census *census, bool polite) {
         const struct process *p = &census->list[i], *parent = census_parent(census, p);
 
         if (!p->still && (!polite || !parent || parent->still || parent->state == 'D'))
-            stop(census->proc, p);
+            stop(census, p);
     }
 }
 
 /* With `at_once`, politeness is left. */
 static int freeze(bool at_once) {
-    int64_t deadline = clock_now_ns() + FREEZE_NS;
+    int64_t polite_until = clock_now_ns() + (at_once ? 0 : POLITE_NS), deadline = INT64_MAX;
     struct census census;
     int n = 0, r = census_init(&census);
 
@@ -620,13 +627,15 @@ static int freeze(bool at_once) {
         bool still = count_restless(&census, round, &n) == 0;
         if (round == 0 && !frozen)
             note_theirs(&census);
-        stop_some(&census, round < MAX_ROUNDS);
+        stop_some(&census, deadline == INT64_MAX);
         still = still && !census_is_old(&census, 0);
         census_close(&census);
         if (still)
             break;
-        if (round == (at_once ? 0 : MAX_ROUNDS))
+        if (deadline == INT64_MAX && (round >= MAX_ROUNDS || clock_now_ns() >= polite_until)) {
             (void)kill(-1, SIGSTOP);
+            deadline = clock_now_ns() + FREEZE_NS;
+        }
         if (clock_now_ns() > deadline) {
             r = -ETIMEDOUT;
             break;
