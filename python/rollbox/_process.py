@@ -247,16 +247,17 @@ class Process:
         """(For this package: Sandbox.process.)"""
         known = handle.processes.get(id)
         if known is not None and not known._pty:
-            # What a copy is like its origin tells, and that it runs, that it has an input to claim: nothing needs to be asked first.
-            with contextlib.suppress(NotFound):
+            # What a copy is like its origin tells, and that it runs the claim does: nothing needs to be asked first. By its answer the output is on its way here, before anything is written to it.
+            run, _, stdout, stderr = cls._join(handle, id)
+            try:
                 fd, = handle.claim(id, 0)
-                if fd >= 0:
-                    try:
-                        run, _, stdout, stderr = cls._join(handle, id)
-                    except BaseException:
-                        os.close(fd)
-                        raise
-                    return cls(handle, id, run, fd, stdout, stderr, text)
+                return cls(handle, id, run, fd if fd >= 0 else None, stdout, stderr, text)
+            except BaseException as problem:
+                for end in (stdout, stderr):
+                    if end is not None:
+                        os.close(end)
+                if not isinstance(problem, NotFound):
+                    raise
         rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_EXECS)["execs"]
         row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         terminal = bool(row.get("terminal"))

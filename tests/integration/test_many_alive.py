@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many sandboxes that live, and few descriptors: what belongs to those in which nothing is under way is held by processes of the engine's, and is there when it is wanted.
 
-The model: an engine with a low limit of open files, and several times as many clones as it could hold by itself. make check runs this file as root and as an ordinary user.
+The model: an engine with a low limit of open files, and several times as many clones as it could hold by itself. make check runs this file as root and as an ordinary user, and nothing beside it: descriptors under
+way are counted by user, and held against that low limit.
 """
 
 import contextlib
