@@ -496,7 +496,7 @@ struct threads {
     bool stopping;
 };
 
-static bool thread_stands(void *data, pid_t thread) {
+static bool look_at_thread(void *data, pid_t thread) {
     struct threads *threads = data;
     struct process p;
     char path[32];
@@ -537,7 +537,7 @@ static bool is_still(const struct census *census, struct process *p, bool late) 
     threads.directory = openat(census->proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (threads.directory < 0)
         return errno == ENOENT;
-    int r = tree_each_number(threads.directory, thread_stands, &threads);
+    int r = tree_each_number(threads.directory, look_at_thread, &threads);
     close(threads.directory);
     if (!p->restless)
         p->restless = threads.restless;
@@ -558,7 +558,10 @@ static bool is_told(const struct census *census, const struct process *p, bool s
 
     if (p->stopping || determinism_is_to_stop(census->proc, p->pid, surely))
         return true;
-    return !p->still && look(census->proc, p->pid, &now) && (is_still(census, &now, false), now.stopping);
+    if (p->still || !look(census->proc, p->pid, &now))
+        return false;
+    (void)is_still(census, &now, false);
+    return now.stopping;
 }
 
 /* A signal to a process is one thread's to take, the first one's if it may; and who waits for init takes none. So one that does not is told, too, which stops all others. */
@@ -592,7 +595,6 @@ static int count_restless(struct census *census, int round, int *ret_n) {
 static void note_theirs(const struct census *census) {
     for (size_t i = 0; i < census->n && n_theirs < MAX_THEIRS; i++) {
         const struct process *p = &census->list[i];
-
         bool may_be = p->stopping || p->still || strchr("RD", p->state) || determinism_holds_surely(p->pid);
 
         if (!is_dead(p) && may_be && is_told(census, p, false))

@@ -401,9 +401,10 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
         ret_wait->length_ns = time < VIRTUAL_NEVER ? time : VIRTUAL_NEVER;
         ret_wait->event.deadline = virtual_after(ret_wait->length_ns);
         if (begun_deadline != VIRTUAL_NEVER) {
+            const int64_t left = virtual_left(begun_deadline);
+
             ret_wait->event.deadline = begun_deadline;
-            ret_wait->length_ns = virtual_left(begun_deadline);
-            ret_wait->length_ns += !ret_wait->length_ns;
+            ret_wait->length_ns = left ? left : 1;
         }
     }
     ret_wait->state = is_sleep(question) || (call->number == __NR_futex && ret_wait->time_of_day) ? HELD : KERNEL;

@@ -367,13 +367,9 @@ def test_no_time_passes_when_a_command_ends(caller):
 
 # Ends when what waits is ended by the real clock, as nobody rests there.
 RESTLESS = """
-import threading, time
-def wait():
-    time.sleep(1)
-    over.append(True)
-over = []
-threading.Thread(target=wait).start()
-while not over:
+import subprocess
+sleeper = subprocess.Popen(["sleep", "1"])
+while sleeper.poll() is None:
     pass
 """
 STANDS = """
@@ -381,39 +377,38 @@ import sys
 sys.path.insert(0, %r)
 from rollbox import Policy, Sandbox
 restless = %r
-for serial in (%r,):
-    policy = Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")
-    with Sandbox(policy.replace(serial=serial)) as box, Sandbox(policy) as other:
-        def long_enough():
-            assert other.exec(["/usr/bin/python3", "-Ic", restless]).exit_code == 0
-        def told():
-            return int(box.exec(["date", "+%%s"]).stdout) - %d, int(box.exec("wc -l < /tmp/x").stdout)
-        box.exec("(while sleep 1; do echo x >> /tmp/x; done) > /dev/null 2>&1 &")
-        box.exec(["/usr/bin/python3", "-c", "import os, time; os.fork() or os.execvp('sh', ['sh', '-c', 'sleep 7; echo x >> /tmp/x'])"])
-        box.exec(["sleep", "2.5"])
-        long_enough()
-        print(*told())
-        state = box.snapshot(processes="drop")
-        long_enough()
-        print(*told())
+policy = Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="virtual")
+with Sandbox(policy.replace(serial=%r)) as box, Sandbox(policy) as other:
+    def long_enough():
+        assert other.exec(["/usr/bin/python3", "-Ic", restless]).exit_code == 0
+    def told():
+        return int(box.exec(["date", "+%%s"]).stdout) - %d, int(box.exec("wc -l < /tmp/x").stdout)
+    box.exec("(while sleep 1; do echo x >> /tmp/x; done) > /dev/null 2>&1 &")
+    box.exec(["/usr/bin/python3", "-c", "import os, time; os.fork() or os.execvp('sh', ['sh', '-c', 'sleep 7; echo x >> /tmp/x'])"])
+    box.exec(["sleep", "2.5"])
+    long_enough()
+    print(*told())
+    state = box.snapshot(processes="drop")
+    long_enough()
+    print(*told())
+    box.pause()
+    long_enough()
+    box.resume()
+    print(*told())
+    with box.spawn(["sleep", "3"]) as sleeper:
         box.pause()
         long_enough()
         box.resume()
-        print(*told())
-        with box.spawn(["sleep", "3"]) as sleeper:
-            box.pause()
-            long_enough()
-            box.resume()
-            assert sleeper.wait().exit_code == 0
-        print(*told())
-        box.exec(["sleep", "2"])
-        print(*told())
-        with box.spawn(["cat"]) as sleeper:     # waits for us, so that the clock does not
-            box.pause()
-            sleeper.kill()
-            assert sleeper.wait().signal == 9
-            box.resume()
-        print(*told())
+        assert sleeper.wait().exit_code == 0
+    print(*told())
+    box.exec(["sleep", "2"])
+    print(*told())
+    with box.spawn(["cat"]) as sleeper:     # waits for us, so that the clock does not
+        box.pause()
+        sleeper.kill()
+        assert sleeper.wait().signal == 9
+        box.resume()
+    print(*told())
 """
 
 
@@ -426,7 +421,7 @@ def test_nothing_gets_on_between_commands(caller, serial):
 
 
 HELD = """
-import os, sys, tempfile, time
+import os, select, sys, tempfile
 sys.path.insert(0, %r)
 from rollbox import Policy, Sandbox
 shared = tempfile.mkdtemp()
@@ -438,7 +433,7 @@ for name in log, others:
 def await_growth(name):
     size = os.path.getsize(name)
     while os.path.getsize(name) < size + 20:
-        time.sleep(0.005)
+        select.select([], [], [], 0.005)        # as until() does
 python = ["/usr/bin/python3", "-Ic"]
 what, guest = %r, %r
 for serial in (False, True):
@@ -464,13 +459,13 @@ for serial in (False, True):
             twin.kill()
 """
 BESIDE_A_THREAD = """
-import sys, threading, time
+import select, sys, threading
 def work():
     while True:
         open(sys.argv[1], "a").write("x")
 threading.Thread(target=work, daemon=True).start()
 print(flush=True)
-time.sleep(10**6)
+select.select([], [], [], 10**6)        # held by init, as any sleep
 """
 BESIDE_A_SIGNAL = """
 import select, sys
@@ -491,7 +486,7 @@ if len(sys.argv) == 2:
     if not os.fork():
         for _ in range(250):
             threading.Thread(target=time.sleep, args=(10**6,)).start()
-        time.sleep(10**6)
+        select.select([], [], [], 10**6)
     print(flush=True)
 log = open(sys.argv[1], "a", buffering=1)
 for _ in range(200):
@@ -611,12 +606,12 @@ with Sandbox(Policy(random_seed=7, time_start="2025-01-01T00:00:00", time_mode="
         process.kill()
 """
 STOPS = """
-import os, select, signal, sys, time
+import os, select, signal, subprocess, sys
 child = os.fork()
 if not child:
     select.select([], [], [], 10**6)
 for line in sys.stdin:
-    time.sleep(1)               # over when init holds the child, and not before
+    subprocess.run(["sleep", "1"])      # over when init holds the child, and not before
     os.kill(child, signal.SIGSTOP if line == "stop\\n" else signal.SIGCONT)
     print(child, flush=True)
 """
