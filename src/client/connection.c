@@ -233,10 +233,13 @@ static void handle_request(struct rollbox_engine *engine, struct request *reques
 }
 
 static void handle_run(struct rollbox_engine *engine, struct rollbox_run *run) {
+    struct wire_message *message = &engine->message;
     struct rollbox_error error;
-    int r = engine->message.header.type == PROTOCOL_RESULT ? result_read(&engine->message, run->isolation, &run->result) : -EBADMSG;
+    int r = message->header.type == PROTOCOL_RESULT ? result_read(message, run->isolation, &run->result) : -EBADMSG;
 
-    if (r == -EBADMSG) {
+    if (message->header.type == PROTOCOL_FAILED && result_read_error(message->data, message->length, &error) == 0) {
+        result_fail(&run->result, run->isolation, &error);      /* what came with the request found no room */
+    } else if (r == -EBADMSG) {
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result", "the engine's result is malformed; are engine and library of one version?");
         result_fail(&run->result, run->isolation, &error);
     } else if (r < 0) {

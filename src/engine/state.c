@@ -224,20 +224,29 @@ static struct node *unchanged_state(struct session *session) {
     return node;
 }
 
-static struct layer *layer_of(struct box *box, int take_fd) {
+/* What a box has in its places. Of one that ends the descriptor itself is taken where there is room for no other: its files are lost with the last. */
+static int layer_of(struct box *box, bool ends, struct layer **ret_layer) {
     auto_free struct disk_mark *now = state_mark(box);
-    auto_close int fd = take_fd;
 
-    if (!now || fd < 0)
-        return NULL;
-    return layer_new(TAKE_FD(fd), now->bytes, now->entries - MIN(now->entries, box->fresh ? box->fresh->entries : 0));
+    if (!now)
+        return -ENOMEM;
+    auto_close int fd = fcntl(box->disk, F_DUPFD_CLOEXEC, 3);
+    if (fd < 0 && !ends)
+        return -errno;
+    if (fd < 0)
+        fd = TAKE_FD(box->disk);
+    *ret_layer = layer_new(TAKE_FD(fd), now->bytes, now->entries - MIN(now->entries, box->fresh ? box->fresh->entries : 0));
+    return *ret_layer ? 0 : -ENOMEM;
 }
 
 struct node *state_seal(struct session *session, struct box *box) {
-    struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
-    if (layer && box->upper)
+    struct layer *layer = NULL;
+
+    if (layer_of(box, true, &layer) < 0)
+        return NULL;
+    if (box->upper)
         layer_take_upper(layer, upper_get(box->upper));
-    struct node *node = layer ? node_new(session->engine, session->family, session->at, session->base, layer) : NULL;
+    struct node *node = node_new(session->engine, session->family, session->at, session->base, layer);
     if (!node)
         return NULL;
     set(&session->base, node);
@@ -470,9 +479,11 @@ static void on_copied(void *data, struct layer *take_layer, int error_number) {
 
 static void copy_files(struct work *work) {
     struct box *box = work->session->box;
-    struct layer *layer = layer_of(box, fcntl(box->disk, F_DUPFD_CLOEXEC, 3));
-    int r = layer ? copy_start(work->session->program, &layer, 1, on_copied, work) : -ENOMEM;
+    struct layer *layer = NULL;
+    int r = layer_of(box, false, &layer);
 
+    if (r == 0)
+        r = copy_start(work->session->program, &layer, 1, on_copied, work);
     if (layer)
         layer->is_lived_in = true;
     layer_put(layer);

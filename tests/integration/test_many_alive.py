@@ -215,6 +215,34 @@ def test_no_room_is_told_with_what_to_do(few):
             until(lambda: files(pid) <= before + 8)
 
 
+def test_files_outlive_an_init_that_is_killed_where_no_descriptor_is_left():
+    """They are held by the one that the sandbox has of its place for files: a second is not needed for that."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        pid = engine.status()["pid"]
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        box.exec(["sh", "-c", "echo kept > /tmp/kept"])
+        process = box.spawn(["sh", "-c", "echo up; exec sleep 1000"])
+        assert process.stdout.readline() == b"up\n"
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
+        os.kill(box.inspect()["pid"], signal.SIGKILL)
+        with pytest.raises(RollboxError, match="its files are kept"):
+            process.wait()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert box.exec(["cat", "/tmp/kept"]).stdout == b"kept\n"
+
+
+def test_a_command_that_finds_no_descriptor_is_told_why():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        pid = engine.status()["pid"]
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        box.exec(["true"])
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
+        with pytest.raises(ResourceExhausted, match="no descriptor left .*ulimit -n"):
+            box.spawn(["true"]).wait()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert box.exec(["true"]).exit_code == 0
+
+
 def test_a_limit_of_a_moment_does_not_stay():
     """A launcher that was born while its engine had little room for addresses makes sandboxes that can be captured all the same: the room was raised again."""
     with Engine() as engine:
