@@ -145,17 +145,31 @@ void stream_drop(struct output *output) {
         stream_free(container_of(node, struct stream, node));
 }
 
-/* The output goes to the result; what is not delivered yet is copied, or shared where it is a memory file. */
+/* What there was, from the beginning: shared where it is a memory file, and a descriptor is left for it; else copied. */
+static bool take_over(struct stream *stream, const struct output *output) {
+    stream->spool = output->spool < 0 ? -EBADF : fcntl(output->spool, F_DUPFD_CLOEXEC, 3);
+    if (stream->spool >= 0)
+        return true;
+    if (output->spool < 0)
+        buf_add(&stream->head, output->head.data, output->head.length);
+    while (output->spool >= 0 && stream->head.length < output->total) {
+        char *room = buf_reserve(&stream->head, CHUNK);
+        ssize_t n = room ? pread(output->spool, room, CHUNK, (off_t)stream->head.length) : -1;
+
+        if (n <= 0)
+            return false;
+        stream->head.length += (size_t)n;
+    }
+    return !buf_failed(&stream->head);
+}
+
+/* The output goes to the result; what is not delivered yet stays. */
 void stream_orphan(struct output *output) {
     list_for_each(node, &output->streams) {
         struct stream *stream = container_of(node, struct stream, node);
 
-        if (stream->position < output->total && output->spool >= 0)
-            stream->spool = fcntl(output->spool, F_DUPFD_CLOEXEC, 3);
-        else if (stream->position < output->total)
-            buf_add(&stream->head, output->head.data, output->head.length);
         stream->total = output->total;
-        if (buf_failed(&stream->head) || stream->position >= stream->total || (output->spool >= 0 && stream->spool < 0)) {
+        if (stream->position >= stream->total || !take_over(stream, output)) {
             stream_free(stream);
             continue;
         }

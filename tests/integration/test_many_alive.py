@@ -231,6 +231,21 @@ def test_files_outlive_an_init_that_is_killed_where_no_descriptor_is_left():
         assert box.exec(["cat", "/tmp/kept"]).stdout == b"kept\n"
 
 
+def test_a_slow_reader_misses_nothing_where_no_descriptor_is_left():
+    """What a command that has ended leaves to its reader is shared with the result, by another descriptor; where there is none, copied."""
+    with Engine() as engine, Sandbox(Policy(max_output="8M"), engine=engine) as box:
+        pid = engine.status()["pid"]
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        process = box.spawn(["sh", "-c", "head -c 3000000 /dev/zero; touch /tmp/written; read line"])
+        until(lambda: box.exists("/tmp/written"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.wait().outcome == "exit"
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        assert len(process.stdout.read()) == 3000000
+
+
 def test_a_command_that_finds_no_descriptor_is_told_why():
     with Engine() as engine, Sandbox(engine=engine) as box:
         pid = engine.status()["pid"]
