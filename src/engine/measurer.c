@@ -72,9 +72,9 @@ static size_t find_removed(pid_t thread, struct removed *files, size_t n) {
 
 /* A thread may have descriptors of its own (unshare), and a main thread that has ended shows none. */
 static size_t find_removed_of_threads(pid_t pid, pid_t *tids, struct removed *files, size_t n) {
-    size_t n_tids = proc_threads(pid, tids, MAX_PROCESSES);
+    ssize_t n_tids = proc_threads(pid, tids, MAX_PROCESSES);
 
-    for (size_t i = 0; i < n_tids; i++)
+    for (ssize_t i = 0; i < n_tids; i++)
         if (!i || syscall(SYS_kcmp, tids[i - 1], tids[i], KCMP_FILES, 0ul, 0ul) || syscall(SYS_kcmp, tids[i - 1], tids[i], KCMP_FS, 0ul, 0ul))
             n = find_removed(tids[i], files, n);
     return n;
@@ -86,17 +86,17 @@ static int by_inode(const void *a, const void *b) {
     return one->inode != other->inode ? (one->inode < other->inode ? -1 : 1) : one->device != other->device ? (one->device < other->device ? -1 : 1) : 0;
 }
 
-/* Of all processes below an init, each file once. */
+/* Of all processes below an init, each file once; as far as they can be told. */
 static void add_removed(pid_t init, struct measure *m) {
     auto_free pid_t *pids = malloc(MAX_PROCESSES * sizeof *pids);
     auto_free pid_t *tids = malloc(MAX_PROCESSES * sizeof *tids);
     auto_free struct removed *files = malloc(MAX_REMOVED * sizeof *files);
     size_t n_files = 0;
 
-    size_t n = pids && tids && files ? proc_children(init, pids, MAX_PROCESSES) : 0;
-    for (size_t i = 0; i < n; i++) {
+    ssize_t n = pids && tids && files ? proc_children(init, pids, MAX_PROCESSES) : 0;
+    for (ssize_t i = 0; i < n; i++) {
         n_files = find_removed_of_threads(pids[i], tids, files, n_files);
-        n += proc_children(pids[i], pids + n, MAX_PROCESSES - n);
+        n += MAX(proc_children(pids[i], pids + n, MAX_PROCESSES - (size_t)n), (ssize_t)0);
     }
     if (n_files)
         qsort(files, n_files, sizeof *files, by_inode);

@@ -428,16 +428,19 @@ static bool is_stray(const struct process_state *state, pid_t pid) {
     return pids && strcspn(pids + 8, "\t\n") == strcspn(pids + 8, "\n") && status_number(&status, "\nSeccomp_filters:\t") > (long)state->filters;
 }
 
-static size_t find_strays(const struct process_state *state, pid_t *pids) {
-    size_t n = proc_children(getpid(), pids, MAX_STRAYS), kept = 0;
+/* How many, or -errno: there may be some. */
+static ssize_t find_strays(const struct process_state *state, pid_t *pids) {
+    ssize_t n = proc_children(getpid(), pids, MAX_STRAYS), kept = 0;
 
-    for (size_t i = 0; i < n; i++)
+    for (ssize_t i = 0; i < n; i++)
         if (is_stray(state, pids[i]))
             pids[kept++] = pids[i];
     /* And all that is below them; an array in the order of a breadth-first walk. */
-    for (size_t i = 0; i < kept && kept < MAX_STRAYS; i++)
-        kept += proc_children(pids[i], pids + kept, MAX_STRAYS - kept);
-    return kept;
+    for (ssize_t i = 0; n >= 0 && i < kept && kept < MAX_STRAYS; i++) {
+        n = proc_children(pids[i], pids + kept, MAX_STRAYS - (size_t)kept);
+        kept += MAX(n, (ssize_t)0);
+    }
+    return n < 0 ? n : kept;
 }
 
 static void signal_all(const pid_t *pids, size_t n, int number) {
@@ -455,7 +458,7 @@ static void on_strays(struct loop_timer *timer) {
 void process_end_strays(struct engine *engine) {
     struct process_state *state = engine->process;
     auto_free pid_t *pids = state ? calloc(MAX_STRAYS, sizeof *pids) : NULL;
-    size_t n = 0, before = 1;
+    ssize_t n = 0, before = 1;
 
     if (!pids)
         return;
@@ -463,11 +466,13 @@ void process_end_strays(struct engine *engine) {
         n = find_strays(state, pids);
         if (!n)
             return;
-        signal_all(pids, n, n == before ? SIGKILL : SIGSTOP);
+        if (n < 0)
+            break;
+        signal_all(pids, (size_t)n, n == before ? SIGKILL : SIGSTOP);
         before = n;
         for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;)
             bury_ended(pid);
     }
-    signal_all(pids, n, SIGKILL);
+    signal_all(pids, (size_t)MAX(n, (ssize_t)0), SIGKILL);
     (void)loop_timer_set(engine->loop, &state->strays, clock_now_ns() + STRAY_PAUSE_NS, on_strays);
 }

@@ -251,8 +251,9 @@ void session_text_processes(struct session *session, struct buf *to) {
 
         if (i)
             add_process(session, parent, to, &between);
-        size_t more = proc_children(parent->pid, children, MAX_LISTED - n);
-        for (size_t k = 0; k < more; k++)
+        ssize_t more = proc_children(parent->pid, children, MAX_LISTED - n);
+        to->failed |= more < 0;
+        for (ssize_t k = 0; k < more; k++)
             found[n++] = (struct found){ .pid = children[k], .parent = parent->inner, .run = parent->run };
     }
     buf_add_text(to, "]}");

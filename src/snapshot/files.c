@@ -463,9 +463,11 @@ int files_capture(struct capture *c, struct subject *s, struct image_process *pr
 
     if (!file || !list)
         r = capture_fail(c, "its descriptors", file ? -errno : -ENOMEM);
-    for (const struct dirent *entry; r == 0 && (entry = readdir(list));)
+    for (const struct dirent *entry; r == 0 && (errno = 0, entry = readdir(list));)
         if (entry->d_name[0] != '.')
             r = capture_one(c, s, dirfd(list), (int)strtol(entry->d_name, NULL, 10), file);
+    if (r == 0 && errno)
+        r = capture_fail(c, "its descriptors", -errno);
     if (list)
         closedir(list);
     else

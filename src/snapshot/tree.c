@@ -87,29 +87,35 @@ static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
     *s = (struct subject){ .pid = pid, .parent = parent, .proc = -EBADF, .root = -EBADF, .pagemap = -EBADF, .tools.memory = -EBADF, .twin = { 0, -EBADF, -EBADF, -EBADF } };
     snprintf(path, sizeof path, "/proc/%d", (int)pid);
     s->proc = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (s->proc < 0 && errno != ENOENT) {
+        free(s);
+        return NULL;
+    }
     s->is_apart = fstatat(s->proc, "exe", &st, 0) < 0 ? errno == EACCES && is_called_agent(s) : st.st_dev == c->program_device && st.st_ino == c->program_inode;
     c->subjects[c->n_subjects++] = s;
     return s;
 }
 
-static char state_at(const struct subject *s, const char *path) {
+/* A letter, as of /proc/PID/stat; 0: it is gone. -EMFILE and the like: it cannot be told. */
+static int state_at(const struct subject *s, const char *path) {
     char text[512];
-    auto_close int fd = openat(s->proc, path, O_RDONLY | O_CLOEXEC);
+    auto_close int fd = s->proc < 0 ? -EBADF : openat(s->proc, path, O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 
-    if (n <= 0)
-        return 0;
-    text[n] = '\0';
+    if (n < 0 && s->proc >= 0 && errno != ENOENT && errno != ESRCH)
+        return -errno;
+    text[MAX(n, (ssize_t)0)] = '\0';
     const char *at = strrchr(text, ')');
     return at && at[1] ? at[2] : 0;
 }
 
-static bool is_dead(const struct subject *s, pid_t tid) {
+/* 1, 0, or -errno. */
+static int is_dead(const struct subject *s, pid_t tid) {
     char path[32];
 
     snprintf(path, sizeof path, "task/%d/stat", (int)tid);
-    char state = state_at(s, path);
-    return !state || state == 'Z' || state == 'X';
+    int state = state_at(s, path);
+    return state < 0 ? state : !state || state == 'Z' || state == 'X';
 }
 
 static bool has_tracer(const struct subject *s, pid_t tid) {
@@ -137,7 +143,7 @@ static int add_task(struct capture *c, struct subject *s, pid_t tid) {
     int r = trace_seize(&task->trace, tid);
     task->subject = s;
     task->is_gone = r == -ESRCH;
-    if (r == -ESRCH || (r == -EPERM && is_dead(s, tid)))
+    if (r == -ESRCH || (r == -EPERM && is_dead(s, tid) == 1))
         return 0;               /* found as a zombie, or not at all, in the next round */
     if (r == -EPERM)
         return has_tracer(s, tid) ? capture_refuse(c, ENOTSUP, "it is traced by another") : 1;      /* on its way out: another round will tell */
@@ -151,36 +157,43 @@ static int add_task(struct capture *c, struct subject *s, pid_t tid) {
 static int seize_threads(struct capture *c, struct subject *s) {
     pid_t tids[256];
     int n_new = 0;
-    size_t n = proc_threads(s->pid, tids, ARRAY_SIZE(tids));
+    ssize_t n = proc_threads(s->pid, tids, ARRAY_SIZE(tids));
 
     c->current = s;
-    for (size_t i = 0; i < n; i++) {
+    if (n < 0)
+        return capture_fail(c, "its threads", (int)n);
+    for (ssize_t i = 0; i < n; i++) {
         int r = is_known(c, tids[i]) ? 0 : add_task(c, s, tids[i]);
 
         if (r < 0)
             return r;
         n_new += r;
     }
-    return n == ARRAY_SIZE(tids) ? capture_refuse(c, E2BIG, "it has more than %zu threads", ARRAY_SIZE(tids) - 1) : n_new;
+    return n == (ssize_t)ARRAY_SIZE(tids) ? capture_refuse(c, E2BIG, "it has more than %zu threads", ARRAY_SIZE(tids) - 1) : n_new;
 }
 
 /* What is below a process and new, and its threads: how many threads were stopped, or -errno. */
 static int look_below(struct capture *c, pid_t pid) {
     pid_t children[IMAGE_MAX_PROCESSES + 1];
-    size_t n = proc_children(pid, children, ARRAY_SIZE(children));
+    ssize_t n = proc_children(pid, children, ARRAY_SIZE(children));
     int n_new = 0;
 
-    for (size_t i = 0; i < n; i++) {
+    if (n < 0)
+        return capture_fail(c, "its processes", (int)n);
+    for (ssize_t i = 0; i < n; i++) {
         struct subject *s = find(c, children[i]);
         bool is_new = !s;
 
         if (!s && c->n_subjects >= IMAGE_MAX_PROCESSES)
             return capture_refuse(c, E2BIG, "there are more than %u processes", IMAGE_MAX_PROCESSES);
         if (!s && !(s = subject_new(c, children[i], pid)))
-            return capture_fail(c, "its processes", -ENOMEM);
+            return capture_fail(c, "its processes", -errno);
         s->parent = pid;
         s->round = c->round;
-        s->is_zombie = is_dead(s, s->pid);
+        int dead = is_dead(s, s->pid);
+        if (dead < 0)
+            return capture_fail(c, "its processes", dead);
+        s->is_zombie = dead;
         int r = s->is_zombie ? 0 : seize_threads(c, s);
         if (r < 0)
             return r;

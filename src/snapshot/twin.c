@@ -80,7 +80,8 @@ static void collect(const struct subject *s, struct trace *trace) {
 /* What was looked at when it was captured may be otherwise since. */
 static bool may_call(struct capture *c, struct subject *s, const struct trace *trace) {
     close_fd(&s->tools.memory);
-    s->status.length = s->maps.length = 0;
+    buf_done(&s->status);       /* which may have failed to grow */
+    buf_done(&s->maps);
     s->tools = (struct trace_tools){ .memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC) };
     return s->tools.memory >= 0 && capture_read(c, s, "status", &s->status) == 0 && strtoul(capture_field(s->status.data, "\nSeccomp_filters:"), NULL, 10) <= c->n_filters && !trace_oddity(trace) &&
            !trace_in_sequence(trace, s->tools.memory) && memory_find_tools(c, s) == 0;
@@ -113,14 +114,14 @@ void twin_end(struct capture *c, struct subject *s) {
         while (waitpid(s->twin.pid, NULL, __WALL) < 0 && errno == EINTR)
             ;
     }
+    close_fd(&s->twin.proc);
+    close_fd(&s->twin.pagemap);
+    close_fd(&s->twin.memory);
     if (s->inner_twin > 0 && main && main->trace.stands) {
         collect(s, &main->trace);
         (void)trace_put_back(&main->trace);
     } else if (s->inner_twin > 0)
         collect_late(c, s);
-    close_fd(&s->twin.proc);
-    close_fd(&s->twin.pagemap);
-    close_fd(&s->twin.memory);
     s->twin.pid = s->inner_twin = 0;
     s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
 }

@@ -80,51 +80,111 @@ static int parse_stat(const char *text, struct stat_line *ret) {
     return 0;
 }
 
-static size_t children_of_thread(pid_t pid, pid_t thread, pid_t *pids, size_t most) {
-    auto_buf struct buf text = BUF_INIT;
-    char path[64], *at, *end;
-    size_t n = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)thread);
-    if (fd_read_file(path, 1 << 20, &text) < 0)
-        return 0;
-    buf_add(&text, "", 1);
-    for (at = text.data; at && n < most && (pids[n] = (pid_t)strtol(at, &end, 10)) > 0; at = end)
-        n++;
-    return n;
+/* What reading has failed for: 0 where a process is gone, or none that may be looked into; -errno where there is no room for a descriptor or memory, and nobody knows what was missed. */
+static int shortage(int error_number) {
+    return error_number == EMFILE || error_number == ENFILE || error_number == ENOMEM ? -error_number : 0;
 }
 
-static DIR *open_threads(pid_t pid) {
+typedef int child_call(void *data, pid_t pid);
+
+/* The children of one thread: numbers, each followed by a space. 0, or what `call` returns that is not 0. */
+static int each_child_of_thread(int dir_fd, const char *path, child_call *call, void *data) {
+    auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
+    char text[4096];
+    pid_t pid = 0;
+    ssize_t n;
+    int r = 0;
+
+    if (fd < 0)
+        return shortage(errno);
+    while (r == 0 && (n = read(fd, text, sizeof(text))) > 0)
+        for (ssize_t i = 0; i < n && r == 0; i++) {
+            if (text[i] >= '0' && text[i] <= '9') {
+                pid = pid * 10 + (text[i] - '0');
+                continue;
+            }
+            if (pid > 0)
+                r = call(data, pid);
+            pid = 0;
+        }
+    return r != 0 || n == 0 ? r : shortage(errno);
+}
+
+/* NULL: it cannot be opened, and why is in errno. */
+static DIR *open_directory(int process_fd, const char *name) {
+    auto_close int fd = openat(process_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+
+    if (dir != NULL)
+        (void)TAKE_FD(fd);
+    return dir;
+}
+
+static int each_child(int process_fd, child_call *call, void *data) {
+    const struct dirent *entry;
+    DIR *dir = open_directory(process_fd, "task");
+    int r = 0;
+
+    if (dir == NULL)
+        return shortage(errno);
+    while (r == 0 && (errno = 0, entry = readdir(dir)) != NULL) {
+        char path[300];
+
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "%s/children", entry->d_name);
+        r = each_child_of_thread(dirfd(dir), path, call, data);
+    }
+    if (r == 0)
+        r = shortage(errno);
+    closedir(dir);
+    return r;
+}
+
+static int open_process(pid_t pid) {
     char path[32];
 
-    snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
-    return opendir(path);
+    snprintf(path, sizeof path, "/proc/%d", (int)pid);
+    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-size_t proc_children(pid_t pid, pid_t *pids, size_t most) {
-    size_t n = 0;
-    DIR *threads = open_threads(pid);
+struct some {
+    pid_t *pids;
+    size_t n, most;
+};
 
-    if (!threads)
-        return 0;
-    for (const struct dirent *entry; (entry = readdir(threads)) && n < most;)
-        if (entry->d_name[0] != '.')
-            n += children_of_thread(pid, (pid_t)strtol(entry->d_name, NULL, 10), pids + n, most - n);
-    closedir(threads);
-    return n;
+/* 1: there is room for no more. */
+static int take_some(void *data, pid_t pid) {
+    struct some *some = data;
+
+    if (some->n == some->most)
+        return 1;
+    some->pids[some->n++] = pid;
+    return 0;
 }
 
-size_t proc_threads(pid_t pid, pid_t *tids, size_t most) {
+ssize_t proc_children(pid_t pid, pid_t *pids, size_t most) {
+    auto_close int process = open_process(pid);
+    struct some some = { .pids = pids, .most = most };
+    int r = process < 0 ? shortage(errno) : each_child(process, take_some, &some);
+
+    return r < 0 ? r : (ssize_t)some.n;
+}
+
+ssize_t proc_threads(pid_t pid, pid_t *tids, size_t most) {
+    auto_close int process = open_process(pid);
+    DIR *threads = process < 0 ? NULL : open_directory(process, "task");
     size_t n = 0;
-    DIR *threads = open_threads(pid);
 
     if (!threads)
-        return 0;
+        return shortage(errno);
+    errno = 0;
     for (const struct dirent *entry; n < most && (entry = readdir(threads));)
         if (entry->d_name[0] != '.')
             tids[n++] = (pid_t)strtol(entry->d_name, NULL, 10);
+    int r = shortage(errno);
     closedir(threads);
-    return n;
+    return r < 0 ? r : (ssize_t)n;
 }
 
 int64_t proc_start_time(pid_t pid) {
@@ -193,60 +253,8 @@ static int queue_add(struct queue *queue, pid_t pid) {
     return 0;
 }
 
-/* Adds the children of one thread: numbers, each followed by a space. */
-static int add_children(struct queue *queue, int dir_fd, const char *path) {
-    auto_close int fd = openat(dir_fd, path, O_RDONLY | O_CLOEXEC);
-    char text[4096];
-    pid_t pid = 0;
-    ssize_t n;
-
-    if (fd < 0)
-        return 0;
-    while ((n = read(fd, text, sizeof(text))) > 0)
-        for (ssize_t i = 0; i < n; i++) {
-            int r;
-
-            if (text[i] >= '0' && text[i] <= '9') {
-                pid = pid * 10 + (text[i] - '0');
-                continue;
-            }
-            r = pid > 0 ? queue_add(queue, pid) : 0;
-            if (r < 0)
-                return r;
-            pid = 0;
-        }
-    return 0;
-}
-
-/* 0 and NULL: it cannot be looked into, or the process is gone. */
-static int open_directory(int process_fd, const char *name, DIR **ret_dir) {
-    int fd = openat(process_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    *ret_dir = fd < 0 ? NULL : fdopendir(fd);
-    if (fd < 0 || *ret_dir != NULL)
-        return 0;
-    int r = errno == ENOMEM ? -ENOMEM : 0;
-    close(fd);
-    return r;
-}
-
-static int add_children_of_threads(struct queue *queue, int process_fd) {
-    struct dirent *entry;
-    DIR *dir;
-    int r = open_directory(process_fd, "task", &dir);
-
-    if (dir == NULL)
-        return r;
-    while (r == 0 && (entry = readdir(dir)) != NULL) {
-        char path[300];
-
-        if (entry->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof(path), "%s/children", entry->d_name);
-        r = add_children(queue, dirfd(dir), path);
-    }
-    closedir(dir);
-    return r;
+static int queue_child(void *data, pid_t pid) {
+    return queue_add(data, pid);
 }
 
 struct memory_file {
@@ -286,7 +294,7 @@ static int add_shared_mappings(struct scan *scan, int process_fd) {
     FILE *file;
 
     if (fd < 0)
-        return 0;
+        return shortage(errno);
     file = fdopen(fd, "r");
     if (file == NULL) {
         close(fd);
@@ -305,12 +313,12 @@ static int add_shared_mappings(struct scan *scan, int process_fd) {
 }
 
 static int add_memory_files(struct scan *scan, int process_fd) {
-    struct dirent *entry;
-    DIR *dir;
-    int r = open_directory(process_fd, "fd", &dir);
+    const struct dirent *entry;
+    DIR *dir = open_directory(process_fd, "fd");
+    int r = 0;
 
     if (dir == NULL)
-        return r;
+        return shortage(errno);
     while (r == 0 && (entry = readdir(dir)) != NULL && scan->n_files < MAX_MEMORY_FILES) {
         char link[16];
         struct stat st;
@@ -354,9 +362,11 @@ static uint64_t sum_memory_files(struct scan *scan) {
 
 static int add_memory(struct scan *scan, int process_fd) {
     char text[4096], status[4096] = "";
+    ssize_t n = read_text(process_fd, "status", status, sizeof(status));
 
-    if (read_text(process_fd, "status", status, sizeof(status)) > 0)
-        scan->usage.anon_bytes += line_value(status, "VmPTE:") * 1024;
+    if (n < 0 && shortage((int)-n) < 0)
+        return (int)n;
+    scan->usage.anon_bytes += line_value(status, "VmPTE:") * 1024;
     if (scan->exact && read_text(process_fd, "smaps_rollup", text, sizeof(text)) > 0) {
         scan->usage.anon_bytes += (line_value(text, "Pss_Anon:") + line_value(text, "SwapPss:")) * 1024;
         scan->shared_bytes += line_value(text, "Pss_Shmem:") * 1024;
@@ -370,22 +380,21 @@ static int add_memory(struct scan *scan, int process_fd) {
 /* 0 also if the process is gone by now. */
 static int scan_process(struct scan *scan, pid_t pid) {
     char path[32], text[1024];
-    auto_close int fd = -EBADF;
+    auto_close int fd = open_process(pid);
+    ssize_t n = fd < 0 ? -errno : read_text(fd, "stat", text, sizeof(text));
     struct stat_line line;
     int r;
 
-    snprintf(path, sizeof(path), "/proc/%d", (int)pid);
-    fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || read_text(fd, "stat", text, sizeof(text)) < 0 || parse_stat(text, &line) < 0)
-        return 0;
+    if (n < 0 || parse_stat(text, &line) < 0)
+        return n < 0 ? shortage((int)-n) : 0;
     scan->usage.processes++;
     scan->usage.threads += line.threads;
     scan->usage.cpu_ns += line.ticks;           /* turned into nanoseconds at the end */
     if (line.threads > 1)
-        r = add_children_of_threads(&scan->queue, fd);
+        r = each_child(fd, queue_child, &scan->queue);
     else {
         snprintf(path, sizeof(path), "task/%d/children", (int)pid);
-        r = add_children(&scan->queue, fd, path);
+        r = each_child_of_thread(fd, path, queue_child, &scan->queue);
     }
     /* A zombie leader may have living threads, whose memory is still there; with none the files are empty. */
     if (r == 0 && (line.state != 'Z' || line.threads > 1)) {

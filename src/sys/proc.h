@@ -28,7 +28,7 @@ struct proc_usage {
 };
 
 /* RssAnon + RssShmem over all processes: memory shared among them (after fork, or MAP_SHARED) is counted for each, so this is never
- * too little for what is mapped. Some 25 microseconds a process. -ESRCH if init is gone, -ENOMEM. */
+ * too little for what is mapped. Some 25 microseconds a process. -ESRCH if init is gone; -EMFILE, -ENFILE, -ENOMEM. */
 int proc_scan(pid_t init_pid, struct proc_usage *ret_usage);
 
 /* The same with each shared page divided among those that map it (smaps_rollup's Pss; costs in proportion to the memory), and with
@@ -37,11 +37,12 @@ int proc_scan(pid_t init_pid, struct proc_usage *ret_usage);
  * files. A process that may not be looked into counts as in proc_scan. */
 int proc_scan_exact(pid_t init_pid, struct proc_usage *ret_usage);
 
-/* The children of a process, of all its threads: each has children of its own, and would be a place to hide some. How many, at most `most`; 0 also if it cannot be told. */
-size_t proc_children(pid_t pid, pid_t *pids, size_t most);
+/* The children of a process, of all its threads: each has children of its own, and would be a place to hide some. How many, at most `most`; 0 also of one that is gone.
+ * -EMFILE, -ENFILE, -ENOMEM: there may be any number. */
+ssize_t proc_children(pid_t pid, pid_t *pids, size_t most);
 
-/* The threads of a process, its first one among them. Their number, at most `most`. */
-size_t proc_threads(pid_t pid, pid_t *tids, size_t most);
+/* The threads of a process, its first one among them; the same answers. */
+ssize_t proc_threads(pid_t pid, pid_t *tids, size_t most);
 
 /* When a process started, in clock ticks since boot; with its pid, a name that is never used again. -ESRCH, also for one that is dead and only
  * waits to be reaped: pid 1 may be slow or not care. */

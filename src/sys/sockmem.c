@@ -113,10 +113,10 @@ static int open_by_child(int net, int owner, int *ret_fd) {
 
 int sockmem_open(pid_t init_pid, struct sockmem *ret_sockmem) {
     pid_t pids[MOST_CHILDREN];
-    size_t n = proc_children(init_pid, pids, MOST_CHILDREN);
-    int r = -ESRCH, fd = -EBADF;
+    ssize_t n = proc_children(init_pid, pids, MOST_CHILDREN);
+    int r = n < 0 ? (int)n : -ESRCH, fd = -EBADF;
 
-    for (size_t i = 0; i < n && r < 0; i++) {
+    for (ssize_t i = 0; i < n && r < 0; i++) {
         auto_close int net = -EBADF, owner = -EBADF, protocols = -EBADF;
 
         r = open_namespaces(pids[i], init_pid, &net, &owner, &protocols);

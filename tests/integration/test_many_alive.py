@@ -258,6 +258,29 @@ def test_a_command_that_finds_no_descriptor_is_told_why():
         assert box.exec(["true"]).exit_code == 0
 
 
+@pytest.mark.parametrize("limit, step", [(resource.RLIMIT_NOFILE, 1), (resource.RLIMIT_AS, 16 << 10), (resource.RLIMIT_AS, 128 << 10)])
+def test_what_cannot_be_looked_for_is_not_taken_for_nothing(limit, step):
+    """A capturer without a descriptor or memory says so: it does not miss processes or threads, and does not look for ever for those that are said to be there."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        box.spawn(["python3", "-c", "import os, threading, time\nfor _ in range(3):\n    if os.fork() == 0:\n        break\nthreading.Thread(target=time.sleep, args=(1000,)).start()\nopen(f'/tmp/{os.getpid()}', 'w').close()\n"])
+        until(lambda: len(box.exec(["ls", "/tmp"]).stdout.split()) == 4)
+        pid = engine.status()["pid"]
+        soft, hard = resource.prlimit(pid, limit)
+        assert box.snapshot().processes == 4
+        refused = 0
+        for more in range(40):
+            used = files(pid) if limit == resource.RLIMIT_NOFILE else int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.prlimit(pid, limit, (used + more * step, hard))
+            try:
+                box.write_file("/tmp/written", bytes([more]))
+                assert box.snapshot().processes == 4
+            except ResourceExhausted:
+                refused += 1
+            resource.prlimit(pid, limit, (soft, hard))
+        assert refused and box.snapshot().processes == 4
+        until(lambda: len(box.processes()) == 4)        # and no twin stays
+
+
 def test_a_limit_of_a_moment_does_not_stay():
     """A launcher that was born while its engine had little room for addresses makes sandboxes that can be captured all the same: the room was raised again."""
     with Engine() as engine:
