@@ -437,7 +437,7 @@ void family_text(struct family *family, struct buf *to) {
         const char *comma = "";
         struct node_facts facts;
 
-        if (node_shown(node) != node)
+        if (node->parent && !node->is_asked_for)
             continue;
         node_facts(node, &facts);
         buf_printf(to, "%s{", between);

@@ -29,6 +29,9 @@
 #include "base/fd.h"
 #include "store/fingerprint.h"
 
+#define IMAGE_BESIDES (64ull << 20)     /* what an image has besides memory */
+#define LAYER_SLACK 16          /* as a part: files take up a little more or less in another tmpfs */
+
 /* A layer that is being made. */
 struct filling {
     struct work *work;
@@ -574,6 +577,18 @@ static void rebind(struct session *session) {
     }
 }
 
+/* What was captured under a policy has no more memory than that gives, but for tables, and what waits in pipes and sockets. */
+static int check_images(const struct work *work, struct rollbox_error *error) {
+    const uint64_t most = work->session->program->policy->max_memory_bytes;
+    const struct waking *waking = work->waking;
+    struct stat st;
+
+    for (size_t i = 0; most && i < waking->n_images; i++)
+        if (fstat(waking->images[i], &st) < 0 || ((uint64_t)st.st_size > most && (uint64_t)st.st_size - most > IMAGE_BESIDES))
+            return error_set(error, ROLLBOX_ERR_DAMAGED, E2BIG, "wake", "the processes have more memory than the sandbox' policy gives (max_memory); --drop-processes wakes its files alone");
+    return 0;
+}
+
 /* Files and images are there, and right. */
 static void filled(struct work *work) {
     struct session *session = work->session;
@@ -584,6 +599,8 @@ static void filled(struct work *work) {
     auto_free struct layer **layers = calloc(waking->n_layers + 1, sizeof(struct layer *));
     int r = layers ? open_images(work, &error) : no_memory(&error, "wake");
 
+    if (r == 0)
+        r = check_images(work, &error);
     if (r == 0)
         r = name_origins(work, &error);
     for (size_t i = 0; layers && i < waking->n_layers; i++) {
@@ -699,7 +716,11 @@ static int begin_waking(struct work *work, struct rollbox_error *error) {
         uint64_t bytes, entries;
 
         waking->layers[i] = (struct filling){ .work = work, .is_asked = true };
+        /* The record says what it likes: a layer had no more than the sandbox may have. */
         sleep_layer_size(waking->record, i, &bytes, &entries);
+        const uint64_t most = program->policy->max_disk_bytes;
+        bytes = most ? MIN(bytes, most + most / LAYER_SLACK) : bytes;
+        entries = most ? MIN(entries, most / 8192 + 1024) : entries;
         r = copy_empty(program, bytes, entries, on_empty, &waking->layers[i]);
         if (r < 0)
             error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox' files cannot be made again: %s", strerror(-r));

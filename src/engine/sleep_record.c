@@ -588,9 +588,13 @@ static json_int_t parent_of(const json_t *nodes, json_int_t i) {
     return json_is_integer(parent) && json_integer_value(parent) >= 0 && json_integer_value(parent) < i ? json_integer_value(parent) : -1;
 }
 
+static bool is_shown(const json_t *nodes, json_int_t i) {
+    return parent_of(nodes, i) < 0 || flag(json_array_get(nodes, (size_t)i), "asked_for");
+}
+
 /* As node_shown: itself, or the nearest before it that users know of. */
 static json_int_t shown(const json_t *nodes, json_int_t i) {
-    while (parent_of(nodes, i) >= 0 && !flag(json_array_get(nodes, (size_t)i), "asked_for"))
+    while (!is_shown(nodes, i))
         i = parent_of(nodes, i);
     return i;
 }
@@ -614,11 +618,10 @@ static const json_t *named(const json_t *record, const char *list, const json_t 
     return json_is_integer(index) && json_integer_value(index) >= 0 ? json_array_get(json_object_get(record, list), (size_t)json_integer_value(index)) : NULL;
 }
 
-/* *ret_name is for free(), and what the facts point to. */
-static void facts_of(const json_t *whole, json_int_t i, struct node_facts *ret_facts, char **ret_name) {
+/* parent: as shown(); -1: none. *ret_name is for free(), and what the facts point to. */
+static void facts_of(const json_t *whole, json_int_t i, json_int_t parent, struct node_facts *ret_facts, char **ret_name) {
     const json_t *record = json_object_get(whole, "record");
     const json_t *nodes = json_object_get(record, "nodes"), *node = json_array_get(nodes, (size_t)i), *layer = named(record, "layers", node, "layer"), *live = named(record, "lives", node, "live");
-    const json_int_t parent = parent_of(nodes, i) < 0 ? -1 : shown(nodes, parent_of(nodes, i));
 
     *ret_name = text_of(json_object_get(node, "name"));
     *ret_facts = (struct node_facts){
@@ -631,18 +634,23 @@ static void facts_of(const json_t *whole, json_int_t i, struct node_facts *ret_f
 void sleep_tree_text(const json_t *whole, const char *name, struct buf *to) {
     const json_t *record = json_object_get(whole, "record");
     const json_t *nodes = json_object_get(record, "nodes");
-    const json_int_t at = number(record, "at");
+    const json_int_t at = number(record, "at"), n = (json_int_t)json_array_size(nodes);
+    auto_free json_int_t *shows = calloc((size_t)n + 1, sizeof *shows);         /* as shown(), of each: a record from elsewhere may have a long line of states, and many that stand on its end */
     const char *between = "";
 
+    to->failed |= !shows;
     buf_add_text(to, "{\"snapshots\": [");
-    for (json_int_t i = 0; i < (json_int_t)json_array_size(nodes); i++) {
+    for (json_int_t i = 0; shows && i < n; i++) {
+        const json_int_t parent = parent_of(nodes, i);
         auto_free char *own_name = NULL;
         struct node_facts facts;
 
+        shows[i] = is_shown(nodes, i) ? i : shows[parent];
+
         /* What sleeps is a state of its own, even if nobody has asked for a snapshot of it. */
-        if (i != at && (shown(nodes, i) != i || flag(json_array_get(nodes, (size_t)i), "hidden")))
+        if (i != at && (shows[i] != i || flag(json_array_get(nodes, (size_t)i), "hidden")))
             continue;
-        facts_of(whole, i, &facts, &own_name);
+        facts_of(whole, i, parent < 0 ? -1 : shows[parent], &facts, &own_name);
         buf_printf(to, "%s{", between);
         node_facts_text(&facts, to);
         buf_add_text(to, ", \"asleep\": true, \"sandboxes\": [");
@@ -681,7 +689,8 @@ json_t *sleep_state(struct engine *engine, const json_t *whole, const char *want
 
     if (!live)
         return NULL;
-    facts_of(whole, i, &facts, &name);
+    const json_int_t parent = parent_of(json_object_get(record, "nodes"), i);
+    facts_of(whole, i, parent < 0 ? -1 : shown(json_object_get(record, "nodes"), parent), &facts, &name);
     buf_add_text(&text, "{");
     node_facts_text(&facts, &text);
     buf_add_text(&text, ", \"asleep\": true, \"commands\": [");

@@ -242,7 +242,7 @@ static int leave_template(struct box *box) {
 
 /* What does not take the processes was done while they were captured; their clocks are known from here on. */
 static int load(struct box *box, int proc_self, struct guest_fault *fault) {
-    int r = restore_load(box->image, box->progress);
+    int r = restore_load(box->image, box->progress, box->plan);
 
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);

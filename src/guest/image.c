@@ -59,7 +59,7 @@ static bool is_area(const struct image *it, const char *base, const struct image
     for (uint32_t i = 0; is_memory(area) && i < area->runs.n; i++) {
         const struct image_run *run = &runs[area->runs.first + i];
 
-        if (run->address < area->start || run->address > area->end || run->length > area->end - run->address || !is_within(run->at, run->length, it->length))
+        if (run->address < area->start || run->address > area->end || run->length > area->end - run->address)
             return false;
     }
     return true;
@@ -83,8 +83,9 @@ static bool is_process(const struct image *it, const char *base, uint32_t index)
 
     if (p->parent > index || p->pid < 2 || p->terminal > it->terminals.n)
         return false;
+    /* Who is dead has nothing: whoever loads an image goes through what all have. */
     if (p->kind == IMAGE_GHOST || p->kind == IMAGE_ZOMBIE)
-        return true;
+        return !p->areas.n && !p->threads.n && !p->actions.n && !p->pending.n && !p->posix_timers.n && !p->locks.n && !p->fds.n;
     if (p->kind != IMAGE_LIVING || !is_range(p->areas, it->areas) || !are_threads(it, base, p) || !is_range(p->actions, it->actions) || !is_range(p->posix_timers, it->timers) || !is_range(p->locks, it->locks) || !is_range(p->pending, it->pending) || !is_range(p->fds, it->fds) ||
         !is_within(p->auxv, p->auxv_length, it->length) || p->auxv_length > 4096 || !is_text(it, p->executable) || !is_text(it, p->directory))
         return false;
@@ -111,7 +112,6 @@ static bool are_files(const struct image *it, const char *base) {
     const struct image_file *files = image_table(it, base, files, struct image_file);
     const struct image_pipe *pipes = image_table(it, base, pipes, struct image_pipe);
     const struct image_watch *watches = image_table(it, base, watches, struct image_watch);
-    const struct image_run *runs = image_table(it, base, runs, struct image_run);
     const struct image_fd *fds = image_table(it, base, fds, struct image_fd);
 
     for (uint64_t i = 0; i < it->files.n; i++) {
@@ -123,9 +123,6 @@ static bool are_files(const struct image *it, const char *base) {
             return false;
         for (uint32_t k = f->targets.first + 1; f->kind == IMAGE_FILE_NOTIFY && k < f->targets.first + f->targets.n; k++)
             if (watches[k].number <= watches[k - 1].number)
-                return false;
-        for (uint32_t k = 0; k < f->runs.n; k++)
-            if (!is_within(runs[f->runs.first + k].at, runs[f->runs.first + k].length, it->length))
                 return false;
     }
     for (uint64_t i = 0; i < it->pipes.n; i++)
@@ -180,11 +177,50 @@ static bool is_determinism(const struct image *it, const char *base) {
     return true;
 }
 
+static bool are_apart(struct image_range a, struct image_range b) {
+    return !a.n || !b.n || a.first + a.n <= b.first || b.first + b.n <= a.first;
+}
+
+/* What is one's is no other's, and each area is somebody's: room is reckoned by areas and taken by processes, and the other way round. */
+static bool are_own(const struct image *it, const char *base) {
+    const struct image_process *processes = image_table(it, base, processes, struct image_process);
+    uint64_t n_areas = 0;
+
+    for (uint64_t i = 0; i < it->processes.n; i++) {
+        n_areas += processes[i].areas.n;
+        for (uint64_t k = 0; k < i; k++)
+            if (!are_apart(processes[i].areas, processes[k].areas) || !are_apart(processes[i].threads, processes[k].threads))
+                return false;
+    }
+    return n_areas == it->areas.n;
+}
+
+/* No byte is there for two pages, so an image takes no more memory than it has bytes; and no run or guard is looked at for many areas. */
+static bool are_once(const struct image *it, const char *base) {
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+    const struct image_area *areas = image_table(it, base, areas, struct image_area);
+    const struct image_file *files = image_table(it, base, files, struct image_file);
+    uint64_t end = 0, n_runs = 0, n_guards = 0;
+
+    for (uint64_t i = 0; i < it->runs.n; i++) {
+        if (runs[i].at < end || !is_within(runs[i].at, runs[i].length, it->length))
+            return false;
+        end = runs[i].at + runs[i].length;
+    }
+    for (uint64_t i = 0; i < it->areas.n; i++) {
+        n_runs += areas[i].runs.n;
+        n_guards += areas[i].guards.n;
+    }
+    for (uint64_t i = 0; i < it->files.n; i++)
+        n_runs += files[i].runs.n;
+    return n_runs <= it->runs.n && n_guards <= it->guards.n;
+}
+
 bool image_is_sound(const void *base, uint64_t length) {
     const struct image *it = (const void *)((const char *)base + length - sizeof *it);
     const char *bytes = base;
 
-    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) || !is_determinism(it, base) || !it->processes.n ||
+    if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_once(it, base) || !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) || !is_determinism(it, base) || !it->processes.n ||
         (it->is_command && it->processes.n != 1))
         return false;
     for (uint64_t i = 0; i < it->areas.n; i++)
@@ -193,5 +229,5 @@ bool image_is_sound(const void *base, uint64_t length) {
     for (uint64_t i = 0; i < it->processes.n; i++)
         if (!is_process(it, base, (uint32_t)i))
             return false;
-    return true;
+    return are_own(it, base);
 }

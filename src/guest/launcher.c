@@ -390,11 +390,11 @@ static void copy(const struct plan *plan, struct wire_message *message) {
 }
 
 /* Descriptors of the message from the first one on: the image, and who tells how far it is written, if it is not. */
-static void load_image(const struct wire_message *message, size_t first) {
+static void load_image(const struct plan *plan, const struct wire_message *message, size_t first) {
     struct guest_record record = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .value = (uint64_t)getpid() };
 
     int r =
-        message->n_fds > first ? restore_load(message->fds[first], message->n_fds > first + 1 ? message->fds[first + 1] : -1) : -EBADMSG;
+        message->n_fds > first ? restore_load(message->fds[first], message->n_fds > first + 1 ? message->fds[first + 1] : -1, plan) : -EBADMSG;
 
     if (r == 0)
         r = restore_fill();
@@ -437,7 +437,7 @@ static void hold(const struct plan *plan, struct wire_message *message) {
         close(first_netns);
     first_netns = -1;
     close(wire_take_fd(message, 0));
-    load_image(message, 1);
+    load_image(plan, message, 1);
     wire_message_done(message);
     serve(plan);
 }
@@ -456,7 +456,7 @@ static void serve(const struct plan *plan) {
         else if (message.header.type == GUEST_COPY)
             copy(plan, &message);
         else if (message.header.type == GUEST_IMAGE)
-            load_image(&message, 0);
+            load_image(plan, &message, 0);
         else if (message.header.type == GUEST_POOL)
             make_pool(&message);
         else if (message.header.type == GUEST_HOLD)

@@ -13,7 +13,7 @@
 
 /* In the launcher, or a sandbox' init, once: from a memory file that nobody writes to any more, or (`progress`) whose pages are written meanwhile by who tells so there (struct image_progress); -1: they are there.
  * Waits for all but the pages, and makes room for those. 0 or -errno, with which it is of no use any more; ECHILD: who writes is gone before the end. */
-int restore_load(int fd, int progress);
+int restore_load(int fd, int progress, const struct plan *plan);
 /* And then: the pages. Waits for them; 0 or -errno, in the same way. */
 int restore_fill(void);
 bool restore_is_tree(void);     /* whether it is loaded, and not of a command */

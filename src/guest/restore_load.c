@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -138,14 +139,17 @@ static bool map_at(uint64_t at, uint64_t length, int protection, int flags, int 
 
 static uint64_t pack_at, pack_length;   /* at the end of the region; the next place in it */
 
+/* In the order in which they take it (restore_fill, make_all_room). */
 static uint64_t pack_room(const struct image *it, const char *base) {
+    const struct image_process *processes = image_table(it, base, processes, struct image_process);
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     uint64_t at = 0;
 
-    for (uint64_t i = 0; i < it->areas.n && at < IMAGE_HIGHEST; i++)
-        if (is_packed(&areas[i], runs))
-            at = pack_place(&areas[i], at) + (areas[i].end - areas[i].start);
+    for (uint64_t i = 0; i < it->processes.n; i++)
+        for (uint32_t k = processes[i].areas.first; k < processes[i].areas.first + processes[i].areas.n && at < IMAGE_HIGHEST; k++)
+            if (is_packed(&areas[k], runs))
+                at = pack_place(&areas[k], at) + (areas[k].end - areas[k].start);
     return at ? at + 2 * HUGE : 0;      /* it begins at a large page, and ends at one */
 }
 
@@ -264,36 +268,48 @@ static void forget_gaps(const struct image_area *area, uint64_t at) {
     }
 }
 
-static uint64_t take_from_pack(const struct image_area *area) {
-    const uint64_t at = pack_place(area, pack_at);
+/* Nothing is written past what there was reckoned to be, whatever the image says. */
+static int take_from_pack(const struct image_area *area, uint64_t *ret_at) {
+    const uint64_t length = area->end - area->start, at = pack_place(area, pack_at);
 
-    pack_at = at + (area->end - area->start);
-    return at;
+    if (at > restored.region_end || length > restored.region_end - at)
+        return -EBADMSG;
+    pack_at = at + length;
+    *ret_at = at;
+    return 0;
 }
 
 static int fill_packed(const struct image_area *area, uint64_t to) {
-    uint64_t length = area->end - area->start, at = take_from_pack(area);
-    int r = fill(area, at);
+    uint64_t length = area->end - area->start, at;
+    int r = take_from_pack(area, &at);
 
+    if (r == 0)
+        r = fill(area, at);
     if (r < 0)
         return r;
     forget_gaps(area, at);
     return sys_call5(__NR_mremap, at, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to) < 0 ? -ENOMEM : 0;
 }
 
-/* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that whole tables are moved. */
-static int make_room(const struct image_area *area, bool is_mapped, uint64_t *at) {
-    uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0);
+/* Where it belongs; else at an address that is the area's modulo the size of a huge page, so that whole tables are moved: of its process' room, which goes from `*at` to `end`. */
+static int make_room(const struct image_area *area, bool is_mapped, uint64_t *at, uint64_t end) {
+    uint64_t to = *at + (area->kind == IMAGE_STACK ? GUARD : 0), pages;
+    int r = 0;
 
     to += (area->start - to) & (HUGE - 1);
     *at = to + (area->end - area->start);
+    if (*at > end)
+        return -EBADMSG;
     if (is_mapped || map_in_place(area))
         to = area->start;
     else if (!map_for(area, to))
         return -errno;
-    restored.parked[area - restored_table(areas, struct image_area)] = to;
-    populate(area, is_packed(area, restored_table(runs, struct image_run)) ? take_from_pack(area) : to);
-    return 0;
+    restored.parked[area - restored_table(areas, struct image_area)] = pages = to;
+    if (is_packed(area, restored_table(runs, struct image_run)))
+        r = take_from_pack(area, &pages);
+    if (r == 0)
+        populate(area, pages);
+    return r;
 }
 
 static int park(const struct image_area *area, bool is_together) {
@@ -370,7 +386,7 @@ static int make_all_room(void) {
                 continue;
             if (areas[k].start >= together)
                 together = map_together(own, k);
-            r = make_room(&areas[k], areas[k].start < together, &at);
+            r = make_room(&areas[k], areas[k].start < together, &at, restored.memory[i].end);
         }
     }
     return r;
@@ -458,7 +474,17 @@ static int leave_file(void) {
     return 0;
 }
 
-int restore_load(int fd, int progress) {
+/* Of the policy's processes; init counts. It is asked of who forks, which restoring does not. */
+static bool are_too_many(const struct image *it, const struct plan *plan) {
+    const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
+
+    for (uint32_t i = 0; i < plan->rlimits.n; i++)
+        if (limits[i].resource == RLIMIT_NPROC && (it->threads.n >= limits[i].value || it->processes.n >= limits[i].value))
+            return true;
+    return false;
+}
+
+int restore_load(int fd, int progress, const struct plan *plan) {
     struct stat st;
 
     if (restored.header)
@@ -479,7 +505,7 @@ int restore_load(int fd, int progress) {
     if (found == MAP_FAILED)
         return -errno;
     const struct image *it = (const void *)(found + st.st_size - sizeof *it);
-    int r = image_is_sound(found, (uint64_t)st.st_size) ? make_region(found, (uint64_t)st.st_size, fd) : -EBADMSG;
+    int r = !image_is_sound(found, (uint64_t)st.st_size) ? -EBADMSG : are_too_many(it, plan) ? -E2BIG : make_region(found, (uint64_t)st.st_size, fd);
     (void)munmap((void *)(uintptr_t)found, (size_t)st.st_size);
     if (r == 0)
         r = make_all_room();
@@ -510,8 +536,8 @@ void restore_expect(int fd) {
     (void)fd;
 }
 
-int restore_load(int fd, int progress) {
-    (void)fd, (void)progress;
+int restore_load(int fd, int progress, const struct plan *plan) {
+    (void)fd, (void)progress, (void)plan;
     return -EOPNOTSUPP;
 }
 

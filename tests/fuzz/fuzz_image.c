@@ -57,7 +57,7 @@ static void make(struct made *m) {
     m->areas[2] = (struct image_area){ .start = IMAGE_LOWEST + 4 * IMAGE_PAGE, .end = IMAGE_LOWEST + 5 * IMAGE_PAGE, .kind = IMAGE_MEMORY, .path = 1 };
     m->guard = (struct image_guard){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
     m->runs[0] = (struct image_run){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
-    m->runs[1] = (struct image_run){ .length = IMAGE_PAGE };
+    m->runs[1] = (struct image_run){ .length = 512, .at = IMAGE_PAGE };
     m->files[0] = (struct image_file){ .kind = IMAGE_FILE_PIPE, .path = text };
     m->files[1] = (struct image_file){ .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 1, 1 } };
     m->files[2] = (struct image_file){ .kind = IMAGE_FILE_EPOLL, .path = text, .targets = { 0, 1 } };
@@ -76,6 +76,28 @@ static uint64_t sum;
 static void look(const char *at, uint64_t length) {
     for (uint64_t i = 0; i < length; i++)
         sum += (unsigned char)at[i];
+}
+
+/* A loader reckons with each area once, by the table, takes each once, by the processes, whatever these are, and fills them with bytes of the image. */
+static void take(const struct image *it, const char *base) {
+    const struct image_run *runs = image_table(it, base, runs, struct image_run);
+    unsigned char *taken = calloc(it->areas.n + 1, 1);
+    uint64_t n = 0, bytes = 0;
+
+    for (uint64_t i = 0; taken && i < it->processes.n; i++) {
+        const struct image_process *p = image_table(it, base, processes, struct image_process) + i;
+
+        if (p->kind != IMAGE_LIVING && (p->areas.n || p->threads.n))
+            abort();
+        for (uint32_t k = p->areas.first; k < p->areas.first + p->areas.n; k++, n++)
+            if (k >= it->areas.n || taken[k]++)
+                abort();
+    }
+    for (uint64_t i = 0; i < it->runs.n; i++)
+        bytes += runs[i].length;
+    if (!taken || n != it->areas.n || bytes > it->length)
+        abort();
+    free(taken);
 }
 
 /* Reads everything that a loader would. `base` has no byte more than the image. */
@@ -183,6 +205,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(exact, m, sizeof *m);
     if (image_is_sound(exact, sizeof *m)) {
         walk(&exact->header, (const char *)exact);
+        take(&exact->header, (const char *)exact);
         json_decref(describe_processes(exact, sizeof *m));
         walk_clock(&exact->header, (const char *)exact);
     }
