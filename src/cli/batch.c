@@ -361,6 +361,8 @@ static void loop(struct batch *batch) {
             return;
         if (batch->lost && batch->n_running == 0) {
             reopen_engine(batch);
+            if (!batch->engine)
+                return;         /* none came back, or a signal came first */
             continue;
         }
         bool wants_more = start_jobs(batch);

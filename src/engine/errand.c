@@ -301,7 +301,7 @@ static void read_error(struct errand *errand, struct rollbox_error *error) {
     }
     const json_t *object = json_object_get(root, "error");
     const char *message = json_string_value(json_object_get(object, "message")), *stage = json_string_value(json_object_get(object, "stage"));
-    error_set(error, message ? code_of(json_string_value(json_object_get(object, "code"))) : ROLLBOX_ERR_INTERNAL, 0, stage ? stage : "run", "%s", message ? message : "rollbox-store was killed, or has failed without a word");
+    error_set(error, message ? code_of(json_string_value(json_object_get(object, "code"))) : ROLLBOX_ERR_SETUP_FAILED, 0, stage ? stage : "run", "%s", message ? message : "rollbox-store was killed, or has failed without a word");
     json_decref(root);
 }
 

@@ -92,6 +92,8 @@ static void of_operation(const struct program *program, const struct guest_recor
 static const char *clone_hint(const struct guest_record *record) {
     bool is_clone = record->stage == GUEST_STAGE_CLONE || record->stage == GUEST_STAGE_SPAWN;
 
+    if (is_clone && record->error == ENOSPC)
+        return "; a limit of namespaces is reached: one of /proc/sys/user/max_*_namespaces, or of how deep they may be";
     return is_clone && record->error == EAGAIN ? "; a limit of processes is reached: ulimit -u, kernel.pid_max, kernel.threads-max or a cgroup's pids.max" : "";
 }
 
@@ -139,6 +141,10 @@ void words_of(const struct program *program, const struct guest_record *record, 
         error_set(error, ROLLBOX_ERR_DAMAGED, e, "restore", "the processes of the snapshot are refused: their image is not sound, or one of another version of rollbox; processes=\"drop\" (--drop-processes) takes its files alone");
         return;
     }
+    if (record->kind == GUEST_IMAGE_LOADED && e == E2BIG) {
+        error_set(error, ROLLBOX_ERR_DAMAGED, e, "restore", "the snapshot has more processes or threads than its policy allows (max_processes); processes=\"drop\" (--drop-processes) takes its files alone");
+        return;
+    }
     if (record->kind == GUEST_IMAGE_LOADED) {
         error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "restore", "the processes of the snapshot cannot be held in memory: %s", strerror(e));
         return;
@@ -161,7 +167,11 @@ void words_of(const struct program *program, const struct guest_record *record, 
         }
         break;
     case GUEST_STAGE_UNSHARE:
-        if (e == EPERM || e == ENOSPC || e == EINVAL || e == ENOSYS) {
+        if (e == ENOSPC) {
+            error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, e, "setup", "isolation namespace: a limit of namespaces is reached, one of /proc/sys/user/max_*_namespaces; raise it, or close sandboxes");
+            return;
+        }
+        if (e == EPERM || e == EINVAL || e == ENOSYS) {
             error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup", "isolation namespace: this user may not make user namespaces here (%s); `rollbox doctor` tells how to allow it", strerror(e));
             return;
         }

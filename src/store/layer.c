@@ -75,6 +75,8 @@ static int try_overlay(int store, struct rollbox_error *error) {
     (void)unlinkat(store, name, AT_REMOVEDIR);
     if (good)
         return 0;
+    if (error_code_of(saved, ROLLBOX_ERR_IO) != ROLLBOX_ERR_IO)
+        return io_error(error, saved, "write to", "the store");
     return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, saved, "store",
                      "the store's file system cannot keep layers: it has no user attributes or no device files (%s); set ROLLBOX_STORE to a directory on ext4, xfs or btrfs (in a container: to a volume)", strerror(saved));
 }
@@ -103,9 +105,12 @@ static int create(const char *path, struct rollbox_error *error) {
     if (held < 0)
         return io_error(error, -held, "lock", path);
     r = try_overlay(fd, error);
+    /* Several may make it at once: each writes a file of its own, and all say the same. */
+    char name[24] = "tmp/version-";
+    layer_random(name + strlen(name), 8);
     if (r == 0)
-        r = layer_write_file(fd, "tmp/version", STORE_VERSION_TEXT, error);
-    if (r == 0 && renameat(fd, "tmp/version", fd, "version") < 0 && errno != ENOENT)
+        r = layer_write_file(fd, name, STORE_VERSION_TEXT, error);
+    if (r == 0 && renameat(fd, name, fd, "version") < 0)
         r = io_error(error, errno, "write to", path);
     return r;
 }

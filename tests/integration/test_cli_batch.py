@@ -261,9 +261,9 @@ def test_two_batches_on_one_file(cli, jobs, tmp_path):
 # ---- bad luck -----------------------------------------------------------------------------------------------------------
 
 
-def waiting(cli, out, **options):
+def waiting(cli, out, flags=()):
     """A batch that has written its first row and whose second job never ends."""
-    process = cli.start("batch", "-", "-o", out, "-j", 1, **options)
+    process = cli.start("batch", "-", "-o", out, "-j", 1, *flags)
     for job in (echo("first"), {"id": "second", "argv": ["sh", "-c", "while :; do :; done"]}, echo("third")):
         process.stdin.write(json.dumps(job).encode() + b"\n")
     process.stdin.flush()
@@ -317,6 +317,19 @@ def test_a_killed_engine_is_no_failed_job(cli, tmp_path):
         summary = json.loads(process.stdout.read())
     assert by_id(out)["a"]["stdout"] == "second\n"
     assert summary["retried"] == 1
+
+
+def test_a_shared_engine_that_does_not_come_back_is_told_of(cli, tmp_path):
+    """What is done stays, and the batch ends with a word: whoever started the engine has to start another."""
+    out, path = tmp_path / "rows.jsonl", tmp_path / "engine"
+    with cli.start("engine", "start", "--socket", path) as engine:
+        while cli("engine", "status", "--socket", path).returncode:
+            assert engine.poll() is None
+        with waiting(cli, out, flags=("--engine", path)) as process:
+            engine.kill()
+            process.stdin.close()
+            assert process.wait() == 125 and b"no engine serves" in process.stderr.read()
+    assert set(by_id(out)) == {"first"}
 
 
 def test_no_engine(cli, jobs, tmp_path):
