@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +44,7 @@ struct capturing {
     struct loop_timer deadline;
     bool captured, complete;    /* they stand; and the image is written */
     bool goes_on;               /* they do not stand any more, and it is not */
+    volatile uint32_t *in_calls;        /* shared with it: how many threads do not go on as they were if it is killed now */
     int masters[CAPTURER_MAX_TERMINALS];   /* borrowed, until the capturer has them; parallel to live->terminals */
 };
 
@@ -163,8 +165,23 @@ struct capturing *capturing_free(struct capturing *capturing) {
         return NULL;
     dismiss(capturing);
     close_fd(&capturing->pidfd);
+    if (capturing->in_calls)
+        munmap((void *)(uintptr_t)capturing->in_calls, sizeof *capturing->in_calls);
     free(capturing);
     return NULL;
+}
+
+/* What it makes calls in has the registers of a call then, and a step to make that it did not ask for. */
+static bool has_broken(const struct capturing *capturing) {
+    struct pollfd dead = { .fd = capturing ? capturing->pidfd : -EBADF, .events = POLLIN };
+
+    return capturing && capturing->in_calls && *capturing->in_calls && poll(&dead, 1, 0) > 0;
+}
+
+bool capturing_has_broken(struct session *session) {
+    const struct work *work = session_first_work(session);
+
+    return has_broken(session->releasing) || (work && has_broken(work->capturing));
 }
 
 static void on_gone(struct loop_source *source, uint32_t events) {
@@ -172,7 +189,10 @@ static void on_gone(struct loop_source *source, uint32_t events) {
     struct session *session = capturing->session;
 
     (void)events;
+    bool broken = has_broken(capturing);
     session->releasing = capturing_free(capturing);
+    if (broken)
+        session_broken(session);
     state_released(session);
 }
 
@@ -233,7 +253,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n != sizeof verdict || capturing->complete || (capturing->captured && !verdict.is_complete)) {
-        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that captured the sandbox was killed from outside; nothing was changed");
+        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that captured the sandbox was killed from outside; %s", has_broken(capturing) ? "what ran in the sandbox is ended, as one of its processes would not have gone on as it was" : "nothing was changed");
         fail(capturing, &error);
         return;
     }
@@ -336,6 +356,11 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     if (capturing)
         *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = live_new(engine) };
     struct live *live = capturing ? capturing->live : NULL;
+    void *shared = r == 0 ? mmap(NULL, sizeof *capturing->in_calls, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    if (shared != MAP_FAILED)
+        capturing->in_calls = shared;
+    else if (r == 0)
+        r = -errno;
     if (r == 0)
         r = live ? note(session, capturing) : -ENOMEM;
     if (r == 0 && live->n_pipes > MAX_PIPES) {
@@ -356,7 +381,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     if (r == 0)
         r = MIN(progress = make_progress(work, live, twins), 0);
     if (r == 0) {
-        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twins, .still = still, .progress = progress };
+        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twins, .still = still, .progress = progress, .in_calls = capturing->in_calls };
         int fds[4 + CAPTURER_MAX_TERMINALS] = { live->image, pair[1] };
         size_t n_fds = 2;
 

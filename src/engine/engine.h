@@ -164,12 +164,20 @@ struct program {
     struct interpreter *serves; /* of the program that has it: whose it is */
 };
 
+/* Why the kernel's OOM killer ended a process of a sandbox. */
+enum oom_cause {
+    OOM_NONE,                   /* it did not */
+    OOM_LIMIT,                  /* the sandbox met its own limit */
+    OOM_HOST,                   /* memory was short for all: on the host, or in a group that the engine is in */
+};
+
 struct slot {
     struct list node;
     struct cgroup_slot *cgroup;
     int entries[CGROUP_MAX_ENTRIES];
     int n_entries;
     bool deaf;                  /* it has lost the descriptor that tells of its limit */
+    bool told;                  /* by that: of the one that uses it now, or of one above */
     bool resting, living;       /* of few descriptors; of a sandbox that lives: not to be used again, both */
     struct loop_source oom;
     struct box *box;            /* that uses it */
@@ -428,12 +436,15 @@ int slot_watch(struct slot *slot);      /* it is back */
 int slot_get(struct program *program, bool living, struct slot **ret_slot);      /* living: of a sandbox that lives */
 void slot_put(struct program *program, struct slot *slot);
 void slot_rest(struct slot *slot);
+bool slot_oom_told(const struct slot *slot);     /* there may have been kills */
+enum oom_cause slot_oom_cause(const struct slot *slot, uint64_t *known_kills);   /* of those that are not known yet; they are, then */
 struct slot *slot_free(struct slot *slot);
 
 /* run.c */
 void run_request(struct client *client, struct wire_message *message);
 void run_kill(struct run *run, enum rollbox_outcome outcome);
-void run_out_of_memory(struct run *run);       /* with all else in its sandbox: it may have begun already, which init has not said yet. One that nobody has asked init for begins after it */
+void run_out_of_memory(struct run *run, enum oom_cause cause);       /* with all else in its sandbox: it may have begun already, which init has not said yet. One that nobody has asked init for begins after it */
+void run_broken(struct run *run);              /* session_broken */
 void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage, const char *message);
 void run_answer(struct run *run, const struct guest_record *record);
 void run_overflow(struct run *run);     /* a stream is past its limit */

@@ -589,10 +589,22 @@ void run_overflow(struct run *run) {
     run_kill(run, ROLLBOX_OUTCOME_OUTPUT_LIMIT);
 }
 
-void run_out_of_memory(struct run *run) {
+static const char broken[] = "the process that captured the sandbox was killed from outside while it made calls in a process of it, which would not have gone on as it was; what ran is ended, the files are kept";
+
+void run_broken(struct run *run) {
+    if (run->state != RUN_QUEUED && !run->killed && !run->exited)
+        run_fail(run, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", broken);
+}
+
+static const char host_has_no_memory[] = "the host ran out of memory and its OOM killer ended the command; run fewer sandboxes at once";
+
+void run_out_of_memory(struct run *run, enum oom_cause cause) {
     if (run->state == RUN_QUEUED || (run->state == RUN_STARTING && started(run) < 0))
         return;
-    run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+    if (cause == OOM_LIMIT)
+        run_kill(run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+    else if (!run->killed && !run->exited)
+        run_fail(run, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", host_has_no_memory);
 }
 
 void run_output_lost(struct run *run, int error_number) {
@@ -658,6 +670,8 @@ static int started(struct run *run) {
     loop_timer_clear(loop, run->session ? &run->timeout : &run->box->deadline);         /* of its start */
     run->processes_peak = 1;
     if (run->session)
+        run->oom_kills_before = engine_oom_kills(run->engine, false);
+    if (run->session)
         return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     int r = run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     uint64_t first = run->program->policy->max_memory_bytes / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1);
@@ -669,23 +683,18 @@ static int started(struct run *run) {
 }
 
 /* The word of an OOM kill may come after that of the end it has caused. */
-static bool met_its_limit(const struct run *run) {
-    struct cgroup_usage usage;
+/* By the group's own count where there is one: the host's counts every group's kills, so it is asked only of who was killed. Which command of several lost a process to it can be told of who was killed alone, too. */
+static enum oom_cause oom_cause(struct run *run, bool was_killed) {
+    struct box *box = run->session ? run->session->box : run->box;
+    uint64_t none = 0;
 
-    if (run->session)
-        return session_met_limit(run->session);
-    return run->box && (run->box->oom || (run->box->slot && cgroup_slot_usage(run->box->slot->cgroup, &usage) == 0 && usage.oom_kills && usage.memory_limit_hits));
-}
-
-/* By the group's own count where there is one: the host's counts every group's kills. */
-static bool host_killed_it(const struct run *run) {
-    struct cgroup_usage usage;
-
-    if (run->session)
-        return false;
-    if (run->box && run->box->slot)
-        return cgroup_slot_usage(run->box->slot->cgroup, &usage) == 0 && usage.oom_kills && !usage.memory_limit_hits;
-    return engine_oom_kills(run->engine, true) > run->oom_kills_before;
+    if (!run->session && box && box->oom)
+        return OOM_LIMIT;
+    if (box && box->slot && run->session)
+        return was_killed ? session_oom_cause(run->session) : OOM_NONE;
+    if (box && box->slot)
+        return was_killed || slot_oom_told(box->slot) ? slot_oom_cause(box->slot, &none) : OOM_NONE;
+    return was_killed && engine_oom_kills(run->engine, true) > run->oom_kills_before ? OOM_HOST : OOM_NONE;
 }
 
 static void exited(struct run *run, const struct guest_record *record) {
@@ -701,13 +710,18 @@ static void exited(struct run *run, const struct guest_record *record) {
     if (run->killed || run->outcome == ROLLBOX_OUTCOME_ERROR)
         return;
     run->outcome = WIFSIGNALED(run->status) ? ROLLBOX_OUTCOME_SIGNAL : ROLLBOX_OUTCOME_EXIT;
-    bool by_sigkill = run->outcome == ROLLBOX_OUTCOME_SIGNAL && WTERMSIG(run->status) == SIGKILL;
-    if (by_sigkill ? met_its_limit(run) : !run->session && run->box && run->box->oom)
-        run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
-    else if (by_sigkill && host_killed_it(run)) {
+    if (run->session && capturing_has_broken(run->session)) {
         run->outcome = ROLLBOX_OUTCOME_ERROR;
-        error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the host ran out of memory and its OOM killer ended the command; run fewer sandboxes at once");
+        error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "%s", broken);
+        return;
     }
+    enum oom_cause cause = oom_cause(run, WIFSIGNALED(run->status) && WTERMSIG(run->status) == SIGKILL);
+    if (cause == OOM_LIMIT)
+        run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
+    if (cause != OOM_HOST)
+        return;
+    run->outcome = ROLLBOX_OUTCOME_ERROR;
+    error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "%s", host_has_no_memory);
 }
 
 /* Of the request as init got it. */
@@ -749,14 +763,14 @@ void run_answer(struct run *run, const struct guest_record *record) {
 
 void run_box_dead(struct run *run) {
     if (!run->exited && !run->killed && run->outcome != ROLLBOX_OUTCOME_ERROR) {
-        bool met = met_its_limit(run);
+        enum oom_cause cause = oom_cause(run, true);
 
         run->outcome = ROLLBOX_OUTCOME_ERROR;
-        if (met || host_killed_it(run))
+        if (cause != OOM_NONE)
             error_set(&run->error, ROLLBOX_ERR_HOST_OUT_OF_MEMORY, ENOMEM, "run", "the sandbox' init was killed for want of memory; run fewer sandboxes at once");
         else
             error_set(&run->error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "run", "the sandbox' init was killed from outside");
-        if (met && run->state == RUN_RUNNING)
+        if (cause == OOM_LIMIT && run->state == RUN_RUNNING)
             run->outcome = ROLLBOX_OUTCOME_OUT_OF_MEMORY;
     }
     finish(run);

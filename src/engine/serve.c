@@ -284,7 +284,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         return serve_complain("starting", strerror(-r));
     engine->max_finished_fds = MIN(open_files / 8, 2048u);
     engine->max_files = open_files - engine->max_finished_fds - MIN(open_files / 2, FILES_OF_ENGINE);
-    uint64_t available = engine->features.memory_available_bytes;
+    uint64_t available = MIN(engine->features.memory_available_bytes, cgroup_memory_left());
     engine->memory_budget = have_budget ? memory_budget : available / 10 * 8;
     return 0;
 }

@@ -331,11 +331,14 @@ static void on_end(struct loop_timer *timer) {
 
 /* ---- its box ---------------------------------------------------------------------------------------------------------- */
 
-static int announce(struct session *session, struct rollbox_error *error) {
+static int announce(struct session *session, bool is_new, struct rollbox_error *error) {
     auto_buf struct buf message = BUF_INIT;
 
     wire_begin(&message, GUEST_SESSION, 0);
     int r = wire_send(session->box->socket, &message, NULL, 0);
+    /* A new one that has ended already has said why: that is in its socket yet. */
+    if (is_new && (r == -EPIPE || r == -ECONNRESET))
+        r = 0;
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "setup", "the sandbox cannot be spoken to: %s", strerror(-r)) : 0;
 }
 
@@ -403,7 +406,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     box->session = session;
     session->box = box;
     session->oom_kills = 0;
-    r = live ? 0 : announce(session, error);
+    r = live ? 0 : announce(session, !was_spare, error);
     if (r < 0) {
         session_give_up_box(session);
         return was_spare ? session_need_box(session, error) : r;        /* it has died and we have not heard yet; there are not many */
@@ -614,10 +617,10 @@ void session_answer(struct session *session, const struct guest_record *record, 
 /* ---- memory ----------------------------------------------------------------------------------------------------------- */
 
 /* All its processes go, as which of them is to blame nobody knows; the files stay. */
-void session_out_of_memory(struct session *session) {
+void session_out_of_memory(struct session *session, enum oom_cause cause) {
     session->pumping = true;
     list_for_each(node, &session->runs)
-        run_out_of_memory(container_of(node, struct run, of_session));
+        run_out_of_memory(container_of(node, struct run, of_session), cause);
     session->pumping = false;
     exec_kill_all(session);
     if (session->box) {
@@ -644,14 +647,16 @@ void session_over_disk(struct session *session, bool spares_agents) {
         exec_kill_all(session);
 }
 
-bool session_met_limit(struct session *session) {
-    struct cgroup_usage usage;
+void session_broken(struct session *session) {
+    session->pumping = true;
+    list_for_each(node, &session->runs)
+        run_broken(container_of(node, struct run, of_session));
+    session->pumping = false;
+    exec_kill_all(session);
+}
 
-    if (!session->box || !session->box->slot || cgroup_slot_usage(session->box->slot->cgroup, &usage) < 0)
-        return false;
-    bool more = usage.oom_kills > session->oom_kills && usage.memory_limit_hits;
-    session->oom_kills = usage.oom_kills;
-    return more;
+enum oom_cause session_oom_cause(struct session *session) {
+    return session->box && session->box->slot ? slot_oom_cause(session->box->slot, &session->oom_kills) : OOM_NONE;
 }
 
 static void on_watch(struct loop_timer *timer) {
@@ -672,7 +677,7 @@ static void on_watch(struct loop_timer *timer) {
     if (r < 0)
         return;
     if (box_is_over(session->box, memory))
-        session_out_of_memory(session);
+        session_out_of_memory(session, OOM_LIMIT);
     if (processes || session->n_runs) {
         (void)loop_timer_set(session->engine->loop, timer, now + MAX(WATCH_NS, WATCH_SHARE * session->engine->watching_ns), on_watch);
         (void)box_make_room(session->engine);

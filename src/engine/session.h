@@ -258,9 +258,10 @@ void session_box_dead(struct session *session, struct box *box);
 void session_box_failed(struct session *session, const struct guest_record *record);
 void session_box_created(struct session *session);
 void session_box_ready(struct session *session);
-void session_out_of_memory(struct session *session);
+void session_out_of_memory(struct session *session, enum oom_cause cause);
 void session_over_disk(struct session *session, bool spares_agents);     /* disk_at store: there is more than max_disk */
-bool session_met_limit(struct session *session);        /* of memory, since this was asked last */
+void session_broken(struct session *session);    /* a process of it would not go on as it was: all of them end, and their commands with an error */
+enum oom_cause session_oom_cause(struct session *session);       /* since this was asked last, by its group */
 void session_exec_ended(struct session *session, uint64_t step, bool has_run);
 void session_forget_client(struct client *client);
 void session_close(struct session *session);    /* and frees */
@@ -366,6 +367,7 @@ void capturing_release(struct capturing *take_capturing);      /* they go on; st
 bool capturing_is_complete(const struct capturing *capturing);         /* the image is written */
 bool capturing_go_on(struct capturing *capturing);     /* they go on, and state_imaged tells when the image is written; false: it is */
 void capturing_kill(struct capturing *capturing);      /* with the box' init all of them end, and none goes on before */
+bool capturing_has_broken(struct session *session);     /* it was killed, and a process of the sandbox does not go on as it was: session_broken comes */
 struct capturing *capturing_free(struct capturing *capturing); /* whatever it is at; they go on. Takes and returns NULL */
 
 /* live.c: processes that go on in another box. */

@@ -6,6 +6,7 @@
  * charged to it any more: files that its sandbox left behind, as a state that others stand on, stay its own.
  */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
@@ -19,25 +20,45 @@
 #define MAX_KEPT 128 /* of sandboxes that lived, for a second (program_tidy): each has a descriptor or two */
 #define MOST_LEFT(limit) ((limit) / 64)
 
+enum oom_cause slot_oom_cause(const struct slot *slot, uint64_t *known_kills) {
+    struct cgroup_usage usage;
+
+    if (cgroup_slot_usage(slot->cgroup, &usage) < 0 || usage.oom_kills <= *known_kills)
+        return OOM_NONE;
+    *known_kills = usage.oom_kills;
+    return usage.memory_limit_hits ? OOM_LIMIT : OOM_HOST;
+}
+
+bool slot_oom_told(const struct slot *slot) {
+    struct pollfd oom = { .fd = cgroup_slot_oom_fd(slot->cgroup), .events = cgroup_slot_oom_events(slot->cgroup) & EPOLLIN ? POLLIN : POLLPRI };
+
+    return slot->told || slot->deaf || oom.fd < 0 || poll(&oom, 1, 0) != 0;
+}
+
 static void on_oom(struct loop_source *source, uint32_t events) {
     struct slot *slot = container_of(source, struct slot, oom);
     struct cgroup_usage usage;
     uint64_t count;
 
     (void)events;
+    slot->told = true;
     if (cgroup_slot_oom_events(slot->cgroup) & EPOLLIN && read(source->fd, &count, sizeof count) < 0)
         return;
     struct box *box = slot->box;
     /* v1 tells of the limit before it kills; v2 tells of more than that, of a limit for which file pages made room, say. */
     bool early = cgroup_slot_oom_events(slot->cgroup) & EPOLLIN;
-    if (!box || cgroup_slot_usage(slot->cgroup, &usage) < 0 || (!usage.oom_kills && !(early && usage.memory_limit_hits)))
+    if (!box || cgroup_slot_usage(slot->cgroup, &usage) < 0)
         return;
-    /* The kernel kills one process for its limit; a rollout that lost one at random is no result, so all go. */
-    box->oom = true;
+    bool killed = usage.oom_kills > (box->session ? box->session->oom_kills : 0);
+    if (!killed && !(early && usage.memory_limit_hits))
+        return;
+    /* The kernel kills one process; a rollout that lost one at random is no result, so all go. */
+    enum oom_cause cause = usage.memory_limit_hits ? OOM_LIMIT : OOM_HOST;
+    box->oom = cause == OOM_LIMIT;
     if (box->session)
-        session_out_of_memory(box->session);
+        session_out_of_memory(box->session, cause);
     else if (box->run)
-        run_kill(box->run, ROLLBOX_OUTCOME_OUT_OF_MEMORY);
+        run_out_of_memory(box->run, cause);
 }
 
 int *slot_oom(struct slot *slot, uint32_t *ret_events) {
@@ -134,6 +155,7 @@ void slot_put(struct program *program, struct slot *slot) {
     uint64_t count;
 
     slot->box = NULL;
+    slot->told = false;
     /* What the last user met is not told of the next. (The eventfd does not block.) */
     if (cgroup_slot_oom_fd(slot->cgroup) >= 0 && cgroup_slot_oom_events(slot->cgroup) & EPOLLIN)
         while (read(cgroup_slot_oom_fd(slot->cgroup), &count, sizeof count) > 0)

@@ -187,21 +187,22 @@ bool state_files_are_as_made(struct box *box) {
            !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
 }
 
-/* Nothing in it but perhaps agents; what takes itself for one is found out by init. */
+/* Nothing in it but perhaps agents; what takes itself for one is found out by init. What cannot be told is not taken for nothing. */
 static bool seems_empty(const struct box *box) {
     static const char agent[] = "rollbox-files\n";
     pid_t pids[64];
-    size_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
+    ssize_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
 
-    for (size_t i = 0; i < n; i++) {
+    for (ssize_t i = 0; i < n; i++) {
         auto_buf struct buf name = BUF_INIT;
         char path[64];
 
         snprintf(path, sizeof path, "/proc/%d/comm", (int)pids[i]);
-        if (fd_read_file(path, 64, &name) == 0 && (name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length)))
+        int r = fd_read_file(path, 64, &name);
+        if (r < 0 ? r != -ENOENT && r != -ESRCH : name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length))
             return false;
     }
-    return n < ARRAY_SIZE(pids);
+    return n >= 0 && n < (ssize_t)ARRAY_SIZE(pids);
 }
 
 bool state_is_as_made(struct box *box) {
@@ -411,8 +412,13 @@ void state_released(struct session *session) {
 static void fail_copy(struct work *work, int error_number) {
     bool moved = error_number == EEXIST || error_number == ENOENT || error_number == ESTALE || error_number == ENOTDIR || error_number == EISDIR || error_number == ENOTEMPTY || error_number == ELOOP;
 
+    /* A new launcher has nothing of the old one's namespaces. */
+    bool lost = error_number == ENOTCONN || error_number == EPIPE || error_number == ECONNRESET || error_number == ECHILD || error_number == EPERM;
+
     if (moved)
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EBUSY, "the files of the sandbox changed while its processes stood still: one of them goes on by itself");
+    else if (lost)
+        fail(work, ROLLBOX_ERR_SETUP_FAILED, error_number, "the files of the sandbox cannot be copied any more, as the process that made it was killed from outside; what runs in it goes on, and its files can be read");
     else
         fail(work, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number, "the files of the sandbox could not be copied");
 }
@@ -490,7 +496,7 @@ static void copy_files(struct work *work) {
     work->waits_for_copy = r == 0;
     if (r < 0) {
         go_on(work);
-        fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "the files of the sandbox cannot be copied");
+        fail_copy(work, -r);
     }
 }
 

@@ -355,6 +355,7 @@ int capture_begin(const struct capture_options *options, int fd, struct capture 
     c->options = options;
     c->error = error;
     c->fd = fd;
+    trace_count_at(options->in_calls);
     int r = capture_all(c);
     if (r < 0) {
         capture_end(c);
@@ -440,10 +441,12 @@ size_t capture_mains(const struct capture *c, uint32_t *pids, size_t most) {
 void capture_end(struct capture *c) {
     if (!c)
         return;
+    free_tables(c);             /* first: what follows needs a little room, and may be there for want of it */
     for (size_t i = 0; i < c->n_subjects; i++)
         twin_end(c, c->subjects[i]);
     tree_release(c);
     still_end(c);               /* only now: who stands is no sign of rest */
-    free_tables(c);
+    if (c->options->in_calls)
+        *c->options->in_calls = 0;      /* all that are there go on as they were */
     free(c);
 }

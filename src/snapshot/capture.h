@@ -29,6 +29,7 @@ struct capture_options {
     bool is_command;            /* there is one process, with one thread, which waits in `call`, or is about to; its descriptors are not captured: restored, it gets those of a command */
     long call;
     unsigned highest_fd;        /* it may have descriptors up to this one */
+    volatile uint32_t *in_calls;        /* shared with who has made us: how many threads would not go on as they were if we were killed now; NULL: nobody asks */
 };
 
 struct capture_summary {

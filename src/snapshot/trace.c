@@ -121,6 +121,18 @@ int trace_await(struct trace *trace) {
     return look_at_stop(trace, status);
 }
 
+static volatile uint32_t *count_of_calls;
+
+void trace_count_at(volatile uint32_t *in_calls) {
+    count_of_calls = in_calls;
+}
+
+static void count(struct trace *trace, bool in_calls) {
+    if (count_of_calls && trace->is_counted != in_calls)
+        *count_of_calls += in_calls ? 1u : -1u;
+    trace->is_counted = in_calls;
+}
+
 /* 0, or the PTRACE_EVENT_* that it stands for. */
 static int wait_for(pid_t tid) {
     int status;
@@ -143,6 +155,8 @@ int trace_put_back(struct trace *trace) {
     if (r == 0 && ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;
     trace->is_used = r < 0;
+    if (r == 0 || r == -ESRCH)
+        count(trace, false);
     return r;
 }
 
@@ -202,8 +216,11 @@ static int begin_calls(struct trace *trace) {
 
     if (trace->is_used)
         return 0;
-    if (ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof all, &all) < 0)
+    count(trace, true);
+    if (ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof all, &all) < 0) {
+        count(trace, false);
         return -errno;
+    }
     trace->is_used = true;
     return 0;
 }

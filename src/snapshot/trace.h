@@ -17,6 +17,7 @@ struct trace {
     bool is_seized, stands;
     int stopped_by;             /* a signal, as job control does it; 0: by us alone */
     bool is_used;               /* calls were made in it: it goes on with `registers` */
+    bool is_counted;            /* among those that would not go on as they were */
     struct image_registers registers;   /* with which it goes on here */
     struct image_registers elsewhere;   /* with which it goes on where it is restored: a relative wait that was broken off begins anew there */
     long call;                  /* in which it waits; -1: in none */
@@ -30,6 +31,8 @@ struct trace_tools {
     uint64_t scratch;           /* TRACE_SCRATCH bytes of its memory; they are put back after each call */
 };
 
+/* Where to count, from now on, the threads that would not go on as they were if we were killed: who sees us dead can tell by it. NULL: nowhere. */
+void trace_count_at(volatile uint32_t *in_calls);
 /* Asks a thread to stand still. 0 or -errno; ESRCH: it is gone. */
 int trace_seize(struct trace *trace, pid_t tid);
 /* Does it by now? 0; -EAGAIN; -ESRCH: it is gone. */

@@ -220,6 +220,54 @@ static bool own_position(const char *cgroups, const char *controller, char *copy
     return false;
 }
 
+/* Names of v1 and v2. Files in memory can be had back. */
+static const struct memory_files {
+    const char *controller, *mount, *limit, *usage, *files[2];
+} memory_files[] = {
+    { "memory", MOUNT "/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", { "total_active_file", "total_inactive_file" } },
+    { "", MOUNT, "memory.max", "memory.current", { "active_file", "inactive_file" } },
+};
+
+static uint64_t left_in(const struct memory_files *names, int group) {
+    char text[8192];
+    uint64_t limit, used;
+    auto_close int limit_fd = openat(group, names->limit, O_RDONLY | O_CLOEXEC), usage_fd = openat(group, names->usage, O_RDONLY | O_CLOEXEC);
+
+    if (limit_fd < 0 || usage_fd < 0 || read_u64(limit_fd, &limit) < 0 || read_u64(usage_fd, &used) < 0)
+        return UINT64_MAX;      /* "max", or the uppermost group of v2 */
+    for (size_t i = 0; i < ARRAY_SIZE(names->files) && read_at(group, "memory.stat", text, sizeof(text)) > 0; i++)
+        used -= MIN(used, keyed_value(text, names->files[i]));
+    return limit > used ? limit - used : 0;
+}
+
+uint64_t cgroup_memory_left(void) {
+    char cgroups[8192], position[2048], path[sizeof(position) + 64];
+    uint64_t left = UINT64_MAX;
+
+    if (read_at(AT_FDCWD, "/proc/self/cgroup", cgroups, sizeof(cgroups)) < 0)
+        return left;
+    for (size_t i = 0; i < ARRAY_SIZE(memory_files); i++) {
+        const struct memory_files *names = &memory_files[i];
+        const size_t top = strlen(names->mount);
+
+        if (!own_position(cgroups, names->controller, position, sizeof(position)))
+            continue;
+        /* In a container that sees another part of the tree, what is at the top. */
+        snprintf(path, sizeof(path), "%s%s", names->mount, strcmp(position, "/") == 0 ? "" : position);
+        if (access(path, F_OK) < 0)
+            path[top] = '\0';
+        for (;; *strrchr(path, '/') = '\0') {
+            auto_close int group = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+            if (group >= 0)
+                left = MIN(left, left_in(names, group));
+            if (strlen(path) <= top)
+                break;
+        }
+    }
+    return left;
+}
+
 static bool may_write(int dir_fd, const char *path) {
     return faccessat(dir_fd, path, W_OK, AT_EACCESS) == 0;
 }

@@ -47,6 +47,9 @@ struct cgroup_usage {
  * all come together. */
 enum cgroup_use { CGROUP_LIMITS, CGROUP_LIMITS_CPU_TIME_AND_FREEZER };
 
+/* What the limits of memory of the groups that we are in leave of it, bytes: files that can be had back are not counted as used. UINT64_MAX: there is no limit. */
+uint64_t cgroup_memory_left(void);
+
 /* Finds where groups can be made. Creates none, with one exception: on v2, if this process is alone in a cgroup that is delegated
  * to it, it moves itself into a child, since a group with members can have no children with controllers. With no such place (or
  * cgroup_v1 and cgroup_v2 both masked in `features`) it succeeds with a root of CGROUP_NONE, whose slots fail with -EOPNOTSUPP.

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine in a group with a limit of memory, as in a container: what that limit ends says nothing of the guest, and what it leaves is what sandboxes are admitted by."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+from harness import caller, skip, until  # noqa: F401
+from test_bad_input import SharedEngine
+
+LIMIT = 96 << 20
+EATS = "x = bytearray(b'x' * (200 << 20))"
+FITS = "x = bytearray(b'x' * (8 << 20))"
+
+
+def own_group():
+    """The directory of our group for memory, and its file for a limit."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return Path("/sys/fs/cgroup/memory" + path), "memory.limit_in_bytes"
+    return Path("/sys/fs/cgroup" + path), "memory.max"
+
+
+@contextlib.contextmanager
+def limited():
+    if os.geteuid():
+        skip("only root can make a group with a limit here")
+    ours, limit = own_group()
+    group = ours / f"rollbox-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(LIMIT))
+    except OSError as problem:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        skip(f"no group with a limit of memory can be made here: {problem}")
+    try:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        yield lambda: (ours / "cgroup.procs").write_text(str(os.getpid()))
+    finally:
+        (ours / "cgroup.procs").write_text(str(os.getpid()))
+
+        def gone():
+            with contextlib.suppress(OSError):
+                group.rmdir()
+            return not group.exists()
+        until(gone)
+
+
+@pytest.fixture
+def engine(caller):
+    path = caller.directory() / "engine"
+    with limited() as leave:
+        with SharedEngine(caller, path):
+            leave()
+            yield path
+
+
+def test_the_budget_is_what_the_group_leaves(caller, engine):
+    status = json.loads(caller.rollbox("engine", "status", "--json", "--socket", engine).stdout)
+    assert 0 < status["memory_budget_bytes"] < LIMIT
+
+
+def test_what_the_group_has_no_memory_for_is_no_result(caller, engine):
+    """It is an error of the infrastructure, whether the kernel takes the command or a child of it; the sandbox' own limit is an outcome as ever."""
+    run = ("--engine", engine, "--memory", "512M", "--")
+    result = caller.run(*run, "python3", "-c", EATS)
+    assert (result.outcome, result.error["code"]) == ("error", "host_out_of_memory"), result
+    if caller.uid == 0:         # by the count of the sandbox' own group
+        result = caller.run(*run, "sh", "-c", f'python3 -c "{EATS}"; exit 0')
+        assert (result.outcome, result.error["code"]) == ("error", "host_out_of_memory"), result
+    assert caller.run(*run, "python3", "-c", FITS).exit_code == 0
+    assert caller.run("--engine", engine, "--memory", "32M", "--", "python3", "-c", EATS).outcome == "out_of_memory"
+
+
+def test_nor_is_that_of_a_command_in_a_sandbox_that_lives(caller, engine):
+    def ask(what, *arguments):
+        return caller.rollbox(what, "--socket", engine, *arguments)
+
+    def run(*argv):
+        return json.loads(ask("exec", "--json", "box", "--", *argv).stdout)
+
+    assert ask("create", "--name", "box", "--memory", "512M").returncode == 0
+    assert run("sh", "-c", "echo kept > /tmp/kept")["exit_code"] == 0
+    for _ in range(2):
+        result = run("python3", "-c", EATS)
+        assert (result["outcome"], result["error"]["code"]) == ("error", "host_out_of_memory"), result
+    assert run("cat", "/tmp/kept")["stdout"] == "kept\n"
