@@ -42,7 +42,7 @@ ADVICE = {
     "COMMAND_NOT_FOUND": "Look at `argv[0]`, at `PATH` inside the sandbox, and at whether `fs_readable` grants the program's directory.",
     "NOT_EXECUTABLE": "Set the execute bit, or check the interpreter in the `#!` line and the program's architecture.",
     "BAD_CWD": "Grant the directory, or have `files` make it.",
-    "SETUP_FAILED": "The message names the operation, its object and the errno. Run `rollbox doctor`.",
+    "SETUP_FAILED": "The message names the operation, its object and the errno. Run `rollbox doctor`. Also: a process of rollbox was killed from outside. Where it was the one that captures, just as it made a call in a process of the sandbox, what ran there is ended and its commands have this error.",
     "RESOURCE_EXHAUSTED": "Try again later or with fewer at a time. `batch` and `run_many` do so themselves.",
     "HOST_OUT_OF_MEMORY": "Run fewer sandboxes at a time, or lower `max_memory`. Never score it: the guest is not at fault.",
     "ENGINE_START": "The message names the program that was tried; `ROLLBOX_ENGINE` overrides it.",

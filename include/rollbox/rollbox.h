@@ -45,7 +45,7 @@ extern "C" {
     X(BAD_CWD,            8, 422, BadCwd,            "the working directory does not exist inside the sandbox") \
     X(SETUP_FAILED,       9, 500, SetupFailed,       "the kernel refused a step of setting the sandbox up") \
     X(RESOURCE_EXHAUSTED, 10, 503, ResourceExhausted, "the host is out of memory, file descriptors, processes or disk; try again later") \
-    X(HOST_OUT_OF_MEMORY, 11, 503, HostOutOfMemory,  "the host's own OOM killer ended the sandbox; the guest is not at fault") \
+    X(HOST_OUT_OF_MEMORY, 11, 503, HostOutOfMemory,  "the host, or a control group that the engine is in, had no memory left, and the OOM killer ended the sandbox or its command; the guest is not at fault") \
     X(ENGINE_START,       12, 500, EngineStartFailed, "the engine could not be started") \
     X(ENGINE_LOST,        13, 502, EngineLost,       "the connection to the engine ended; the sandbox is gone") \
     X(ENGINE_BUSY,        14, 409, EngineBusy,       "another engine is serving that socket") \

@@ -116,7 +116,7 @@ class ResourceExhausted(RollboxError, OSError):
 
 
 class HostOutOfMemory(RollboxError, MemoryError):
-    """The host's own OOM killer ended the sandbox; the guest is not at fault."""
+    """The host, or a control group that the engine is in, had no memory left, and the OOM killer ended the sandbox or its command; the guest is not at fault."""
 
     code = "host_out_of_memory"
     number = 11
