@@ -253,7 +253,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (n != sizeof verdict || capturing->complete || (capturing->captured && !verdict.is_complete)) {
-        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that captured the sandbox was killed from outside; %s", has_broken(capturing) ? "what ran in the sandbox is ended, as one of its processes would not have gone on as it was" : "nothing was changed");
+        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that captured the sandbox was killed from outside; %s", *capturing->in_calls ? "what ran in the sandbox is ended, as one of its processes would not have gone on as it was" : "nothing was changed");
         fail(capturing, &error);
         return;
     }

@@ -75,7 +75,7 @@ struct engine {
     unsigned n_finished, n_finished_fds, max_finished_fds;
     struct loop_timer tidy;     /* armed while there are boxes */
     struct loop_timer janitor_due, pump_due;
-    int64_t oom_kills;
+    int64_t oom_kills, oom_rose_ns;     /* of the host: how many, as of the last look, and when a look found more */
     struct recorder *recorder;  /* record.c; NULL: nothing was recorded yet */
     uint64_t identity;          /* of this engine among all; 0: not needed yet */
     struct uppers *uppers;      /* upper.c; NULL: no sandbox with disk_at store yet */
@@ -177,7 +177,8 @@ struct slot {
     int entries[CGROUP_MAX_ENTRIES];
     int n_entries;
     bool deaf;                  /* it has lost the descriptor that tells of its limit */
-    bool told;                  /* by that: of the one that uses it now, or of one above */
+    bool told, was_full;        /* by that, since it is used: of memory that was short, here or above; and it was here */
+    struct loop_timer look;
     bool resting, living;       /* of few descriptors; of a sandbox that lives: not to be used again, both */
     struct loop_source oom;
     struct box *box;            /* that uses it */
@@ -311,6 +312,7 @@ struct run {
     struct loop_timer timeout, watch;
     int64_t started_ns;
     int64_t oom_kills_before;   /* of the host */
+    bool was_sent_kill;         /* SIGKILL, because somebody asked for it */
     bool is_code;               /* python3 -c CODE ...: may be a restored interpreter's */
     bool reserved;
     bool killed;                /* by us, for `outcome` */
@@ -486,6 +488,7 @@ void result_forget_all(struct engine *engine);
 void engine_stop(struct engine *engine);
 void engine_tidy(struct engine *engine);
 int64_t engine_oom_kills(struct engine *engine, bool now);
+bool engine_oom_lately(struct engine *engine);    /* has it killed anybody in the last seconds? */
 
 /* sender.c */
 void sender_init(struct sender *sender, struct loop *loop, struct loop_source *source, void (*over)(struct sender *, struct outgoing *, int));

@@ -168,6 +168,7 @@ static int send_signal(struct session *session, uint64_t target, int number, uns
 }
 
 int exec_signal(struct run *run, int number, enum rollbox_scope scope) {
+    run->was_sent_kill |= number == SIGKILL;
     return run->state == RUN_QUEUED ? -EAGAIN : send_signal(run->session, run->exec, number, scope);
 }
 
@@ -176,6 +177,7 @@ bool exec_kill(struct run *run) {
 
     if (!run->exec || run->state == RUN_QUEUED || session->state == SESSION_CLOSING)
         return false;
+    run->was_sent_kill = true;
     int r = send_signal(session, run->exec, SIGKILL, ROLLBOX_SCOPE_TREE);
     run->kill_due = r == -EAGAIN;
     session->kill_due |= run->kill_due;

@@ -670,8 +670,6 @@ static int started(struct run *run) {
     loop_timer_clear(loop, run->session ? &run->timeout : &run->box->deadline);         /* of its start */
     run->processes_peak = 1;
     if (run->session)
-        run->oom_kills_before = engine_oom_kills(run->engine, false);
-    if (run->session)
         return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     int r = run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     uint64_t first = run->program->policy->max_memory_bytes / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1);
@@ -694,6 +692,9 @@ static enum oom_cause oom_cause(struct run *run, bool was_killed) {
         return was_killed ? session_oom_cause(run->session) : OOM_NONE;
     if (box && box->slot)
         return was_killed || slot_oom_told(box->slot) ? slot_oom_cause(box->slot, &none) : OOM_NONE;
+    /* One that lives for hours is none of all that were killed meanwhile. */
+    if (run->session)
+        return was_killed && !run->was_sent_kill && engine_oom_lately(run->engine) ? OOM_HOST : OOM_NONE;
     return was_killed && engine_oom_kills(run->engine, true) > run->oom_kills_before ? OOM_HOST : OOM_NONE;
 }
 

@@ -96,9 +96,18 @@ static void on_connection(struct loop_source *source, uint32_t events) {
 
 /* How often the host's OOM killer has struck: as of now, or as of the last look, at most TIDY_SECONDS ago while anything runs. (A look takes longer than it takes to start a command.) */
 int64_t engine_oom_kills(struct engine *engine, bool now) {
+    const int64_t before = engine->oom_kills;
+
     if (now || !engine->tidy.position)
         engine->oom_kills = proc_oom_kill_count();
+    if (engine->oom_kills > before && before > 0)
+        engine->oom_rose_ns = clock_now_ns();
     return engine->oom_kills;
+}
+
+bool engine_oom_lately(struct engine *engine) {
+    (void)engine_oom_kills(engine, true);
+    return engine->oom_rose_ns && clock_now_ns() - engine->oom_rose_ns < 2 * TIDY_SECONDS * 1000000000ll;
 }
 
 static void on_tidy(struct loop_timer *timer) {
@@ -285,7 +294,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
     engine->max_finished_fds = MIN(open_files / 8, 2048u);
     engine->max_files = open_files - engine->max_finished_fds - MIN(open_files / 2, FILES_OF_ENGINE);
     uint64_t available = MIN(engine->features.memory_available_bytes, cgroup_memory_left());
-    engine->memory_budget = have_budget ? memory_budget : available / 10 * 8;
+    engine->memory_budget = have_budget ? memory_budget : MAX(available / 10 * 8, (uint64_t)1);
     return 0;
 }
 

@@ -13,12 +13,20 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "engine/session.h"
 
 /* A sandbox that lives must be able to start commands and agents when its guests have used up their processes: the limit of those is RLIMIT_NPROC, to which init is not held, and the group's a little more. */
 #define INIT_PROCESSES 32
+#define LOOK_NS 20000000        /* after a group above was out of memory: the kernel has chosen by then */
 #define MAX_KEPT 128 /* of sandboxes that lived, for a second (program_tidy): each has a descriptor or two */
 #define MOST_LEFT(limit) ((limit) / 64)
+
+/* v1 tells a group of each group above it that is out of memory, too, and of both before it kills; and a limit that files in memory made room for was met as well. So whose fault it is can be seen at that moment alone: by whether
+ * this group is full of what cannot be had back. v2 counts the limits that nothing made room for. */
+static bool tells_early(const struct slot *slot) {
+    return cgroup_slot_oom_events(slot->cgroup) & EPOLLIN;
+}
 
 enum oom_cause slot_oom_cause(const struct slot *slot, uint64_t *known_kills) {
     struct cgroup_usage usage;
@@ -26,13 +34,41 @@ enum oom_cause slot_oom_cause(const struct slot *slot, uint64_t *known_kills) {
     if (cgroup_slot_usage(slot->cgroup, &usage) < 0 || usage.oom_kills <= *known_kills)
         return OOM_NONE;
     *known_kills = usage.oom_kills;
+    if (tells_early(slot) && slot->told)
+        return slot->was_full ? OOM_LIMIT : OOM_HOST;
     return usage.memory_limit_hits ? OOM_LIMIT : OOM_HOST;
 }
 
 bool slot_oom_told(const struct slot *slot) {
-    struct pollfd oom = { .fd = cgroup_slot_oom_fd(slot->cgroup), .events = cgroup_slot_oom_events(slot->cgroup) & EPOLLIN ? POLLIN : POLLPRI };
+    struct pollfd oom = { .fd = cgroup_slot_oom_fd(slot->cgroup), .events = tells_early(slot) ? POLLIN : POLLPRI };
 
     return slot->told || slot->deaf || oom.fd < 0 || poll(&oom, 1, 0) != 0;
+}
+
+/* The kernel kills one process; a rollout that lost one at random is no result, so all go. */
+static void end_all(struct slot *slot, enum oom_cause cause) {
+    struct box *box = slot->box;
+
+    box->oom = cause == OOM_LIMIT;
+    if (!box->session && box->run)
+        run_out_of_memory(box->run, cause);
+    if (!box->session)
+        return;
+    slot->told = slot->was_full = false;
+    session_out_of_memory(box->session, cause);
+}
+
+static bool has_killed(const struct slot *slot, const struct cgroup_usage *usage) {
+    return usage->oom_kills > (slot->box->session ? slot->box->session->oom_kills : 0);
+}
+
+/* It was told of, and was not its own: has it lost anybody? */
+static void on_killed(struct loop_timer *timer) {
+    struct slot *slot = container_of(timer, struct slot, look);
+    struct cgroup_usage usage;
+
+    if (slot->box && cgroup_slot_usage(slot->cgroup, &usage) == 0 && has_killed(slot, &usage))
+        end_all(slot, OOM_HOST);
 }
 
 static void on_oom(struct loop_source *source, uint32_t events) {
@@ -41,24 +77,17 @@ static void on_oom(struct loop_source *source, uint32_t events) {
     uint64_t count;
 
     (void)events;
+    if (tells_early(slot) && read(source->fd, &count, sizeof count) < 0)
+        return;
+    if (!slot->box || cgroup_slot_usage(slot->cgroup, &usage) < 0)
+        return;
+    bool is_own = usage.memory_limit_hits && (!tells_early(slot) || cgroup_slot_is_full(slot->cgroup));
     slot->told = true;
-    if (cgroup_slot_oom_events(slot->cgroup) & EPOLLIN && read(source->fd, &count, sizeof count) < 0)
-        return;
-    struct box *box = slot->box;
-    /* v1 tells of the limit before it kills; v2 tells of more than that, of a limit for which file pages made room, say. */
-    bool early = cgroup_slot_oom_events(slot->cgroup) & EPOLLIN;
-    if (!box || cgroup_slot_usage(slot->cgroup, &usage) < 0)
-        return;
-    bool killed = usage.oom_kills > (box->session ? box->session->oom_kills : 0);
-    if (!killed && !(early && usage.memory_limit_hits))
-        return;
-    /* The kernel kills one process; a rollout that lost one at random is no result, so all go. */
-    enum oom_cause cause = usage.memory_limit_hits ? OOM_LIMIT : OOM_HOST;
-    box->oom = cause == OOM_LIMIT;
-    if (box->session)
-        session_out_of_memory(box->session, cause);
-    else if (box->run)
-        run_out_of_memory(box->run, cause);
+    slot->was_full |= is_own;
+    if (has_killed(slot, &usage) || (tells_early(slot) && is_own))
+        end_all(slot, is_own ? OOM_LIMIT : OOM_HOST);
+    else if (tells_early(slot))
+        (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns() + LOOK_NS, on_killed);
 }
 
 int *slot_oom(struct slot *slot, uint32_t *ret_events) {
@@ -155,7 +184,8 @@ void slot_put(struct program *program, struct slot *slot) {
     uint64_t count;
 
     slot->box = NULL;
-    slot->told = false;
+    slot->told = slot->was_full = false;
+    loop_timer_clear(slot->engine->loop, &slot->look);
     /* What the last user met is not told of the next. (The eventfd does not block.) */
     if (cgroup_slot_oom_fd(slot->cgroup) >= 0 && cgroup_slot_oom_events(slot->cgroup) & EPOLLIN)
         while (read(cgroup_slot_oom_fd(slot->cgroup), &count, sizeof count) > 0)

@@ -141,7 +141,7 @@ void words_of(const struct program *program, const struct guest_record *record, 
         error_set(error, ROLLBOX_ERR_DAMAGED, e, "restore", "the processes of the snapshot are refused: their image is not sound, or one of another version of rollbox; processes=\"drop\" (--drop-processes) takes its files alone");
         return;
     }
-    if (record->kind == GUEST_IMAGE_LOADED && e == E2BIG) {
+    if ((record->kind == GUEST_IMAGE_LOADED || (record->stage == GUEST_STAGE_RESTORE && !record->operation)) && e == E2BIG) {
         error_set(error, ROLLBOX_ERR_DAMAGED, e, "restore", "the snapshot has more processes or threads than its policy allows (max_processes); processes=\"drop\" (--drop-processes) takes its files alone");
         return;
     }

@@ -195,25 +195,42 @@ static bool are_own(const struct image *it, const char *base) {
     return n_areas == it->areas.n;
 }
 
-/* No byte is there for two pages, so an image takes no more memory than it has bytes; and no run or guard is looked at for many areas. */
+/* Whole pages; how many bytes, or UINT64_MAX. */
+static uint64_t bytes_of(const struct image_run *runs, struct image_range range) {
+    uint64_t bytes = 0;
+
+    for (uint32_t i = range.first; i < range.first + range.n; i++) {
+        if (!runs[i].length || (runs[i].address | runs[i].length) % IMAGE_PAGE)
+            return UINT64_MAX;
+        bytes += runs[i].length;
+    }
+    return bytes;
+}
+
+/* No byte is there for two runs, and all areas and files together have as many as there are at most: what is loaded has no more pages than the image, and looking at it takes no longer. */
 static bool are_once(const struct image *it, const char *base) {
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
     const struct image_file *files = image_table(it, base, files, struct image_file);
-    uint64_t end = 0, n_runs = 0, n_guards = 0;
+    uint64_t end = 0, n_runs = 0, n_guards = 0, bytes = 0;
 
     for (uint64_t i = 0; i < it->runs.n; i++) {
         if (runs[i].at < end || !is_within(runs[i].at, runs[i].length, it->length))
             return false;
         end = runs[i].at + runs[i].length;
     }
-    for (uint64_t i = 0; i < it->areas.n; i++) {
-        n_runs += areas[i].runs.n;
-        n_guards += areas[i].guards.n;
+    for (uint64_t i = 0; i < it->areas.n + it->files.n; i++) {
+        struct image_range range = i < it->areas.n ? areas[i].runs : files[i - it->areas.n].runs;
+
+        n_runs += range.n;
+        n_guards += i < it->areas.n ? areas[i].guards.n : 0;
+        if (n_runs > it->runs.n || n_guards > it->guards.n || !is_range(range, it->runs))
+            return false;
+        uint64_t more = bytes_of(runs, range);
+        if (more > it->length || (bytes += more) > it->length)
+            return false;
     }
-    for (uint64_t i = 0; i < it->files.n; i++)
-        n_runs += files[i].runs.n;
-    return n_runs <= it->runs.n && n_guards <= it->guards.n;
+    return true;
 }
 
 bool image_is_sound(const void *base, uint64_t length) {

@@ -28,6 +28,7 @@
 #define LEAST_PACKED 0x10000ull /* less is not worth its move */
 #define MOST_GAPS 8             /* an eighth of what has no whole large page, for that much more is there in each copy */
 #define GUARD 0x200000ull       /* below what grows downwards */
+#define COMMANDS_BESIDES 32     /* the policy's processes: as many as INIT_PROCESSES of engine/slot.c */
 #define STACK_ROOM 0x4000000ull /* around the launcher's own: nothing of a guest's is to be in its way */
 
 struct restore_image restored;
@@ -474,13 +475,20 @@ static int leave_file(void) {
     return 0;
 }
 
-/* Of the policy's processes; init counts. It is asked of who forks, which restoring does not. */
-static bool are_too_many(const struct image *it, const struct plan *plan) {
+/* Of the policy's processes, init being one: who restores them is not held to that, as a fork would be. Nor are the commands that init starts, for which the group has a little more room (engine/slot.c). The dead that are
+ * made for their number alone are not there for long. */
+static bool are_too_many(const struct image *it, const char *base, const struct plan *plan) {
+    const struct image_process *processes = image_table(it, base, processes, struct image_process);
     const struct plan_rlimit *limits = plan_items(plan, rlimits, struct plan_rlimit);
+    uint64_t n = it->threads.n, commands = 0;
 
+    for (uint64_t i = 0; i < it->processes.n; i++) {
+        n += processes[i].kind == IMAGE_ZOMBIE;
+        commands += processes[i].kind != IMAGE_GHOST && !processes[i].parent;
+    }
     for (uint32_t i = 0; i < plan->rlimits.n; i++)
-        if (limits[i].resource == RLIMIT_NPROC && (it->threads.n >= limits[i].value || it->processes.n >= limits[i].value))
-            return true;
+        if (limits[i].resource == RLIMIT_NPROC)
+            return n > limits[i].value + (commands < COMMANDS_BESIDES ? commands : COMMANDS_BESIDES);
     return false;
 }
 
@@ -505,7 +513,7 @@ int restore_load(int fd, int progress, const struct plan *plan) {
     if (found == MAP_FAILED)
         return -errno;
     const struct image *it = (const void *)(found + st.st_size - sizeof *it);
-    int r = !image_is_sound(found, (uint64_t)st.st_size) ? -EBADMSG : are_too_many(it, plan) ? -E2BIG : make_region(found, (uint64_t)st.st_size, fd);
+    int r = !image_is_sound(found, (uint64_t)st.st_size) ? -EBADMSG : are_too_many(it, found, plan) ? -E2BIG : make_region(found, (uint64_t)st.st_size, fd);
     (void)munmap((void *)(uintptr_t)found, (size_t)st.st_size);
     if (r == 0)
         r = make_all_room();

@@ -1086,6 +1086,13 @@ int cgroup_slot_peak(struct cgroup_slot *slot, uint64_t *ret_bytes) {
     return r;
 }
 
+bool cgroup_slot_is_full(const struct cgroup_slot *slot) {
+    const struct cgroup_root *root = slot->root;
+    auto_close int group = root->where[MEMORY] < 0 ? -EBADF : openat(root->hierarchies[root->where[MEMORY]].engine_fd, slot->name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    return group < 0 || left_in(&memory_files[0], group) <= slot->memory_limit / 16;
+}
+
 int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes) {
     int r = slot->resting ? open_readings(slot, FILE_MEMORY_NOW, FILE_MEMORY_NOW) : 0;
 

@@ -119,6 +119,8 @@ int cgroup_slot_usage(struct cgroup_slot *slot, struct cgroup_usage *ret_usage);
 
 /* The same of a single number. */
 int cgroup_slot_peak(struct cgroup_slot *slot, uint64_t *ret_bytes);
+/* v1: next to nothing is left of its limit, even if all files in memory were forgotten. */
+bool cgroup_slot_is_full(const struct cgroup_slot *slot);
 int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes);
 
 /* Between two users of a slot: peaks and counts start afresh. The last user's processes are gone (a launcher may stay). Memory that

@@ -12,7 +12,7 @@
 #include "store/describe.h"
 
 struct made {
-    char pages[IMAGE_PAGE];
+    char pages[2 * IMAGE_PAGE];
     struct image_process processes[2];
     struct image_thread thread;
     struct image_area areas[3];
@@ -57,7 +57,7 @@ static void make(struct made *m) {
     m->areas[2] = (struct image_area){ .start = IMAGE_LOWEST + 4 * IMAGE_PAGE, .end = IMAGE_LOWEST + 5 * IMAGE_PAGE, .kind = IMAGE_MEMORY, .path = 1 };
     m->guard = (struct image_guard){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
     m->runs[0] = (struct image_run){ .address = IMAGE_LOWEST, .length = IMAGE_PAGE };
-    m->runs[1] = (struct image_run){ .length = 512, .at = IMAGE_PAGE };
+    m->runs[1] = (struct image_run){ .length = IMAGE_PAGE, .at = IMAGE_PAGE };
     m->files[0] = (struct image_file){ .kind = IMAGE_FILE_PIPE, .path = text };
     m->files[1] = (struct image_file){ .kind = IMAGE_FILE_MEMORY, .path = text, .length = 100, .runs = { 1, 1 } };
     m->files[2] = (struct image_file){ .kind = IMAGE_FILE_EPOLL, .path = text, .targets = { 0, 1 } };
@@ -78,8 +78,10 @@ static void look(const char *at, uint64_t length) {
         sum += (unsigned char)at[i];
 }
 
-/* A loader reckons with each area once, by the table, takes each once, by the processes, whatever these are, and fills them with bytes of the image. */
+/* A loader reckons with each area once, by the table, takes each once, by the processes, whatever these are, and makes pages of bytes of the image. */
 static void take(const struct image *it, const char *base) {
+    const struct image_area *areas = image_table(it, base, areas, struct image_area);
+    const struct image_file *files = image_table(it, base, files, struct image_file);
     const struct image_run *runs = image_table(it, base, runs, struct image_run);
     unsigned char *taken = calloc(it->areas.n + 1, 1);
     uint64_t n = 0, bytes = 0;
@@ -93,8 +95,12 @@ static void take(const struct image *it, const char *base) {
             if (k >= it->areas.n || taken[k]++)
                 abort();
     }
-    for (uint64_t i = 0; i < it->runs.n; i++)
-        bytes += runs[i].length;
+    for (uint64_t i = 0; i < it->areas.n + it->files.n; i++) {
+        struct image_range range = i < it->areas.n ? areas[i].runs : files[i - it->areas.n].runs;
+
+        for (uint32_t k = range.first; k < range.first + range.n; k++)
+            bytes += (runs[k].length + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
+    }
     if (!taken || n != it->areas.n || bytes > it->length)
         abort();
     free(taken);

@@ -68,6 +68,24 @@ def test_processes_and_files_sleep_and_wake(box, engine, store):
     assert box.read_file("/tmp/log") == b"before\nafter\n"
 
 
+def test_commands_past_max_processes_and_daemons_wake(engine):
+    """Guests fork up to max_processes; commands come on top, and the dead leaders of sessions and groups, which restoring makes anew, count for nobody."""
+    with Sandbox(Policy(max_processes=8), engine=engine) as box:
+        for _ in range(12):
+            box.spawn(["sleep", "1000"])
+        box.hibernate()
+        box.wake()
+        assert len(box.processes()) == 12
+    with Sandbox(Policy(max_processes=8), engine=engine) as box:
+        for _ in range(6):
+            box.exec(["setsid", "-f", "sh", "-c", "sleep 1000 & exec true"])
+        until(lambda: {row["command"].split()[0] for row in box.processes()} == {"sleep"})
+        assert len(box.processes()) == 6
+        box.hibernate()
+        box.wake()
+        assert len(box.processes()) == 6
+
+
 def test_what_is_asked_while_it_wakes_waits_for_that(box):
     process = box.spawn(["sh", "-c", "while read line; do echo $line; done"])
     for _ in range(30):

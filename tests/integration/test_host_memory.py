@@ -89,3 +89,17 @@ def test_nor_is_that_of_a_command_in_a_sandbox_that_lives(caller, engine):
         result = run("python3", "-c", EATS)
         assert (result["outcome"], result["error"]["code"]) == ("error", "host_out_of_memory"), result
     assert run("cat", "/tmp/kept")["stdout"] == "kept\n"
+
+
+def test_who_has_only_met_its_limit_with_files_is_left_alone(caller, engine):
+    """The kernel tells all groups below the one that is out of memory; one that read more files than its limit bears has counted hits, and has lost nobody."""
+    def ask(what, *arguments):
+        return caller.rollbox(what, "--socket", engine, *arguments)
+
+    assert ask("create", "--name", "box", "--memory", "32M").returncode == 0
+    assert ask("exec", "-d", "box", "--", "sleep", "1000").returncode == 0
+    assert ask("exec", "box", "--", "sh", "-c", "cat /usr/lib/*/lib*.so* > /dev/null").returncode == 0
+    for _ in range(3):
+        result = caller.run("--engine", engine, "--memory", "512M", "--", "python3", "-c", EATS)
+        assert (result.outcome, result.error["code"]) == ("error", "host_out_of_memory"), result
+    assert b"sleep 1000" in ask("ps", "box").stdout
