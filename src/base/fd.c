@@ -60,6 +60,10 @@ int fd_read_all(int fd, size_t limit, struct buf *to) {
     }
 }
 
+int fd_read_again(int fd, size_t limit, struct buf *to) {
+    return lseek(fd, 0, SEEK_SET) < 0 ? -errno : fd_read_all(fd, limit, to);
+}
+
 int fd_read_file(const char *path, size_t limit, struct buf *to) {
     auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
 

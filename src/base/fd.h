@@ -21,6 +21,9 @@ int fd_write_all(int fd, const void *data, size_t length);
 /* Reads up to end of file, at most `limit` bytes (-EFBIG past it). */
 int fd_read_all(int fd, size_t limit, struct buf *to);
 
+/* The same from its beginning. */
+int fd_read_again(int fd, size_t limit, struct buf *to);
+
 /* Reads a whole file by path; relative to the working directory. */
 int fd_read_file(const char *path, size_t limit, struct buf *to);
 

@@ -278,12 +278,7 @@ static void handle_damaged(struct rollbox_engine *engine, int error_number) {
         lose_protocol(engine, "it sent a malformed message");
         return;
     }
-    int probe = fcntl(engine->socket, F_DUPFD_CLOEXEC, 0);
-    if (probe < 0)
-        error_number = errno;
-    else
-        close(probe);
-    if (probe < 0 || error_number == ENOMEM || error_number == EMFILE)
+    if (error_number != EBADMSG)
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, error_number, "result", "cannot take the engine's answer: %s", strerror(error_number));
     else
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EPROTO, "result", "the engine's answer is malformed; are engine and library of one version?");

@@ -175,7 +175,7 @@ struct capturing *capturing_free(struct capturing *capturing) {
 static bool has_broken(const struct capturing *capturing) {
     struct pollfd dead = { .fd = capturing ? capturing->pidfd : -EBADF, .events = POLLIN };
 
-    return capturing && capturing->in_calls && *capturing->in_calls && poll(&dead, 1, 0) > 0;
+    return capturing && *capturing->in_calls && poll(&dead, 1, 0) > 0;
 }
 
 bool capturing_has_broken(struct session *session) {

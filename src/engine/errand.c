@@ -274,10 +274,6 @@ void errand_give_up(struct work *work) {
     sys_pidfd_send_signal(errand->pidfd, SIGKILL, NULL, 0);     /* end_of_sleep removes what there is of it */
 }
 
-static int read_back(int fd, struct buf *to) {
-    return lseek(fd, 0, SEEK_SET) < 0 ? -errno : fd_read_all(fd, MAX_ANSWER, to);
-}
-
 static enum rollbox_error_code code_of(const char *name) {
     for (int code = 1; code < 64 && name; code++)
         if (!strcmp(rollbox_error_name((enum rollbox_error_code)code), name))
@@ -290,7 +286,7 @@ static void read_error(struct errand *errand, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     json_t *root = NULL;
 
-    if (read_back(errand->errors, &text) == 0 && text.length) {
+    if (fd_read_again(errand->errors, MAX_ANSWER, &text) == 0 && text.length) {
         const char *line = text.data, *end = text.data + text.length;
 
         while (end > line && end[-1] == '\n')
@@ -372,11 +368,11 @@ static void on_end(struct loop_source *source, uint32_t events) {
     siginfo_t info = { 0 };
 
     (void)events;
-    bool ok = waitid(P_PIDFD, (id_t)errand->pidfd, &info, WEXITED | WNOHANG) == 0 ? info.si_code == CLD_EXITED && info.si_status == 0 : errno == ECHILD && read_back(errand->output, &answer) == 0 && answer.length;
+    bool ok = waitid(P_PIDFD, (id_t)errand->pidfd, &info, WEXITED | WNOHANG) == 0 ? info.si_code == CLD_EXITED && info.si_status == 0 : errno == ECHILD && fd_read_again(errand->output, MAX_ANSWER, &answer) == 0 && answer.length;
     buf_done(&answer);
     loop_remove(errand->engine->loop, &errand->source);
     close_fd(&errand->pidfd);
-    int r = ok ? read_back(errand->output, &answer) : 0;
+    int r = ok ? fd_read_again(errand->output, MAX_ANSWER, &answer) : 0;
     if (!ok)
         read_error(errand, &error);
     else if (r < 0)

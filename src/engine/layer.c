@@ -372,9 +372,13 @@ void node_merge_soon(struct node *node, struct program *program) {
 
 /* ---- in words --------------------------------------------------------------------------------------------------------- */
 
+static bool is_shown(const struct node *node) {
+    return !node->parent || node->is_asked_for;
+}
+
 /* States that were taken on the way to something else (a diff, a commit) are nobody's: those who stand on one stand, for users, on the one before. */
 struct node *node_shown(struct node *node) {
-    while (node->parent && !node->is_asked_for)
+    while (!is_shown(node))
         node = node->parent;
     return node;
 }
@@ -437,7 +441,7 @@ void family_text(struct family *family, struct buf *to) {
         const char *comma = "";
         struct node_facts facts;
 
-        if (node->parent && !node->is_asked_for)
+        if (!is_shown(node))
             continue;
         node_facts(node, &facts);
         buf_printf(to, "%s{", between);

@@ -198,7 +198,7 @@ void result_send_summary(struct client *client, uint64_t serial, enum rollbox_ou
 static bool read_spool(int fd, size_t most, struct buf *to) {
     off_t size = lseek(fd, 0, SEEK_END);
 
-    return size >= 0 && (uint64_t)size <= most && lseek(fd, 0, SEEK_SET) == 0 && fd_read_all(fd, most, to) == 0;
+    return size >= 0 && (uint64_t)size <= most && fd_read_again(fd, most, to) == 0;
 }
 
 bool result_streams(struct engine *engine, const void *operation, size_t length, size_t most, struct buf streams[2]) {

@@ -23,7 +23,7 @@
 #define MOST_LEFT(limit) ((limit) / 64)
 
 /* v1 tells a group of each group above it that is out of memory, too, and of both before it kills; and a limit that files in memory made room for was met as well. So whose fault it is can be seen at that moment alone: by whether
- * this group is full of what cannot be had back. v2 counts the limits that nothing made room for. */
+ * this group is full of what cannot be had back. v2 tells after the kill; it counts limits that files made room for among the hits, too. */
 static bool tells_early(const struct slot *slot) {
     return cgroup_slot_oom_events(slot->cgroup) & EPOLLIN;
 }

@@ -187,8 +187,8 @@ bool state_files_are_as_made(struct box *box) {
            !memcmp(now->changed, box->fresh->changed, now->n * sizeof now->changed[0]);
 }
 
-/* Nothing in it but perhaps agents; what takes itself for one is found out by init. What cannot be told is not taken for nothing. */
-static bool seems_empty(const struct box *box) {
+/* 1: nothing in it but perhaps agents; what takes itself for one is found out by init. 0, or -errno: it cannot be told. */
+static int seems_empty(const struct box *box) {
     static const char agent[] = "rollbox-files\n";
     pid_t pids[64];
     ssize_t n = box->state == BOX_READY && box->pid > 0 ? proc_children(box->pid, pids, ARRAY_SIZE(pids)) : 0;
@@ -199,14 +199,16 @@ static bool seems_empty(const struct box *box) {
 
         snprintf(path, sizeof path, "/proc/%d/comm", (int)pids[i]);
         int r = fd_read_file(path, 64, &name);
-        if (r < 0 ? r != -ENOENT && r != -ESRCH : name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length))
-            return false;
+        if (r < 0 && r != -ENOENT && r != -ESRCH)
+            return r;
+        if (r == 0 && (name.length != sizeof agent - 1 || memcmp(name.data, agent, name.length)))
+            return 0;
     }
-    return n >= 0 && n < (ssize_t)ARRAY_SIZE(pids);
+    return n < 0 ? (int)n : n < (ssize_t)ARRAY_SIZE(pids);
 }
 
 bool state_is_as_made(struct box *box) {
-    return state_files_are_as_made(box) && seems_empty(box);
+    return state_files_are_as_made(box) && seems_empty(box) == 1;
 }
 
 /* The state of a session in which nothing of a node's processes is: that node, or one of its files alone. A reference, or NULL. */
@@ -681,8 +683,8 @@ void state_take(struct work *work, void (*then)(struct work *work)) {
         return;
     }
     if (session->dirty && session->box) {
-        if (work->drops || seems_empty(session->box))
-            freeze(work);
+        if (work->drops || seems_empty(session->box) != 0)
+            freeze(work);       /* of which init tells whether anything stands */
         else
             capture(work);
         return;

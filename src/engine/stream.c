@@ -150,16 +150,9 @@ static bool take_over(struct stream *stream, const struct output *output) {
     stream->spool = output->spool < 0 ? -EBADF : fcntl(output->spool, F_DUPFD_CLOEXEC, 3);
     if (stream->spool >= 0)
         return true;
-    if (output->spool < 0)
-        buf_add(&stream->head, output->head.data, output->head.length);
-    while (output->spool >= 0 && stream->head.length < output->total) {
-        char *room = buf_reserve(&stream->head, CHUNK);
-        ssize_t n = room ? pread(output->spool, room, CHUNK, (off_t)stream->head.length) : -1;
-
-        if (n <= 0)
-            return false;
-        stream->head.length += (size_t)n;
-    }
+    if (output->spool >= 0)
+        return fd_read_again(output->spool, (size_t)output->total, &stream->head) == 0;
+    buf_add(&stream->head, output->head.data, output->head.length);
     return !buf_failed(&stream->head);
 }
 

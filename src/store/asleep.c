@@ -120,7 +120,7 @@ char *asleep_text(const json_t *record) {
 
 int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
-    int r = lseek(fd, 0, SEEK_SET) < 0 ? -errno : fd_read_all(fd, ASLEEP_MAX_BYTES, &text);
+    int r = fd_read_again(fd, ASLEEP_MAX_BYTES, &text);
 
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake", "the record of the sleeping sandbox cannot be read: %s", strerror(-r));

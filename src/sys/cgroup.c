@@ -32,6 +32,7 @@
 #include "sys/uapi.h"
 
 #define MOUNT "/sys/fs/cgroup"
+#define MAX_PATH 2112
 #define MAX_HIERARCHIES 5
 #define MEMORY_MAX (UINT64_C(0x7ffffffffffff000))   /* what v1 has for "no limit" */
 #define FREEZE_TIMEOUT_NS INT64_C(1000000000)
@@ -220,6 +221,19 @@ static bool own_position(const char *cgroups, const char *controller, char *copy
     return false;
 }
 
+/* The path of our position in a hierarchy that is mounted at `mount`; or (in a container that sees another part of the tree) of its top. The length of the top's; 0: we are in none. */
+static size_t own_path(const char *cgroups, const char *controller, const char *mount, char *path, size_t size) {
+    char position[2048];
+    const size_t top = strlen(mount);
+
+    if (!own_position(cgroups, controller, position, sizeof(position)))
+        return 0;
+    snprintf(path, size, "%s%s", mount, strcmp(position, "/") == 0 ? "" : position);
+    if (access(path, F_OK) < 0)
+        path[top] = '\0';
+    return top;
+}
+
 /* Names of v1 and v2. Files in memory can be had back. */
 static const struct memory_files {
     const char *controller, *mount, *limit, *usage, *files[2];
@@ -241,22 +255,16 @@ static uint64_t left_in(const struct memory_files *names, int group) {
 }
 
 uint64_t cgroup_memory_left(void) {
-    char cgroups[8192], position[2048], path[sizeof(position) + 64];
+    char cgroups[8192], path[MAX_PATH];
     uint64_t left = UINT64_MAX;
 
     if (read_at(AT_FDCWD, "/proc/self/cgroup", cgroups, sizeof(cgroups)) < 0)
         return left;
     for (size_t i = 0; i < ARRAY_SIZE(memory_files); i++) {
         const struct memory_files *names = &memory_files[i];
-        const size_t top = strlen(names->mount);
+        const size_t top = own_path(cgroups, names->controller, names->mount, path, sizeof(path));
 
-        if (!own_position(cgroups, names->controller, position, sizeof(position)))
-            continue;
-        /* In a container that sees another part of the tree, what is at the top. */
-        snprintf(path, sizeof(path), "%s%s", names->mount, strcmp(position, "/") == 0 ? "" : position);
-        if (access(path, F_OK) < 0)
-            path[top] = '\0';
-        for (;; *strrchr(path, '/') = '\0') {
+        for (; top; *strrchr(path, '/') = '\0') {
             auto_close int group = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
             if (group >= 0)
@@ -308,21 +316,15 @@ static void drop_hierarchies(struct cgroup_root *root) {
 /* One controller of v1, mounted at its usual place: at our own position, or (in a container that sees another part of the tree) at
  * the top. Not being there is no error. */
 static int find_v1_controller(struct cgroup_root *root, const char *cgroups, enum controller controller) {
-    char position[2048], path[sizeof(position) + 64];
+    char mount[64], path[MAX_PATH];
     auto_close int fd = -EBADF;
     struct stat st;
-    int n, r;
+    int r;
 
-    if (!own_position(cgroups, controller_names[controller], position, sizeof(position)))
+    snprintf(mount, sizeof(mount), MOUNT "/%s", controller_names[controller]);
+    if (own_path(cgroups, controller_names[controller], mount, path, sizeof(path)) == 0)
         return 0;
-    n = snprintf(path, sizeof(path), MOUNT "/%s", controller_names[controller]);
-    if (strcmp(position, "/") != 0)
-        snprintf(path + n, sizeof(path) - (size_t)n, "%s", position);
     fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 && path[n] != '\0') {
-        path[n] = '\0';
-        fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    }
     if (fd < 0)
         return errno == ENOENT || errno == EACCES || errno == ENOTDIR ? 0 : -errno;
     if (fstat(fd, &st) < 0)
@@ -431,15 +433,12 @@ static int v2_make_leaf(struct cgroup_root *root, const struct features *feature
 /* Our own cgroup first, then its ancestors: the nearest that hands memory and pids down to its children and lets us move processes
  * there. */
 static int find_v2(struct cgroup_root *root, const struct features *features, const char *cgroups) {
-    char position[2048], path[sizeof(position) + 64], controllers[512];
+    char path[MAX_PATH], controllers[512];
     bool own = true;
-    int n, r;
+    int r;
 
-    if (!features->cgroup_memory || !features->cgroup_pids || !own_position(cgroups, "", position, sizeof(position)))
+    if (!features->cgroup_memory || !features->cgroup_pids || own_path(cgroups, "", MOUNT, path, sizeof(path)) == 0)
         return 0;
-    n = snprintf(path, sizeof(path), MOUNT "%s", strcmp(position, "/") == 0 ? "" : position);
-    if (access(path, F_OK) < 0)
-        path[n = (int)strlen(MOUNT)] = '\0';
     for (;; own = false) {
         auto_close int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
         bool need_leaf = false;
@@ -455,10 +454,9 @@ static int find_v2(struct cgroup_root *root, const struct features *features, co
                 break;
             }
         }
-        n = (int)(strrchr(path, '/') - path);
-        if ((size_t)n < strlen(MOUNT))
+        if (strlen(path) <= strlen(MOUNT))
             return 0;
-        path[n] = '\0';
+        *strrchr(path, '/') = '\0';
     }
     root->where[MEMORY] = root->where[PIDS] = root->where[CPUACCT] = root->where[FREEZER] = 0;  /* the last two are part of every group */
     if (features->cgroup_cpu && has_word(controllers, "cpu", ' ', '\n'))

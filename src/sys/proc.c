@@ -111,8 +111,8 @@ static int each_child_of_thread(int dir_fd, const char *path, child_call *call, 
 }
 
 /* NULL: it cannot be opened, and why is in errno. */
-static DIR *open_directory(int process_fd, const char *name) {
-    auto_close int fd = openat(process_fd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+static DIR *open_directory(int dir_fd, const char *path) {
+    auto_close int fd = openat(dir_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 
     if (dir != NULL)
@@ -120,9 +120,10 @@ static DIR *open_directory(int process_fd, const char *name) {
     return dir;
 }
 
-static int each_child(int process_fd, child_call *call, void *data) {
+/* tasks: the directory of its threads. */
+static int each_child(int dir_fd, const char *tasks, child_call *call, void *data) {
     const struct dirent *entry;
-    DIR *dir = open_directory(process_fd, "task");
+    DIR *dir = open_directory(dir_fd, tasks);
     int r = 0;
 
     if (dir == NULL)
@@ -141,13 +142,6 @@ static int each_child(int process_fd, child_call *call, void *data) {
     return r;
 }
 
-static int open_process(pid_t pid) {
-    char path[32];
-
-    snprintf(path, sizeof path, "/proc/%d", (int)pid);
-    return open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-}
-
 struct some {
     pid_t *pids;
     size_t n, most;
@@ -164,18 +158,20 @@ static int take_some(void *data, pid_t pid) {
 }
 
 ssize_t proc_children(pid_t pid, pid_t *pids, size_t most) {
-    auto_close int process = open_process(pid);
     struct some some = { .pids = pids, .most = most };
-    int r = process < 0 ? shortage(errno) : each_child(process, take_some, &some);
+    char tasks[32];
 
+    snprintf(tasks, sizeof tasks, "/proc/%d/task", (int)pid);
+    int r = each_child(AT_FDCWD, tasks, take_some, &some);
     return r < 0 ? r : (ssize_t)some.n;
 }
 
 ssize_t proc_threads(pid_t pid, pid_t *tids, size_t most) {
-    auto_close int process = open_process(pid);
-    DIR *threads = process < 0 ? NULL : open_directory(process, "task");
+    char tasks[32];
     size_t n = 0;
 
+    snprintf(tasks, sizeof tasks, "/proc/%d/task", (int)pid);
+    DIR *threads = open_directory(AT_FDCWD, tasks);
     if (!threads)
         return shortage(errno);
     errno = 0;
@@ -380,18 +376,19 @@ static int add_memory(struct scan *scan, int process_fd) {
 /* 0 also if the process is gone by now. */
 static int scan_process(struct scan *scan, pid_t pid) {
     char path[32], text[1024];
-    auto_close int fd = open_process(pid);
-    ssize_t n = fd < 0 ? -errno : read_text(fd, "stat", text, sizeof(text));
     struct stat_line line;
     int r;
 
+    snprintf(path, sizeof(path), "/proc/%d", (int)pid);
+    auto_close int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -errno : read_text(fd, "stat", text, sizeof(text));
     if (n < 0 || parse_stat(text, &line) < 0)
         return n < 0 ? shortage((int)-n) : 0;
     scan->usage.processes++;
     scan->usage.threads += line.threads;
     scan->usage.cpu_ns += line.ticks;           /* turned into nanoseconds at the end */
     if (line.threads > 1)
-        r = each_child(fd, queue_child, &scan->queue);
+        r = each_child(fd, "task", queue_child, &scan->queue);
     else {
         snprintf(path, sizeof(path), "task/%d/children", (int)pid);
         r = each_child_of_thread(fd, path, queue_child, &scan->queue);

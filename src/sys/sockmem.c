@@ -242,7 +242,7 @@ static int unseen_bytes(const struct sockmem *sum, uint64_t *ret_bytes) {
     if (!receivers)
         return 0;
     /* A read gives a page at most, some thirty protocols, and the oldest come last: Unix is one of those. */
-    int r = lseek(sum->protocols, 0, SEEK_SET) < 0 ? -errno : fd_read_all(sum->protocols, MOST_PROTOCOLS, &whole);
+    int r = fd_read_again(sum->protocols, MOST_PROTOCOLS, &whole);
     if (r < 0)
         return r;
     const char *row = strstr(whole.data, "\nUNIX ");      /* streams have one of their own */

@@ -12,12 +12,14 @@ ROLLBOX_BUILD names the build directory (default: build/ of this tree); ROLLBOX_
 """
 
 import atexit
+import contextlib
 import fcntl
 import functools
 import json
 import os
 import pty
 import re
+import resource
 import select
 import shutil
 import struct
@@ -41,6 +43,17 @@ PYTHON = ["python3", "-I", "-S", "-c"]
 def rounds(whole, again):
     """How often to do what chance decides: fewer times where root has done it already and an ordinary user does it again (tools/check). That the way there is another is seen in the first of them, and what happens there, in the sandbox, is the same for both."""
     return again if os.environ.get("ROLLBOX_TEST_AGAIN") == "1" else whole
+
+
+@contextlib.contextmanager
+def limited(pid, what, most):
+    """A process has so little of what RLIMIT_... says meanwhile."""
+    before = resource.prlimit(pid, what)
+    resource.prlimit(pid, what, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, what, before)
 
 
 def skip(reason):

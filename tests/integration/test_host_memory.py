@@ -25,7 +25,7 @@ def own_group():
 
 
 @contextlib.contextmanager
-def limited():
+def in_a_group():
     if os.geteuid():
         skip("only root can make a group with a limit here")
     ours, limit = own_group()
@@ -53,10 +53,15 @@ def limited():
 @pytest.fixture
 def engine(caller):
     path = caller.directory() / "engine"
-    with limited() as leave:
+    with in_a_group() as leave:
         with SharedEngine(caller, path):
             leave()
             yield path
+
+
+@pytest.fixture
+def ask(caller, engine):
+    return lambda what, *arguments: caller.rollbox(what, "--socket", engine, *arguments)
 
 
 def test_the_budget_is_what_the_group_leaves(caller, engine):
@@ -76,10 +81,7 @@ def test_what_the_group_has_no_memory_for_is_no_result(caller, engine):
     assert caller.run("--engine", engine, "--memory", "32M", "--", "python3", "-c", EATS).outcome == "out_of_memory"
 
 
-def test_nor_is_that_of_a_command_in_a_sandbox_that_lives(caller, engine):
-    def ask(what, *arguments):
-        return caller.rollbox(what, "--socket", engine, *arguments)
-
+def test_nor_is_that_of_a_command_in_a_sandbox_that_lives(ask):
     def run(*argv):
         return json.loads(ask("exec", "--json", "box", "--", *argv).stdout)
 
@@ -91,11 +93,8 @@ def test_nor_is_that_of_a_command_in_a_sandbox_that_lives(caller, engine):
     assert run("cat", "/tmp/kept")["stdout"] == "kept\n"
 
 
-def test_who_has_only_met_its_limit_with_files_is_left_alone(caller, engine):
+def test_who_has_only_met_its_limit_with_files_is_left_alone(caller, engine, ask):
     """The kernel tells all groups below the one that is out of memory; one that read more files than its limit bears has counted hits, and has lost nobody."""
-    def ask(what, *arguments):
-        return caller.rollbox(what, "--socket", engine, *arguments)
-
     assert ask("create", "--name", "box", "--memory", "32M").returncode == 0
     assert ask("exec", "-d", "box", "--", "sleep", "1000").returncode == 0
     assert ask("exec", "box", "--", "sh", "-c", "cat /usr/lib/*/lib*.so* > /dev/null").returncode == 0

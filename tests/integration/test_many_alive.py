@@ -13,7 +13,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from harness import binaries, children, descendants, groups_of, pidfds, skip, until, wait_gone
+from harness import binaries, children, descendants, groups_of, limited, pidfds, skip, until, wait_gone
 from rollbox import Engine, NotFound, Policy, ResourceExhausted, RollboxError, Sandbox
 from test_live import Asked, restorer  # noqa: F401
 
@@ -218,65 +218,63 @@ def test_no_room_is_told_with_what_to_do(few):
 def test_files_outlive_an_init_that_is_killed_where_no_descriptor_is_left():
     """They are held by the one that the sandbox has of its place for files: a second is not needed for that."""
     with Engine() as engine, Sandbox(engine=engine) as box:
-        pid = engine.status()["pid"]
-        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         box.exec(["sh", "-c", "echo kept > /tmp/kept"])
         process = box.spawn(["sh", "-c", "echo up; exec sleep 1000"])
         assert process.stdout.readline() == b"up\n"
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
-        os.kill(box.inspect()["pid"], signal.SIGKILL)
-        with pytest.raises(RollboxError, match="its files are kept"):
-            process.wait()
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        with limited(engine.status()["pid"], resource.RLIMIT_NOFILE, 1):
+            os.kill(box.inspect()["pid"], signal.SIGKILL)
+            with pytest.raises(RollboxError, match="its files are kept"):
+                process.wait()
         assert box.exec(["cat", "/tmp/kept"]).stdout == b"kept\n"
 
 
 def test_a_slow_reader_misses_nothing_where_no_descriptor_is_left():
     """What a command that has ended leaves to its reader is shared with the result, by another descriptor; where there is none, copied."""
     with Engine() as engine, Sandbox(Policy(max_output="8M"), engine=engine) as box:
-        pid = engine.status()["pid"]
-        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         process = box.spawn(["sh", "-c", "head -c 3000000 /dev/zero; touch /tmp/written; read line"])
         until(lambda: box.exists("/tmp/written"))
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
-        process.stdin.write(b"\n")
-        process.stdin.flush()
-        assert process.wait().outcome == "exit"
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+        with limited(engine.status()["pid"], resource.RLIMIT_NOFILE, 1):
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert process.wait().outcome == "exit"
         assert len(process.stdout.read()) == 3000000
 
 
 def test_a_command_that_finds_no_descriptor_is_told_why():
     with Engine() as engine, Sandbox(engine=engine) as box:
-        pid = engine.status()["pid"]
-        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         box.exec(["true"])
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, hard))
-        with pytest.raises(ResourceExhausted, match="no descriptor left .*ulimit -n"):
+        with limited(engine.status()["pid"], resource.RLIMIT_NOFILE, 1), pytest.raises(ResourceExhausted, match="no descriptor left .*ulimit -n"):
             box.spawn(["true"]).wait()
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
         assert box.exec(["true"]).exit_code == 0
+
+
+# Four processes, of two threads each: one waits for the other, and that for what nobody does.
+FOUR = """
+import os, threading
+for _ in range(3):
+    if os.fork() == 0:
+        break
+threading.Thread(target=threading.Event().wait).start()
+open(f'/tmp/{os.getpid()}', 'w').close()
+"""
 
 
 @pytest.mark.parametrize("limit, step", [(resource.RLIMIT_NOFILE, 1), (resource.RLIMIT_AS, 16 << 10), (resource.RLIMIT_AS, 128 << 10)])
 def test_what_cannot_be_looked_for_is_not_taken_for_nothing(limit, step):
     """A capturer without a descriptor or memory says so: it does not miss processes or threads, and does not look for ever for those that are said to be there."""
     with Engine() as engine, Sandbox(engine=engine) as box:
-        box.spawn(["python3", "-c", "import os, threading, time\nfor _ in range(3):\n    if os.fork() == 0:\n        break\nthreading.Thread(target=time.sleep, args=(1000,)).start()\nopen(f'/tmp/{os.getpid()}', 'w').close()\n"])
+        box.spawn(["python3", "-c", FOUR])
         until(lambda: len(box.exec(["ls", "/tmp"]).stdout.split()) == 4)
-        pid = engine.status()["pid"]
-        soft, hard = resource.prlimit(pid, limit)
+        pid, refused = engine.status()["pid"], 0
         assert box.snapshot().processes == 4
-        refused = 0
         for more in range(40):
             used = files(pid) if limit == resource.RLIMIT_NOFILE else int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
-            resource.prlimit(pid, limit, (used + more * step, hard))
-            try:
-                box.write_file("/tmp/written", bytes([more]))
-                assert box.snapshot().processes == 4
-            except ResourceExhausted:
-                refused += 1
-            resource.prlimit(pid, limit, (soft, hard))
+            with limited(pid, limit, used + more * step):
+                try:
+                    box.write_file("/tmp/written", bytes([more]))
+                    assert box.snapshot().processes == 4
+                except ResourceExhausted:
+                    refused += 1
         assert refused and box.snapshot().processes == 4
         until(lambda: len(box.processes()) == 4)        # and no twin stays
 
