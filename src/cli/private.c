@@ -62,7 +62,7 @@ static void forget_caller(void) {
     }
 }
 
-_Noreturn static void become_engine(int socket) {
+_Noreturn static void become_engine(int socket, bool expects_fixed) {
     sigset_t none;
 
     for (int number = 1; number <= SIGRTMAX; number++)
@@ -76,7 +76,7 @@ _Noreturn static void become_engine(int socket) {
         _exit(CLI_EXIT_ERROR);
     closefrom(ENGINE_FD + 1);
     (void)fcntl(ENGINE_FD, F_SETFD, FD_CLOEXEC);
-    _exit(serve(&(struct serve_options){ .fd = ENGINE_FD, .leftovers = leftovers, .leftovers_size = LEFTOVERS_SIZE }));
+    _exit(serve(&(struct serve_options){ .fd = ENGINE_FD, .expects_fixed = expects_fixed, .leftovers = leftovers, .leftovers_size = LEFTOVERS_SIZE }));
 }
 
 /* What an engine has left that was killed, and is dead. */
@@ -93,7 +93,7 @@ static void clean_up(void) {
 }
 
 /* 0 or -errno. */
-static int start(void) {
+static int start(bool expects_fixed) {
     int pair[2], size = SPAWN_SOCKET_BYTES;
 
     clean_up();
@@ -113,7 +113,7 @@ static int start(void) {
         return -errno;
     pid_t pid = fork();
     if (pid == 0)
-        become_engine(theirs);
+        become_engine(theirs, expects_fixed);
     if (pid < 0)
         return -errno;
     int pidfd = pidfd_open(pid, 0);
@@ -136,13 +136,13 @@ static bool is_named(void) {
 
 void private_start(const struct options *options) {
     if (!options_text(options, OPTION_ENGINE) && !is_named())
-        (void)start();
+        (void)start(options_has(options, OPTION_SEED) || options_has(options, OPTION_TIME_START));
 }
 
 int private_open(struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     if (is_named())
         return rollbox_engine_open(&(struct rollbox_engine_options){ .size = sizeof(struct rollbox_engine_options) }, ret_engine, error);
-    int r = started.socket < 0 ? start() : 0;
+    int r = started.socket < 0 ? start(false) : 0;
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_START), -r, "connect", "cannot start an engine: %s", strerror(-r));
     struct spawned engine = started;

@@ -193,6 +193,7 @@ struct launcher {
     struct loop_source source;
     bool ready;
     uint32_t id_base;
+    bool fixed;                 /* its memory has the addresses that are not random, as a command's of such a plan has; so what is restored in it finds room in the same places as what is started anew */
     int mounts;                 /* of one that waits for its plan: tells of mounts made since */
     struct list creating;       /* struct box.in_launcher: CREATE sent, not yet answered */
     struct list copying;        /* struct copy.in_launcher: COPY sent, not yet answered */
@@ -381,7 +382,7 @@ void grounds_bound(struct grounds *grounds, const struct plan *plan, uint64_t ot
 void grounds_done(struct grounds *grounds);
 
 /* launcher.c */
-void launcher_prestart(struct engine *engine); /* one that waits for the first plan */
+void launcher_prestart(struct engine *engine, bool fixed); /* one that waits for the first plan */
 void launcher_drop_idle(struct engine *engine);         /* that one */
 int launcher_start(struct program *program, struct rollbox_error *error);
 struct box_options;

@@ -165,7 +165,6 @@ void launcher_stop(struct launcher *launcher) {
     free(launcher);
 }
 
-/* `fixed`: its memory has the addresses that a command's has which are not random, so what is restored in it finds room in the same places as what is started anew. */
 static int spawn_init(struct engine *engine, uint32_t id_base, bool early, bool fixed, int socket, pid_t *ret_pid) {
     int fds[] = { engine->null_fd, engine->null_fd, engine->null_fd, [GUEST_LAUNCHER_SOCKET] = socket };
     char base[16];
@@ -212,6 +211,7 @@ static int start_process(struct engine *engine, bool early, bool fixed, struct l
     high = fcntl(other, F_DUPFD_CLOEXEC, 10);
     r = high < 0 ? -errno : 0;
     close(other);
+    launcher->fixed = fixed;
     if (engine->features.is_root || engine->features.own_ids)
         launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
     if (r == 0)
@@ -225,11 +225,11 @@ static int start_process(struct engine *engine, bool early, bool fixed, struct l
     return 0;
 }
 
-void launcher_prestart(struct engine *engine) {
+void launcher_prestart(struct engine *engine, bool fixed) {
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
     /* What goes wrong is told when one is needed. */
-    if (mounts < 0 || access(engine->init_path, X_OK) < 0 || start_process(engine, true, false, &engine->idle_launcher) < 0)
+    if (mounts < 0 || access(engine->init_path, X_OK) < 0 || start_process(engine, true, fixed, &engine->idle_launcher) < 0)
         close_fd(&mounts);
     else
         engine->idle_launcher->mounts = mounts;
@@ -246,10 +246,10 @@ void launcher_drop_idle(struct engine *engine) {
 }
 
 /* The one that waits for a plan. It entered a mount namespace when it was started: of no use if the host's mounts are others by now. NULL: none. */
-static struct launcher *take_idle(struct engine *engine) {
+static struct launcher *take_idle(struct engine *engine, bool fixed) {
     struct pollfd changed = { .events = POLLPRI };
 
-    if (!engine->idle_launcher)
+    if (!engine->idle_launcher || engine->idle_launcher->fixed != fixed)
         return NULL;
     changed.fd = engine->idle_launcher->mounts;
     if (poll(&changed, 1, 0) != 0) {
@@ -267,7 +267,7 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     bool fixed = program->plan->flags & (PLAN_SEED | PLAN_CLOCK);
 
     grounds_expect(program_grounds(program), program->plan);
-    struct launcher *launcher = process || fixed ? NULL : take_idle(engine);      /* that one has random addresses, which what it restores would have, too */
+    struct launcher *launcher = process ? NULL : take_idle(engine, fixed);
     auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
     bool was_idle = launcher;
     int r = MIN(plan, 0);

@@ -252,7 +252,7 @@ static int open_signals(struct engine *engine, const sigset_t *ignored) {
     return loop_add(engine->loop, &engine->signals, engine->signal_fd, EPOLLIN, on_signal);
 }
 
-static int start(struct engine *engine, uint64_t memory_budget, bool have_budget) {
+static int start(struct engine *engine, const struct serve_options *options) {
     struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->wakeful, &engine->runs, &engine->queue,
         &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders, &engine->lost_copies, &engine->shelves };
     sigset_t ignored;
@@ -280,7 +280,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
         return serve_complain("rollbox-init", "cannot be found beside the engine");
     /* It has much to do before the first plan. */
     features_identity(&engine->features);
-    launcher_prestart(engine);
+    launcher_prestart(engine, options->expects_fixed);
     features_quick(&engine->features);
     if (engine->features.mask_problem[0])
         return serve_complain("ROLLBOX_KFEAT", engine->features.mask_problem);
@@ -294,7 +294,7 @@ static int start(struct engine *engine, uint64_t memory_budget, bool have_budget
     engine->max_finished_fds = MIN(open_files / 8, 2048u);
     engine->max_files = open_files - engine->max_finished_fds - MIN(open_files / 2, FILES_OF_ENGINE);
     uint64_t available = MIN(engine->features.memory_available_bytes, cgroup_memory_left());
-    engine->memory_budget = have_budget ? memory_budget : MAX(available / 10 * 8, (uint64_t)1);
+    engine->memory_budget = options->have_budget ? options->memory_budget : MAX(available / 10 * 8, (uint64_t)1);
     return 0;
 }
 
@@ -334,7 +334,7 @@ int serve(const struct serve_options *options) {
 
     engine.leftovers = options->leftovers;
     engine.leftovers_size = options->leftovers_size;
-    int status = start(&engine, options->memory_budget, options->have_budget);
+    int status = start(&engine, options);
     if (status)
         return status;
     if (options->socket_path)

@@ -12,6 +12,7 @@ struct serve_options {
     int fd;
     bool have_budget;
     uint64_t memory_budget;     /* bytes; 0: no limit */
+    bool expects_fixed;         /* the first policy will have a seed or a clock of its own: what is started ahead of it has no random addresses */
     /* NULL, or memory shared with the parent, all zero: what is named there when this process has ended, paths one after the other and an empty one, are the directories of cgroups that
      * it had no time to remove. Where the parent does that, there is no need for a janitor. */
     char *leftovers;
