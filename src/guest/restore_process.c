@@ -34,6 +34,7 @@
 #define OFD_SETLK 37            /* F_OFD_SETLK */
 #define COMMAND_SOCKET 10       /* of a command to be: out of the way of its streams, and not so high that the table of descriptors grows, which /proc would tell */
 #define HIGH 32
+#define FAULT_AROUND 65536u     /* what a read fault maps of a file at most, by the kernel's default (fault_around_bytes) */
 #define KEPT 4
 #define MAX_TIMER_IDS 100000
 #define MAX_ASKED 256           /* instructions: as many as policy/determinism.c ever makes */
@@ -184,11 +185,19 @@ static bool is_own(uint64_t address, uint64_t length) {
     return false;
 }
 
-/* Ahead of need, and many at a time: a fault for each would take longer, and when it counts. */
+/* Ahead of need, and many at a time: a fault for each would take longer, and when it counts. A fault that reads maps all of a file's block that is in memory; asking for each of its pages would look each of them up again. */
 static void touch(void) {
-    for (size_t i = 0; i < restored.n_touches; i++)
-        if (is_own(restored.touches[i].address, restored.touches[i].length))
-            (void)sys_call3(__NR_madvise, restored.touches[i].address, restored.touches[i].length, restored.touches[i].is_written ? UAPI_MADV_POPULATE_WRITE : UAPI_MADV_POPULATE_READ);
+    for (size_t i = 0; i < restored.n_touches; i++) {
+        const struct image_touch *touch = &restored.touches[i];
+        const uint64_t end = touch->address + touch->length;
+
+        if (!is_own(touch->address, touch->length))
+            continue;
+        if (touch->is_written)
+            (void)sys_call3(__NR_madvise, touch->address, touch->length, UAPI_MADV_POPULATE_WRITE);
+        for (uint64_t at = touch->address; at < end && !touch->is_written; at = (at | (FAULT_AROUND - 1)) + 1)
+            (void)sys_call3(__NR_madvise, at, IMAGE_PAGE, UAPI_MADV_POPULATE_READ);
+    }
 }
 
 /* But for what lies where it belongs. Areas come by address. */
