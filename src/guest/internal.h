@@ -89,8 +89,10 @@ extern uint32_t idmap_base;     /* the first id of the launcher's range */
 /* box.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */
 int box_setup(struct box *box, struct guest_fault *fault);
 
-/* seed.c: what /dev/urandom has under a seed, to a file; `length` is a multiple of 4096. 0 or -errno. */
-int seed_write(int file, uint64_t seed, uint64_t length);
+/* seed.c: what /dev/urandom has under a seed, to a file (consumed), from now on; `length` is a multiple of 4096. */
+void seed_begin(int file, uint64_t seed, uint64_t length);
+/* When all of it is there, if anything was begun. 0 or -errno. */
+int seed_end(void);
 /* The sandbox' own seed, once it is in its own root. 0 or -errno. */
 int seed_setup(const struct box *box);
 

@@ -112,9 +112,8 @@ static int make_chance(int root, const struct plan *plan, const struct plan_op *
 
     if (fd < 0)
         return fd;
-    int r = seed_write(fd, plan->seed, op->value);
-    close(fd);
-    return r;
+    seed_begin(fd, plan->seed, op->value);
+    return 0;
 }
 
 static int make_symlink(int root, const char *path, const char *to, bool strictly) {
@@ -534,15 +533,22 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
 
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault) {
     const struct plan_op *ops = (const void *)((const char *)plan + which.offset);
+    uint32_t begun = 0;
+    int r = 0;
 
-    for (uint32_t i = 0; i < which.n; i++) {
-        int r = run_one(plan, box, &ops[i], root, host);
-        if (r < 0) {
+    for (uint32_t i = 0; i < which.n && r >= 0; i++) {
+        r = run_one(plan, box, &ops[i], root, host);
+        if (r < 0)
             fault->operation = i;
-            return r;
-        }
         if (ops[i].kind == PLAN_OP_PIVOT)
             root = box->root;
+        if (ops[i].kind == PLAN_OP_CHANCE)
+            begun = i;
     }
-    return 0;
+    int ended = seed_end();
+    if (r >= 0 && ended < 0) {
+        fault->operation = begun;
+        return ended;
+    }
+    return r < 0 ? r : 0;
 }

@@ -8,9 +8,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/mount.h>
+#include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/chance.h"
@@ -34,15 +37,57 @@ static int change_plan(const struct plan *plan, uint64_t seed) {
     return (int)r;
 }
 
-int seed_write(int file, uint64_t seed, uint64_t length) {
+/* `length` is a multiple of PAGE. 0 or -errno, which itself is left alone. */
+static int write_chance(int file, uint64_t seed, uint64_t length) {
     uint8_t bytes[PAGE];
-    int r = 0;
 
-    for (uint64_t at = 0; at < length && r == 0; at += sizeof bytes) {
+    for (uint64_t at = 0; at < length; at += sizeof bytes) {
         chance_bytes(seed, at, bytes, sizeof bytes);
-        r = fd_write_all(file, bytes, sizeof bytes);
+        for (size_t done = 0; done < sizeof bytes;) {
+            long n = sys_call3(__NR_write, file, bytes + done, sizeof bytes - done);
+            if (n < 0)
+                return (int)n;
+            done += (size_t)n;
+        }
     }
-    return r;
+    return 0;
+}
+
+/* The plan's own takes as long to make as all else in its template, so it is made beside that: by a child in our memory, with our descriptors, on another processor if there is one. */
+static struct {
+    pid_t maker;                /* 0: none */
+    int file, error;
+    uint64_t seed, length;
+} making;
+
+static int make(void *unused) {
+    (void)unused;
+    making.error = write_chance(making.file, making.seed, making.length);
+    _exit(0);
+}
+
+void seed_begin(int file, uint64_t seed, uint64_t length) {
+    static _Alignas(GUEST_STACK_ALIGN) char stack[4 * PAGE];
+
+    making.file = file;
+    making.error = -ECHILD;     /* it may be killed */
+    making.seed = seed;
+    making.length = length;
+    pid_t pid = clone(make, stack + sizeof stack, CLONE_VM | CLONE_FILES | SIGCHLD, NULL);
+    if (pid < 0)
+        making.error = write_chance(file, seed, length);
+    making.maker = pid < 0 ? 0 : pid;
+}
+
+int seed_end(void) {
+    if (making.maker)
+        while (waitpid(making.maker, NULL, __WALL) < 0 && errno == EINTR)
+            ;
+    if (making.length)
+        close(making.file);
+    making.maker = 0;
+    making.length = 0;
+    return making.error;
 }
 
 /* Over `path`, read-only; the mount of `directory` is not reached from anywhere. */
@@ -73,7 +118,7 @@ int seed_setup(const struct box *box) {
     if (directory < 0)
         return directory;
     file = openat(directory, "urandom", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
-    r = file < 0 ? -errno : seed_write(file, box->seed, CHANCE_FORK_BYTES);
+    r = file < 0 ? -errno : write_chance(file, box->seed, CHANCE_FORK_BYTES);
     if (file >= 0)
         close(file);
     file = r < 0 ? r : openat(directory, "uuid", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);

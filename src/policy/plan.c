@@ -451,9 +451,7 @@ static void add_proc(struct compiler *c) {
             snprintf(path, sizeof path, PLAN_HIDDEN "/proc/sys/%s", plan_sysctl_names[i]);
             file(c, path, c->host->sysctls[i], 0444);
         }
-    if (c->plan.flags & PLAN_SEED)
-        add_chance(c);
-    else
+    if (!(c->plan.flags & PLAN_SEED))
         template(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);
     cover_proc(c, "sys", PLAN_HIDDEN "/proc/sys", 0);
     for (size_t i = 0; plan_proc_masked[i]; i++) {
@@ -711,6 +709,8 @@ static int compile(struct compiler *c, struct sock_filter *program, struct sock_
     if (c->policy->isolation == POLICY_ISOLATION_PROCESS)
         return (r = plan_process(c, error)) < 0 ? r : filter(c, program, error);
     add_skeleton(c);
+    if (c->plan.flags & PLAN_SEED)
+        add_chance(c);          /* early: it is made beside what follows */
     add_cpus(c);
     add_private(c);
     if ((r = add_grants(c, error)) < 0)
