@@ -295,7 +295,8 @@ static void advance(uint64_t seed, pid_t pid) {
 
 /* ---- new images ----------------------------------------------------------------------------------------------------- */
 
-static void put_in_order(const struct plan *plan, pid_t pid) {
+static void put_in_order(const struct plan *plan, const struct seccomp_notif *question) {
+    pid_t pid = (pid_t)question->pid;
     uint64_t vdso, random;
 
     if (!read_auxv(pid, &vdso, &random) || !vdso_is_fresh(pid, vdso))
@@ -304,8 +305,9 @@ static void put_in_order(const struct plan *plan, pid_t pid) {
         virtual_executed(pid);
         stamps_settle();
     }
-    stamps_executed(pid);
-    if (vdso_patch(pid, vdso, 0) == 0 && plan->flags & PLAN_SEED)
+    int r = vdso_patch(pid, vdso, 0);
+    stamps_executed(pid, vdso, r == 0 && question->data.nr == __NR_brk && !serial_is_on() ? question->data.instruction_pointer : 0);
+    if (r == 0 && plan->flags & PLAN_SEED)
         (void)draw(plan->seed, pid, random, 16);
 }
 
@@ -536,8 +538,11 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
             (void)fork_route((pid_t)question->pid, question->data.instruction_pointer);
         break;
     case __NR_brk:
-    case __NR_arch_prctl:
-        put_in_order(plan, (pid_t)question->pid);
+        put_in_order(plan, question);
+        break;
+    case __NR_arch_prctl:       /* with glibc's loader after the other, with other starts before it */
+        if (!vdso_is_known((pid_t)question->pid))
+            put_in_order(plan, question);
         break;
     default:
         if (stamps_answer(plan, listener, question))

@@ -92,6 +92,8 @@ int vdso_probe(void);
 int vdso_prepare(const struct plan *plan, int64_t offset_ns);
 /* Is what a process has at `base` what the kernel put there? */
 bool vdso_is_fresh(pid_t pid, uint64_t base);
+/* Has it been patched where the program before it was? A glance, for those that ask a second time as they start: false may be wrong. */
+bool vdso_is_known(pid_t pid);
 /* Into such a process, with where its clock page is mapped, if it has it; 0: not yet. 0 or -errno. */
 int vdso_patch(pid_t pid, uint64_t base, uint64_t page);
 /* Tells the patched code in a process where its clock page is mapped. 0 or -errno. */

@@ -48,6 +48,7 @@
 #define MAX_MOUNTS 256
 #define N_CALLERS 64
 #define OFTEN 2
+#define MOST_OF_LOADER 65536ll /* bytes between two calls of glibc's loader */
 #define N_KNOWN 4096
 #define N_KNOWN_OTHERS 1024
 #define N_RECENT 8
@@ -100,6 +101,12 @@ static struct recent recents[N_RECENT];
 static bool any_recent;         /* else they need not be looked at, which would take two pages' faults in each sandbox */
 static size_t next_recent;
 static struct caller callers[N_CALLERS];
+/* Of the last program: where its loader, or whoever, has called brk from first; and of the last that was routed, how far from there. */
+static struct {
+    pid_t pid;
+    uint64_t brk;
+    int64_t stat_after_brk;     /* 0: not known */
+} loader;
 static bool is_virtual;
 
 static long look(int fd, const char *path, int flags, struct uapi_statx *ret_file) {
@@ -743,6 +750,14 @@ static bool answer_set(int listener, const struct seccomp_notif *question, const
     return done;
 }
 
+/* Of the same loader, as long as it is the same, the next program's is made to as it starts. */
+static void route(pid_t pid, uint64_t vdso, uint64_t address) {
+    int64_t after_brk = (int64_t)(address - loader.brk);
+
+    if (vdso_route_stat(pid, vdso, address) == 0 && loader.pid == pid && loader.brk && after_brk > -MOST_OF_LOADER && after_brk < MOST_OF_LOADER)
+        loader.stat_after_brk = after_brk;
+}
+
 /* Who calls it often from one place may be had to call it by the vDSO. */
 static void count_call(const struct seccomp_notif *question) {
     struct caller *caller = &callers[((uint64_t)question->pid * 7 + question->data.instruction_pointer / 16) % N_CALLERS];
@@ -751,13 +766,17 @@ static void count_call(const struct seccomp_notif *question) {
     if (caller->pid != (pid_t)question->pid || caller->address != question->data.instruction_pointer)
         *caller = (struct caller){ .pid = (pid_t)question->pid, .address = question->data.instruction_pointer };
     if (++caller->n == OFTEN && !serial_is_on() && determinism_is_single((pid_t)question->pid) && determinism_vdso_of((pid_t)question->pid, &vdso))
-        (void)vdso_route_stat((pid_t)question->pid, vdso, question->data.instruction_pointer);
+        route((pid_t)question->pid, vdso, question->data.instruction_pointer);
 }
 
-void stamps_executed(pid_t pid) {
+void stamps_executed(pid_t pid, uint64_t vdso, uint64_t address) {
     for (size_t i = 0; i < N_CALLERS; i++)
         if (callers[i].pid == pid)
             callers[i].pid = 0;
+    loader.pid = pid;
+    loader.brk = address;
+    if (address && loader.stat_after_brk)
+        (void)vdso_route_stat(pid, vdso, address + (uint64_t)loader.stat_after_brk);
 }
 
 bool stamps_answer(const struct plan *plan, int listener, const struct seccomp_notif *question) {

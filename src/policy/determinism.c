@@ -365,8 +365,9 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
     struct program p = { program, 0, capacity };
 
     calls.p = (struct program){ calls.instructions, 0, MAX_OF_CALLS };
-    /* The first that a C library does in a new image: init puts its clocks and its chance in order. */
-    if_equal(c, __NR_brk, 0, 0, SECCOMP_RET_USER_NOTIF);
+    /* The first that a C library does in a new image: init puts its clocks and its chance in order. Where glibc's loader asks for the break, it is yet to look for clocks; chance is needed after arch_prctl alone. */
+    if (clock != DETERMINISM_CLOCK_REAL)
+        if_equal(c, __NR_brk, 0, 0, SECCOMP_RET_USER_NOTIF);
     if_equal(c, __NR_arch_prctl, 0, ARCH_SET_FS_CODE, SECCOMP_RET_USER_NOTIF);
     /* A process that is not dumpable is one that init could not put right. */
     if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
