@@ -29,7 +29,7 @@ static void print_table(const json_t *report) {
     const json_t *isolation = json_object_get(report, "isolation"), *features = json_object_get(report, "features");
     const json_t *value;
     const char *key;
-    json_t *feature;
+    json_t *feature, *limit;
     size_t i;
     bool good = json_is_true(json_object_get(report, "ok"));
 
@@ -45,6 +45,11 @@ static void print_table(const json_t *report) {
         if (!available && hint[0])
             printf("       %-22s %s-> %s%s\n", "", colour("\033[33m"), hint, colour("\033[0m"));
     }
+    if (json_array_size(json_object_get(report, "low_limits")))
+        printf("\nLimits of yours that sandboxes will have, too: what needs more fails in them, and it will look like the program's own fault\n");
+    json_array_foreach(json_object_get(report, "low_limits"), i, limit)
+        printf("  %slow%s  %-22s %s %" JSON_INTEGER_FORMAT "\n       %-22s %s-> have the hard limit raised (limits.conf(5), or LimitAS= and the like of a unit)%s\n", colour("\033[33m"), colour("\033[0m"), text_of(limit, "name"), text_of(limit, "command"),
+               json_integer_value(json_object_get(limit, "value")), "", colour("\033[33m"), colour("\033[0m"));
     printf("\n%s%s%s\n", colour(good ? "\033[32m" : "\033[31m"),
            json_is_true(json_object_get(isolation, "namespace")) ? "Sandboxes work here." :
            json_is_true(json_object_get(isolation, "process"))   ? "Namespace isolation does not work here; --isolation process does." :

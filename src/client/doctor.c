@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "sys/cgroup.h"
 #include "sys/features.h"
+#include "sys/limits.h"
 
 static const char *userns_hint(const struct features *f) {
     if (f->userns_forbidden_by_max)
@@ -80,6 +81,19 @@ static json_t *table(const struct features *f) {
     return array;
 }
 
+/* What an engine that we start will have to leave its guests with. */
+static json_t *low_limits(void) {
+    json_t *array = json_array();
+    struct limits_left left;
+
+    for (unsigned i = 0; i < LIMITS_COUNT; i++)
+        if (limits_is_low(i, &left) && json_array_append_new(array, json_pack("{s:s, s:s, s:I}", "name", left.name, "command", left.command, "value", (json_int_t)left.value)) < 0) {
+            json_decref(array);
+            return NULL;
+        }
+    return array;
+}
+
 int rollbox_doctor(char **ret_json, struct rollbox_error *error) {
     struct features f;
     json_t *report;
@@ -92,9 +106,9 @@ int rollbox_doctor(char **ret_json, struct rollbox_error *error) {
     if (f.mask_problem[0] != '\0')
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments",
             "ROLLBOX_KFEAT: \"%s\" is not -NAME of a feature (rollbox doctor lists the names)", f.mask_problem);
-    report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:o, s:o}", "kernel", f.release, "ok", features_namespace_ok(&f), "isolation",
+    report = json_pack("{s:s, s:b, s:{s:b, s:b}, s:s, s:o, s:o, s:o}", "kernel", f.release, "ok", features_namespace_ok(&f), "isolation",
         "namespace", features_namespace_ok(&f), "process", features_process_ok(&f), "cgroup", cgroup_name(&f), "features", table(&f),
-        "facts", facts(&f));
+        "low_limits", low_limits(), "facts", facts(&f));
     text = report != NULL ? json_dumps(report, JSON_COMPACT) : NULL;
     json_decref(report);
     if (text == NULL)

@@ -27,6 +27,7 @@
 #include "base/error.h"
 #include "engine/session.h"
 #include "engine/upper.h"
+#include "sys/limits.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
@@ -188,9 +189,8 @@ static char *find_program(const char *variable, const char *program) {
     return program_in(self, "", program);
 }
 
-/* As many descriptors as we may have, as each sandbox takes a handful; memory files as large as we may. Returns how many. */
-static unsigned raise_limits(void) {
-    static const int resources[] = { RLIMIT_NOFILE, RLIMIT_FSIZE };
+/* As many descriptors as we may have, as each sandbox takes a handful. Returns how many. */
+static unsigned raise_open_files(void) {
     struct rlimit limit;
     auto_buf struct buf most = BUF_INIT;
 
@@ -201,11 +201,10 @@ static unsigned raise_limits(void) {
         if (limit.rlim_max < wanted)
             (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){ wanted, wanted });
     }
-    for (size_t i = 0; i < ARRAY_SIZE(resources); i++)
-        if (getrlimit(resources[i], &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-            limit.rlim_cur = limit.rlim_max;
-            setrlimit(resources[i], &limit);
-        }
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &limit);
+    }
     return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : (unsigned)MIN(limit.rlim_cur, (rlim_t)1 << 30);
 }
 
@@ -267,7 +266,8 @@ static int start(struct engine *engine, const struct serve_options *options) {
         list_init(&engine->finished_by[i]);
     engine->pool = engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
-    unsigned open_files = raise_limits();
+    limits_settle();
+    unsigned open_files = raise_open_files();
     /* Above the standard streams, one of which may be closed: what we open next must not be taken for it. */
     do
         engine->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
