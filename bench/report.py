@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+import determinism
 import sessions
 
 TITLES = {
@@ -13,6 +14,7 @@ TITLES = {
     "throughput": "two workers, create, run, destroy",
     "burst": "100 at once: time from the common start to each one's end",
     "humaneval": "the 164 canonical solutions of HumanEval, two at a time",
+    "determinism": "determinism and recording, against the same without",
     "sessions": "sandboxes that live, and what one does without them",
 }
 
@@ -57,6 +59,9 @@ def targets(results: Dict[str, Any]) -> List[Dict[str, Any]]:
         add(identity, "two workers: sandboxes a second as a multiple of bwrap's", rate["per_second"] / bwrap["per_second"] if rate and bwrap else None, 3, at_most=False)
         add(identity, "the same, as a multiple of bwrap's that filters and covers the same", rate.get("of_alike"), 3, at_most=False)
         add(identity, "two workers: sandboxes a second", rate.get("per_second"), 1000, at_most=False)
+        for key, limit, what, levels in determinism.TARGETS:
+            for level in levels:
+                add(identity, what.format(level), _row(results, identity, "determinism", level).get(key), limit)
         for row, key, limit, what in sessions.TARGETS:
             add(identity, what, _row(results, identity, "sessions", row).get(key), limit)
         add(identity, "`python3 -c pass` as code: p50 as a part of bare", _row(results, identity, "python", "rollbox code").get("of_bare"), 1 / 4)
@@ -82,6 +87,11 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
         head = ["", "seconds", "x no sandbox", "failed"]
         for name, row in rows.items():
             lines.append([name, f"{row['seconds']:.2f}", f"{row['of_bare']:.2f}", str(row["failed_programs"])])
+    elif test == "determinism":
+        head = ["", "HumanEval -j 2, s", "x off", "exec of /bin/true, p50 us", "over off", "query of the clock, ns"]
+        for name, row in rows.items():
+            lines.append([name, "failed", "", "", "", ""] if "failed" in row else
+                         [name, *(form.format(row[key]) if key in row else "" for key, form in (("batch_seconds", "{:.2f}"), ("of_off", "{:.2f}"), ("exec_us", "{:,.0f}"), ("exec_added_us", "{:+,.0f}"), ("query_ns", "{:.1f}")))])
     elif test == "sessions":
         head = ["", "p50 us", "p99 us", "x bare", "runs"]
         for name, row in rows.items():

@@ -251,15 +251,34 @@ class Driver:
         program = sessions.compile_program(self.build, self.scratch, PROJECT) if not (self.scratch / "bench-sessions").exists() else self.scratch / "bench-sessions"
         return sessions.measure(identity, program, PROJECT, 40 * self.arguments.rounds, self.without_unified(identity))
 
+    # ---- determinism ----------------------------------------------------------------------------------------------------
+
+    def determinism(self, identity: Identity, programs: List[str]) -> Dict[str, Any]:
+        self.look_around()
+        directory = Path(tempfile.mkdtemp(prefix="determinism-", dir=identity.scratch))
+        clock = directory / "clock"
+        subprocess.run(["cc", "-O2", "-o", str(clock), str(HERE / "clock.c")], check=True)
+        jobs = [str(self.write_jobs(directory, programs))] if programs else []
+        identity.own(directory)
+        directory.chmod(0o755)
+        words = [str(PROJECT / ".venv" / "bin" / "python"), str(HERE / "determinism.py"), str(self.build / "rollbox"), str(2 * self.arguments.rounds), str(40 * self.arguments.rounds), str(clock), *jobs]
+        with identity.popen(words, env={"ROLLBOX_LIBRARY": str(self.build / "librollbox.so")}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            out, problem = process.communicate()
+        return json.loads(out) if process.returncode == 0 else {"determinism": {"failed": problem.strip()[-300:]}}
+
     # ---- HumanEval ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def write_jobs(directory: Path, programs: List[str]) -> Path:
+        jobs = directory / "jobs.jsonl"
+        jobs.write_text("".join(json.dumps({"id": str(number), "code": program, "language": "python"}) + "\n" for number, program in enumerate(programs)))
+        return jobs
 
     def humaneval(self, identity: Identity, programs: List[str]) -> Dict[str, Any]:
         directory = Path(tempfile.mkdtemp(prefix="humaneval-", dir=identity.scratch))
-        jobs = directory / "jobs.jsonl"
-        with open(jobs, "w") as file:
-            for number, program in enumerate(programs):
-                file.write(json.dumps({"id": str(number), "code": program, "language": "python"}) + "\n")
-                (directory / f"{number}.py").write_text(program)
+        jobs = self.write_jobs(directory, programs)
+        for number, program in enumerate(programs):
+            (directory / f"{number}.py").write_text(program)
         identity.own(directory)
         directory.chmod(0o755)
         venv = PROJECT / ".venv" / "bin" / "python"
@@ -357,7 +376,7 @@ def main() -> int:
     parser.add_argument("--patience", type=int, default=0, help="seconds to wait, in all, for a quiet machine between the rounds")
     parser.add_argument("--uid", type=int, default=1000, help="the ordinary user, when run by root")
     parser.add_argument("--identity", choices=["root", "user", "both"], default="both")
-    parser.add_argument("--tests", default="true,python,throughput,burst,humaneval,sessions", help="which measurements, with commas between")
+    parser.add_argument("--tests", default="true,python,throughput,burst,humaneval,determinism,sessions", help="which measurements, with commas between")
     parser.add_argument("--only", type=lambda text: text.split(","), help="contestants of the latency tests, with commas between")
     parser.add_argument("--humaneval", type=Path, default=PROJECT.parent / "shared" / "data" / "HumanEval.jsonl.gz", help="the problems; left out if there is no such file")
     parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/bench.json; docs/benchmarks.md is left alone then")
@@ -372,7 +391,7 @@ def main() -> int:
             uids = [uid for uid in uids if (uid == 0) == (arguments.identity == "root")]
         results: Dict[str, Any] = {"when": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "machine": machine(), "versions": versions(driver.build),
                                    "rounds": arguments.rounds, "load_before": os.getloadavg(), "identities": {}}
-        programs = load_programs(arguments.humaneval) if "humaneval" in tests and arguments.humaneval.exists() else []
+        programs = load_programs(arguments.humaneval) if {"humaneval", "determinism"} & set(tests) and arguments.humaneval.exists() else []
         for uid in uids:
             identity = Identity(uid, scratch)
             row: Dict[str, Any] = {}
@@ -382,6 +401,7 @@ def main() -> int:
                 "throughput": lambda: driver.throughput(identity),
                 "burst": lambda: driver.burst(identity),
                 "humaneval": lambda: driver.humaneval(identity, programs),
+                "determinism": lambda: driver.determinism(identity, programs),
                 "sessions": lambda: driver.sessions(identity),
             }
             for test, measure in measurements.items():
