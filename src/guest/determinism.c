@@ -111,24 +111,40 @@ int determinism_open_memory(pid_t pid) {
     return determinism_open(pid, "/mem", O_RDWR);
 }
 
-int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
-    int fd = determinism_open_memory(pid);
+int determinism_put_by(int memory, uint64_t to, const void *from, size_t size) {
+    long n = sys_call4(__NR_pwrite64, memory, from, size, to);
 
-    if (fd < 0)
-        return fd;
-    long n = sys_call4(__NR_pwrite64, fd, from, size, to);
-    close(fd);
     return n == (long)size ? 0 : n < 0 ? (int)n : -EFAULT;
 }
 
-int determinism_put_call(pid_t pid, uint64_t at, uint64_t to) {
+int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
+    int memory = determinism_open_memory(pid);
+
+    if (memory < 0)
+        return memory;
+    int r = determinism_put_by(memory, to, from, size);
+    close(memory);
+    return r;
+}
+
+int determinism_put_call_by(int memory, uint64_t at, uint64_t to) {
     uint8_t call[5] = { 0xe8 };
     int64_t distance = (int64_t)to - (int64_t)(at + sizeof call);
 
     if (distance != (int32_t)distance)
         return -EOPNOTSUPP;
     memcpy(call + 1, &distance, 4);
-    return determinism_put(pid, at, call, sizeof call);
+    return determinism_put_by(memory, at, call, sizeof call);
+}
+
+int determinism_put_call(pid_t pid, uint64_t at, uint64_t to) {
+    int memory = determinism_open_memory(pid);
+
+    if (memory < 0)
+        return memory;
+    int r = determinism_put_call_by(memory, at, to);
+    close(memory);
+    return r;
 }
 
 /* Two of its auxiliary vector. False if there is none to be seen. */
@@ -305,9 +321,8 @@ static void put_in_order(const struct plan *plan, const struct seccomp_notif *qu
         virtual_executed(pid);
         stamps_settle();
     }
-    int r = vdso_patch(pid, vdso, 0);
-    stamps_executed(pid, vdso, r == 0 && question->data.nr == __NR_brk && !serial_is_on() ? question->data.instruction_pointer : 0);
-    if (r == 0 && plan->flags & PLAN_SEED)
+    uint64_t stat_after = stamps_executed(pid, question->data.nr == __NR_brk && !serial_is_on() ? question->data.instruction_pointer : 0);
+    if (vdso_patch(pid, vdso, 0, stat_after) == 0 && plan->flags & PLAN_SEED)
         (void)draw(plan->seed, pid, random, 16);
 }
 

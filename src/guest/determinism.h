@@ -94,8 +94,8 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns);
 bool vdso_is_fresh(pid_t pid, uint64_t base);
 /* Has it been patched where the program before it was? A glance, for those that ask a second time as they start: false may be wrong. */
 bool vdso_is_known(pid_t pid);
-/* Into such a process, with where its clock page is mapped, if it has it; 0: not yet. 0 or -errno. */
-int vdso_patch(pid_t pid, uint64_t base, uint64_t page);
+/* Into such a process, with where its clock page is mapped, if it has it; 0: not yet. Where glibc's newfstatat may be called from, if that is known, it is routed there as well (vdso_route_stat); 0: not. 0 or -errno. */
+int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after);
 /* Tells the patched code in a process where its clock page is mapped. 0 or -errno. */
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page);
 /* Is the address one of the image at `base`? */
@@ -129,10 +129,12 @@ struct determinism_signals {
 bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals);
 /* Its /proc/PID/mem, or -errno. */
 int determinism_open_memory(pid_t pid);
-/* Into its own copy of pages that it may not write to. 0 or -errno. */
+/* Into its own copy of pages that it may not write to; by that file, if it is open already. 0 or -errno. */
 int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size);
+int determinism_put_by(int memory, uint64_t to, const void *from, size_t size);
 /* Likewise a call of `to`, of 5 bytes. -EOPNOTSUPP: that is too far away. */
 int determinism_put_call(pid_t pid, uint64_t at, uint64_t to);
+int determinism_put_call_by(int memory, uint64_t at, uint64_t to);
 
 /* What is asked, when its turn has come. */
 struct seccomp_notif;

@@ -31,6 +31,8 @@
 
 #define MAX_IMAGE 16384u
 #define MAX_SYMBOLS 64u
+#define STAT_LENGTH 10          /* bytes of glibc's newfstatat up to behind its syscall */
+#define STAT_MOV 3              /* where in them what is replaced is */
 #define GLANCE 64               /* bytes of the code: no two versions of it are alike there */
 #define NS 1000000000
 #define STRING(x) STRING_OF(x)
@@ -420,14 +422,28 @@ bool vdso_is_fresh(pid_t pid, uint64_t base) {
     return is_image(pid, base, fresh);
 }
 
-int vdso_patch(pid_t pid, uint64_t base, uint64_t page) {
-    static const uint64_t none;
+/* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of it but the way of errors. Nothing below the stack pointer is in use. */
+static bool is_glibcs(pid_t pid, uint64_t from) {
+    static const uint8_t glibcs[] = { 0x41, 0x89, 0xca, 0xb8, 0x06, 0x01, 0x00, 0x00, 0x0f, 0x05, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x07, 0x31, 0xc0, 0xc3 };
+    uint8_t code[sizeof glibcs];
 
+    return determinism_read(pid, from, code, sizeof code) == (long)sizeof code && !memcmp(code, glibcs, sizeof code);
+}
+
+int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
+    static const uint64_t none;
+    int memory = determinism_open_memory(pid);
+
+    if (memory < 0)
+        return memory;
     memcpy(patched + page_slot, &page, sizeof page);
-    int r = determinism_put(pid, base, patched, length);
+    int r = determinism_put_by(memory, base, patched, length);
     memcpy(patched + page_slot, &none, sizeof none);
     if (r == 0)
         last_base = base;
+    if (r == 0 && stat_after && is_glibcs(pid, stat_after - STAT_LENGTH))
+        (void)determinism_put_call_by(memory, stat_after - STAT_LENGTH + STAT_MOV, base + stat_entry);
+    close(memory);
     return r;
 }
 
@@ -446,15 +462,10 @@ bool vdso_contains(uint64_t base, uint64_t address) {
 }
 
 int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
-    /* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of it but the way of errors. Nothing below the stack pointer is in use. */
-    static const uint8_t glibcs[] = { 0x41, 0x89, 0xca, 0xb8, 0x06, 0x01, 0x00, 0x00, 0x0f, 0x05, 0x3d, 0x00, 0xf0, 0xff, 0xff, 0x77, 0x07, 0x31, 0xc0, 0xc3 };
-    uint8_t code[sizeof glibcs];
-    uint64_t from = after - 10;
+    uint64_t from = after - STAT_LENGTH;
 
-    if (determinism_read(pid, from, code, sizeof code) != (long)sizeof code || memcmp(code, glibcs, sizeof code) || !is_image(pid, base, patched))
-        return -EOPNOTSUPP;
     /* In place of the second mov. The syscall stays: one that a signal has broken off, whose handler has brought us here, is begun anew there. */
-    return determinism_put_call(pid, from + 3, base + stat_entry);
+    return is_glibcs(pid, from) && is_image(pid, base, patched) ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry) : -EOPNOTSUPP;
 }
 
 #else
@@ -483,8 +494,8 @@ bool vdso_is_known(pid_t pid) {
     return false;
 }
 
-int vdso_patch(pid_t pid, uint64_t base, uint64_t page) {
-    (void)pid, (void)base, (void)page;
+int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
+    (void)pid, (void)base, (void)page, (void)stat_after;
     return -ENOTSUP;
 }
 

@@ -769,14 +769,13 @@ static void count_call(const struct seccomp_notif *question) {
         route((pid_t)question->pid, vdso, question->data.instruction_pointer);
 }
 
-void stamps_executed(pid_t pid, uint64_t vdso, uint64_t address) {
+uint64_t stamps_executed(pid_t pid, uint64_t address) {
     for (size_t i = 0; i < N_CALLERS; i++)
         if (callers[i].pid == pid)
             callers[i].pid = 0;
     loader.pid = pid;
     loader.brk = address;
-    if (address && loader.stat_after_brk)
-        (void)vdso_route_stat(pid, vdso, address + (uint64_t)loader.stat_after_brk);
+    return address && loader.stat_after_brk ? address + (uint64_t)loader.stat_after_brk : 0;
 }
 
 bool stamps_answer(const struct plan *plan, int listener, const struct seccomp_notif *question) {

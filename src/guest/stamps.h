@@ -32,8 +32,8 @@ struct stamps_bounds {
     uint64_t pipes_device;      /* likewise; what is there is of the clock's start, if that is virtual, and else ahead by what clocks are */
 };
 struct stamps_bounds stamps_bounds(void);
-/* A process has a new image, whose vDSO is patched; `address` is where it has called brk from, or 0. */
-void stamps_executed(pid_t pid, uint64_t vdso, uint64_t address);
+/* A process has a new image; `address` is where it has called brk from, or 0. Where its loader may call newfstatat from, or 0. */
+uint64_t stamps_executed(pid_t pid, uint64_t address);
 /* virtual: what was written up to now is of now, and not of the time that the clock is about to jump to. */
 void stamps_settle(void);
 

@@ -214,7 +214,7 @@ int still_adopt(const struct image_process *process, int take_listener) {
     int r = determinism_adopt(take_listener);
 
     /* What it has there is ours: it has done nothing yet but what restoring does. */
-    return r < 0 || process->is_fresh || !vdso ? r : vdso_patch((pid_t)process->pid, vdso, page);
+    return r < 0 || process->is_fresh || !vdso ? r : vdso_patch((pid_t)process->pid, vdso, page, 0);
 }
 
 /* Its clock starts now, as with any first command, and is then where it stood; it is the one that was numbered. */
