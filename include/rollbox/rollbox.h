@@ -156,6 +156,12 @@ struct rollbox_run;
 /* Called from rollbox_dispatch or rollbox_wait (of any run of that engine), without locks held, once, when the run's result is there. */
 typedef void (*rollbox_callback)(struct rollbox_run *run, void *userdata);
 
+/* A callback for those who ask by rollbox_next_ended: nothing of theirs is called from inside of rollbox_dispatch or rollbox_wait then. Itself it does nothing. */
+ROLLBOX_PUBLIC void rollbox_queued(struct rollbox_run *run, void *userdata);
+
+/* The userdata of the run that ended first, of those with that callback which nobody was told of yet; NULL: there is none. rollbox_engine_fd is readable while there are some. Does not block; any thread may ask. */
+ROLLBOX_PUBLIC void *rollbox_next_ended(struct rollbox_engine *engine);
+
 struct rollbox_run_options {
     size_t size;                        /* sizeof(struct rollbox_run_options) */
     const char *const *argv;            /* NULL-terminated, at least one; argv[0] is looked up in the sandbox's PATH unless it has a slash. NULL: the image's own entry point and command */

@@ -247,7 +247,9 @@ class _Batch:
                 self.dispatcher = None
         while self.ended:
             pending = self.ended.popleft()
-            task = self.running.pop(pending)
+            task = self.running.pop(pending, None)
+            if task is None:            # told twice
+                continue
             yield task, pending.collect(self.text, task.id)
 
     def close(self) -> None:

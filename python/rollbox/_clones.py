@@ -426,7 +426,9 @@ class _Loop:
                 self.dispatcher = None
         while self.ended:
             pending = self.ended.popleft()
-            task = self.running.pop(pending)
+            task = self.running.pop(pending, None)
+            if task is None:            # told twice
+                continue
             self.unread(task)
             result = pending.collect(False, task.index)
             task.pending = None

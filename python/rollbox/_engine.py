@@ -3,9 +3,8 @@
 
 An Engine opens a _Connection (a C handle) when it needs one and opens another when that one is lost. A handle may only be closed when
 nobody is in a call on it, so every use is counted (`use` / `release`): a retired connection is closed by whoever leaves it last. Runs
-that are not waited for by a thread of their own are kept in `pending` under a token; the library's callback, on whichever thread
-happened to dispatch, takes the run out and tells its owner, who collects it on a thread of its own choosing and never inside the
-callback.
+that are not waited for by a thread of their own are kept in `pending` under a token; whoever dispatches takes those out that have
+ended and tells their owners, who collect them on a thread of their own choosing.
 
 After fork() the child's engines have no connection: the child closes its copies of the descriptors, which is nothing to the parent,
 and opens its own on first use.
@@ -117,7 +116,7 @@ class LooseRun:
         self._lock = threading.Lock()
         _pending[self.token] = _Loosely(self)
         try:
-            self.run = starter(_CALLBACK, self.token)
+            self.run = starter(_queued(connection.library), self.token)
         except BaseException:
             _pending.pop(self.token, None)
             raise
@@ -177,14 +176,9 @@ class LooseRun:
             self.connection.release()
 
 
-def _ended(run: Optional[int], userdata: Optional[int]) -> None:
-    """The library's callback. An exception here could only be printed by ctypes, so there must be none."""
-    pending = _pending.pop(userdata or 0, None)
-    if pending is not None:
-        pending.on_end(pending)
-
-
-_CALLBACK = _ffi.CALLBACK(_ended)      # for all runs and for ever: the library may call it as long as any run lives
+def _queued(library: Any) -> Any:
+    """The callback of all runs: none of ours, as what a handler of a signal raises in one would be printed by ctypes, and be lost, with the run's end."""
+    return ctypes.cast(library.rollbox_queued, _ffi.CALLBACK)
 
 
 class _Connection:
@@ -326,7 +320,7 @@ class _Connection:
             self._users += 1
         _pending[pending.token] = pending
         try:
-            pending.run = starter(_CALLBACK, pending.token)
+            pending.run = starter(_queued(self.library), pending.token)
         except BaseException:
             _pending.pop(pending.token, None)
             self.release()
@@ -356,12 +350,28 @@ class _Connection:
         with self._lock:
             self._users += 1
         try:
-            if self.library.rollbox_dispatch(self.handle) >= 0:
-                return True
-            self.retire()
-            return False
+            lost = self.library.rollbox_dispatch(self.handle) < 0
+            self._tell_ended()
+            if lost:
+                self.retire()
+            return not lost
         finally:
             self.release()
+
+    def _tell_ended(self) -> None:
+        """Tells the owners of runs that have ended. What is not told yet when a handler of a signal raises is found by the next who dispatches."""
+        while True:
+            token = self.library.rollbox_next_ended(self.handle)
+            if token is None:
+                return
+            pending = _pending.pop(token, None)
+            try:
+                if pending is not None:
+                    pending.on_end(pending)
+            except BaseException:
+                if pending is not None:
+                    pending.on_end(pending)
+                raise
 
 
 _connections: Set[_Connection] = set()

@@ -7,7 +7,7 @@
  * reply was there; when it leaves, another waiting thread takes over. Messages are sent without the lock, for a SOCK_SEQPACKET send is atomic.
  *
  * Runs that ended are queued in `ended`; only rollbox_dispatch and rollbox_wait call callbacks, with the lock released. Whoever else finds a result
- * on its way (a blocking request, a start whose socket was full) leaves it in the queue and makes rollbox_engine_fd readable.
+ * on its way (a blocking request, a start whose socket was full) leaves it in the queue and makes rollbox_engine_fd readable. Runs whose callers ask for them (rollbox_next_ended) go on to `queued`.
  *
  * Loss is final: the first end of file, failure or breach of the protocol fills `lost_error`, and every pending request and run ends with it.
  *
@@ -139,7 +139,7 @@ struct rollbox_engine {
     struct list of_registry;
     int socket;
     int wake;                   /* eventfd that interrupts the poller */
-    int epoll, notify;          /* what rollbox_engine_fd gives: the socket, and an eventfd readable while `ended` waits; -EBADF before the first call */
+    int epoll, notify;          /* what rollbox_engine_fd gives: the socket, and an eventfd readable while `ended` or `queued` wait; -EBADF before the first call */
     int pidfd;                  /* of a private engine, else -EBADF */
     pid_t pid;
     char *path;                 /* of a private engine's program or the shared one's socket */
@@ -153,6 +153,7 @@ struct rollbox_engine {
     struct pending **buckets;
     size_t n_buckets, n_pending;
     struct list waiters, runs, ended;
+    struct list queued;         /* struct rollbox_run.of_ended: taken by rollbox_next_ended */
     struct rollbox_plan *plans[CONNECTION_PLAN_BUCKETS];
     struct wire_message message;        /* being handled; under the lock */
 };

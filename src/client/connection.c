@@ -389,7 +389,9 @@ int connection_call_back(struct rollbox_engine *engine) {
 
         list_remove(&run->of_ended);
         n++;
-        if (!run->callback)
+        if (run->callback == rollbox_queued)
+            list_add_tail(&engine->queued, &run->of_ended);
+        if (!run->callback || run->callback == rollbox_queued)
             continue;
         run->references++;
         run->calling = true;
@@ -404,6 +406,8 @@ int connection_call_back(struct rollbox_engine *engine) {
             request_destroy_run(run);
         }
     }
+    if (!list_empty(&engine->queued) && engine->notify >= 0)
+        signal_eventfd(engine->notify);
     return n;
 }
 
@@ -567,7 +571,7 @@ static int make_epoll(struct rollbox_engine *engine) {
         r = add_to_epoll(epoll, notify);
     if (r < 0)
         return r;
-    if (!list_empty(&engine->ended))
+    if (!list_empty(&engine->ended) || !list_empty(&engine->queued))
         signal_eventfd(notify);
     engine->notify = TAKE_FD(notify);
     engine->epoll = TAKE_FD(epoll);
@@ -586,6 +590,29 @@ ROLLBOX_PUBLIC int rollbox_engine_fd(struct rollbox_engine *engine) {
         r = engine->epoll;
     pthread_mutex_unlock(&engine->lock);
     return r;
+}
+
+ROLLBOX_PUBLIC void rollbox_queued(struct rollbox_run *run, void *userdata) {
+    (void)run, (void)userdata;
+}
+
+ROLLBOX_PUBLIC void *rollbox_next_ended(struct rollbox_engine *engine) {
+    void *userdata = NULL;
+    eventfd_t count;
+
+    if (connection_check_owner(engine->owner, NULL) < 0)
+        return NULL;
+    pthread_mutex_lock(&engine->lock);
+    if (!list_empty(&engine->queued)) {
+        struct rollbox_run *run = container_of(engine->queued.next, struct rollbox_run, of_ended);
+
+        list_remove(&run->of_ended);
+        userdata = run->userdata;
+    }
+    if (list_empty(&engine->queued) && list_empty(&engine->ended) && engine->notify >= 0)
+        (void)eventfd_read(engine->notify, &count);
+    pthread_mutex_unlock(&engine->lock);
+    return userdata;
 }
 
 ROLLBOX_PUBLIC int rollbox_dispatch(struct rollbox_engine *engine) {

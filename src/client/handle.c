@@ -122,6 +122,7 @@ int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path, str
     list_init(&engine->waiters);
     list_init(&engine->runs);
     list_init(&engine->ended);
+    list_init(&engine->queued);
     pthread_mutex_init(&engine->lock, NULL);
     pthread_cond_init(&engine->quiet, NULL);
     engine->path = strdup(path);

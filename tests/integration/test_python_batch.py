@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import sys
 import threading
 
@@ -195,3 +196,36 @@ def test_no_descriptor_is_left():
         break
     del row
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+class InterruptedAt:
+    """SIGINT at the n-th beginning of a function of those that a batch waits in: there, and not at any line, the interpreter looks for signals."""
+
+    WHERE = ("wait", "dispatch", "_tell_ended", "_on_end", "collect", "_free", "release")
+
+    def __init__(self, n):
+        self.left = n
+
+    def __call__(self, frame, event, argument):
+        if f"{os.sep}rollbox{os.sep}" not in frame.f_code.co_filename or frame.f_code.co_name not in self.WHERE:
+            return
+        self.left -= 1
+        if self.left == 0:
+            sys.settrace(None)
+            signal.raise_signal(signal.SIGINT)
+
+    def __enter__(self):
+        sys.settrace(self)
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+
+def test_an_interrupt_is_not_lost():
+    """Wherever it strikes: the end of a run was told by a function of ours that the library called, where what a handler raises is printed and forgotten."""
+    run_many([["true"]] * 2)
+    for n in range(1, 25):
+        with pytest.raises(KeyboardInterrupt), InterruptedAt(n):
+            run_many([["true"]] * 10, concurrency=2)
+    assert [result.exit_code for result in run_many([["true"]] * 3)] == [0, 0, 0]
+    assert not blocked()

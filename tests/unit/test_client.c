@@ -701,6 +701,48 @@ TEST(a_callback_may_free_its_run) {
     close(pair.server);
 }
 
+TEST(ends_that_are_asked_for) {
+    struct pair pair;
+    struct got got;
+    int marks[4], order[] = { 2, 0, 3 };
+    uint64_t serials[4];
+    struct rollbox_run *runs[4];
+
+    connect_pair(&pair);
+    say_welcome(&pair);
+    struct rollbox_plan plan = plan_of(pair.engine);
+    for (int i = 0; i < 4; i++) {
+        runs[i] = start(pair.engine, &plan, "x", rollbox_queued, &marks[i]);
+        ASSERT_TRUE(receive(pair.server, &got));
+        serials[i] = got.serial;
+    }
+    ASSERT_EQ(rollbox_dispatch(pair.engine), 0);
+    ASSERT_NULL(rollbox_next_ended(pair.engine));
+    ASSERT_FALSE(readable(rollbox_engine_fd(pair.engine)));
+    for (size_t i = 0; i < ARRAY_SIZE(order); i++)
+        send_exit(pair.server, serials[order[i]], 0, "");
+    ASSERT_EQ(rollbox_dispatch(pair.engine), 3);
+    /* Who has not asked yet is not forgotten by another call. */
+    ASSERT_EQ(rollbox_dispatch(pair.engine), 0);
+    ASSERT_TRUE(readable(rollbox_engine_fd(pair.engine)));
+    ASSERT_TRUE(rollbox_next_ended(pair.engine) == &marks[2]);
+    rollbox_run_free(runs[0]);
+    ASSERT_TRUE(readable(rollbox_engine_fd(pair.engine)));
+    ASSERT_TRUE(rollbox_next_ended(pair.engine) == &marks[3]);
+    ASSERT_FALSE(readable(rollbox_engine_fd(pair.engine)));
+    ASSERT_NULL(rollbox_next_ended(pair.engine));
+    /* One that another thread's wait has found is there for who polls. */
+    send_exit(pair.server, serials[1], 0, "");
+    (void)wait_for(runs[1]);
+    ASSERT_TRUE(readable(rollbox_engine_fd(pair.engine)));
+    ASSERT_EQ(rollbox_dispatch(pair.engine), 0);
+    ASSERT_TRUE(rollbox_next_ended(pair.engine) == &marks[1]);
+    for (int i = 1; i < 4; i++)
+        rollbox_run_free(runs[i]);
+    rollbox_engine_close(pair.engine);
+    close(pair.server);
+}
+
 static void wait_inside(struct rollbox_run *run, void *userdata) {
     (void)run;
     ASSERT_OK(rollbox_wait(userdata, -1, NULL));
