@@ -54,6 +54,9 @@ __asm__(".pushsection .rodata\n"
         "   pop %r9\n"
         "   test %eax, %eax\n"
         "   jnz 2f\n"
+        "   mov vdso_blob_anonymous(%rip), %rcx\n"
+        "   cmp %rcx, (%rdx)\n"
+        "   je 6f\n"
         "   mov vdso_blob_since(%rip), %rcx\n"
         "   cmp %rcx, 72(%rdx)\n"              /* st_atim, st_mtim, st_ctim */
         "   jge 1f\n"
@@ -122,6 +125,7 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob_born: .quad 0\n"
         "vdso_blob_own: .quad 0\n"
         "vdso_blob_pipes: .quad 0\n"
+        "vdso_blob_anonymous: .quad 0\n"
         "vdso_blob_seconds: .quad 0\n"
         "vdso_blob_nanoseconds: .quad 0\n"
         "vdso_blob_page: .quad 0\n"
@@ -264,7 +268,7 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob_end:\n"
         ".popsection\n");
 
-extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
+extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
 
 static const char *fresh;               /* our own */
 static char patched[MAX_IMAGE];
@@ -368,6 +372,7 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     memcpy(patched + blob + (vdso_blob_born - vdso_blob), &bounds.born_s, sizeof bounds.born_s);
     memcpy(patched + blob + (vdso_blob_own - vdso_blob), &bounds.own_device, sizeof bounds.own_device);
     memcpy(patched + blob + (vdso_blob_pipes - vdso_blob), &bounds.pipes_device, sizeof bounds.pipes_device);
+    memcpy(patched + blob + (vdso_blob_anonymous - vdso_blob), &bounds.anonymous_device, sizeof bounds.anonymous_device);
     stat_entry = blob + (size_t)(vdso_blob_stat - vdso_blob);
     page_slot = blob + (size_t)(vdso_blob_page - vdso_blob);
     if (plan->flags & PLAN_CLOCK) {

@@ -15,7 +15,7 @@
  *
  * A stamp that a guest sets is read back as it was set. If it is not older than the sandbox it would be taken for the kernel's, so it is stored MARK_S later, and shown without that. One that init has set is known by its last digits, or by twice that.
  *
- * Pipes are of the clock's start, if that is virtual.
+ * Pipes are of the clock's start, if that is virtual; so are terminals. What the kernel has made one for all (of eventfds and their like), or keeps no time of (files of /proc that are no process'), is of the clock's start always.
  *
  * All this is for a guest's own files and decides nothing: each question costs a bounded number of system calls, links of /proc are not followed (they would be init's), and what cannot be done is the kernel's to do or to refuse.
  */
@@ -57,6 +57,9 @@
 #define STATX_WANTED (UAPI_STATX_BASIC | UAPI_STATX_BORN | UAPI_STATX_MOUNT)
 #define STATX_FLAGS (AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | 0x6000 /* AT_STATX_SYNC_TYPE */)
 
+#define PROC_ROOT 1
+#define PROC_NO_PROCESS 0xf0000000ull   /* from there on, numbers of what is no process' */
+
 enum stamp { MODIFIED, CHANGED, ACCESSED, BORN, N_STAMPS };
 
 /* A file that somebody is about to look at, or to change. */
@@ -93,7 +96,9 @@ static int64_t ahead_ns, ahead_before_ns;
 static int64_t told_before_ns;          /* for what is older than the clock: the template's; virtual: anything of the sandbox */
 static int64_t template_ns;             /* likewise: the template, at the latest */
 static uint64_t mounts[MAX_MOUNTS], proc_device, template_device, dev_device, own_device = UINT64_MAX;
+static uint64_t made[2] = { UINT64_MAX, UINT64_MAX };    /* mounts that were made with the sandbox, but are none of its own files: terminals, /proc/uptime */
 static uint64_t pipes = UINT64_MAX, pipes_device = UINT64_MAX;  /* the latter as stat(2) has it */
+static uint64_t anonymous = UINT64_MAX, anonymous_device = UINT64_MAX;  /* likewise: eventfd, timerfd, epoll, ... */
 static int64_t start_ns;                /* virtual: of the clock */
 static size_t n_mounts;
 static struct known *known;              /* N_KNOWN and N_KNOWN_OTHERS, in memory of its own: the program itself has to be small (restore.c) */
@@ -118,7 +123,7 @@ static uint64_t device_of(const struct uapi_statx *file) {
 }
 
 static bool is_templates(const struct uapi_statx *file) {
-    return device_of(file) == template_device || device_of(file) == dev_device;
+    return device_of(file) == template_device || device_of(file) == dev_device || device_of(file) == anonymous;
 }
 
 static int64_t ns_of(const struct uapi_statx_time *stamp) {
@@ -130,6 +135,10 @@ static bool is_own(const struct uapi_statx *file) {
         if (mounts[i] == file->mount)
             return true;
     return false;
+}
+
+static bool is_made(const struct uapi_statx *file) {
+    return file->mount == made[0] || file->mount == made[1];
 }
 
 void stamps_prepare(const struct box *box) {
@@ -155,19 +164,31 @@ void stamps_find_mounts(const struct plan *plan) {
     template_ns = template_device == UINT64_MAX ? INT64_MAX : ns_of(&file.born);
     dev_device = look(AT_FDCWD, "/dev", 0, &file) == 0 && !is_own(&file) ? device_of(&file) : UINT64_MAX;
     proc_device = look(determinism_proc, "", AT_EMPTY_PATH, &file) == 0 ? device_of(&file) : UINT64_MAX;
+    made[0] = look(AT_FDCWD, "/dev/pts", 0, &file) == 0 && device_of(&file) != dev_device && !is_templates(&file) ? file.mount : UINT64_MAX;
+    made[1] = look(AT_FDCWD, "/proc/uptime", 0, &file) == 0 && device_of(&file) != proc_device && !is_templates(&file) ? file.mount : UINT64_MAX;
 }
 
-void stamps_find_pipes(void) {
-    int ends[2];
+/* Where it is, by both names of a device. */
+static void find_device(int fd, uint64_t *ret_device, uint64_t *ret_stat_device) {
     struct uapi_statx file;
     struct stat st;
 
+    if (look(fd, "", AT_EMPTY_PATH, &file) < 0 || sys_call4(__NR_newfstatat, fd, "", &st, AT_EMPTY_PATH) < 0)
+        return;
+    *ret_device = device_of(&file);
+    *ret_stat_device = st.st_dev;
+}
+
+void stamps_find_pipes(void) {
+    int ends[2], event = (int)sys_call2(__NR_eventfd2, 0, O_CLOEXEC);
+
+    if (event >= 0) {
+        find_device(event, &anonymous, &anonymous_device);
+        close(event);
+    }
     if (sys_call2(__NR_pipe2, ends, O_CLOEXEC) < 0)
         return;
-    if (look(ends[0], "", AT_EMPTY_PATH, &file) == 0 && sys_call4(__NR_newfstatat, ends[0], "", &st, AT_EMPTY_PATH) == 0) {
-        pipes = device_of(&file);
-        pipes_device = st.st_dev;
-    }
+    find_device(ends[0], &pipes, &pipes_device);
     close(ends[0]);
     close(ends[1]);
 }
@@ -194,7 +215,7 @@ int stamps_begin(const struct plan *plan, int64_t ahead, int64_t before) {
 struct stamps_bounds stamps_bounds(void) {
     bool is_fixed = !is_virtual && ahead_ns == ahead_before_ns;
 
-    return (struct stamps_bounds){ .since_s = (template_ns < born_ns ? template_ns : born_ns) / NS, .born_s = born_ns / NS, .own_device = is_fixed ? own_device : UINT64_MAX, .pipes_device = pipes_device };
+    return (struct stamps_bounds){ .since_s = (template_ns < born_ns ? template_ns : born_ns) / NS, .born_s = born_ns / NS, .own_device = is_fixed ? own_device : UINT64_MAX, .pipes_device = pipes_device, .anonymous_device = anonymous_device };
 }
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
@@ -302,11 +323,11 @@ static void set_stamp(struct uapi_statx_time *to, int64_t ns) {
     to->nanoseconds = (uint32_t)fraction;
 }
 
-/* Is it the kernel's, of the sandbox' time? Of files that are not its own others may be newer, if they were set. */
-static bool is_kernels(const struct uapi_statx_time *stamp, bool own) {
+/* Is it the kernel's, of the sandbox' time? Of files that are not its own others may be newer, if they were set; not than the exact clock, which stamps that somebody has looked at (since Linux 6.13) and those of their tick are not behind as much as the others are. */
+static bool is_kernels(const struct uapi_statx_time *stamp, int64_t since_ns, bool own) {
     int64_t ns = stamp->seconds > 0 ? ns_of(stamp) : 0;
 
-    return ns != INT64_MAX && ns >= (own ? born_ns : begun_ns) && (own || ns <= clock_coarse_ns());
+    return ns != INT64_MAX && ns >= since_ns && (own || ns <= clock_real_ns());
 }
 
 /* What a guest sets, as it is stored. Was it to be stored in another way? */
@@ -446,12 +467,54 @@ static void tell_pipe(struct uapi_statx *file) {
         set_stamp(stamp_of(file, i), is_virtual ? start_ns : ns_of(stamp_of(file, i)) + ahead_ns);
 }
 
+/* Terminals' are of whole seconds, and so may be before the sandbox. Like a pipe's under virtual time; and no clock was another's when they were made. */
+static bool tell_made(struct uapi_statx *file) {
+    bool any = false;
+
+    for (enum stamp i = MODIFIED; i < N_STAMPS; i++) {
+        struct uapi_statx_time *stamp = stamp_of(file, i);
+
+        if (!is_kernels(stamp, born_ns - NS, false))
+            continue;
+        set_stamp(stamp, is_virtual ? start_ns : ns_of(stamp) + ahead_ns);
+        any = true;
+    }
+    return any;
+}
+
+/* Of a process that is not init: whoever looks up /proc/self means another than init does. */
+static bool is_of_process(int fd) {
+    static const char proc[] = "/proc/";
+    char link[32], path[64];
+    char *at = link + sizeof "self/fd/" - 1;
+
+    memcpy(link, "self/fd/", sizeof "self/fd/");
+    *guest_put_number(at, (uint64_t)fd) = '\0';
+    long n = sys_call4(__NR_readlinkat, determinism_proc, link, path, sizeof path);
+    if (n < (long)sizeof proc || memcmp(path, proc, sizeof proc - 1))
+        return false;
+    at = path + sizeof proc - 1;
+    return *at >= '1' && *at <= '9' && !(*at == '1' && (n == sizeof proc || at[1] == '/'));
+}
+
+/* What it has got links to is the host's number of processes; one is what directories have where it is not known. */
+static bool is_proc_root(const struct uapi_statx *file) {
+    return device_of(file) == proc_device && file->inode == PROC_ROOT;
+}
+
+/* Files that stand for no process are made when somebody first looks, for all. */
+static bool is_of_proc_itself(const struct uapi_statx *file) {
+    return is_proc_root(file) || (device_of(file) == proc_device && file->inode >= PROC_NO_PROCESS);
+}
+
 /* Makes them what the guest is to see. False: they are. `may_be_new`: it has been changed since the clock started, for all we know. */
 static bool tell(int fd, struct uapi_statx *file, bool may_be_new) {
-    bool kernels[N_STAMPS], any = is_templates(file), own = is_own(file), touched = ns_of(&file->changed) >= born_ns;
+    bool kernels[N_STAMPS], any = is_templates(file) || is_of_proc_itself(file), own = is_own(file), touched = ns_of(&file->changed) >= born_ns;
 
-    if (device_of(file) == proc_device)
+    if (device_of(file) == proc_device && !any && !is_of_process(fd))
         return false;
+    if (is_made(file))
+        return tell_made(file);
     if (device_of(file) == pipes) {
         tell_pipe(file);
         return true;
@@ -463,7 +526,7 @@ static bool tell(int fd, struct uapi_statx *file, bool may_be_new) {
     for (enum stamp i = MODIFIED; i < N_STAMPS; i++) {
         struct uapi_statx_time *stamp = stamp_of(file, i);
 
-        kernels[i] = is_kernels(stamp, own);
+        kernels[i] = is_kernels(stamp, own ? born_ns : begun_ns, own);
         any |= kernels[i];
         if (own && !kernels[i] && unmark(stamp, touched, &any) && is_virtual && ns_of(stamp) >= told_before_ns && was_set_before(file))
             set_stamp(stamp, long_ago(ns_of(stamp)));
@@ -627,7 +690,7 @@ static void put_time(struct timespec *to, const struct uapi_statx_time *from) {
 
 /* What somebody looks at. If it was changed, what else was is seen first: which of the two ticks the kernel's clock is in must make no difference. */
 static bool show(int fd, struct uapi_statx *file) {
-    if (is_virtual && is_own(file) && is_kernels(&file->modified, true) && settle() && look(fd, "", AT_EMPTY_PATH, file) < 0)
+    if (is_virtual && is_own(file) && is_kernels(&file->modified, born_ns, true) && settle() && look(fd, "", AT_EMPTY_PATH, file) < 0)
         return false;
     return tell(fd, file, false);
 }
@@ -659,6 +722,7 @@ static bool answer_stat(int listener, const struct seccomp_notif *question, cons
         put_time(&st.st_mtim, &file.modified);
         put_time(&st.st_ctim, &file.changed);
         put_time(&st.st_atim, &file.accessed);
+        st.st_nlink = is_proc_root(&file) ? 1 : st.st_nlink;
         answer_with(listener, question, to, &st, sizeof st);
         told = true;
     }
@@ -679,6 +743,7 @@ static bool answer_statx(int listener, const struct seccomp_notif *question) {
         for (enum stamp i = MODIFIED; i < N_STAMPS; i++)
             if (stamp_of(&theirs, i)->seconds || stamp_of(&theirs, i)->nanoseconds)      /* what was not asked for is zero */
                 *stamp_of(&theirs, i) = *stamp_of(&file, i);
+        theirs.nlink = is_proc_root(&file) ? 1 : theirs.nlink;
         answer_with(listener, question, a[4], &theirs, sizeof theirs);
         told = true;
     }

@@ -30,6 +30,7 @@ struct stamps_bounds {
     int64_t born_s;             /* of files on this device, as stat(2) has it: what is not older, and not STAMPS_MARK_S, is the kernel's, and ahead by what clocks are; -1: there is none */
     uint64_t own_device;
     uint64_t pipes_device;      /* likewise; what is there is of the clock's start, if that is virtual, and else ahead by what clocks are */
+    uint64_t anonymous_device;  /* what is there has none of its own, however old they look */
 };
 struct stamps_bounds stamps_bounds(void);
 /* A process has a new image; `address` is where it has called brk from, or 0. Where its loader may call newfstatat from, or 0. */

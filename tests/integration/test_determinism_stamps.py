@@ -139,6 +139,49 @@ def test_shared_files_get_no_stamps_of_ours(caller, mode):
     assert (directory / "c").stat().st_mtime == 978307200
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_the_sandbox_is_made_with(caller, mode):
+    """The clock begins in the same tick of the kernel's as /dev/pts and /proc/uptime are made in, or in the next."""
+    for _ in range(25):
+        for line in lines_of(caller, MODES[mode], "stat -c '%X %Y %Z' /dev/pts /proc/uptime /proc /proc/filesystems"):
+            assert all(START_S - 1 <= int(stamp) < START_S + 60 for stamp in line.split()), line
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_files_without_a_name(caller, mode):
+    """Files of memory, which the kernel stamps ahead of its coarse clock once somebody has looked at them; what it has one inode for, of the machine's start; terminals, of whole seconds, up to one before the sandbox."""
+    code = f"""
+import ctypes, os
+fds = [os.eventfd(0), ctypes.CDLL(None).timerfd_create(1, 0), *os.openpty()]
+os.write(fds[-1], b"x")
+for n in range(50):
+    try:
+        fds.append(os.memfd_create("f"))
+    except OSError:     # there are none where memory is limited without a cgroup
+        break
+    os.write(fds[-1], b"x")
+    os.fstat(fds[-1])
+    os.write(fds[-1], b"x")
+for fd in fds:
+    for _ in range(3):
+        s = os.fstat(fd)
+        assert all({START_S - 1} <= at < {START_S + 60} for at in (s.st_atime, s.st_mtime, s.st_ctime)), (os.readlink(f"/proc/self/fd/{{fd}}"), s)
+"""
+    for _ in range(3):
+        result = caller.run(*MODES[mode], "--", *PY, code)
+        assert result.exit_code == 0, result
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_proc_is_of_the_sandbox_s_time(caller, mode):
+    """What is no process', and other processes than init; of /proc itself the number of links, too, which is how many processes the machine has."""
+    said = lines_of(caller, MODES[mode], "stat -c '%h %Y' /proc; ls -ld --time-style=+%s /proc | cut -d ' ' -f 2,6; sleep 5 & stat -c '1 %Z' /proc/filesystems /proc/$! /proc/$!/stat; exec < /proc/$!/status; stat -L -c '1 %Y' - ; kill $!")
+    assert len(said) == 6
+    for line in said:
+        links, at = map(int, line.split())
+        assert links == 1 and START_S <= at < START_S + 60, said
+
+
 # Order
 
 @pytest.mark.parametrize("mode", MODES)
