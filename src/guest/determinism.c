@@ -67,9 +67,12 @@ struct held {
     uint64_t id;
     int64_t until_ns;           /* by the clock of clock_now_ns */
     int64_t next_ns;            /* when to look again */
+    int64_t signals_ns;         /* and when for signals, which takes longer */
     int listener;
     pid_t pid;
     bool futex;
+    uint32_t expected;          /* of a futex: what its word has as long as nobody is woken */
+    uint64_t word;
 };
 
 static int listeners[DETERMINISM_MAX_LISTENERS];
@@ -406,9 +409,15 @@ static void answer_random(const struct plan *plan, int listener, const struct se
 
 /* ---- waits until a time of day -------------------------------------------------------------------------------------- */
 
+/* A futex may wake up for nothing (futex(2)), and says so by no error: who asked looks again, and asks. */
+static int broken_off(bool futex) {
+    return futex ? 0 : -EINTR;
+}
+
 static void hold(int listener, const struct seccomp_notif *question) {
     bool futex = question->data.nr == __NR_futex;
     clockid_t clock = futex ? CLOCK_REALTIME : (clockid_t)(int)question->data.args[0];
+    uint32_t expected = (uint32_t)question->data.args[2];
     int64_t time[2];
     long r = determinism_read((pid_t)question->pid, question->data.args[futex ? 3 : 2], time, sizeof time);
 
@@ -421,16 +430,16 @@ static void hold(int listener, const struct seccomp_notif *question) {
         uint32_t word;
 
         r = determinism_read((pid_t)question->pid, question->data.args[0], &word, sizeof word);
-        if (r != (long)sizeof word || word != (uint32_t)question->data.args[2]) {
+        if (r != (long)sizeof word || word != expected) {
             determinism_answer(listener, question->id, 0, r < 0 ? (int)r : -EAGAIN);
             return;
         }
     }
     if (left <= 0 || n_held == MAX_HELD) {
-        determinism_answer(listener, question->id, 0, left > 0 ? (futex ? -EAGAIN : -EINTR) : futex ? -ETIMEDOUT : 0);
+        determinism_answer(listener, question->id, 0, left > 0 ? broken_off(futex) : futex ? -ETIMEDOUT : 0);
         return;
     }
-    held[n_held++] = (struct held){ .id = question->id, .listener = listener, .pid = (pid_t)question->pid, .futex = futex, .until_ns = now > INT64_MAX - left ? INT64_MAX : now + left, .next_ns = now + (futex ? FUTEX_SLICE_NS : SLEEP_TICK_NS) };
+    held[n_held++] = (struct held){ .id = question->id, .listener = listener, .pid = (pid_t)question->pid, .futex = futex, .expected = expected, .word = question->data.args[0], .until_ns = now > INT64_MAX - left ? INT64_MAX : now + left, .next_ns = now + (futex ? FUTEX_SLICE_NS : SLEEP_TICK_NS), .signals_ns = now + SLEEP_TICK_NS };
 }
 
 /* The kernel writes them one after the other, all of one length. */
@@ -457,7 +466,14 @@ static bool has_signal(pid_t pid) {
     return determinism_signals_of(pid, &signals) && signals.pending & ~signals.blocked;
 }
 
-/* A wait is cut into slices: while its question is held, no signal reaches the process. A futex is looked at again by the one who waits for it; a sleep ends early for a signal. */
+/* Its word is another: whoever wakes somebody has changed it before, or who was about to wait would have missed it. */
+static bool is_woken(const struct held *h) {
+    uint32_t word;
+
+    return determinism_read(h->pid, h->word, &word, sizeof word) != (long)sizeof word || word != h->expected;
+}
+
+/* A wait is cut into slices: while its question is held, no waker and no signal reaches the thread, so they are looked for. */
 static bool is_over(struct held *h, int64_t now) {
     if (now >= h->until_ns) {
         determinism_answer(h->listener, h->id, 0, h->futex ? -ETIMEDOUT : 0);
@@ -465,11 +481,18 @@ static bool is_over(struct held *h, int64_t now) {
     }
     if (now < h->next_ns)
         return false;
-    if (h->futex || has_signal(h->pid)) {
-        determinism_answer(h->listener, h->id, 0, h->futex ? -EAGAIN : -EINTR);
+    if (h->futex && is_woken(h)) {
+        determinism_answer(h->listener, h->id, 0, 0);
         return true;
     }
-    h->next_ns = now + SLEEP_TICK_NS;
+    if (now >= h->signals_ns) {
+        if (has_signal(h->pid)) {
+            determinism_answer(h->listener, h->id, 0, -EINTR);
+            return true;
+        }
+        h->signals_ns = now + SLEEP_TICK_NS;
+    }
+    h->next_ns = h->futex ? now + FUTEX_SLICE_NS : h->signals_ns;
     return ioctl(h->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &h->id) < 0;
 }
 
@@ -477,7 +500,7 @@ void determinism_release(const struct plan *plan) {
     serial_release(plan);
     virtual_release();
     for (; n_held; n_held--)
-        determinism_answer(held[n_held - 1].listener, held[n_held - 1].id, 0, held[n_held - 1].futex ? -EAGAIN : -EINTR);
+        determinism_answer(held[n_held - 1].listener, held[n_held - 1].id, 0, broken_off(held[n_held - 1].futex));
 }
 
 void determinism_give_back(pid_t thread) {

@@ -261,6 +261,39 @@ print("pidfd_getfd", libc.syscall(438, libc.syscall(434, 1, 0), 5, 0))
         assert result.stdout == "pidfd_getfd -1\n", result.told
 
 
+FUTEX = """
+import ctypes, errno, signal, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+word = ctypes.c_int(5)
+def wait(seconds, expected=5):
+    at = time.clock_gettime_ns(time.CLOCK_REALTIME) + int(seconds * 1e9)
+    until = (ctypes.c_long * 2)(at // 10**9, at % 10**9)
+    r = libc.syscall(202, ctypes.byref(word), 9 | 128 | 256, expected, until, None, -1)    # FUTEX_WAIT_BITSET, private, until a time of day
+    return r if r == 0 else errno.errorcode[ctypes.get_errno()], time.clock_gettime_ns(time.CLOCK_REALTIME) >= at
+for n in range(8):
+    print(*wait(0.01 * n))
+print(*wait(10, 4))
+caught = []
+signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.02)
+print(*wait(3600), caught)
+def wake():
+    word.value = 6
+    libc.syscall(202, ctypes.byref(word), 1 | 128, 1, None, None, 0)
+timer = threading.Timer(0.02, wake)
+timer.start()
+print(*wait(3600), word.value)
+timer.join()
+"""
+
+
+@pytest.mark.parametrize("start", ("2025-01-01T00:00:00", "2040-01-01T00:00:00"))
+def test_a_futex_waits_until_its_time(caller, start):
+    """Whoever asks without a C library hears what a kernel says: no EAGAIN while the word is as expected."""
+    result = caller.python(FUTEX, "--time-start", start)
+    assert result.stdout.splitlines() == ["ETIMEDOUT True"] * 8 + ["EAGAIN False", "EINTR False [1]", "0 False 6"], result.told
+
+
 # Sessions
 
 SLEEPER = """
