@@ -134,6 +134,15 @@ static void filter_seed(struct calls *c) {
     guard_limits(c);
 }
 
+/* Asks if an argument has any of these bits. */
+static void ask_if_set(struct calls *c, unsigned number, unsigned argument, uint32_t bits) {
+    call(c, number, 4);
+    load(c, ARGUMENT(argument));
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    verdict(c, SECCOMP_RET_ALLOW);
+}
+
 static void filter_clock(struct calls *c) {
     ask(c, __NR_gettimeofday);
     ask(c, __NR_time);
@@ -152,6 +161,10 @@ static void filter_clock(struct calls *c) {
     emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, CLOCK_TAI);
     verdict(c, SECCOMP_RET_ALLOW);
     verdict(c, SECCOMP_RET_USER_NOTIF);
+    ask_if_set(c, __NR_timerfd_settime, 1, TIMER_ABSTIME);
+    /* Init's, for that; the policy's filter leaves it to it. */
+    call(c, PIDFD_GETFD_NUMBER, 1);
+    verdict(c, SECCOMP_RET_ERRNO | EPERM);
     call(c, __NR_futex, 10);
     load(c, ARGUMENT(1));
     emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 6, FUTEX_CLOCK_REALTIME);
@@ -163,15 +176,6 @@ static void filter_clock(struct calls *c) {
     emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0);
     verdict(c, SECCOMP_RET_ALLOW);
     verdict(c, SECCOMP_RET_USER_NOTIF);
-}
-
-/* Asks if an argument has any of these bits. */
-static void ask_if_set(struct calls *c, unsigned number, unsigned argument, uint32_t bits) {
-    call(c, number, 4);
-    load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
-    verdict(c, SECCOMP_RET_ALLOW);
 }
 
 /* Asks if the low half of an argument, taken as an int, is above zero. */

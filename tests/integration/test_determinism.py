@@ -257,8 +257,9 @@ print("pidfd_getfd", libc.syscall(438, libc.syscall(434, 1, 0), 5, 0))
 """
     from harness import callers
     for who in callers():
-        result = who.python(code, "--seed", "7")
-        assert result.stdout == "pidfd_getfd -1\n", result.told
+        for flags in (("--seed", "7"), ("--time-start", "2025-01-01T00:00:00")):
+            result = who.python(code, *flags)
+            assert result.stdout == "pidfd_getfd -1\n", result.told
 
 
 FUTEX = """
@@ -292,6 +293,56 @@ def test_a_futex_waits_until_its_time(caller, start):
     """Whoever asks without a C library hears what a kernel says: no EAGAIN while the word is as expected."""
     result = caller.python(FUTEX, "--time-start", start)
     assert result.stdout.splitlines() == ["ETIMEDOUT True"] * 8 + ["EAGAIN False", "EINTR False [1]", "0 False 6"], result.told
+
+
+TIMERFD = """
+import ctypes, errno, os, select, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+Setting = ctypes.c_long * 4
+def arm(fd, at, interval=0, flags=1, old=None):
+    setting = Setting(interval // 10**9, interval % 10**9, at // 10**9, at % 10**9)
+    return 0 if libc.timerfd_settime(fd, flags, setting, old) == 0 else errno.errorcode[ctypes.get_errno()]
+def left(fd):
+    setting = Setting()
+    libc.timerfd_gettime(fd, setting)
+    return setting[2] * 10**9 + setting[3]
+def fires(fd, seconds):
+    return bool(select.select([fd], [], [], seconds)[0])
+for clock in (time.CLOCK_REALTIME, time.CLOCK_MONOTONIC):
+    now = lambda: time.clock_gettime_ns(clock)
+    fd = libc.timerfd_create(clock, 0)
+    at = now() + 50_000_000
+    print(arm(fd, at), fires(fd, 20), now() >= at, int.from_bytes(os.read(fd, 8), "little"))
+    print(arm(fd, now() + 3600 * 10**9), 0 < 3600 * 10**9 - left(fd) < 600 * 10**9, fires(fd, 0.01))
+    old = Setting()
+    print(arm(fd, max(now() - 10**9, 1), old=old), 3000 < old[2] <= 3600, fires(fd, 20))
+    print(arm(fd, 1), fires(fd, 20), arm(fd, 0), fires(fd, 0), left(fd))
+    at = now() + 10_000_000
+    arm(fd, at, 10_000_000)
+    count = 0
+    while count < 5:
+        count += int.from_bytes(os.read(fd, 8), "little")
+    print(now() >= at + 10_000_000 * (count - 1))
+    thread = threading.Thread(target=lambda: print(arm(fd, now() + 20_000_000), fires(fd, 20)))
+    thread.start()
+    thread.join()
+    print(arm(fd, 10**9 * 2**53), fires(fd, 0), arm(99, 10**9), arm(0, 10**9), libc.timerfd_settime(fd, 1, None, None), arm(fd, 10**9, flags=64 | 1))
+"""
+
+
+@pytest.mark.parametrize("start", ("2025-01-01T00:00:00", "2040-01-01T00:00:00"))
+def test_a_timerfd_comes_at_its_time_of_day(caller, start):
+    """One that the kernel has for a time that is long past there, or years ahead."""
+    result = caller.python(TIMERFD, "--time-start", start)
+    of_a_clock = ["0 True True 1", "0 True False", "0 True True", "0 True 0 False 0", "True", "0 True", "0 False EBADF EINVAL -1 EINVAL"]
+    assert result.stdout.splitlines() == of_a_clock * 2, result.told
+
+
+@pytest.mark.parametrize("flags", ((), ("--time-mode", "virtual")), ids=("offset", "virtual"))
+def test_descriptors_of_others_are_init_s_to_take(caller, flags):
+    """Not even its own: where the policy's filter leaves the call to init, the second refuses it."""
+    code = "import ctypes, os; libc = ctypes.CDLL(None, use_errno=True); print(libc.syscall(438, os.pidfd_open(os.getpid()), 1, 0), ctypes.get_errno())"
+    assert caller.python(code, "--time-start", "2025-01-01T00:00:00", *flags).stdout == "-1 1\n"
 
 
 # Sessions
