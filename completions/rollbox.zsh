@@ -162,9 +162,11 @@ _rollbox() {
             '*--redact=[record \[redacted\] for what this extended regular expression matches in a line]:REGEX:' \
             '*--redact-env=[the same for the value that this variable has in a command, wherever it occurs]:NAME:' \
             '*--env-values[record variables with their values, not their names alone]' \
+            '*--record-changes[of --twice, which does so anyway\: compare the files that the command has changed]' \
             '*--parent=[the record of the sandbox that this one was forked from; again for that one'\''s, the oldest first]:FILE:_files' \
             '*--trust[under the policy in the file even if that grants more than the default one]' \
-            '*--twice[run a command twice and compare]' \
+            '*--twice[run a command twice and compare, the files that it has changed too]' \
+            '*--no-files[of --twice\: do not compare files]' \
             '*--no-progress[no progress bar on a terminal]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \

@@ -46,10 +46,12 @@ const struct option option_table[] = {
     { OPTION_ENV_VALUES, 0, "env-values", NULL, OPTION_FLAG, RULE_COMMANDS, NULL, "record variables with their values, not their names alone" },
     { OPTION_RECORD_FILES, 0, "record-files", NULL, OPTION_FLAG, KEPT_COMMANDS, NULL, "record with each snapshot what has changed since the beginning, by digest" },
     { OPTION_RECORD_CHANGES, 0, "record-changes", NULL, OPTION_FLAG, KEPT_COMMANDS | COMMAND_RECORD, NULL, "record after each command the files that it has changed, by digest" },
+    { OPTION_RECORD_CHANGES, 0, "record-changes", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "of --twice, which does so anyway: compare the files that the command has changed" },
     { OPTION_SAME_SEED, 0, "same-seed", NULL, OPTION_FLAG, COMMAND_FORK | COMMAND_RESTORE, NULL, "under a policy with --seed all have the parent's; without this, each has its own, which follows from it" },
     { OPTION_PARENT, 0, "parent", "FILE", OPTION_FILE, COMMAND_REPLAY | COMMAND_VERIFY, NULL, "the record of the sandbox that this one was forked from; again for that one's, the oldest first" },
     { OPTION_TRUST, 0, "trust", NULL, OPTION_FLAG, COMMAND_REPLAY | COMMAND_VERIFY | COMMAND_IMPORT, NULL, "under the policy in the file even if that grants more than the default one" },
-    { OPTION_TWICE, 0, "twice", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "run a command twice and compare" },
+    { OPTION_TWICE, 0, "twice", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "run a command twice and compare, the files that it has changed too" },
+    { OPTION_NO_FILES, 0, "no-files", NULL, OPTION_FLAG, COMMAND_VERIFY, NULL, "of --twice: do not compare files" },
     { OPTION_JOBS, 'j', "jobs", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how many jobs run at once (default: the CPUs)" },
     { OPTION_ORDERED, 0, "ordered", NULL, OPTION_FLAG, COMMAND_BATCH, NULL, "write the rows in the order of the jobs, not as they end" },
     { OPTION_RETRIES, 0, "retries", "N", OPTION_COUNT, COMMAND_BATCH, NULL, "how often a job is tried again after an infrastructure error (default 2)" },
@@ -136,7 +138,7 @@ const struct command command_table[] = {
       "Example: rollbox replay -o again.jsonl run.jsonl\n",
       COMMAND_REPLAY, 1, 1, cmd_replay, 0 },
     { "verify", "FILE [FILE] | --twice -- COMMAND [ARGUMENT...]", "replay a trajectory, or run a command twice, and tell where the histories part",
-      "Two files are compared as they are. Exit status: 0 equal; 1 they part: the first step, stream and byte are told; 125 rollbox's own error.\n"
+      "Two files are compared as they are. Exit status: 0 equal; 1 they part: the first step, stream or file, and byte are told; 125 rollbox's own error.\n"
       "Example: rollbox verify --twice --seed 7 -- python3 -c 'import random; print(random.random())'\n",
       COMMAND_VERIFY, 1, -1, cmd_verify, 2 },
     { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",

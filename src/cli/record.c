@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "cli/cli.h"
+#include "cli/contents.h"
 #include "cli/outcome.h"
 #include "cli/policy.h"
 #include "cli/private.h"
@@ -79,11 +80,15 @@ static int read_size(const struct options *options, enum option_id id, uint64_t 
     return -EINVAL;
 }
 
+bool record_wants_changes(const struct options *options) {
+    return options->command->bit == COMMAND_VERIFY ? !options_has(options, OPTION_NO_FILES) : options_has(options, OPTION_RECORD_CHANGES);
+}
+
 int record_start(const struct options *options, struct rollbox_sandbox *sandbox, int fd, struct rollbox_error *error) {
     auto_free const char **names = texts_of(options, OPTION_REDACT_ENV);
     auto_free const char **patterns = texts_of(options, OPTION_REDACT);
     struct rollbox_record_options record = {
-        .size = sizeof record, .fd = fd, .redact_names = names, .redact_patterns = patterns, .env_values = options_has(options, OPTION_ENV_VALUES), .files = options_has(options, OPTION_RECORD_FILES), .changes = options_has(options, OPTION_RECORD_CHANGES),
+        .size = sizeof record, .fd = fd, .redact_names = names, .redact_patterns = patterns, .env_values = options_has(options, OPTION_ENV_VALUES), .files = options_has(options, OPTION_RECORD_FILES), .changes = record_wants_changes(options),
     };
 
     int r = read_size(options, OPTION_KEEP, &record.stream_bytes, error);
@@ -205,7 +210,7 @@ static int run_in(const struct options *options, struct rollbox_engine *engine, 
     return status;
 }
 
-int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy, size_t policy_length, int fd, const char *path, bool streams, int *ret_status) {
+int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy, size_t policy_length, int fd, const char *path, bool streams, json_t **ret_contents, int *ret_status) {
     const struct rollbox_sandbox_options sandbox_options = { .size = sizeof sandbox_options };
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct rollbox_sandbox *sandbox = NULL;
@@ -217,6 +222,8 @@ int record_run(const struct options *options, struct rollbox_engine *engine, con
         return outcome_fail(options, &error);
     }
     *ret_status = run_in(options, engine, sandbox, streams);
+    if (ret_contents)
+        *ret_contents = record_wants_changes(options) && !options_has(options, OPTION_REDACT) && !options_has(options, OPTION_REDACT_ENV) ? contents_of(sandbox) : NULL;
     return record_end(options, sandbox, path);
 }
 
@@ -238,7 +245,7 @@ int cmd_record(const struct options *options) {
     if (!status && cli_engine_open(options, &engine, &error) < 0) {
         status = outcome_fail(options, &error);
     } else if (!status) {
-        status = record_run(options, engine, policy.text, policy.length, fd, path, !options_has(options, OPTION_JSON), &command_status);
+        status = record_run(options, engine, policy.text, policy.length, fd, path, !options_has(options, OPTION_JSON), NULL, &command_status);
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);

@@ -7,6 +7,8 @@
 
 #include <rollbox/rollbox.h>
 
+#include <jansson.h>
+
 #include "cli/options.h"
 
 /* Opens it for a new trajectory: a file that is new or empty (or, with force, loses what it has), a pipe that somebody reads. 0 and the caller's descriptor; or negative with *error filled. */
@@ -18,13 +20,17 @@ int record_open(const struct options *options, const char *path, int *ret_fd);
 /* Records the sandbox as --record says, if it does: in that file, "{name}" replaced by the sandbox' name. 0; or negative with *error filled. */
 int record_kept(const struct options *options, struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 
+/* Does a trajectory that is made by these options tell of changed files? By --record-changes; of verify --twice always, but with --no-files. */
+bool record_wants_changes(const struct options *options);
+
 /* Records the sandbox to `fd` as --keep, --max-record, --redact, --redact-env and --env-values say. */
 int record_start(const struct options *options, struct rollbox_sandbox *sandbox, int fd, struct rollbox_error *error);
 
 /* Ends the sandbox (consumed) and its record, if it has one: 0, or an exit status after a line if the record is not whole. `what` is what that is called; it may be NULL. */
 int record_end(const struct options *options, struct rollbox_sandbox *take_sandbox, const char *what);
 
-/* Runs the guest's command of the options in a recorded sandbox of its own, with our streams if `streams`. 0 and its exit status; or an exit status after telling why not. */
-int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy, size_t policy_length, int fd, const char *path, bool streams, int *ret_status);
+/* Runs the guest's command of the options in a recorded sandbox of its own, with our streams if `streams`. 0 and its exit status; or an exit status after telling why not. With `ret_contents`,
+ * also contents_of the sandbox at its end, if its files are compared and no secrets are to be taken out (else NULL). */
+int record_run(const struct options *options, struct rollbox_engine *engine, const char *policy, size_t policy_length, int fd, const char *path, bool streams, json_t **ret_contents, int *ret_status);
 
 #endif

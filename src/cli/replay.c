@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "cli/cli.h"
+#include "cli/contents.h"
 #include "cli/outcome.h"
 #include "cli/play.h"
 #include "cli/private.h"
@@ -153,7 +154,11 @@ static int begin(struct play *play, const struct options *options, struct rollbo
     return r;
 }
 
-int replay_all(const struct options *options, struct rollbox_engine *engine, struct reader *reader, int fd, const char *path, uint64_t *ret_steps) {
+static bool has_files(const struct play *play, const struct reader *reader) {
+    return !play->redacted && (json_is_true(json_object_get(reader->header, "changes")) || json_is_true(json_object_get(reader->header, "files")));
+}
+
+int replay_all(const struct options *options, struct rollbox_engine *engine, struct reader *reader, int fd, const char *path, json_t **ret_contents, uint64_t *ret_steps) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     struct progress progress;
     struct play play;
@@ -166,6 +171,8 @@ int replay_all(const struct options *options, struct rollbox_engine *engine, str
         r = play_record(&play, reader, fd, &error);
     if (r >= 0)
         r = play_steps(&play, reader, &progress, ret_steps, &error);
+    if (r >= 0 && ret_contents)
+        *ret_contents = has_files(&play, reader) ? contents_of(play.sandbox) : NULL;
     progress_clear(&progress);
     struct rollbox_sandbox *sandbox = play_take_sandbox(&play);
     int status = r < 0 ? outcome_fail(options, &error) : 0;
@@ -202,7 +209,7 @@ static int replay(const struct options *options, struct reader *reader, int fd, 
 
     if (cli_engine_open(options, &engine, &error) < 0)
         return outcome_fail(options, &error);
-    int status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno)) : replay_all(options, engine, reader, fd, path, &steps);
+    int status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno)) : replay_all(options, engine, reader, fd, path, NULL, &steps);
     rollbox_engine_close(engine);
     if (status)
         return status;

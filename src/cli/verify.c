@@ -32,6 +32,8 @@ struct pair {
     int fds[2];
     bool open[2];
     const char *names[2];
+    json_t *contents[2];        /* contents.h; NULL: not known */
+    bool twice;
 };
 
 static void pair_done(struct pair *pair) {
@@ -39,6 +41,7 @@ static void pair_done(struct pair *pair) {
         if (pair->open[i])
             reader_done(&pair->readers[i]);
         close_fd(&pair->fds[i]);
+        json_decref(pair->contents[i]);
     }
 }
 
@@ -75,11 +78,25 @@ static int open_written(const struct options *options, struct pair *pair, int i,
 
 /* ---- the comparison ----------------------------------------------------------------------------------------------- */
 
-static int next(const struct options *options, struct reader *reader, struct step **ret_step) {
+static int next(const struct options *options, struct pair *pair, int i, struct step **ret_step) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
 
     *ret_step = NULL;
-    return reader_next(reader, ret_step, &error) < 0 ? cli_fail_error(options, &error) : 0;
+    if (reader_next(&pair->readers[i], ret_step, &error) < 0)
+        return cli_fail_error(options, &error);
+    if (*ret_step)
+        (*ret_step)->contents = pair->contents[i];
+    return 0;
+}
+
+/* Which changed files both tell of, and so were compared: after each command, or of snapshots alone. */
+static const char *files_of(const struct pair *pair) {
+    static const char *const keys[] = { "changes", "files" }, *const words[] = { "commands", "snapshots" };
+
+    for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+        if (json_is_true(json_object_get(pair->readers[0].header, keys[i])) && json_is_true(json_object_get(pair->readers[1].header, keys[i])))
+            return words[i];
+    return "none";
 }
 
 /* 0 and whether they part; or an exit status after a line. */
@@ -95,7 +112,7 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
         struct step *steps[2] = { NULL, NULL };
 
         for (int i = 0; i < 2 && !status; i++)
-            status = next(options, &pair->readers[i], &steps[i]);
+            status = next(options, pair, i, &steps[i]);
         /* One that is cut off is equal as far as it goes. */
         bool is_end = (!steps[0] && !pair->readers[0].end_reason) || (!steps[1] && !pair->readers[1].end_reason) || (!steps[0] && !steps[1]);
         int r = status || is_end ? 0 : compare_steps(steps[0], steps[1], ret_divergence);
@@ -129,12 +146,15 @@ static const char *hint_of(const struct divergence *divergence, const struct pai
         return "the policy has no random_seed (--seed), which makes random bytes, addresses and hashes repeat";
     if (!strcmp(divergence->source, "randomness") && !timed)
         return "the policy has no time_start (--time-start): many programs seed their random numbers from the clock";
+    if (divergence->path.length && divergence->offset < 0 && strstr(divergence->where, ".sha256") && !pair->twice)
+        return "records have files by digest alone; rollbox verify --twice, with the command, shows where two runs' files part";
     return NULL;
 }
 
 static json_t *described(const struct divergence *divergence, const struct pair *pair) {
     json_t *object = json_pack("{s:I, s:s, s:s, s:s, s:s}", "step", (json_int_t)divergence->step, "kind", divergence->kind, "where", divergence->where, "source", divergence->source, "why", divergence->why);
 
+    json_object_set_new(object, "path", divergence->path.length ? json_loads(divergence->path.data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : json_null());
     json_object_set_new(object, "offset", divergence->offset < 0 ? json_null() : json_integer(divergence->offset));
     json_object_set_new(object, "hint", hint_of(divergence, pair) ? json_string(hint_of(divergence, pair)) : json_null());
     for (int i = 0; i < 2; i++)
@@ -143,7 +163,7 @@ static json_t *described(const struct divergence *divergence, const struct pair 
 }
 
 static int tell_json(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
-    json_t *object = json_pack("{s:s, s:I, s:b}", "verdict", diverged ? "diverged" : "equal", "steps", (json_int_t)n_equal, "whole", whole);
+    json_t *object = json_pack("{s:s, s:I, s:b, s:s}", "verdict", diverged ? "diverged" : "equal", "steps", (json_int_t)n_equal, "whole", whole, "files", files_of(pair));
 
     json_object_set_new(object, "divergence", diverged ? described(divergence, pair) : json_null());
     auto_free char *text = object ? json_dumps(object, JSON_ENSURE_ASCII) : NULL;
@@ -154,15 +174,24 @@ static int tell_json(const struct options *options, const struct pair *pair, boo
     return cli_flush(options, diverged ? EXIT_DIVERGED : 0);
 }
 
+/* What "equal" does not say. */
+static const char *unseen(const struct pair *pair) {
+    const char *files = files_of(pair);
+
+    return !strcmp(files, "none") ? " (files were not compared: they were not recorded)" : !strcmp(files, "snapshots") ? " (files were compared at snapshots alone)" : "";
+}
+
 static int tell(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal) {
     bool colours = cli_colours(STDOUT_FILENO);
     int width = (int)MAX(strlen(pair->names[0]), strlen(pair->names[1]));
 
     if (!diverged) {
-        printf("%sequal%s: %" PRIu64 " step%s\n", colours ? "\033[32m" : "", colours ? "\033[0m" : "", n_equal, n_equal == 1 ? "" : "s");
+        printf("%sequal%s: %" PRIu64 " step%s%s\n", colours ? "\033[32m" : "", colours ? "\033[0m" : "", n_equal, n_equal == 1 ? "" : "s", unseen(pair));
         return cli_flush(options, 0);
     }
     printf("%sdiverged%s at step %" PRIu64 " (%s): %s", colours ? "\033[31m" : "", colours ? "\033[0m" : "", divergence->step, divergence->kind, divergence->where);
+    if (divergence->path.length)
+        printf(" of %s", divergence->path.data);
     if (divergence->offset >= 0)
         printf(", byte %" PRId64, divergence->offset);
     printf("\n");
@@ -220,7 +249,7 @@ static int against_record(const struct options *options, struct pair *pair) {
     if (!status && cli_engine_open(options, &engine, &error) < 0)
         status = outcome_fail(options, &error);
     else if (!status) {
-        status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno)) : replay_all(options, engine, &reader, memory, NULL, &steps);
+        status = signals_catch() < 0 ? cli_fail(options, "cannot make a pipe: %s", strerror(errno)) : replay_all(options, engine, &reader, memory, NULL, &pair->contents[1], &steps);
         rollbox_engine_close(engine);
     }
     reader_done(&reader);
@@ -240,6 +269,7 @@ static int twice(const struct options *options, struct pair *pair) {
     int status = cli_policy_given(options, &policy);
     if (status)
         return status;
+    pair->twice = true;
     if (cli_engine_open(options, &engine, &error) < 0) {
         cli_policy_done(&policy);
         return outcome_fail(options, &error);
@@ -250,7 +280,7 @@ static int twice(const struct options *options, struct pair *pair) {
 
         status = open_memory(options, &memory);
         if (!status)
-            status = record_run(options, engine, policy.text, policy.length, memory, NULL, false, &command_status);
+            status = record_run(options, engine, policy.text, policy.length, memory, NULL, false, &pair->contents[i], &command_status);
         if (!status)
             status = command_status;
         if (!status)
@@ -270,6 +300,10 @@ static int check_operands(const struct options *options) {
         if (option->policy_key && option->id != OPTION_ENV)
             return cli_fail(options, "--%s: the record has its policy, or --policy is another; single options are for --twice", option->name);
     }
+    if (!is_twice && (options_has(options, OPTION_RECORD_CHANGES) || options_has(options, OPTION_NO_FILES)))
+        return cli_fail(options, "--record-changes and --no-files are for --twice; a record has its files or has not, as it was made");
+    if (options_has(options, OPTION_RECORD_CHANGES) && options_has(options, OPTION_NO_FILES))
+        return cli_fail(options, "--record-changes and --no-files are opposites");
     if (!is_twice && options->n_rest > 2)
         return cli_fail(options, "one record, or two, are compared; a command needs --twice before it: rollbox verify --twice -- COMMAND");
     return 0;

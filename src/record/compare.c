@@ -18,10 +18,13 @@
 #define EXCERPT_BEFORE 24u
 #define EXCERPT 64u
 #define SORT_MOST (1u << 20)
+#define NOTE_MOST 600u
+#define PATH_MOST 32768u
 
 void divergence_done(struct divergence *divergence) {
     buf_done(&divergence->values[0]);
     buf_done(&divergence->values[1]);
+    buf_done(&divergence->path);
 }
 
 /* ---- the guess -------------------------------------------------------------------------------------------------------- */
@@ -228,7 +231,7 @@ static int note(struct divergence *divergence, const char *where, const json_t *
 
         if (!text)
             buf_add_text(&divergence->values[i], "null");
-        else if (strlen(text) <= 300)
+        else if (strlen(text) <= NOTE_MOST)
             buf_add_text(&divergence->values[i], text);
         else
             buf_printf(&divergence->values[i], "\"%zu characters of JSON\"", strlen(text));
@@ -254,6 +257,24 @@ static void add_excerpt(struct buf *to, struct bytes text, size_t at) {
         to->failed = true;
 }
 
+/* Two texts that differ at a byte. */
+static int note_texts(struct divergence *divergence, const char *where, struct bytes a, struct bytes b, size_t at) {
+    snprintf(divergence->where, sizeof divergence->where, "%s", where);
+    divergence->offset = (int64_t)at;
+    add_excerpt(&divergence->values[0], a, at);
+    add_excerpt(&divergence->values[1], b, at);
+    divergence->source = guess_text(a, b, at, &divergence->why);
+    return 1;
+}
+
+static size_t first_difference(struct bytes a, struct bytes b) {
+    size_t common = MIN(a.length, b.length), at = 0;
+
+    while (at < common && a.data[at] == b.data[at])
+        at++;
+    return at;
+}
+
 static int compare_contents(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
     const json_t *da = json_object_get(a, "sha256"), *db = json_object_get(b, "sha256");
     auto_buf struct buf ta = BUF_INIT;
@@ -261,23 +282,12 @@ static int compare_contents(const json_t *a, const json_t *b, const char *where,
     bool have_a = read_bytes(a, &ta) == 0, have_b = read_bytes(b, &tb) == 0;
     bool whole = have_a && have_b && !json_is_true(json_object_get(a, "truncated")) && !json_is_true(json_object_get(b, "truncated"));
     struct bytes xa = { ta.length ? ta.data : "", ta.length }, xb = { tb.length ? tb.data : "", tb.length };
-    size_t common = MIN(xa.length, xb.length), at = 0;
+    size_t at = have_a && have_b ? first_difference(xa, xb) : 0;
 
     if (buf_failed(&ta) || buf_failed(&tb))
         return -ENOMEM;
-    while (have_a && have_b && at < common && xa.data[at] == xb.data[at])
-        at++;
-    if (have_a && have_b && (at < common || (whole && xa.length != xb.length))) {
-        note(divergence, where, NULL, NULL);
-        divergence->offset = (int64_t)at;
-        buf_done(&divergence->values[0]);
-        buf_done(&divergence->values[1]);
-        divergence->values[0] = divergence->values[1] = BUF_INIT;
-        add_excerpt(&divergence->values[0], xa, at);
-        add_excerpt(&divergence->values[1], xb, at);
-        divergence->source = guess_text(xa, xb, at, &divergence->why);
-        return 1;
-    }
+    if (have_a && have_b && (at < MIN(xa.length, xb.length) || (whole && xa.length != xb.length)))
+        return note_texts(divergence, where, xa, xb, at);
     if (whole && da && db && same(json_object_get(a, "cut"), json_object_get(b, "cut")))
         return 0;
     if (!same(da, db) || !same(json_object_get(a, "bytes"), json_object_get(b, "bytes")) || !same(json_object_get(a, "cut"), json_object_get(b, "cut"))) {
@@ -351,6 +361,93 @@ static int compare_values(const json_t *a, const json_t *b, const char *where, s
     return 0;
 }
 
+/* ---- files ------------------------------------------------------------------------------------------------------------ */
+
+static void note_path(struct divergence *divergence, const json_t *change) {
+    const json_t *path = json_object_get(change, "path");
+    auto_free char *text = path ? json_dumps(path, JSON_COMPACT | JSON_ENSURE_ASCII | JSON_ENCODE_ANY) : NULL;
+
+    if (text && !divergence->path.length && strlen(text) <= PATH_MOST)
+        buf_add_text(&divergence->path, text);
+}
+
+/* What is known of a file; with what it begins with, if that is. */
+static json_t *file_of(const json_t *change, bool have, struct bytes text) {
+    json_t *object = json_pack("{s:O?, s:O?}", "bytes", json_object_get(change, "size"), "sha256", json_object_get(change, "sha256"));
+    auto_buf struct buf clean = BUF_INIT;
+
+    utf8_replace(&clean, text.data, MIN(text.length, (size_t)EXCERPT));
+    if (have && !buf_failed(&clean))
+        json_object_set_new(object, "begins", json_stringn(clean.length ? clean.data : "", clean.length));
+    return object;
+}
+
+/* Records have files' digests alone. What was in one is known of sandboxes that were there a moment ago. */
+static int note_file(const struct step *a, const struct step *b, const json_t *change, const json_t *other, const char *where, struct divergence *divergence) {
+    auto_buf struct buf ta = BUF_INIT;
+    auto_buf struct buf tb = BUF_INIT;
+    bool have_a = read_bytes(json_object_get(a->contents, json_string_value(json_object_get(change, "sha256"))), &ta) == 0;
+    bool have_b = read_bytes(json_object_get(b->contents, json_string_value(json_object_get(other, "sha256"))), &tb) == 0;
+    struct bytes xa = { ta.length ? ta.data : "", ta.length }, xb = { tb.length ? tb.data : "", tb.length };
+
+    if (buf_failed(&ta) || buf_failed(&tb))
+        return -ENOMEM;
+    if (have_a && have_b)
+        return note_texts(divergence, where, xa, xb, first_difference(xa, xb));
+    json_t *sa = file_of(change, have_a, xa), *sb = file_of(other, have_b, xb);
+    note(divergence, where, sa, sb);
+    divergence->why = have_a || have_b ? "what one of the two had in it is not known, only its digest" : "what the two had in them is not known, only their digests";
+    json_decref(sa);
+    json_decref(sb);
+    return 1;
+}
+
+static int compare_paths(const json_t *a, const json_t *b, const char *where, struct divergence *divergence) {
+    struct bytes xa = { json_string_value(a), json_string_length(a) }, xb = { json_string_value(b), json_string_length(b) };
+
+    if (same(a, b))
+        return 0;
+    note(divergence, where, a, b);
+    if (xa.data && xb.data)
+        divergence->source = guess_text(xa, xb, first_difference(xa, xb), &divergence->why);
+    return 1;
+}
+
+static bool differs_inside(const json_t *a, const json_t *b) {
+    const json_t *da = json_object_get(a, "sha256"), *db = json_object_get(b, "sha256");
+
+    return json_is_string(da) && json_is_string(db) && !json_equal(da, db) && same(json_object_get(a, "type"), json_object_get(b, "type")) && same(json_object_get(a, "change"), json_object_get(b, "change"));
+}
+
+/* Changed files, which both have in the order of their paths. */
+static int compare_changes(const struct step *a, const struct step *b, struct divergence *divergence) {
+    const json_t *changes = json_object_get(a->observation, "changes"), *others = json_object_get(b->observation, "changes");
+    int r = 0;
+
+    for (size_t i = 0; i < MAX(json_array_size(changes), json_array_size(others)) && r == 0; i++) {
+        const json_t *change = json_array_get(changes, i), *other = json_array_get(others, i);
+        char where[64], key[80];
+
+        snprintf(where, sizeof where, "changes[%zu]", i);
+        if (change && other)
+            r = compare_paths(json_object_get(change, "path"), json_object_get(other, "path"), below(where, "path", key, sizeof key), divergence);
+        if (r)
+            return r;
+        r = differs_inside(change, other) ? note_file(a, b, change, other, below(where, "sha256", key, sizeof key), divergence) : compare_values(change, other, where, divergence);
+        if (r > 0)
+            note_path(divergence, change ? change : other);
+    }
+    return r;
+}
+
+/* Of two steps of which one at most is of files: there none were changed. */
+static void name_file(const struct step *step, struct divergence *divergence) {
+    if (step && !strcmp(step->kind, "files"))
+        note_path(divergence, json_array_get(json_object_get(step->observation, "changes"), 0));
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------------ */
+
 static bool holds_withheld(const json_t *value) {
     const char *key;
     json_t *item;
@@ -406,10 +503,16 @@ int compare_steps(const struct step *a, const struct step *b, struct divergence 
     for (size_t i = 0; i < ARRAY_SIZE(first) && r == 0; i++)
         r = compare_values(json_object_get(a->observation, first[i]), json_object_get(b->observation, first[i]), first[i], &divergence);
     if (r == 0)
+        r = compare_changes(a, b, &divergence);
+    if (r == 0)
         r = compare_objects(a->observation, b->observation, "", &divergence);
     if (r > 0 && a && b && strncmp(divergence.where, "action", 6))
         blame_machine(a, b, &divergence);
-    if (r > 0 && (buf_failed(&divergence.values[0]) || buf_failed(&divergence.values[1])))
+    if (r > 0 && (!strcmp(divergence.where, "step") || !strcmp(divergence.where, "action.kind"))) {
+        name_file(a, &divergence);
+        name_file(b, &divergence);
+    }
+    if (r > 0 && (buf_failed(&divergence.path) || buf_failed(&divergence.values[0]) || buf_failed(&divergence.values[1])))
         r = -ENOMEM;
     if (r > 0)
         *ret_divergence = divergence;

@@ -9,6 +9,7 @@ struct divergence {
     uint64_t step;
     char kind[32];              /* of the step's action; plain characters, as in `where` */
     char where[128];            /* "stdout", "exit_code", "action.argv[1]", ... */
+    struct buf path;            /* of the file that differs, as JSON; empty: it is none */
     int64_t offset;             /* the first byte that differs; -1: it is no text, or lies beyond what was kept */
     struct buf values[2];       /* what each has there, a short excerpt, as JSON */
     const char *source;         /* "time", "randomness", "pid", "order", "network", "unknown": a guess */

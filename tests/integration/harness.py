@@ -39,6 +39,9 @@ ORDINARY_UID = int(os.environ.get("ROLLBOX_TEST_UID", "1000"))
 DEADLINE = 60
 PYTHON = ["python3", "-I", "-S", "-c"]
 
+# What `rollbox verify` adds to "equal: N steps" where the records tell of no files.
+NO_FILES = b" (files were not compared: they were not recorded)\n"
+
 
 def rounds(whole, again):
     """How often to do what chance decides: fewer times where root has done it already and an ordinary user does it again (tools/check). That the way there is another is seen in the first of them, and what happens there, in the sandbox, is the same for both."""

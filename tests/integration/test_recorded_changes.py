@@ -81,10 +81,43 @@ def test_replay_repeats_them_and_verify_finds_where_they_part(shared):
     done = shared.who.rollbox("verify", "--json", box.path)
     report = json.loads(done.stdout)
     assert (done.returncode, report["verdict"], report["steps"]) == (1, "diverged", 3)
-    assert (report["divergence"]["step"], report["divergence"]["kind"]) == (4, "files")
+    assert (report["divergence"]["step"], report["divergence"]["kind"], report["divergence"]["path"], report["files"]) == (4, "files", "/tmp/other", "commands")
     again = shared.who.directory() / "again.jsonl"
     assert shared.who.rollbox("replay", "-o", again, box.path).returncode == 0
     assert [line["action"] for line in map(json.loads, again.read_text().splitlines()) if "action" in line] == [line["action"] for line in lines]
+
+
+def test_verify_tells_what_it_knows_of_a_file_that_differs(shared):
+    """Of the record the digest; of the replay what the file has, unless it was written again since."""
+    box = Recorded(shared)
+    box("echo one; cat /proc/sys/kernel/random/uuid > /tmp/b; echo same > /tmp/a")
+    box("echo other > /tmp/c")
+    box.end()
+    seen = json.loads(shared.who.rollbox("verify", "--json", box.path).stdout)["divergence"]
+    first, second = seen["first"]["value"], seen["second"]["value"]
+    assert (seen["where"], seen["path"], seen["offset"], seen["source"]) == ("changes[1].sha256", "/tmp/b", None, "unknown") and "--twice" in seen["hint"]
+    assert first["bytes"] == second["bytes"] == 37 and sha(second["begins"]) == second["sha256"] != first["sha256"] and "begins" not in first
+    box = Recorded(shared)
+    box("cat /proc/sys/kernel/random/uuid > /tmp/b")
+    box("echo > /tmp/b")
+    box.end()
+    seen = json.loads(shared.who.rollbox("verify", "--json", box.path).stdout)["divergence"]
+    assert seen["path"] == "/tmp/b" and "begins" not in seen["second"]["value"]
+
+
+def test_verify_names_files_that_are_in_one_alone(shared):
+    box = Recorded(shared)
+    box("echo 1 > /tmp/a$(cat /proc/sys/kernel/random/uuid)")
+    lines = box.end()
+    seen = json.loads(shared.who.rollbox("verify", "--json", box.path).stdout)["divergence"]
+    assert (seen["where"], seen["first"]["value"]) == ("changes[0].path", lines[1]["observation"]["changes"][0]["path"])
+    assert seen["second"]["value"].startswith("/tmp/a")
+    box = Recorded(shared)
+    box("echo 1 > /tmp/a")
+    lines = box.end()
+    box.path.write_text(box.path.read_text().replace('echo 1 > /tmp/a', 'true'))
+    done = shared.who.rollbox("verify", box.path)
+    assert done.returncode == 1 and done.stdout.startswith(b'diverged at step 2 (files): step of "/tmp/a"\n'), done
 
 
 def test_what_runs_stands_still_for_it(shared):

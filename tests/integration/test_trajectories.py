@@ -21,7 +21,7 @@ import pytest
 
 import rollbox
 from rollbox import AsyncSandbox, Engine, FeatureMissing, InvalidArgument, Policy, Record, RecordWarning, Sandbox, Trajectory
-from harness import DEADLINE, binaries, caller, descendants, pidfds, wait_gone  # noqa: F401
+from harness import DEADLINE, NO_FILES, binaries, caller, descendants, pidfds, wait_gone  # noqa: F401
 
 HOSTILE = b'\xff\xfe\x00{"step": 1, "digest": "x"}\n\x1b[2J\xed\xa0\x80\r\n{"end": {}}\n\xc2\x9b31m'
 
@@ -391,7 +391,7 @@ def test_changed_files_by_digest_where_asked(tmp_path):
     assert "sha256" not in first["/tmp/d"] and second["/tmp/sparse"]["too_large"] and "/tmp/[redacted]" in first
     assert steps[-1].digest == read(tmp_path / "b.jsonl")[1][-1].digest
     done = subprocess.run([binaries() / "rollbox", "verify", tmp_path / "a.jsonl"], capture_output=True)
-    assert done.stdout == b"equal: 6 steps\n", done
+    assert done.stdout == b"equal: 6 steps (files were compared at snapshots alone)\n", done
 
 
 def test_a_file_that_differs_is_named(tmp_path):
@@ -400,7 +400,7 @@ def test_a_file_that_differs_is_named(tmp_path):
         box.snapshot()
     done = subprocess.run([binaries() / "rollbox", "verify", "--json", tmp_path / "a.jsonl"], capture_output=True)
     seen = json.loads(done.stdout)["divergence"]
-    assert done.returncode == 1 and (seen["step"], seen["where"]) == (3, "changes[1].sha256")
+    assert done.returncode == 1 and (seen["step"], seen["where"], seen["path"]) == (3, "changes[1].sha256", "/tmp/b")
 
 
 def test_notes_are_steps(tmp_path):
@@ -413,7 +413,7 @@ def test_notes_are_steps(tmp_path):
             box.note(object())
     _, steps, trajectory = read(tmp_path / "a.jsonl")
     assert trajectory.complete and steps[1].action.data == {"reward": 0.3, "text": "gr\u00fc\u00df [redacted]", "list": [1, None, True]}
-    assert verdict_of(tmp_path / "a.jsonl") == b"equal: 2 steps\n"
+    assert verdict_of(tmp_path / "a.jsonl") == b"equal: 2 steps" + NO_FILES
     with Sandbox() as box:
         box.note("nobody hears it")
 
@@ -730,7 +730,7 @@ def test_verify_is_equal_for_a_seeded_session(caller):
         call("rm", box)
     assert caller.rollbox("verify", home / "a.jsonl").returncode == 125, "the value of A was not recorded"
     seen = verdict(caller, "--env", "A=b", home / "a.jsonl", status=0)
-    assert seen == {"verdict": "equal", "steps": 9, "whole": True, "divergence": None}
+    assert seen == {"verdict": "equal", "steps": 9, "whole": True, "files": "none", "divergence": None}
     done = caller.rollbox("replay", "--env", "A=b", "-o", home / "b.jsonl", home / "a.jsonl")
     assert done.returncode == 0 and done.stderr == b"rollbox replay: 9 steps\n"
     assert verdict(caller, home / "a.jsonl", home / "b.jsonl", status=0)["verdict"] == "equal"
@@ -792,6 +792,49 @@ def test_verify_twice(caller):
     assert done.returncode == 1 and done.stdout.startswith(b"diverged at step 1 (exec): stdout, byte ") and b"--seed" in done.stdout, done
 
 
+@pytest.mark.parametrize("flags", [[], ["--record-changes"]])
+def test_verify_twice_compares_files(caller, flags):
+    """And what is in them, as it was when the sandboxes were still there."""
+    writes = ["bash", "-c", "echo same > /tmp/a; mkdir /tmp/d; echo took $(date +%N) s > /tmp/d/b"]
+    done = caller.rollbox("verify", "--twice", *flags, "--", *writes)
+    assert done.returncode == 1 and done.stdout.startswith(b'diverged at step 2 (files): changes[2].sha256 of "/tmp/d/b", byte '), done
+    assert b'\n  first run   "took ' in done.stdout and b"likely source: time" in done.stdout and b"--time-start" in done.stdout
+    seen = verdict(caller, "--twice", *flags, "--", *writes, status=1)["divergence"]
+    assert seen["path"] == "/tmp/d/b" and seen["offset"] >= 5 and seen["first"]["value"].startswith("took ")
+    done = caller.rollbox("verify", "--twice", *flags, "--", "sh", "-c", "echo same > /tmp/a")
+    assert (done.returncode, done.stdout) == (0, b"equal: 2 steps\n"), done
+    seen = verdict(caller, "--twice", *flags, "--", "sh", "-c", "ln -s $$-$(cat /proc/sys/kernel/random/uuid) /tmp/l", status=1)["divergence"]
+    assert seen["path"] == "/tmp/l" and seen["first"]["value"] != seen["second"]["value"] and seen["offset"] is not None
+
+
+def test_verify_twice_without_files(caller):
+    writes = ["sh", "-c", "cat /proc/sys/kernel/random/uuid > /tmp/a"]
+    done = caller.rollbox("verify", "--twice", "--no-files", "--", *writes)
+    assert (done.returncode, done.stdout) == (0, b"equal: 1 step" + NO_FILES), done
+    assert verdict(caller, "--twice", "--no-files", "--", *writes, status=0)["files"] == "none"
+    assert b"opposites" in caller.rollbox("verify", "--twice", "--no-files", "--record-changes", "--", *writes).stderr
+    caller.rollbox("record", "-o", caller.directory() / "a.jsonl", "--", *writes)
+    for flag in ("--no-files", "--record-changes"):
+        done = caller.rollbox("verify", flag, caller.directory() / "a.jsonl")
+        assert done.returncode == 125 and b"are for --twice" in done.stderr
+
+
+def test_secrets_in_files_are_not_shown(caller):
+    """Who wants them taken out of records does not have them read for verify either."""
+    done = caller.rollbox("verify", "--twice", "--redact", "hunter[0-9]", "--", "sh", "-c", "echo hunter2 $(cat /proc/sys/kernel/random/uuid) > /tmp/a")
+    assert done.returncode == 1 and b'of "/tmp/a"\n' in done.stdout and b"hunter" not in done.stdout, done
+
+
+def test_equal_does_not_speak_of_files_that_were_not_recorded(caller):
+    home = caller.directory()
+    for flags, files, words in (([], "none", NO_FILES), (["--record-changes"], "commands", b"\n")):
+        path = home / f"{files}.jsonl"
+        assert caller.rollbox("record", "-o", path, *flags, "--", "true").returncode == 0
+        assert caller.rollbox("verify", path).stdout == b"equal: 1 step" + words
+        assert verdict(caller, path, status=0)["files"] == files
+    assert caller.rollbox("verify", home / "none.jsonl", home / "commands.jsonl").stdout == b"equal: 1 step" + NO_FILES
+
+
 def test_a_cut_record_is_verified_as_far_as_it_goes(caller):
     home = caller.directory()
     with shared_engine(caller) as call:
@@ -804,7 +847,7 @@ def test_a_cut_record_is_verified_as_far_as_it_goes(caller):
     caller.own(home / "b.jsonl")
     for files in (["b.jsonl"], ["a.jsonl", "b.jsonl"]):
         done = caller.rollbox("verify", *(home / name for name in files))
-        assert (done.returncode, done.stdout) == (0, b"equal: 2 steps\n"), done
+        assert (done.returncode, done.stdout) == (0, b"equal: 2 steps" + NO_FILES), done
         assert b"its last line is cut off" in done.stderr and b"it has no end" in done.stderr
 
 
@@ -824,7 +867,7 @@ def test_forks_are_replayed_from_their_parents(tmp_path):
     for child, parents, status in ((kid, [parent], 0), (grand, [parent, kid], 0), (grand, [parent], 125), (kid, [kid], 125), (kid, [], 125)):
         done = subprocess.run([*who, "verify", *(word for one in parents for word in ("--parent", one)), child], capture_output=True)
         assert done.returncode == status, done
-        assert status or done.stdout == b"equal: %d step%s\n" % ((1, b"") if child == grand else (2, b"s"))
+        assert status or done.stdout == b"equal: %d step%s%s" % ((1, b"", NO_FILES) if child == grand else (2, b"s", NO_FILES))
 
 
 def test_a_replayed_fork_is_the_one_it_was(tmp_path):
@@ -835,7 +878,7 @@ def test_a_replayed_fork_is_the_one_it_was(tmp_path):
         for kid in kids:
             kid.close()
     done = subprocess.run([binaries() / "rollbox", "verify", "--parent", tmp_path / "a.jsonl", tmp_path / f"a.{name}.jsonl"], capture_output=True)
-    assert done.returncode == 0 and done.stdout == b"equal: 1 step\n", done
+    assert done.returncode == 0 and done.stdout == b"equal: 1 step" + NO_FILES, done
 
 
 @pytest.mark.parametrize("what, words", [

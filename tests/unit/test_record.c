@@ -442,6 +442,29 @@ TEST(the_first_byte_that_differs_and_a_guess) {
     expect_part("", "x", 0, "unknown");
 }
 
+TEST(a_file_that_differs_is_told_with_what_is_known_of_it) {
+    json_t *a = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": \"/a\", \"type\": \"file\", \"size\": 6, \"sha256\": \"1\"}]}}");
+    json_t *b = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": \"/a\", \"type\": \"file\", \"size\": 7, \"sha256\": \"2\"}]}}");
+    json_t *contents = parse("{\"1\": \"pid 11\", \"2\": \"pid 121\"}");
+    struct step steps[2] = { step_of(a), step_of(b) };
+    struct divergence divergence;
+
+    for (int known = 0; known <= 2; known++) {
+        steps[0].contents = known > 1 ? contents : NULL;
+        steps[1].contents = known > 0 ? contents : NULL;
+        ASSERT_EQ(compare_steps(&steps[0], &steps[1], &divergence), 1);
+        ASSERT_STR_EQ(divergence.where, "changes[0].sha256");
+        ASSERT_STR_EQ(divergence.path.data, "\"/a\"");
+        ASSERT_EQ(divergence.offset, known > 1 ? 5 : -1);
+        ASSERT_STR_EQ(divergence.source, known > 1 ? "pid" : "unknown");
+        ASSERT_STR_EQ(divergence.values[1].data, known > 1 ? "\"pid 121\"" : known ? "{\"begins\":\"pid 121\",\"bytes\":7,\"sha256\":\"2\"}" : "{\"bytes\":7,\"sha256\":\"2\"}");
+        divergence_done(&divergence);
+    }
+    json_decref(a);
+    json_decref(b);
+    json_decref(contents);
+}
+
 TEST(where_two_part_is_told_in_plain_characters) {
     json_t *a = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": {}}"), *b = parse("{\"action\": {\"kind\": \"a\\u001bb\"}, \"observation\": {\"\\u001b\\u00fc\\u20acx\": {\"y\": 1}}}");
     struct step steps[2] = { step_of(a), step_of(b) };
