@@ -138,7 +138,7 @@ const struct command command_table[] = {
       "Example: rollbox replay -o again.jsonl run.jsonl\n",
       COMMAND_REPLAY, 1, 1, cmd_replay, 0 },
     { "verify", "FILE [FILE] | --twice -- COMMAND [ARGUMENT...]", "replay a trajectory, or run a command twice, and tell where the histories part",
-      "Two files are compared as they are. Exit status: 0 equal; 1 they part: the first step, stream or file, and byte are told; 125 rollbox's own error.\n"
+      "Two files are compared as they are. Exit status: 0 equal, as far as both go; 1 they part: the first step, stream or file, and byte are told; 125 rollbox's own error.\n"
       "Example: rollbox verify --twice --seed 7 -- python3 -c 'import random; print(random.random())'\n",
       COMMAND_VERIFY, 1, -1, cmd_verify, 2 },
     { "batch", "JOBS.jsonl", "run a file of jobs, N at a time, each in a sandbox of its own",

@@ -99,6 +99,11 @@ static const char *files_of(const struct pair *pair) {
     return "none";
 }
 
+/* Read to its end: may more have happened than it tells? */
+static bool is_cut(const struct reader *reader) {
+    return !reader->end_reason || strcmp(reader->end_reason, "closed");
+}
+
 /* 0 and whether they part; or an exit status after a line. */
 static int compare(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, uint64_t *ret_equal, uint64_t *ret_partial) {
     const json_t *headers[2] = { pair->readers[0].header, pair->readers[1].header };
@@ -114,7 +119,7 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
         for (int i = 0; i < 2 && !status; i++)
             status = next(options, pair, i, &steps[i]);
         /* One that is cut off is equal as far as it goes. */
-        bool is_end = (!steps[0] && !pair->readers[0].end_reason) || (!steps[1] && !pair->readers[1].end_reason) || (!steps[0] && !steps[1]);
+        bool is_end = (!steps[0] && is_cut(&pair->readers[0])) || (!steps[1] && is_cut(&pair->readers[1])) || (!steps[0] && !steps[1]);
         int r = status || is_end ? 0 : compare_steps(steps[0], steps[1], ret_divergence);
         if (r < 0)
             status = cli_fail(options, "out of memory");
@@ -175,18 +180,21 @@ static int tell_json(const struct options *options, const struct pair *pair, boo
 }
 
 /* What "equal" does not say. */
-static const char *unseen(const struct pair *pair) {
-    const char *files = files_of(pair);
+static void tell_unseen(const struct pair *pair, bool whole) {
+    const char *files = files_of(pair), *note = !strcmp(files, "none") ? "files were not compared: they were not recorded" : !strcmp(files, "snapshots") ? "files were compared at snapshots alone" : "";
 
-    return !strcmp(files, "none") ? " (files were not compared: they were not recorded)" : !strcmp(files, "snapshots") ? " (files were compared at snapshots alone)" : "";
+    if (!whole || *note)
+        printf(" (%s%s%s)", whole ? "" : "not whole, see standard error", !whole && *note ? "; " : "", note);
 }
 
-static int tell(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal) {
+static int tell(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
     bool colours = cli_colours(STDOUT_FILENO);
     int width = (int)MAX(strlen(pair->names[0]), strlen(pair->names[1]));
 
     if (!diverged) {
-        printf("%sequal%s: %" PRIu64 " step%s%s\n", colours ? "\033[32m" : "", colours ? "\033[0m" : "", n_equal, n_equal == 1 ? "" : "s", unseen(pair));
+        printf("%sequal%s: %" PRIu64 " step%s", colours ? "\033[32m" : "", colours ? "\033[0m" : "", n_equal, n_equal == 1 ? "" : "s");
+        tell_unseen(pair, whole);
+        printf("\n");
         return cli_flush(options, 0);
     }
     printf("%sdiverged%s at step %" PRIu64 " (%s): %s", colours ? "\033[31m" : "", colours ? "\033[0m" : "", divergence->step, divergence->kind, divergence->where);
@@ -216,7 +224,9 @@ static int conclude(const struct options *options, struct pair *pair) {
         cli_fail(options, "%" PRIu64 " of the equal steps had a content that was withheld: of that nothing is known but its length", n_partial);
     for (int i = 0; i < 2; i++)
         warnings += replay_warn(options, &pair->readers[i]);
-    status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, n_equal, !warnings) : tell(options, pair, diverged, &divergence, n_equal);
+    if (!diverged && !n_equal && (is_cut(&pair->readers[0]) || is_cut(&pair->readers[1])))
+        return cli_fail(options, "there is no step that could be compared");
+    status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, n_equal, !warnings) : tell(options, pair, diverged, &divergence, n_equal, !warnings);
     divergence_done(&divergence);
     return status;
 }

@@ -847,8 +847,42 @@ def test_a_cut_record_is_verified_as_far_as_it_goes(caller):
     caller.own(home / "b.jsonl")
     for files in (["b.jsonl"], ["a.jsonl", "b.jsonl"]):
         done = caller.rollbox("verify", *(home / name for name in files))
-        assert (done.returncode, done.stdout) == (0, b"equal: 2 steps" + NO_FILES), done
+        assert (done.returncode, done.stdout) == (0, b"equal: 2 steps (not whole, see standard error; files were not compared: they were not recorded)\n"), done
         assert b"its last line is cut off" in done.stderr and b"it has no end" in done.stderr
+        assert verdict(caller, *(home / name for name in files), status=0)["whole"] is False
+
+
+@pytest.mark.parametrize("reason", ["file_limit", "engine_lost", None])
+def test_a_record_that_ended_early_is_not_told_as_a_whole(caller, reason):
+    """However it ended: what it has is compared, by itself and with one that goes on; if it has nothing, that is no success."""
+    home = caller.directory()
+    with shared_engine(caller) as call:
+        box = call("create", "--record", home / "whole.jsonl", "--record-changes")
+        for i in range(3):
+            call("exec", box, "--", "echo", str(i))
+        call("rm", box)
+    rows = (home / "whole.jsonl").read_text().splitlines(True)
+    for steps in (2, 0):
+        digest = json.loads(rows[steps])["digest"]
+        end = json.dumps({"end": {"reason": reason, "steps": steps}, "digest": digest}) + "\n" if reason else ""
+        caller.write(home / f"{steps}.jsonl", "".join(rows[:1 + steps]) + end)
+        for files in ([f"{steps}.jsonl"], ["whole.jsonl", f"{steps}.jsonl"], [f"{steps}.jsonl", "whole.jsonl"]):
+            done = caller.rollbox("verify", *(home / name for name in files))
+            told = f"it ends early: {reason}" if reason else "it has no end"
+            assert told.encode() in done.stderr, done
+            if steps:
+                assert (done.returncode, done.stdout) == (0, b"equal: 2 steps (not whole, see standard error)\n"), done
+                assert verdict(caller, *(home / name for name in files), status=0)["whole"] is False
+            else:
+                assert (done.returncode, done.stdout) == (125, b"") and b"no step that could be compared" in done.stderr, done
+                assert "error" in verdict(caller, *(home / name for name in files), status=125)
+
+
+def test_a_whole_record_of_nothing_is_equal(caller):
+    home = caller.directory()
+    with shared_engine(caller) as call:
+        call("rm", call("create", "--record", home / "a.jsonl"))
+    assert caller.rollbox("verify", home / "a.jsonl").stdout == b"equal: 0 steps" + NO_FILES
 
 
 def test_forks_are_replayed_from_their_parents(tmp_path):
