@@ -84,8 +84,10 @@ static int next(const struct options *options, struct pair *pair, int i, struct 
     *ret_step = NULL;
     if (reader_next(&pair->readers[i], ret_step, &error) < 0)
         return cli_fail_error(options, &error);
-    if (*ret_step)
+    if (*ret_step) {
+        (*ret_step)->header = pair->readers[i].header;
         (*ret_step)->contents = pair->contents[i];
+    }
     return 0;
 }
 
@@ -134,11 +136,16 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
     return status;
 }
 
+static bool is_seeded(const struct reader *reader) {
+    const json_t *seed = json_object_get(reader->header, "random_seed");
+
+    return seed && !json_is_null(seed);
+}
+
 /* What would make it repeat; NULL: nothing that we know of. */
 static const char *hint_of(const struct divergence *divergence, const struct pair *pair) {
     const json_t *header = pair->readers[0].header;
-    const json_t *seed = json_object_get(header, "random_seed");
-    bool seeded = seed && !json_is_null(seed), timed = json_is_string(json_object_get(header, "time_start"));
+    bool seeded = is_seeded(&pair->readers[0]) || is_seeded(&pair->readers[1]), timed = json_is_string(json_object_get(header, "time_start"));
     const char *level = json_string_value(json_object_get(json_object_get(json_object_get(header, "isolation"), "determinism"), "level"));
     bool serial = level && !strcmp(level, "serial");
 

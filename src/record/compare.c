@@ -2,7 +2,7 @@
 /*
  * Comparing steps. Actions and observations are walked in the order in which they are written, contents byte by byte as far as they were kept and by their digests beyond.
  *
- * The guess at the source looks at the two values alone, at the words around the first difference. It is a guess: a counter can look like a process id, and a random number like a time.
+ * The guess at the source looks at the two values, at the words around the first difference, and at what the policy leaves to chance. It is a guess: a counter can look like a process id, and a random number like a time.
  */
 #include "record/compare.h"
 
@@ -20,6 +20,7 @@
 #define SORT_MOST (1u << 20)
 #define NOTE_MOST 600u
 #define PATH_MOST 32768u
+#define LONE_NUMBERS "two numbers without a word that says what they are"
 
 void divergence_done(struct divergence *divergence) {
     buf_done(&divergence->values[0]);
@@ -131,47 +132,107 @@ static bool same_parts(struct bytes a, struct bytes b, bool (*ends)(char)) {
     return true;
 }
 
-static bool looks_like_time(struct bytes word, struct bytes line) {
+/* The part of a line that a word is in, up to commas and brackets: what says what the word is. */
+static struct bytes phrase_around(struct bytes line, struct bytes word) {
+    static const char ends[] = ",;(){}[]";
+
+    if (word.data < line.data || word.data + word.length > line.data + line.length)
+        return line;            /* a word longer than what is looked at of a line */
+    size_t begin = (size_t)(word.data - line.data), end = begin + word.length;
+
+    while (begin && !memchr(ends, line.data[begin - 1], sizeof ends - 1))
+        begin--;
+    while (end < line.length && !memchr(ends, line.data[end], sizeof ends - 1))
+        end++;
+    return (struct bytes){ line.data + begin, end - begin };
+}
+
+/* 2025-01-01 */
+static bool begins_with_date(struct bytes word) {
+    static const char shape[] = "dddd-dd-dd";
+
+    for (size_t i = 0; i < sizeof shape - 1; i++)
+        if (i >= word.length || (shape[i] == 'd' ? !isdigit((unsigned char)word.data[i]) : word.data[i] != shape[i]))
+            return false;
+    return (word.data[0] == '1' && word.data[1] == '9') || (word.data[0] == '2' && word.data[1] == '0');
+}
+
+static bool looks_like_time(struct bytes word, struct bytes phrase) {
     static const char *const words[] = { "time", "date", "elapsed", "seconds", " ms", "took", "UTC", "GMT", "real\t", NULL };
     size_t digits = count(word, isdigit), colons = 0;
 
     for (size_t i = 1; i + 1 < word.length; i++)
         colons += word.data[i] == ':' && isdigit((unsigned char)word.data[i - 1]) && isdigit((unsigned char)word.data[i + 1]);
-    if (colons && digits >= 3 && digits + colons + 8 >= word.length)
+    if (begins_with_date(word) || (colons && digits >= 3 && digits + colons + 8 >= word.length))
         return true;            /* 12:34:56, 2025-01-01T12:34:56Z */
     /* Seconds, milliseconds, ... since 1970, of the decades around now. */
     if (digits >= 10 && digits + 1 >= word.length && (word.data[0] == '1' || word.data[0] == '2') && (digits == word.length ? digits <= 19 : true))
         return true;
-    return digits && holds_any(line, words);
+    return digits && holds_any(phrase, words);
 }
 
 static bool is_hex(struct bytes word) {
     return word.length && count(word, isxdigit) + (holds(word, "-") ? 4 : 0) >= word.length;
 }
 
+static int class_of(char c) {
+    return isdigit((unsigned char)c) ? 'd' : isupper((unsigned char)c) ? 'u' : isalpha((unsigned char)c) ? 'l' : 0;
+}
+
+/* How often small and capital letters and digits follow each other in it as in no word that people make: a capital before small letters is one of these. */
+static size_t turns(struct bytes word) {
+    size_t n = 0;
+
+    for (size_t i = 1; i < word.length; i++) {
+        int before = class_of(word.data[i - 1]), here = class_of(word.data[i]);
+
+        n += before && here && before != here && !(before == 'u' && here == 'l');
+    }
+    return n;
+}
+
+/* Names of temporary files, tokens: what differs is as long in both, differs nearly everywhere, and is no word. */
+static bool look_random(struct bytes a, struct bytes b) {
+    size_t begin = 0, end = a.length, others = 0;
+
+    if (a.length != b.length)
+        return false;
+    while (begin < end && a.data[begin] == b.data[begin])
+        begin++;
+    while (end > begin && a.data[end - 1] == b.data[end - 1])
+        end--;
+    const struct bytes x = { a.data + begin, end - begin }, y = { b.data + begin, end - begin };
+    for (size_t i = 0; i < x.length; i++)
+        others += x.data[i] != y.data[i];
+    if (x.length < 5 || others * 4 < x.length * 3)
+        return false;
+    return holds(a, "tmp") || (turns(x) + turns(y) >= 4 && count(x, isdigit) + count(y, isdigit));
+}
+
 /* Of two words that differ, in their lines; NULL: they say nothing. */
 static const char *guess_words(struct bytes a, struct bytes b, struct bytes line, struct bytes other, const char **ret_why) {
     static const char *const pids[] = { "pid", "process", "thread", "tid", "job ", NULL };
+    const struct bytes phrase = phrase_around(line, a);
     bool numbers = a.length && b.length && count(a, isdigit) == a.length && count(b, isdigit) == b.length;
 
-    if (numbers && a.length <= 7 && b.length <= 7 && (holds_any(line, pids) || (a.data > line.data && a.data[-1] == '['))) {
+    if (numbers && a.length <= 7 && b.length <= 7 && (holds_any(phrase, pids) || (a.data > line.data && a.data[-1] == '['))) {
         *ret_why = "a small number where the line speaks of a process";
         return "pid";
     }
-    if (looks_like_time(a, line) && looks_like_time(b, other)) {
+    if (looks_like_time(a, phrase) && looks_like_time(b, phrase_around(other, b))) {
         *ret_why = "the difference is in what looks like a date, a clock's reading or a duration";
         return "time";
     }
-    if ((holds(line, "0x") && is_hex(a)) || (a.length > 2 && holds(a, "0x"))) {
+    if ((holds(phrase, "0x") && is_hex(a)) || (a.length > 2 && holds(a, "0x"))) {
         *ret_why = "the difference is in what looks like an address (where things lie in memory is random)";
         return "randomness";
     }
-    if ((is_hex(a) && is_hex(b) && a.length >= 8) || (a.length == b.length && a.length >= 16 && count(a, isalnum) + 2 >= a.length)) {
+    if (look_random(a, b) || (is_hex(a) && is_hex(b) && a.length >= 8 && count(a, isalpha) + count(b, isalpha))) {
         *ret_why = "the difference is in what looks like random letters and digits";
         return "randomness";
     }
-    if (count(a, isdigit) + 1 >= a.length && a.length && count(b, isdigit) + 1 >= b.length && b.length) {
-        *ret_why = "two numbers without a word that says what they are";
+    if (count(a, isdigit) && count(b, isdigit) && (!count(phrase, isalpha) || count(a, isdigit) >= 12)) {
+        *ret_why = LONE_NUMBERS;
         return "randomness";
     }
     return NULL;
@@ -192,7 +253,34 @@ static const char *guess_line(struct bytes line, struct bytes other, const char 
     return found;
 }
 
-static const char *guess_text(struct bytes a, struct bytes b, size_t at, const char **ret_why) {
+static bool is_inside_character(struct bytes text, size_t at) {
+    return at < text.length && ((unsigned char)text.data[at] & 0xc0) == 0x80;
+}
+
+/* Of whole characters. */
+static bool is_text(struct bytes text, size_t at, size_t n) {
+    size_t begin = at, end = at + n, odd = 0;
+
+    while (begin && is_inside_character(text, begin))
+        begin--;
+    while (end > begin && is_inside_character(text, end))
+        end--;
+    for (size_t i = begin; i < end; i++)
+        odd += iscntrl((unsigned char)text.data[i]) && !isspace((unsigned char)text.data[i]);
+    return utf8_valid(text.data + begin, end - begin) && !odd;
+}
+
+/* Bytes that are no text, and of which nearly all differ. */
+static bool look_raw(struct bytes a, struct bytes b, size_t at) {
+    enum { LOOKED_AT = 32, FEWEST = 4 };
+    size_t n = MIN((size_t)LOOKED_AT, MIN(a.length, b.length) - at), others = 0;
+
+    for (size_t i = at; i < at + n; i++)
+        others += a.data[i] != b.data[i];
+    return n >= FEWEST && others * 4 >= n * 3 && !is_text(a, at, n) && !is_text(b, at, n);
+}
+
+static const char *guess_values(struct bytes a, struct bytes b, size_t at, bool has_net, const char **ret_why) {
     static const char *const nets[] = { "connect", "resolve", "http", "socket", "network", "timed out", "refused", "unreachable", NULL };
     struct bytes line = line_around(a, MIN(at, a.length)), other = line_around(b, MIN(at, b.length));
 
@@ -200,13 +288,44 @@ static const char *guess_text(struct bytes a, struct bytes b, size_t at, const c
         *ret_why = "both have the same parts in another order";
         return "order";
     }
-    if (holds_any(line, nets) || holds_any(other, nets)) {
+    if (look_raw(a, b, at)) {
+        *ret_why = "the difference is in bytes that are no text, and nearly all of them differ";
+        return "randomness";
+    }
+    if (has_net && (holds_any(line, nets) || holds_any(other, nets))) {
         *ret_why = "the line speaks of a connection";
         return "network";
     }
     const char *found = guess_words(word_at(a, MIN(at, a.length)), word_at(b, MIN(at, b.length)), line, other, ret_why);
-    if (!found)
-        found = guess_line(line, other, ret_why);
+    return found ? found : guess_line(line, other, ret_why);
+}
+
+static bool is_port(struct bytes word) {
+    return word.length >= 4 && word.length <= 5 && count(word, isdigit) == word.length;
+}
+
+/* The values, and what the policy leaves to chance. */
+static const char *guess_text(struct bytes a, struct bytes b, size_t at, const json_t *header, const char **ret_why) {
+    const char *net = json_string_value(json_object_get(json_object_get(header, "isolation"), "net"));
+    const json_t *seed = json_object_get(header, "random_seed");
+    const bool has_net = !net || strcmp(net, "none"), is_host = net && !strcmp(net, "host"), seeded = seed && !json_is_null(seed);
+    const char *found = guess_values(a, b, at, has_net, ret_why);
+    const bool random = found && !strcmp(found, "randomness"), lone = random && !strcmp(*ret_why, LONE_NUMBERS);
+    const struct bytes word = word_at(a, MIN(at, a.length)), twin = word_at(b, MIN(at, b.length));
+
+    /* What is fetched is text. A number that is no port says no more of a network than of anything else. */
+    if (is_host && ((!found && count(word, isalpha) + count(twin, isalpha)) || (random && seeded && !lone))) {
+        *ret_why = "the values do not tell, but the policy gives the host's network, whose ports and answers do not repeat";
+        return "network";
+    }
+    if (net && has_net && (!found || lone) && is_port(word) && is_port(twin)) {
+        *ret_why = "the numbers could be ports, which the kernel chooses";
+        return "network";
+    }
+    if (random && seeded && json_is_string(json_object_get(header, "time_start"))) {
+        *ret_why = "it looks random, but the policy has random_seed and time_start";
+        return "unknown";
+    }
     if (!found)
         *ret_why = "nothing about the values says where they come from";
     return found ? found : "unknown";
@@ -263,7 +382,7 @@ static int note_texts(struct divergence *divergence, const char *where, struct b
     divergence->offset = (int64_t)at;
     add_excerpt(&divergence->values[0], a, at);
     add_excerpt(&divergence->values[1], b, at);
-    divergence->source = guess_text(a, b, at, &divergence->why);
+    divergence->source = guess_text(a, b, at, divergence->header, &divergence->why);
     return 1;
 }
 
@@ -396,7 +515,7 @@ static int note_file(const struct step *a, const struct step *b, const json_t *c
         return note_texts(divergence, where, xa, xb, first_difference(xa, xb));
     json_t *sa = file_of(change, have_a, xa), *sb = file_of(other, have_b, xb);
     note(divergence, where, sa, sb);
-    divergence->why = have_a || have_b ? "what one of the two had in it is not known, only its digest" : "what the two had in them is not known, only their digests";
+    divergence->why = have_a || have_b ? "what is in one of the two is not known, only its digest" : "what is in the two is not known, only their digests";
     json_decref(sa);
     json_decref(sb);
     return 1;
@@ -409,7 +528,7 @@ static int compare_paths(const json_t *a, const json_t *b, const char *where, st
         return 0;
     note(divergence, where, a, b);
     if (xa.data && xb.data)
-        divergence->source = guess_text(xa, xb, first_difference(xa, xb), &divergence->why);
+        divergence->source = guess_text(xa, xb, first_difference(xa, xb), divergence->header, &divergence->why);
     return 1;
 }
 
@@ -486,7 +605,7 @@ static void blame_machine(const struct step *a, const struct step *b, struct div
 }
 
 int compare_steps(const struct step *a, const struct step *b, struct divergence *ret_divergence) {
-    struct divergence divergence = { .step = a ? a->number : b->number };
+    struct divergence divergence = { .step = a ? a->number : b->number, .header = a ? a->header : b->header };
     int r;
 
     add_plain(divergence.kind, sizeof divergence.kind, a ? a->kind : b->kind);

@@ -18,6 +18,7 @@ struct step {
     json_t *json;               /* the whole line; a reference */
     json_t *action, *observation;       /* in it */
     const char *kind, *digest;  /* in it */
+    const json_t *header;       /* borrowed, of who compares: of its record; NULL: not known */
     const json_t *contents;     /* borrowed, of who compares: what files had in them, by digest; NULL: not known */
 };
 

@@ -792,6 +792,27 @@ def test_verify_twice(caller):
     assert done.returncode == 1 and done.stdout.startswith(b"diverged at step 1 (exec): stdout, byte ") and b"--seed" in done.stdout, done
 
 
+PORT = ["python3", "-c", "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname())"]
+
+
+@pytest.mark.parametrize("flags, command, source, hint", [
+    (["--net", "host", "--seed", "7"], PORT, "network", None),
+    (["--net", "loopback"], PORT, "network", None),
+    ([], ["mktemp"], "randomness", "--seed"),
+    ([], ["head", "-c", "64", "/dev/urandom"], "randomness", "--seed"),
+    ([], ["sh", "-c", "echo > $(mktemp)"], "randomness", "--seed"),
+    (["--seed", "7"], ["python3", "-c", "import time; print('%016x' % (time.time_ns() * 0x9e3779b97f4a7c15 % 2**64))"], "randomness", "--time-start"),
+], ids=["host", "loopback", "mktemp", "bytes", "file", "clock"])
+def test_verify_guesses_what_the_policy_leaves_to_chance(caller, flags, command, source, hint):
+    while True:         # the kernel may choose a port twice
+        done = caller.rollbox("verify", "--json", "--twice", *flags, "--", *command)
+        if done.returncode:
+            break
+    seen = json.loads(done.stdout)["divergence"]
+    assert seen["source"] == source, seen
+    assert hint is None and seen["hint"] is None or hint in seen["hint"], seen
+
+
 @pytest.mark.parametrize("flags", [[], ["--record-changes"]])
 def test_verify_twice_compares_files(caller, flags):
     """And what is in them, as it was when the sandboxes were still there."""

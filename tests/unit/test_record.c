@@ -409,14 +409,15 @@ static json_t *line_of(const char *out) {
     char hex[RECORD_DIGEST_HEX + 1];
 
     digest_hex(out, strlen(out), hex);
-    return json_pack("{s:{s:s}, s:{s:s, s:{s:i, s:s, s:s}}}", "action", "kind", "exec", "observation", "outcome", "exit", "stdout", "bytes", (int)strlen(out), "sha256", hex, "text", out);
+    return json_pack("{s:{s:s}, s:{s:s, s:{s:i, s:s, s:o}}}", "action", "kind", "exec", "observation", "outcome", "exit", "stdout", "bytes", (int)strlen(out), "sha256", hex, "text", json_string_nocheck(out));
 }
 
-static void expect_part(const char *a, const char *b, int64_t offset, const char *source) {
+static void expect_part_under(const json_t *header, const char *a, const char *b, int64_t offset, const char *source) {
     json_t *lines[2] = { line_of(a), line_of(b) };
-    const struct step steps[2] = { step_of(lines[0]), step_of(lines[1]) };
+    struct step steps[2] = { step_of(lines[0]), step_of(lines[1]) };
     struct divergence divergence;
 
+    steps[0].header = steps[1].header = header;
     ASSERT_EQ(compare_steps(&steps[0], &steps[1], &divergence), 1);
     ASSERT_STR_EQ(divergence.where, "stdout");
     ASSERT_EQ(divergence.offset, offset);
@@ -425,6 +426,46 @@ static void expect_part(const char *a, const char *b, int64_t offset, const char
     ASSERT_EQ(compare_steps(&steps[0], &steps[0], &divergence), 0);
     json_decref(lines[0]);
     json_decref(lines[1]);
+}
+
+static void expect_part(const char *a, const char *b, int64_t offset, const char *source) {
+    expect_part_under(NULL, a, b, offset, source);
+}
+
+TEST(a_guess_knows_what_random_names_and_bytes_look_like) {
+    expect_part("/tmp/tmp.jhSBamKZjq\n", "/tmp/tmp.DXOM7ly9d3\n", 9, "randomness");
+    expect_part("/tmp/tmpk3vq_0zb\n", "/tmp/tmpqhwysale\n", 8, "randomness");
+    expect_part("made /var/x/job-aX3k9Q\n", "made /var/x/job-Zb7Pw2\n", 16, "randomness");
+    expect_part("\x9b\x02\xfe\x80\xc1\x11\xe0", "\x12\xff\x81\x03\xc7\xaa\x90", 0, "randomness");
+    expect_part("status: failed\n", "status: passed\n", 8, "unknown");
+    expect_part("getUserIdentity\n", "setHostIpAdress\n", 0, "unknown");
+    expect_part("internationalisation\n", "counterrevolutionary\n", 0, "unknown");
+    expect_part("caf\xc3\xa9s are here\n", "caf\xc3\xbcn sie dort\n", 4, "unknown");
+    expect_part("2025-01-01\n", "2025-01-02\n", 9, "time");
+    expect_part("st_dev=2097174, st_mtime=0\n", "st_dev=2097299, st_mtime=0\n", 11, "unknown");
+    expect_part("st_dev=20, st_mtime=1735689600\n", "st_dev=20, st_mtime=1735689611\n", 28, "time");
+    expect_part("12345\n", "12399\n", 3, "randomness");
+    expect_part("0.1400854971268235\n", "0.9400854971268235\n", 2, "randomness");
+}
+
+TEST(a_guess_knows_the_policy) {
+    json_t *host = parse("{\"isolation\": {\"net\": \"host\"}, \"random_seed\": 7, \"time_start\": null}"), *loopback = parse("{\"isolation\": {\"net\": \"loopback\"}, \"random_seed\": null}");
+    json_t *none = parse("{\"isolation\": {\"net\": \"none\"}, \"random_seed\": 7, \"time_start\": \"2025-01-01T00:00:00\"}");
+
+    expect_part_under(host, "36211\n", "41077\n", 0, "network");
+    expect_part_under(host, "<b>one</b>\n", "<b>two</b>\n", 3, "network");
+    expect_part_under(host, "id 8e1f0c2a9b\n", "id 8e1f0d339c\n", 8, "network");
+    expect_part_under(host, "st_dev=183, st_uid=0\n", "st_dev=121, st_uid=0\n", 8, "unknown");
+    expect_part_under(host, "port 36211\n", "port 41077\n", 5, "network");
+    expect_part_under(host, "took 0.81 s\n", "took 0.92 s\n", 7, "time");
+    expect_part_under(loopback, "('127.0.0.1', 36211)\n", "('127.0.0.1', 41077)\n", 14, "network");
+    expect_part_under(loopback, "id 8e1f0c2a9b\n", "id 8e1f0d339c\n", 8, "randomness");
+    expect_part_under(loopback, "yes\n", "no\n", 0, "unknown");
+    expect_part_under(none, "id 8e1f0c2a9b\n", "id 8e1f0d339c\n", 8, "unknown");
+    expect_part_under(none, "connect: refused\n", "connect: timed out\n", 9, "unknown");
+    json_decref(host);
+    json_decref(loopback);
+    json_decref(none);
 }
 
 TEST(the_first_byte_that_differs_and_a_guess) {
