@@ -319,7 +319,7 @@ struct image_alarm {
     uint32_t pid, thread;       /* inside; thread: that gets the signal, 0: any */
     uint32_t signal, clock;
     uint32_t file;              /* DESCRIPTOR: its index among the files + 1 */
-    uint32_t has_fired, is_ready, unused;       /* is_ready: a DESCRIPTOR that is to be read */
+    uint32_t has_fired, is_ready, missed;       /* is_ready: a DESCRIPTOR that is to be read; missed: expirations behind the one that nobody has noticed */
     int64_t deadline, interval;
     uint64_t value, overrun, stream, sequence;
 };

@@ -152,6 +152,7 @@ void virtual_reach(int64_t deadline) {
     jumped += left;
     __atomic_store_n(&page->jumped, (uint64_t)jumped, __ATOMIC_RELAXED);
     (void)tell_uptime();
+    timer_pass();
 }
 
 bool virtual_base(clockid_t clock, int64_t *ret_ns) {
@@ -367,6 +368,7 @@ static void end_one(void) {
 }
 
 bool virtual_end_overdue(void) {
+    timer_pass();
     if ((!wait_count() && !timer_any()) || earliest() >= virtual_now() - SLOT_NS)
         return false;
     end_one();

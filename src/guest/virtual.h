@@ -164,6 +164,8 @@ bool timer_fire_first(void);
 int64_t timer_look(int64_t now_ns);
 void timer_stood(int64_t now_ns);
 bool timer_any(void);
+/* The clock has moved: counts what expires and is nobody's to notice. */
+void timer_pass(void);
 /* Timers that an execve ends. */
 void timer_executed(pid_t pid);
 

@@ -2,7 +2,10 @@
 /*
  * Timers under a virtual clock: alarm, setitimer(ITIMER_REAL), timer_create and its kin, timerfd. The kernel has none of them: init keeps them, and when one is due sends the signal, or makes the descriptor readable.
  *
- * A timerfd is made by init, which keeps a descriptor of the same open file; it is armed, for one nanosecond, in the moment in which it is to expire. A descriptor that a guest names is told by a status flag of that file, which init turns over and looks for.
+ * A timerfd is made by init, which keeps a descriptor of the same open file, and tells it how often it has expired (TFD_IOC_SET_TICKS). A descriptor that a guest names is told by a status flag of that file, which init turns over and looks for.
+ *
+ * An expiration that nobody has taken notice of (the signal is pending, the descriptor unread) makes those that follow no events: where all else rests, a timer alone would go on for ever. They are counted when the clock has passed them for another reason, and the next one
+ * that is noticed comes in its phase, as the kernel has it.
  * init does not learn that guests have closed theirs, so when the table is full, timers are the kernel's own and run in real time.
  */
 #include <errno.h>
@@ -32,6 +35,7 @@
 #define NOTIFY_THREAD_ID 4
 #define CODE_TIMER (-2)                 /* SI_TIMER */
 #define APPEND_FLAG 02000
+#define SET_TICKS 0x40085400u   /* TFD_IOC_SET_TICKS */
 
 enum kind { FREE, INTERVAL, POSIX, DESCRIPTOR };
 
@@ -40,7 +44,8 @@ struct timer {
     int64_t interval, length_ns;
     int64_t over_ns, due_ns;            /* by the real clock; and when it is fired by that */
     uint64_t value;                     /* for the signal */
-    uint64_t overrun;
+    uint64_t overrun;                   /* of the last signal that was taken */
+    uint64_t missed;                    /* those that went by unnoticed, behind the first */
     pid_t pid;                          /* the process; of a descriptor that made it */
     pid_t thread;                       /* that gets the signal; 0: any of the process */
     int fd;                             /* of the process; or the timer itself */
@@ -112,29 +117,140 @@ static struct timer *find(enum kind kind, pid_t pid) {
     return NULL;
 }
 
-static int64_t left_of(const struct timer *t) {
-    if (!t || t->event.deadline == VIRTUAL_NEVER)
-        return 0;
-    int64_t left = virtual_left(t->event.deadline);
-    return left ? left : 1000;
-}
-
-static void arm(struct timer *t, int64_t deadline, int64_t interval) {
+static void schedule(struct timer *t, int64_t deadline) {
     int64_t length = virtual_left(deadline);
 
     t->event.deadline = deadline;
-    t->interval = interval;
-    t->overrun = 0;
-    t->has_fired = false;
     t->length_ns = length;
     t->over_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : clock_now_ns() + length;
     t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : t->over_ns + virtual_grace_ns();
 }
 
+static void arm(struct timer *t, int64_t deadline, int64_t interval) {
+    schedule(t, deadline);
+    t->interval = interval;
+    t->overrun = t->missed = 0;
+    t->has_fired = false;
+}
+
+/* ---- expirations ---------------------------------------------------------------------------------------------------- */
+
+static bool is_readable(const struct timer *t) {
+    struct pollfd ready = { t->fd, POLLIN, 0 };
+    struct timespec now = { 0 };
+
+    return sys_call5(__NR_ppoll, &ready, 1, &now, NULL, 0) == 1;
+}
+
+/* `signals` are those of the thread `*last`, of which most timers are alike. */
+static bool is_unnoticed(const struct timer *t, pid_t *last, struct determinism_signals *signals) {
+    pid_t thread = t->thread ? t->thread : t->pid;
+
+    if (!t->has_fired)
+        return false;
+    if (t->kind == DESCRIPTOR)
+        return is_readable(t);
+    if (!t->signal)
+        return true;
+    if (*last != thread)
+        *last = determinism_signals_of(thread, signals) ? thread : 0;
+    return *last && signals->pending >> (t->signal - 1) & 1;
+}
+
+static bool is_unnoticed_now(const struct timer *t) {
+    struct determinism_signals signals;
+    pid_t last = 0;
+
+    return is_unnoticed(t, &last, &signals);
+}
+
+/* A kernel that cannot be told a number (no CONFIG_CHECKPOINT_RESTORE) counts one. */
+static void show_ticks(const struct timer *t) {
+    struct itimerspec at_once = { .it_value = { 0, 1 } };
+    uint64_t ticks = t->missed + 1;
+
+    if (sys_call3(__NR_ioctl, t->fd, SET_TICKS, &ticks) < 0)
+        (void)sys_call4(__NR_timerfd_settime, t->fd, 0, &at_once, NULL);
+}
+
+/* Goes on to the first expiration that is ahead. How many there were up to now. */
+static uint64_t pass(struct timer *t) {
+    int64_t now = virtual_now(), deadline = t->event.deadline;
+
+    if (deadline > now)
+        return 0;
+    uint64_t n = t->interval > 0 ? (uint64_t)((now - deadline) / t->interval) + 1 : 1;
+    int64_t last = t->interval > 0 ? deadline + (int64_t)(n - 1) * t->interval : VIRTUAL_NEVER;
+    schedule(t, last < VIRTUAL_NEVER - t->interval ? last + t->interval : VIRTUAL_NEVER);
+    return n;
+}
+
+/* What the clock has passed and nobody notices. */
+static void pass_unnoticed(struct timer *t) {
+    if (t->kind == FREE || !t->has_fired || t->event.deadline > virtual_now() || !is_unnoticed_now(t))
+        return;
+    t->missed += pass(t);
+    if (t->kind == DESCRIPTOR)
+        show_ticks(t);
+}
+
+void timer_pass(void) {
+    for (size_t i = 0; i < n_used; i++)
+        pass_unnoticed(&timers[i]);
+}
+
+/* As the kernel tells it: setitimer's stands while its signal is pending. */
+static int64_t left_of(struct timer *t) {
+    if (t)
+        pass_unnoticed(t);
+    if (!t || t->event.deadline == VIRTUAL_NEVER || (t->kind == INTERVAL && is_unnoticed_now(t)))
+        return 0;
+    int64_t left = virtual_left(t->event.deadline);
+    return left ? left : 1000;
+}
+
+static void send(const struct timer *t) {
+    union { siginfo_t info; char bytes[128]; } of = { 0 };
+
+    if (t->kind == DESCRIPTOR) {
+        serial_moves();
+        show_ticks(t);
+        return;
+    }
+    if (!t->signal)
+        return;
+    serial_moves();
+    if (t->kind == INTERVAL) {
+        (void)sys_pidfd_send_signal(t->fd, t->signal, NULL, 0);
+        return;
+    }
+    of.info.si_signo = t->signal;
+    of.info.si_code = CODE_TIMER;
+    of.info.si_timerid = FIRST_ID + (int)(t - timers);
+    of.info.si_overrun = (int)(t->missed < INT32_MAX ? t->missed : INT32_MAX);
+    of.info.si_value.sival_ptr = (void *)(uintptr_t)t->value;
+    if (t->thread)
+        (void)sys_call4(__NR_rt_tgsigqueueinfo, t->pid, t->thread, t->signal, &of.info);
+    else
+        (void)sys_pidfd_send_signal(t->fd, t->signal, &of.info, 0);
+}
+
+static void fire(struct timer *t) {
+    virtual_reach(t->event.deadline);
+    pass_unnoticed(t);
+    uint64_t n = pass(t);
+    if (!n)
+        return;
+    t->overrun = t->missed;
+    t->missed = n - 1;
+    send(t);
+    t->has_fired = true;
+}
+
 /* ---- questions ------------------------------------------------------------------------------------------------------ */
 
 /* An itimerspec or itimerval: the interval, then the value. */
-static long write_pair(pid_t pid, uint64_t to, bool micro, const struct timer *t) {
+static long write_pair(pid_t pid, uint64_t to, bool micro, struct timer *t) {
     long r = virtual_write_time(pid, to, micro, t ? t->interval : 0);
 
     return r < 0 ? r : virtual_write_time(pid, to + 16, micro, left_of(t));
@@ -234,6 +350,8 @@ static void answer_settime(int listener, const struct seccomp_notif *question, s
         arm(t, !value ? VIRTUAL_NEVER : a[1] & TIMER_ABSTIME ? value - base : virtual_after(value < VIRTUAL_NEVER ? value : VIRTUAL_NEVER), interval);
         if (t->event.deadline > VIRTUAL_NEVER)
             t->event.deadline = VIRTUAL_NEVER;
+        if (t->kind == DESCRIPTOR && t->event.deadline <= virtual_now())        /* to be read at once */
+            fire(t);
     }
     determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
 }
@@ -255,6 +373,9 @@ static void answer_posix(int listener, const struct seccomp_notif *question) {
         determinism_answer_written(listener, question->id, write_pair((pid_t)question->pid, a[1], false, t), 0);
         return;
     case __NR_timer_getoverrun:
+        pass_unnoticed(t);
+        if (!is_unnoticed_now(t))
+            t->overrun = t->missed;
         determinism_answer(listener, question->id, (long)(t->overrun < INT32_MAX ? t->overrun : INT32_MAX), 0);
         return;
     default:
@@ -378,67 +499,7 @@ bool timer_answer(int listener, const struct seccomp_notif *question) {
     }
 }
 
-/* ---- expirations ---------------------------------------------------------------------------------------------------- */
-
-static void send(const struct timer *t) {
-    struct itimerspec at_once = { .it_value = { 0, 1 } };
-    union { siginfo_t info; char bytes[128]; } of = { 0 };
-
-    if (t->kind == DESCRIPTOR) {
-        serial_moves();
-        (void)sys_call4(__NR_timerfd_settime, t->fd, 0, &at_once, NULL);
-        return;
-    }
-    if (!t->signal)
-        return;
-    serial_moves();
-    if (t->kind == INTERVAL) {
-        (void)sys_pidfd_send_signal(t->fd, t->signal, NULL, 0);
-        return;
-    }
-    of.info.si_signo = t->signal;
-    of.info.si_code = CODE_TIMER;
-    of.info.si_timerid = FIRST_ID + (int)(t - timers);
-    of.info.si_overrun = (int)(t->overrun < INT32_MAX ? t->overrun : INT32_MAX);
-    of.info.si_value.sival_ptr = (void *)(uintptr_t)t->value;
-    if (t->thread)
-        (void)sys_call4(__NR_rt_tgsigqueueinfo, t->pid, t->thread, t->signal, &of.info);
-    else
-        (void)sys_pidfd_send_signal(t->fd, t->signal, &of.info, 0);
-}
-
-static void fire(struct timer *t) {
-    virtual_reach(t->event.deadline);
-    int64_t now = virtual_now(), deadline = t->event.deadline, interval = t->interval;
-
-    t->overrun = 0;
-    if (interval > 0 && now >= deadline) {
-        t->overrun = (uint64_t)((now - deadline) / interval);
-        deadline += interval * (int64_t)t->overrun;
-    }
-    send(t);
-    uint64_t overrun = t->overrun;
-    arm(t, interval > 0 && deadline < VIRTUAL_NEVER - interval ? deadline + interval : VIRTUAL_NEVER, interval);
-    t->overrun = overrun;
-    t->has_fired = true;
-}
-
-/* An expiration that nobody has taken notice of yet makes the next one none: where all else rests, a timer alone would go on for ever. */
-static bool is_unnoticed(const struct timer *t, pid_t *last, struct determinism_signals *signals) {
-    struct pollfd ready = { t->fd, POLLIN, 0 };
-    struct timespec now = { 0 };
-    pid_t thread = t->thread ? t->thread : t->pid;
-
-    if (!t->has_fired)
-        return false;
-    if (t->kind == DESCRIPTOR)
-        return sys_call5(__NR_ppoll, &ready, 1, &now, NULL, 0) == 1;
-    if (!t->signal)
-        return true;
-    if (*last != thread)
-        *last = determinism_signals_of(thread, signals) ? thread : 0;
-    return *last && signals->pending >> (t->signal - 1) & 1;
-}
+/* ---- whose turn it is ----------------------------------------------------------------------------------------------- */
 
 int64_t timer_earliest(void) {
     struct determinism_signals signals;
@@ -532,12 +593,10 @@ _Static_assert(MAX_TIMERS == IMAGE_MAX_ALARMS && (int)INTERVAL == IMAGE_ALARM_IN
 void timer_mark(void) {
     for (size_t i = 0; i < n_used; i++) {
         struct itimerspec mark = { { (time_t)i + 1, 0 }, { STILL_MARK_S, 0 } };
-        struct pollfd ready = { timers[i].fd, POLLIN, 0 };
-        struct timespec now = { 0 };
 
         if (timers[i].kind != DESCRIPTOR || timers[i].is_marked)
             continue;
-        timers[i].was_ready = sys_call5(__NR_ppoll, &ready, 1, &now, NULL, 0) == 1;
+        timers[i].was_ready = is_readable(&timers[i]);
         timers[i].is_marked = true;
         (void)sys_call4(__NR_timerfd_settime, timers[i].fd, 0, &mark, NULL);
     }
@@ -545,10 +604,13 @@ void timer_mark(void) {
 
 void timer_unmark(void) {
     for (size_t i = 0; i < n_used; i++) {
-        struct itimerspec as_it_was = { .it_value = { 0, timers[i].was_ready } };
+        struct itimerspec never = { 0 };
 
-        if (timers[i].kind == DESCRIPTOR && timers[i].is_marked)
-            (void)sys_call4(__NR_timerfd_settime, timers[i].fd, 0, &as_it_was, NULL);
+        if (timers[i].kind == DESCRIPTOR && timers[i].is_marked) {
+            (void)sys_call4(__NR_timerfd_settime, timers[i].fd, 0, &never, NULL);
+            if (timers[i].was_ready)
+                show_ticks(&timers[i]);
+        }
         timers[i].is_marked = timers[i].was_ready = false;
     }
 }
@@ -561,7 +623,7 @@ uint32_t timer_tell(struct image_alarm *to) {
 
         if (t->kind != FREE && !is_gone(t))
             to[n++] = (struct image_alarm){
-                .kind = t->kind, .number = (uint32_t)i, .pid = (uint32_t)t->pid, .thread = (uint32_t)t->thread, .signal = (uint32_t)t->signal, .clock = (uint32_t)t->clock, .has_fired = t->has_fired, .is_ready = t->was_ready,
+                .kind = t->kind, .number = (uint32_t)i, .pid = (uint32_t)t->pid, .thread = (uint32_t)t->thread, .signal = (uint32_t)t->signal, .clock = (uint32_t)t->clock, .has_fired = t->has_fired, .is_ready = t->was_ready, .missed = t->missed < UINT32_MAX ? (uint32_t)t->missed : UINT32_MAX,
                 .deadline = t->event.deadline, .interval = t->interval, .value = t->value, .overrun = t->overrun, .stream = t->event.stream, .sequence = t->event.sequence,
             };
     }
@@ -582,6 +644,7 @@ void timer_resume(const struct image_alarm *from, uint32_t n, const int *files) 
         t->event.stream = a->stream;
         arm(t, a->deadline, a->interval);
         t->overrun = a->overrun;
+        t->missed = a->missed;
         t->has_fired = a->has_fired;
         n_used = n_used > a->number ? n_used : a->number + 1;
     }

@@ -136,7 +136,7 @@ static bool find_owner(const struct capture *c, struct image_alarm *alarm) {
 
         if (file->kind != IMAGE_FILE_TIMER || file->length != alarm->number + 1)
             continue;
-        file->ticks = alarm->is_ready;
+        file->ticks = alarm->is_ready ? alarm->missed + 1ull : 0;
         alarm->file = (uint32_t)i + 1;
         return true;
     }

@@ -141,6 +141,124 @@ print(n, flush=True)
     assert result.stdout == "40\n", result.told
 
 
+EXPIRATIONS = """
+import ctypes, os, select, signal, struct, time
+libc = ctypes.CDLL(None, use_errno=True)
+REPEATED = (ctypes.c_long * 4)
+start = time.monotonic()
+def now():
+    return int(time.monotonic() - start + 0.01)
+def timer(flags=0, value=2, interval=2, absolute=0):
+    fd = libc.timerfd_create(1, flags)
+    value += start if absolute else 0
+    assert libc.timerfd_settime(fd, absolute, REPEATED(interval, 0, int(value), int(value % 1 * 1e9)), None) == 0
+    return fd
+def ticks(fd):
+    try:
+        return f"{struct.unpack('Q', os.read(fd, 8))[0]}@{now()}"
+    except BlockingIOError:
+        return f"-@{now()}"
+def left(fd):
+    spec = REPEATED()
+    assert libc.timerfd_gettime(fd, spec) == 0
+    return round(spec[2] + spec[3] / 1e9, 2)
+
+fd = timer()
+print("reads", ticks(fd), ticks(fd), end=" ")
+time.sleep(7)
+print(ticks(fd), ticks(fd))
+os.close(fd)
+
+start = time.monotonic()
+fd = timer()
+time.sleep(11)
+print("left", left(fd), ticks(fd), left(fd))
+os.close(fd)
+
+start = time.monotonic()
+fd = timer(os.O_NONBLOCK)
+print("nonblock", ticks(fd), end=" ")
+time.sleep(5)
+print(ticks(fd), ticks(fd), select.select([fd], [], [], 0)[0] == [], end=" ")
+time.sleep(2)
+print(select.select([fd], [], [], 0)[0] == [fd], left(fd), ticks(fd))
+os.close(fd)
+
+start = time.monotonic()
+fd, epoll = timer(value=3), select.epoll()
+epoll.register(fd, select.EPOLLIN)
+for n in range(3):
+    print("epoll", len(epoll.poll(10)), end=" ")
+    time.sleep(3 * n)
+    print(ticks(fd), end=" ")
+print()
+epoll.close()
+os.close(fd)
+
+start = time.monotonic()
+time.sleep(10.5)
+fd = timer(os.O_NONBLOCK, value=1, interval=2, absolute=1)
+time.sleep(0.001)
+print("past", ticks(fd), left(fd), ticks(fd))
+os.close(fd)
+start = time.monotonic()
+fd = timer(value=4, interval=3, absolute=1)
+time.sleep(20)
+libc.timerfd_settime(fd, 0, REPEATED(5, 0, 5, 0), None)
+print("again", ticks(fd))
+os.close(fd)
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGALRM])
+start = time.monotonic()
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 48)]
+def posix_left():
+    spec = REPEATED()
+    assert libc.timer_gettime(ident, spec) == 0
+    return round(spec[2] + spec[3] / 1e9, 2)
+ident = ctypes.c_void_p()
+assert libc.timer_create(1, ctypes.byref(Event(None, signal.SIGUSR1, 0)), ctypes.byref(ident)) == 0
+assert libc.timer_settime(ident, 0, REPEATED(2, 0, 2, 0), None) == 0
+time.sleep(11)
+print("overrun", libc.timer_getoverrun(ident), posix_left(), end=" ")
+print(signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1, libc.timer_getoverrun(ident), now(), end=" ")
+print(signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1, libc.timer_getoverrun(ident), now())
+libc.timer_delete(ident)
+
+start = time.monotonic()
+signal.setitimer(signal.ITIMER_REAL, 2, 2)
+time.sleep(11)
+print("itimer", [round(x, 2) for x in signal.getitimer(signal.ITIMER_REAL)], end=" ")
+for n in range(3):
+    signal.sigwait([signal.SIGALRM])
+    print(now(), round(signal.getitimer(signal.ITIMER_REAL)[0], 2), end=" ")
+print()
+
+start = time.monotonic()
+fd = libc.timerfd_create(1, 0)
+assert libc.timerfd_settime(fd, 0, REPEATED(0, 1000000, 0, 1000000), None) == 0
+time.sleep(3000000)
+print("many", ticks(fd), len(select.select([fd], [], [], 0)[0]))
+"""
+
+
+@pytest.mark.parametrize("serial", (False, True))
+def test_expirations_that_nobody_notices_are_counted(caller, serial):
+    """What a bare kernel prints: how many there were at each read or signal, and when the next one is. That nobody reads the last timer makes three thousand million of them one jump."""
+    result = caller.run("--seed", "7", *VIRTUAL, *(("--serial",) if serial else ()), "--", *PY, EXPIRATIONS)
+    assert result.stdout.splitlines() == [
+        "reads 1@2 1@4 3@11 1@12",
+        "left 1.0 5@11 1.0",
+        "nonblock -@0 2@5 -@5 True True 1.0 1@7",
+        "epoll 1 1@3 epoll 1 2@8 epoll 1 4@15 ",
+        "past 5@10 0.5 -@10",
+        "again 1@25",
+        "overrun 0 1.0 True 4 11 True 0 12",
+        "itimer [0.0, 2.0] 11 1.0 12 2.0 14 2.0 ",
+        "many 3000000000@3000000 0",
+    ], result.told
+
+
 @pytest.mark.parametrize("kind", ("static", "dynamic", "musl"))
 def test_every_wait_takes_its_time(outputs, kind):
     if f"c-{kind}-waits" not in outputs:

@@ -77,6 +77,7 @@ timers = [libc.timerfd_create(1, 0) for _ in range(3)]
 for n, fd in enumerate(timers):
     assert libc.timerfd_settime(fd, 0, (ctypes.c_long * 4)(500, 0, 1000 * (n + 1), 0), None) == 0
 assert select.select(timers, [], [])[0] == timers[:1]
+time.sleep(1200)                # and has expired twice since
 print('ready', flush=True)      # the first can be read, and is not yet
 print([(os.read(fd, 8), time.time()) for fd in (timers[2], timers[0], timers[1], timers[0])], sys.stdin.read())
 """,
