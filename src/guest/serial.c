@@ -163,7 +163,7 @@ void serial_ask_end(int listener, uint64_t id, pid_t thread, int result, bool pa
         if (passes)
             determinism_let_pass(listener, id);
         else
-            determinism_answer(listener, id, 0, result);
+            determinism_answer(listener, id, result, 0);
         return;
     }
     struct asked *a = add(listener);
@@ -348,7 +348,7 @@ static void answer_affinity(int listener, const struct seccomp_notif *question) 
 
 static void answer(const struct plan *plan, const struct asked *a) {
     if (a->action == END)
-        determinism_answer(a->listener, a->question.id, 0, a->result);
+        determinism_answer(a->listener, a->question.id, a->result, 0);
     else if (a->action == PASS)
         determinism_let_pass(a->listener, a->question.id);
     else if (a->question.data.nr == __NR_futex)

@@ -128,7 +128,7 @@ int64_t wait_end_over(int64_t now_ns);
 int64_t wait_cutting_until(void);
 /* serial: ends waits for a futex, as a call of `waker` asks for; at most so many. How many. */
 size_t wait_wake(pid_t waker, uint64_t address, bool shared, uint32_t most);
-/* Lets those of the held waits for descriptors pass that have not to wait any more. */
+/* Ends those of the held waits for descriptors that have not to wait any more. */
 void wait_pass_ready(void);
 /* Is it in a call that init holds? */
 bool wait_is_held(pid_t thread);

@@ -7,6 +7,8 @@
  * A wait for something else as well is the *kernel's*: init notes it and lets the call pass, so descriptors, wakers and signals end it as they always do. When its time has come first, init cuts it short: it stops the thread (ptrace), makes the result
  * of its interrupted call that of a time-out, and lets go of it. CLOCK_MONOTONIC being far ahead of the kernel's (PLAN_VIRTUAL_UPTIME_S), absolute times are never reached there. The exception is futexes until a time of day, which may be long past for the
  * kernel: they are held, in slices, at the end of which the one who waits looks for itself.
+ *
+ * select, pselect6 and ppoll tell how much of their time is left, and the kernel would tell that by its own clock: where init holds them, and where it ends them, it is init that does.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -282,29 +284,92 @@ static int descriptors_of(const struct wait *w, struct pollfd *ret_polled) {
     }
 }
 
-/* Would the kernel say something at once? While all stand still, nobody notices the copies of the descriptors. */
+/* What poll would return at once, by copies of the descriptors; or -errno. While all stand still, nobody notices these. */
+static long poll_copies(const struct wait *w, struct pollfd *polled, int n) {
+    struct pollfd copies[MAX_POLLED];
+    struct timespec now = { 0 };
+    auto_close int process = sys_pidfd_open(w->process, 0);
+    long r = process < 0 ? process : 0;
+
+    for (int i = 0; i < n; i++) {
+        copies[i] = (struct pollfd){ -1, polled[i].events, 0 };
+        if (polled[i].fd < 0 || r < 0)
+            continue;
+        copies[i].fd = sys_pidfd_getfd(process, polled[i].fd, 0);
+        r = copies[i].fd < 0 ? copies[i].fd : 0;
+    }
+    if (r == 0)
+        r = sys_call5(__NR_ppoll, copies, (size_t)n, &now, NULL, 0);
+    for (int i = 0; i < n; i++) {
+        polled[i].revents = copies[i].revents;
+        if (copies[i].fd >= 0)
+            close(copies[i].fd);
+    }
+    return r;
+}
+
+/* Would the kernel say something at once? */
 static bool is_ready(const struct wait *w) {
     struct pollfd polled[MAX_POLLED];
-    struct timespec now = { 0 };
 
     if (w->number == __NR_wait4)
         return idle_has_ended((pid_t)(int)w->arguments[0]);
-    int n = descriptors_of(w, polled), process = n < 0 ? n : sys_pidfd_open(w->process, 0);
-    bool ready = process < 0;
+    int n = descriptors_of(w, polled);
+    return n < 0 || poll_copies(w, polled, n) != 0;
+}
 
-    for (int i = 0; i < n; i++)
-        if (polled[i].fd >= 0 && process >= 0) {
-            polled[i].fd = sys_pidfd_getfd(process, polled[i].fd, 0);
-            ready |= polled[i].fd < 0;
-        }
-    if (process < 0)
-        return true;
-    ready = ready || sys_call5(__NR_ppoll, polled, (size_t)n, &now, NULL, 0) != 0;
-    for (int i = 0; i < n; i++)
-        if (polled[i].fd >= 0)
-            close(polled[i].fd);
-    close(process);
-    return ready;
+/* ---- calls that tell how much of their time is left ------------------------------------------------------------------ */
+
+static bool is_select(const struct wait *w) {
+    return w->number == __NR_select || w->number == __NR_pselect6;
+}
+
+static bool tells_rest(const struct wait *w) {
+    return is_select(w) || w->number == __NR_ppoll;
+}
+
+static void write_rest(const struct wait *w, int64_t ns) {
+    uint64_t to = tells_rest(w) ? w->arguments[w->number == __NR_ppoll ? 2 : 4] : 0;
+
+    if (to)
+        (void)virtual_write_time(w->event.thread, to, w->number == __NR_select, ns);
+}
+
+/* The sets as select leaves them. How many descriptors are in them. */
+static int show_sets(const struct wait *w, const struct pollfd *polled, int n) {
+    uint64_t sets[3] = { 0 };
+    int count = 0;
+
+    for (int i = 0; i < n; i++) {
+        int kind = polled[i].events & POLLIN ? 0 : polled[i].events & POLLOUT ? 1 : 2;
+        if (!(polled[i].revents & (kind == 0 ? POLLIN | POLLHUP | POLLERR : kind == 1 ? POLLOUT | POLLERR : POLLPRI)))
+            continue;
+        sets[kind] |= 1ull << polled[i].fd;
+        count++;
+    }
+    for (int kind = 0; count && kind < 3; kind++)
+        if (w->arguments[1 + kind])
+            (void)determinism_write(w->event.thread, w->arguments[1 + kind], &sets[kind], sizeof sets[kind]);
+    return count;
+}
+
+/* Whether a wait that polls is over: what it returns, with the rest written; 0: it is not; or -errno: the kernel is to say. */
+static int poll_wait(const struct wait *w) {
+    struct pollfd polled[MAX_POLLED];
+
+    if (!tells_rest(w) || w->event.deadline == VIRTUAL_NEVER)
+        return is_ready(w) ? -ENOTSUP : 0;
+    int n = descriptors_of(w, polled);
+    if (n < 0)
+        return n;
+    int count = (int)poll_copies(w, polled, n);
+    if (count > 0 && is_select(w))
+        count = show_sets(w, polled, n);
+    else if (count > 0)
+        (void)determinism_write(w->event.thread, w->arguments[0], polled, (size_t)n * sizeof polled[0]);
+    if (count > 0)
+        write_rest(w, virtual_left(w->event.deadline));
+    return count;
 }
 
 /* Whether it would wait, and for what the descriptor tells, if that is not ready. */
@@ -459,10 +524,13 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
         return;
     }
     /* By a clock that is not the virtual one it would end at once, or not at all; or it never ends by any. */
-    if ((wait->time_of_day && wait->state == KERNEL) || (wait->event.deadline == VIRTUAL_NEVER && !wait->process) || (wait->polls && is_ready(wait))) {
+    int ready = (wait->time_of_day && wait->state == KERNEL) || (wait->event.deadline == VIRTUAL_NEVER && !wait->process) ? -ENOTSUP : wait->polls ? poll_wait(wait) : 0;
+    if (ready > 0)
+        determinism_answer(listener, question->id, ready, 0);
+    else if (ready < 0)
         determinism_let_pass(listener, question->id);
+    if (ready)
         return;
-    }
     if (n_waits == MAX_WAITS)
         purge(now);
     if (n_waits == MAX_WAITS) {
@@ -526,7 +594,7 @@ static bool is_there(const struct wait *wait) {
     return same;
 }
 
-/* A call of select's that times out leaves nothing in its sets and in its time. */
+/* A call of select's that times out leaves nothing in its sets. */
 static void clear_sets(pid_t pid, const uint64_t *arguments) {
     static const char nothing[MAX_SET];
     size_t length = ((arguments[0] & 0x7fffffff) + 63) / 64 * 8;
@@ -534,15 +602,13 @@ static void clear_sets(pid_t pid, const uint64_t *arguments) {
     for (size_t i = 1; i <= 3; i++)
         if (arguments[i])
             (void)determinism_write(pid, arguments[i], nothing, length < MAX_SET ? length : MAX_SET);
-    if (arguments[4])
-        (void)determinism_write(pid, arguments[4], nothing, 16);
 }
 
 /* What the kernel would leave behind. */
 static void clear_polled(const struct wait *w) {
     struct pollfd polled[MAX_POLLED];
 
-    if (w->number == __NR_select || w->number == __NR_pselect6)
+    if (is_select(w))
         clear_sets(w->event.thread, w->arguments);
     int n = w->number == __NR_poll || w->number == __NR_ppoll ? descriptors_of(w, polled) : 0;
     for (int i = 0; i < n; i++)
@@ -554,6 +620,18 @@ static void clear_polled(const struct wait *w) {
 static void answer(size_t i, int result) {
     determinism_answer(waits[i].listener, waits[i].id, 0, result);
     drop(i);
+}
+
+/* One that polls, if it is over. */
+static bool end_if_ready(size_t i) {
+    const struct wait *w = &waits[i];
+    int result = w->polls ? poll_wait(w) : 0;
+
+    if (!result)
+        return false;
+    serial_ask_end(w->listener, w->id, w->event.thread, result > 0 ? result : 0, result < 0);
+    drop(i);
+    return true;
 }
 
 /* To the kernel, as if we had not held it. */
@@ -596,13 +674,17 @@ static bool end(size_t i, bool moves_clock) {
         drop(i);
         return false;
     }
+    if (end_if_ready(i))
+        return true;
     ended = w->state == HELD || cut(i);
     if (ended && moves_clock)
         virtual_reach(deadline);
     if (ended && w->polls)
         clear_polled(w);
-    if (ended && w->state == HELD)
+    if (ended && w->state == HELD) {
+        write_rest(w, 0);
         answer(i, w->result);
+    }
     return ended;
 }
 
@@ -620,8 +702,9 @@ static void finish_cut(const struct wait *wait) {
         return;
     if ((long long)registers.orig_rax != wait->number && registers.orig_rax != RESTART_CALL)
         return;
-    if (wait->number == __NR_select || wait->number == __NR_pselect6)
-        clear_sets(thread, (const uint64_t[]){ registers.rdi, registers.rsi, registers.rdx, registers.r10, registers.r8 });
+    if (is_select(wait))
+        clear_sets(thread, (const uint64_t[]){ registers.rdi, registers.rsi, registers.rdx, registers.r10 });
+    write_rest(wait, 0);
     registers.rax = (unsigned long long)wait->result;
     registers.orig_rax = (unsigned long long)-1;        /* so that it is not done again */
     (void)sys_call4(__NR_ptrace, PTRACE_SETREGS, thread, NULL, &registers);
@@ -708,13 +791,14 @@ static bool end_for_signal(size_t i) {
     }
     if (!determinism_signals_of(w->event.thread, &signals) || !(signals.pending & ~signals.blocked))
         return false;
-    if (!(signals.pending & ~signals.blocked & signals.caught) || w->polls) {
+    if (!(signals.pending & ~signals.blocked & signals.caught) || (w->polls && !tells_rest(w))) {
         hand_over(i);           /* who knows what comes of it */
         return true;
     }
     uint64_t rest = w->number == __NR_nanosleep ? w->arguments[1] : w->number == __NR_clock_nanosleep && !w->absolute ? w->arguments[3] : 0;
     if (rest)
         (void)virtual_write_time(w->event.thread, rest, false, virtual_left(w->event.deadline));
+    write_rest(w, virtual_left(w->event.deadline));
     answer(i, -EINTR);
     return true;
 }
@@ -772,10 +856,7 @@ size_t wait_wake(pid_t waker, uint64_t address, bool shared, uint32_t most) {
 
 void wait_pass_ready(void) {
     for (size_t i = n_waits; i-- > 0;)
-        if (waits[i].polls && is_ready(&waits[i])) {
-            serial_ask_end(waits[i].listener, waits[i].id, waits[i].event.thread, 0, true);
-            drop(i);
-        }
+        (void)end_if_ready(i);
 }
 
 /* By the real clock. The rest is the kernel's. */
@@ -808,11 +889,8 @@ int64_t wait_look(int64_t now_ns) {
         }
         if (w->state == HELD && now_ns >= w->look_ns && looks < LOOKS_A_TICK) {
             looks++;
-            if (w->polls && is_ready(w)) {      /* by what is not seen from here */
-                serial_ask_end(w->listener, w->id, w->event.thread, 0, true);
-                drop(i);
+            if (end_if_ready(i))        /* by what is not seen from here */
                 continue;
-            }
             if (end_for_signal(i))
                 continue;
             if (w->number == __NR_futex && !w->process) {       /* a waker need not have changed the word */
@@ -918,7 +996,7 @@ void wait_give_back(pid_t thread, int result) {
 
 /* Interrupted, these are done again as a whole even where they were; the others go on with what is left, of which init learns nothing. */
 static bool is_done_again(const struct wait *w) {
-    return w->number == __NR_select || w->number == __NR_pselect6 || w->number == __NR_ppoll;
+    return tells_rest(w);
 }
 
 uint32_t wait_tell(struct image_wait *to) {

@@ -259,6 +259,61 @@ def test_expirations_that_nobody_notices_are_counted(caller, serial):
     ], result.told
 
 
+LEFT = '''
+import ctypes, os, signal, time
+libc = ctypes.CDLL(None, use_errno=True)
+SELECT, PPOLL, PSELECT = 23, 271, 270
+def call(number, reads, seconds, sleeps=False):
+    """The raw call, which writes back: what it returns, what is left of its time, and what it says of the descriptor."""
+    left = (ctypes.c_long * 2)(seconds, 0)
+    if number == PPOLL:
+        polled = (ctypes.c_int * 2)(reads, 1)
+        n = libc.syscall(number, None if sleeps else polled, 0 if sleeps else 1, left, None, 8)
+        said = polled[1] >> 16
+    else:
+        bits = (ctypes.c_ulong * 16)(1 << reads)
+        n = libc.syscall(number, 0 if sleeps else reads + 1, None if sleeps else bits, None, None, left, None)
+        said = bits[0] >> reads
+    return f"{n}: {left[0] + left[1] / (1e6 if number == SELECT else 1e9):.4f} left, {said}"
+r, w = os.pipe()
+def later(seconds, what):
+    if not os.fork():
+        time.sleep(seconds)
+        what()
+        os._exit(0)
+signal.signal(signal.SIGUSR1, lambda *_: None)
+def tell():
+    os.kill(os.getppid(), signal.SIGUSR1)
+for number in SELECT, PSELECT, PPOLL:
+    print("sleep", call(number, r, 3, True))
+    print("time-out", call(number, r, 3))
+    later(1, tell)
+    print("signal", call(number, r, 3, True))
+    os.wait()
+    later(1, tell)
+    print("signal", call(number, r, 3))
+    os.wait()
+    later(2, lambda: os.write(w, b"x"))
+    print("byte", call(number, r, 5))
+    print("at once", call(number, r, 5))
+    os.read(r, 1)
+    os.wait()
+'''
+
+
+@pytest.mark.parametrize("serial", (False, True))
+def test_what_is_left_of_a_wait_is_by_the_sandbox_clock(caller, serial):
+    """What a bare kernel writes back, but for the microseconds that pass there. Without serial, waits for descriptors that something else ends are not covered."""
+    result = caller.run("--seed", "7", *VIRTUAL, *(("--serial",) if serial else ()), "--", *PY, LEFT)
+    expected = []
+    for unchanged in (1, 1, 0):         # a set has the descriptor in it, a pollfd has nothing yet
+        expected += [f"sleep 0: 0.0000 left, {unchanged}", "time-out 0: 0.0000 left, 0", f"signal -1: 2.0000 left, {unchanged}", f"signal -1: 2.0000 left, {unchanged}", "byte 1: 3.0000 left, 1", "at once 1: 5.0000 left, 1"]
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(expected), result.told
+    for n, (line, wanted) in enumerate(zip(lines, expected)):
+        assert line == wanted or (not serial and n % 6 in (3, 4, 5)), result.told
+
+
 @pytest.mark.parametrize("kind", ("static", "dynamic", "musl"))
 def test_every_wait_takes_its_time(outputs, kind):
     if f"c-{kind}-waits" not in outputs:
