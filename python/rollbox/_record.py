@@ -63,9 +63,14 @@ class Record:
         self._used = False
 
     @classmethod
-    def of(cls, record: Union["Record", Target, None]) -> Optional["Record"]:
-        """One from whatever `record=` takes."""
-        return record if record is None or isinstance(record, Record) else cls(record)
+    def of(cls, record: Union["Record", Target, None], rules_of: Optional["Record"] = None) -> Optional["Record"]:
+        """One from whatever `record=` takes; one that says only where to has the rules of the other."""
+        if record is None or isinstance(record, Record):
+            return record
+        made = cls(record)
+        if rules_of is not None:
+            made._lists = rules_of._lists
+        return made
 
     def check_batch(self) -> None:
         """Can each job of a batch have a trajectory of its own?"""

@@ -408,7 +408,7 @@ class Session(Base, SessionFiles):
         """n new sessions of the same policy in the state of a snapshot (None: of now), files and processes: each has a copy of what ran,
         whose commands have the ids that they have here (`process(id)`, `shell(id)`). They share nothing writable with this one or each
         other, and end on their own: close them, or use each in a `with`. All or none are made. processes: "drop" for the files alone. record:
-        as of Sandbox; True: as this one is, False: not. Under a policy with random_seed each has a seed of its own, which follows from this one's
+        as of Sandbox (a path, descriptor or function alone: with this one's rules for secrets); True: as this one is, False: not. Under a policy with random_seed each has a seed of its own, which follows from this one's
         and from how many forks that had before it; with same_seed all have this one's; inspect() tells which. Commands that are started in the
         k-th, from 0, find CLONE_ID=k in their environment, unless they are given another. Raises as snapshot, and SetupFailed if a process
         cannot go on."""
@@ -417,7 +417,7 @@ class Session(Base, SessionFiles):
         return self._forks(n, snapshot, _state(processes, same_seed), record)
 
     def _forks(self: _Made, n: int, snapshot: Optional[SnapshotLike], options: _ffi.StateOptions, record: Union[RecordLike, bool] = True) -> List[_Made]:
-        kept = self._record if record is True else None if record is False else Record.of(record)
+        kept = self._record if record is True else None if record is False else Record.of(record, rules_of=self._record)
         forks = []
         for handle in self._session().fork(snapshot_id(snapshot), n, options):
             fork = self._kin(kept)

@@ -418,6 +418,8 @@ static int open_jobs(struct batch *batch, int *ret_fd) {
     auto_close int fd = standard ? -EBADF : open(batch->jobs_path, O_RDONLY | O_CLOEXEC);
     struct stat st;
 
+    if (standard && cli_stdin_was_closed())
+        return cli_fail(batch->options, "<stdin>: cannot read it: it is closed");
     if (!standard && fd < 0)
         return cli_fail(batch->options, "%s: cannot open it: %s", batch->jobs_path, strerror(errno));
     if (fstat(standard ? STDIN_FILENO : fd, &st) == 0 && S_ISDIR(st.st_mode))

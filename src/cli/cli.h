@@ -66,6 +66,9 @@ int cli_engine_open(const struct options *options, struct rollbox_engine **ret_e
 /* Becomes rollbox-store with its command and the options given; CLI_EXIT_ERROR if that cannot be found. */
 int cli_become_store(const struct options *options, const char *command);
 
+/* It reads as /dev/null does, which is no list of jobs that came to its end. */
+bool cli_stdin_was_closed(void);
+
 /* The end of a command that catches signals: `status`; or it ends here, as one that was caught would have ended it. */
 int cli_end(int status);
 

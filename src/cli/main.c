@@ -23,7 +23,7 @@ static void fail_prefix(const struct options *options) {
 
 /* What went wrong first, for --json. */
 static struct rollbox_error failure;
-static bool is_told;
+static bool is_told, stdin_was_closed;
 
 void cli_told(void) {
     is_told = true;
@@ -218,12 +218,19 @@ int cmd_help(const struct options *options) {
     return cli_flush(options, 0);
 }
 
-/* A closed standard stream would be taken by the next descriptor opened, and guest output be written into an engine's socket. */
+/* A closed standard stream would be taken by the next descriptor opened, and guest output be written into an engine's socket. What is written to one fails, as it would have; a guest's input is at its end. */
 static int open_standard_streams(void) {
     for (int fd = 0; fd <= 2; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd)
-            return -EBADF;
+        if (fcntl(fd, F_GETFD) < 0) {
+            if (open("/dev/null", O_RDONLY) != fd)
+                return -EBADF;
+            stdin_was_closed |= fd == 0;
+        }
     return 0;
+}
+
+bool cli_stdin_was_closed(void) {
+    return stdin_was_closed;
 }
 
 /* Descriptors that anybody of this user has on their way in sockets, guests included, count against the soft limit of whoever sends some. */

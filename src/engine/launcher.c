@@ -25,7 +25,6 @@
 #define N_ID_BASES 4096u
 #define LEAST_DISK (1u << 20)
 #define LEAST_ENTRIES 256
-#define AS_IT_IS 0xffffffffu    /* of personality(2): changes nothing */
 
 static void lost(struct launcher *launcher, const struct guest_record *why);
 
@@ -168,12 +167,13 @@ void launcher_stop(struct launcher *launcher) {
 static int spawn_init(struct engine *engine, uint32_t id_base, bool early, bool fixed, int socket, pid_t *ret_pid) {
     int fds[] = { engine->null_fd, engine->null_fd, engine->null_fd, [GUEST_LAUNCHER_SOCKET] = socket };
     char base[16];
-    char *argv[] = { "rollbox-init", base, !early ? NULL : engine->features.is_root ? "root" : "user", NULL };
+    char *argv[] = { "rollbox-init", base, !early ? "late" : engine->features.is_root ? "root" : "user", NULL };
 
-    snprintf(base, sizeof base, "%u", id_base);
-    int before = fixed ? personality(ADDR_NO_RANDOMIZE | (unsigned long)personality(AS_IT_IS)) : 0;
+    snprintf(base, sizeof base, "%010u", id_base);      /* of one length: guests see how long it was */
+    /* Nor has it what somebody's setarch(8) has left us with. */
+    int before = personality(fixed ? ADDR_NO_RANDOMIZE : PER_LINUX);
     int r = before < 0 ? -errno : (early ? spawn_soon : spawn_clean)(engine->init_path, argv, fds, ARRAY_SIZE(fds), ret_pid);
-    if (fixed && before >= 0)
+    if (before >= 0)
         (void)personality((unsigned long)before);
     return r;
 }

@@ -267,6 +267,7 @@ static int start(struct engine *engine, const struct serve_options *options) {
     engine->pool = engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
     limits_settle();
+    (void)umask(umask(0) & 077);        /* what we make for ourselves we must be able to use */
     unsigned open_files = raise_open_files();
     /* Above the standard streams, one of which may be closed: what we open next must not be taken for it. */
     do

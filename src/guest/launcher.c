@@ -36,6 +36,7 @@
 /* Somewhere that exists on any host, to mount the new root over for the moment until pivot_root; and where the host's root is then, until the template is built. */
 #define STAGE "/tmp"
 #define HOST ".rollbox-host"
+#define TIMER_SLACK_NS 50000          /* the kernel's default */
 
 static int static_rules[GUEST_MAX_RULES];
 
@@ -476,8 +477,13 @@ int main(int argc, char **argv) {
     sigset_t all;
 
     /* As root: the first of the host's ids that our user namespace will have. */
-    if (argc > 1)
-        idmap_base = (uint32_t)strtoul(argv[1], NULL, 10);
+    if (argc != 3)
+        return 2;
+    idmap_base = (uint32_t)strtoul(argv[1], NULL, 10);
+    const char when = argv[2][0];
+    /* /proc/1/cmdline: no business of guests', and not the same from run to run. */
+    for (int i = 1; i < argc; i++)
+        memset(argv[i], 0, strlen(argv[i]));
     /* Ends with the engine, whatever happens; nobody's terminal signals concern us. */
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
@@ -487,10 +493,13 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof raised / sizeof raised[0]; i++)
         if (getrlimit(raised[i], &limit) == 0)
             (void)setrlimit(raised[i], &(struct rlimit){ limit.rlim_max, limit.rlim_max });
+    /* Nor are the ways in which we are run something for guests to have: real-time priority would be theirs. */
+    (void)sys_call3(__NR_sched_setscheduler, 0, SCHED_OTHER, &(const int){ 0 });
+    (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
     /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
-    bool early = argc > 2;      /* for a plan with namespaces, by "root" or another */
-    int early_error = early ? enter_namespaces(argv[2][0] == 'r', &fault) : 0;
+    bool early = when != 'l';   /* for a plan with namespaces, by "root" or another */
+    int early_error = early ? enter_namespaces(when == 'r', &fault) : 0;
     if (early && early_error == 0) {
         make_first_netns();
         early_error = enter_root(&fault);

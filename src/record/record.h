@@ -93,6 +93,9 @@ int rules_add_pattern(struct rules *rules, const char *pattern, struct rollbox_e
 /* "NAME=value": looked for from now on, if the name is one of those and the value is long enough not to be everywhere. */
 int rules_learn(struct rules *rules, const char *variable);
 
+/* What these others have learned so far. */
+int rules_learn_from(struct rules *rules, const struct rules *others);
+
 bool rules_any(const struct rules *rules);
 
 /* Appends the text without secrets; is_cut: more came after it, so a secret may have begun at its end. 0, -ENOMEM; or -EFBIG: it cannot be looked through (a line is too long, or is made to take too much), and nothing of it may be

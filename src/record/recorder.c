@@ -338,6 +338,10 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
         default: break;
         }
     }
+    /* What a fork has in its files and memory was its parent's. */
+    struct trajectory *from = parent ? find(recorder, parent) : NULL;
+    if (r == 0 && from && from->line.rules && trajectory->line.rules)
+        r = rules_learn_from(trajectory->line.rules, from->line.rules);
     trajectory->fd = message->n_fds ? open_again(wire_take_fd(message, 0), trajectory) : -EBADF;
     if (r == 0 && trajectory->fd < 0)
         r = trajectory->fd;

@@ -107,14 +107,12 @@ int rules_add_pattern(struct rules *rules, const char *pattern, struct rollbox_e
     return 0;
 }
 
-int rules_learn(struct rules *rules, const char *variable) {
-    size_t length = strcspn(variable, "=");
-    const char *value = variable + length + (variable[length] == '=');
-
+/* If the name, which need not be terminated, is one of the rules', and the value long enough. */
+static int learn(struct rules *rules, const char *name, size_t length, const char *value) {
     if (strlen(value) < SECRET_LEAST)
         return 0;
     for (size_t i = 0; i < rules->n_names; i++) {
-        if (strlen(rules->names[i]) != length || memcmp(rules->names[i], variable, length))
+        if (strlen(rules->names[i]) != length || memcmp(rules->names[i], name, length))
             continue;
         for (size_t k = 0; k < rules->n_secrets; k++)
             if (!strcmp(rules->secrets[k].value, value))
@@ -132,6 +130,23 @@ int rules_learn(struct rules *rules, const char *variable) {
         return 0;
     }
     return 0;
+}
+
+int rules_learn(struct rules *rules, const char *variable) {
+    size_t length = strcspn(variable, "=");
+
+    return learn(rules, variable, length, variable + length + (variable[length] == '='));
+}
+
+int rules_learn_from(struct rules *rules, const struct rules *others) {
+    int r = 0;
+
+    for (size_t i = 0; i < others->n_secrets && r == 0; i++) {
+        const char *name = others->names[others->secrets[i].name];
+
+        r = learn(rules, name, strlen(name), others->secrets[i].value);
+    }
+    return r;
 }
 
 bool rules_any(const struct rules *rules) {

@@ -74,7 +74,7 @@ int worker_start(int (*work)(void *context, json_t **ret_report, struct rollbox_
     if (!json_is_object(found)) {
         json_decref(found);
         kill(pid, SIGKILL);
-        return error_set(error, ROLLBOX_ERR_INTERNAL, EPIPE, "import", "the process that reads the archive ended before its time: out of memory, or killed");
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EPIPE, "import", "the process that reads the archive ended before its time: out of memory, or killed");
     }
     const json_t *problem = json_object_get(found, "error");
     if (problem) {

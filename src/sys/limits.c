@@ -19,6 +19,8 @@ static const struct {
     { RLIMIT_CPU, RLIM_INFINITY, "CPU time", "ulimit -t", 1 },
     { RLIMIT_FSIZE, RLIM_INFINITY, "file size", "ulimit -f", 1024 },
     { RLIMIT_STACK, STACK_BYTES, "stack", "ulimit -s", 1024 },
+    /* The plan makes it 1, where the kernel starts no handler of the host's for a guest's crash; with 0 it does. */
+    { RLIMIT_CORE, 1, "core dumps", "ulimit -c", 1024 },
 };
 
 void limits_settle(void) {

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LIMITS_COUNT 5
+#define LIMITS_COUNT 6
 
 struct limits_left {
     const char *name, *command;         /* "address space", "ulimit -v" */

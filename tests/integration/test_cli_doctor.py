@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from harness import binaries, caller, shown  # noqa: F401
+from harness import caller, shown  # noqa: F401
 
 
 def test_json(cli):
@@ -74,29 +74,3 @@ def test_what_doctor_says_a_key_needs(caller, key):
 def test_colours_on_a_terminal_only(cli):
     assert b"\033[3" in shown(functools.partial(cli.start, "doctor", env={}))
     assert b"\033[" not in shown(functools.partial(cli.start, "doctor", env={"NO_COLOR": "1"}))
-
-
-LIMITS = [("v", 400000), ("d", 300000), ("t", 77), ("f", 5000), ("s", 4000)]
-
-
-def under(caller, setting, *argv):
-    """By a shell that has set this limit before."""
-    return caller.call("bash", "-c", f'ulimit {setting} || exit 99; exec "$@"', "-", binaries() / "rollbox", *argv)
-
-
-@pytest.mark.parametrize("letter, value", LIMITS)
-def test_guests_do_not_have_the_limits_of_a_shell(caller, letter, value):
-    guest = under(caller, f"-S -{letter} {value}", "run", "--", "bash", "-c", f"ulimit -S -{letter}")
-    assert guest.stdout.decode().strip() == ("8192" if letter == "s" else "unlimited"), guest.stderr
-    assert json.loads(under(caller, f"-S -{letter} {value}", "doctor", "--json").stdout)["low_limits"] == []
-
-
-@pytest.mark.parametrize("letter, value", LIMITS)
-def test_hard_limits_are_told_unless_they_can_be_undone(caller, letter, value):
-    low = json.loads(under(caller, f"-{letter} {value}", "doctor", "--json").stdout)["low_limits"]
-    guest = under(caller, f"-{letter} {value}", "run", "--", "bash", "-c", f"ulimit -S -{letter}").stdout.decode().strip()
-    if low:
-        assert [(limit["command"], limit["value"]) for limit in low] == [(f"ulimit -{letter}", value)] and guest == str(value)
-        assert f"ulimit -{letter} {value}\n" in under(caller, f"-{letter} {value}", "doctor").stdout.decode()
-    else:
-        assert os.geteuid() == 0 and guest == ("8192" if letter == "s" else "unlimited")

@@ -840,6 +840,17 @@ def test_verify_twice_without_files(caller):
         assert done.returncode == 125 and b"are for --twice" in done.stderr
 
 
+def test_secrets_of_a_sandbox_are_ones_in_its_forks(tmp_path):
+    """Its forks have its files and memory. A record of theirs that says only where to is by its rules."""
+    with Sandbox(Policy(), record=Record(tmp_path / "parent.jsonl", redact_env=["TOKEN"], redact=["tok_[0-9]+"])) as box:
+        box.exec("echo $TOKEN > /tmp/kept", env={"TOKEN": "very-secret-1"})
+        for record in (True, tmp_path / "other.jsonl"):
+            with box.fork(1, record=record)[0] as fork:
+                assert fork.exec("cat /tmp/kept; echo tok_12").stdout == b"very-secret-1\ntok_12\n"
+    written = [path.read_text() for path in tmp_path.iterdir()]
+    assert len(written) == 3 and not any("very-secret" in text or "tok_12" in text for text in written)
+
+
 def test_secrets_in_files_are_not_shown(caller):
     """Who wants them taken out of records does not have them read for verify either."""
     done = caller.rollbox("verify", "--twice", "--redact", "hunter[0-9]", "--", "sh", "-c", "echo hunter2 $(cat /proc/sys/kernel/random/uuid) > /tmp/a")
