@@ -359,7 +359,7 @@ static struct plan *make_plan(const struct features *features, const char *direc
 }
 
 static void launch(struct session *session, bool is_root) {
-    char *argv[] = { "rollbox-init", is_root ? "1610612736" : "0", NULL };     /* the engine's first base of ids */
+    char *argv[] = { "rollbox-init", is_root ? "1610612736" : "0", "late", NULL };     /* the engine's first base of ids */
     auto_free char *path = NULL;
     const char *build = getenv("ROLLBOX_BUILD"), *init = getenv("ROLLBOX_INIT");
     int pair[2];
