@@ -188,7 +188,9 @@ void words_of(const struct program *program, const struct guest_record *record, 
         error_set(error, ROLLBOX_ERR_BAD_CWD, e, "exec", "cwd%s%.200s: cannot be entered in the sandbox: %s", cwd ? " " : "", cwd ? cwd : "", strerror(e));
         return;
     case GUEST_STAGE_FILE:
-        if (e == ENOSPC)
+        if (e == ENOSPC && program->plan->flags & (PLAN_PROCESS | PLAN_ON_DISK))        /* where max_disk is a watcher's */
+            error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, e, "exec", "files: number %u finds no room on the host's disk, where the sandbox' private files are (TMPDIR, or the store); free some", record->operation + 1);
+        else if (e == ENOSPC)
             error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, e, "exec", "files: number %u does not fit into the sandbox; raise max_disk", record->operation + 1);
         else
             error_set(error, error_code_of(e, ROLLBOX_ERR_INVALID_ARGUMENT), e, "exec", "files: number %u cannot be put in place: %s; its path must be writable in the sandbox", record->operation + 1, strerror(e));

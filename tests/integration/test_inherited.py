@@ -92,3 +92,14 @@ def test_process_1_tells_nothing_of_the_host(caller, options):
     """Its arguments had the first of the host's ids, another in each run."""
     done = caller.rollbox("run", *options, "--", "cat", "/proc/1/cmdline")
     assert done.stdout.rstrip(b"\0") == b"rollbox-init" and len(done.stdout) == 29, done
+
+
+def test_a_full_disk_of_the_host_is_not_the_jobs_fault(caller):
+    """Isolation process keeps private files there: what does not fit is no bad job, which nobody would try again."""
+    if os.geteuid() or caller.uid:
+        pytest.skip("only root can make a disk that is full here")
+    job = caller.write(caller.home / "job.jsonl", json.dumps({"id": 1, "argv": ["true"], "files": {"large": "x" * 300000}, "policy": {"isolation": "process"}}) + "\n")
+    script = 'mount --make-rprivate / && mount -t tmpfs -o size=200k none /mnt && TMPDIR=/mnt exec "$0" batch --no-progress --retries 0 "$1"'
+    done = caller.call("unshare", "-m", "sh", "-c", script, binaries() / "rollbox", job)
+    row = json.loads(done.stdout)
+    assert row["outcome"] == "error" and row["error"]["code"] == "resource_exhausted" and "disk" in row["error"]["message"], row
