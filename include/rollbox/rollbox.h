@@ -159,8 +159,10 @@ typedef void (*rollbox_callback)(struct rollbox_run *run, void *userdata);
 /* A callback for those who ask by rollbox_next_ended: nothing of theirs is called from inside of rollbox_dispatch or rollbox_wait then. Itself it does nothing. */
 ROLLBOX_PUBLIC void rollbox_queued(struct rollbox_run *run, void *userdata);
 
-/* The userdata of the run that ended first, of those with that callback which nobody was told of yet; NULL: there is none. rollbox_engine_fd is readable while there are some. Does not block; any thread may ask. */
+/* The userdata (not NULL) of the run that ended first, of those with that callback; it stays the first until rollbox_told is called with it, or the run is freed. NULL: there is none. rollbox_engine_fd is readable while
+ * there are some. Neither blocks; any thread may call them. */
 ROLLBOX_PUBLIC void *rollbox_next_ended(struct rollbox_engine *engine);
+ROLLBOX_PUBLIC void rollbox_told(struct rollbox_engine *engine, void *userdata);
 
 struct rollbox_run_options {
     size_t size;                        /* sizeof(struct rollbox_run_options) */

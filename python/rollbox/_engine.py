@@ -47,7 +47,7 @@ _pending: Dict[int, Any] = {}
 
 
 class PendingRun:
-    """A run under way that no thread waits for. `on_end()` is called once, from any thread, when its result is there; it must not block.
+    """A run under way that no thread waits for. `on_end()` is called from any thread when its result is there, once, or again where that was interrupted; it must not block.
 
     The owner then calls `collect`, or `abandon` at any time, on one thread. Either gives the use of the connection back.
     """
@@ -125,9 +125,10 @@ class LooseRun:
     def on_end(self) -> None:
         with self._lock:
             self._ended = True
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
+        while self._callbacks:          # nobody adds one any more; told twice, what is left of them
+            self._callbacks[0]()
+            with contextlib.suppress(IndexError):
+                self._callbacks.pop(0)
 
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Has callback() called once from any thread that dispatches, or at once; it must not block."""
@@ -153,6 +154,7 @@ class LooseRun:
                 status = self.connection.library.rollbox_wait(self.run, left, ctypes.byref(raw))
                 if status >= 0:
                     self._result = result = copy_result(raw.contents)
+                    self.connection.tell(self.token)
                     if isinstance(result.error, _LOST):
                         self.connection.retire()
                     break
@@ -188,6 +190,7 @@ class _Connection:
         self.library = _ffi.lib()
         self.process = os.getpid()
         self._lock = threading.RLock()      # reentrant, for Engine.__del__ may retire it wherever the collector strikes
+        self._telling = threading.RLock()   # one thread at a time tells owners of ends
         self._users = 1
         self.retired = False
         self._runs: Dict[int, None] = {}
@@ -359,19 +362,21 @@ class _Connection:
             self.release()
 
     def _tell_ended(self) -> None:
-        """Tells the owners of runs that have ended. What is not told yet when a handler of a signal raises is found by the next who dispatches."""
+        """Tells the owners of runs that have ended, perhaps twice: where a handler of a signal raises in the middle of it, whoever dispatches next begins with the same one."""
         while True:
             token = self.library.rollbox_next_ended(self.handle)
             if token is None:
                 return
-            pending = _pending.pop(token, None)
-            try:
-                if pending is not None:
-                    pending.on_end(pending)
-            except BaseException:
-                if pending is not None:
-                    pending.on_end(pending)
-                raise
+            self.tell(token)
+
+    def tell(self, token: int) -> None:
+        """The owner of this run that it has ended."""
+        with self._telling:
+            pending = _pending.get(token)
+            if pending is not None:
+                pending.on_end(pending)
+            self.library.rollbox_told(self.handle, token)
+            _pending.pop(token, None)
 
 
 _connections: Set[_Connection] = set()

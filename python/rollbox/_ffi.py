@@ -240,6 +240,7 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_dispatch": (ctypes.c_int, [_P]),
     "rollbox_queued": (None, [_P, _P]),
     "rollbox_next_ended": (_P, [_P]),
+    "rollbox_told": (None, [_P, _P]),
     "rollbox_engine_status": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_policy_check": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_size_t, _TEXT, _ERROR]),
     "rollbox_prepare": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(_P), _ERROR]),

@@ -13,6 +13,7 @@
 
 #define CONTENT_MOST (256u << 10)
 #define CONTENTS_MOST (64u << 20)
+#define FILES_MOST 1024         /* each is asked for, which takes most of a millisecond */
 
 static size_t add(json_t *contents, const void *data, size_t length) {
     char digest[RECORD_DIGEST_HEX + 1];
@@ -51,13 +52,13 @@ static size_t add_change(json_t *contents, struct rollbox_sandbox *sandbox, cons
 json_t *contents_of(struct rollbox_sandbox *sandbox) {
     auto_free char *json = NULL;
     json_t *contents = json_object(), *change;
-    size_t i, total = 0;
+    size_t i, total = 0, n = 0;
 
     if (!contents || rollbox_diff(sandbox, NULL, NULL, false, &json, NULL) < 0)
         return contents;
     json_t *answer = json_loads(json, 0, NULL);
     json_array_foreach(json_object_get(answer, "changes"), i, change)
-        if (total < CONTENTS_MOST)
+        if (total < CONTENTS_MOST && n++ < FILES_MOST)
             total += add_change(contents, sandbox, change);
     json_decref(answer);
     return contents;

@@ -228,7 +228,7 @@ static int conclude(const struct options *options, struct pair *pair) {
         return status;
     unsigned warnings = n_partial != 0;
     if (n_partial)
-        cli_fail(options, "%" PRIu64 " of the equal steps had a content that was withheld: of that nothing is known but its length", n_partial);
+        cli_fail(options, "%" PRIu64 " of the equal steps had something that was not compared: a content that was withheld, a file that is too large, more changes than are told of, or files that could not be looked at", n_partial);
     for (int i = 0; i < 2; i++)
         warnings += replay_warn(options, &pair->readers[i]);
     if (!diverged && !n_equal && (is_cut(&pair->readers[0]) || is_cut(&pair->readers[1])))

@@ -153,7 +153,7 @@ struct rollbox_engine {
     struct pending **buckets;
     size_t n_buckets, n_pending;
     struct list waiters, runs, ended;
-    struct list queued;         /* struct rollbox_run.of_ended: taken by rollbox_next_ended */
+    struct list queued;         /* struct rollbox_run.of_ended: told of by rollbox_next_ended, until rollbox_told */
     struct rollbox_plan *plans[CONNECTION_PLAN_BUCKETS];
     struct wire_message message;        /* being handled; under the lock */
 };

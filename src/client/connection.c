@@ -603,16 +603,24 @@ ROLLBOX_PUBLIC void *rollbox_next_ended(struct rollbox_engine *engine) {
     if (connection_check_owner(engine->owner, NULL) < 0)
         return NULL;
     pthread_mutex_lock(&engine->lock);
-    if (!list_empty(&engine->queued)) {
-        struct rollbox_run *run = container_of(engine->queued.next, struct rollbox_run, of_ended);
-
-        list_remove(&run->of_ended);
-        userdata = run->userdata;
-    }
-    if (list_empty(&engine->queued) && list_empty(&engine->ended) && engine->notify >= 0)
+    if (!list_empty(&engine->queued))
+        userdata = container_of(engine->queued.next, struct rollbox_run, of_ended)->userdata;
+    else if (list_empty(&engine->ended) && engine->notify >= 0)
         (void)eventfd_read(engine->notify, &count);
     pthread_mutex_unlock(&engine->lock);
     return userdata;
+}
+
+ROLLBOX_PUBLIC void rollbox_told(struct rollbox_engine *engine, void *userdata) {
+    if (connection_check_owner(engine->owner, NULL) < 0)
+        return;
+    pthread_mutex_lock(&engine->lock);
+    list_for_each(node, &engine->queued)
+        if (container_of(node, struct rollbox_run, of_ended)->userdata == userdata) {
+            list_remove(node);
+            break;
+        }
+    pthread_mutex_unlock(&engine->lock);
 }
 
 ROLLBOX_PUBLIC int rollbox_dispatch(struct rollbox_engine *engine) {

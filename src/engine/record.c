@@ -839,6 +839,7 @@ static int begin(struct session *session, struct wire_message *from, struct reco
     if (session->parent) {
         wire_add_u64(&message, RECORD_PARENT, session->parent);
         wire_add_u64(&message, RECORD_PARENT_STEP, session->parent_step);
+        wire_add_u64(&message, RECORD_KIN, session->recorded_kin);
     }
     add_header(session, record, &message);
     open_part(&message, "limits", RECORD_OBJECT);

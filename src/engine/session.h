@@ -151,6 +151,7 @@ struct session {
     struct list waiting;        /* struct run.in_queue: for room in init's socket, for a box, for a work to be done */
     struct record *record;      /* record.c; NULL: it is not recorded */
     uint64_t parent, parent_step;       /* of a fork: its origin's number, and the step of that; 0 */
+    uint64_t recorded_kin;      /* the nearest that it was forked from, at some remove, which is recorded; 0 */
     char parent_snapshot[32];
     int64_t clone_id;           /* of a fork: which of those that were made at once, from 0; -1 */
     uint64_t seed, n_forked;    /* random_seed, the policy's unless has_own_seed; how many children it has had, whose seeds follow */

@@ -36,6 +36,7 @@
 /* Somewhere that exists on any host, to mount the new root over for the moment until pivot_root; and where the host's root is then, until the template is built. */
 #define STAGE "/tmp"
 #define HOST ".rollbox-host"
+#define NICE_ZERO 20                  /* the kernel's word for it; one above is more */
 #define TIMER_SLACK_NS 50000          /* the kernel's default */
 
 static int static_rules[GUEST_MAX_RULES];
@@ -496,6 +497,9 @@ int main(int argc, char **argv) {
     /* Nor are the ways in which we are run something for guests to have: real-time priority would be theirs. */
     (void)sys_call3(__NR_sched_setscheduler, 0, SCHED_OTHER, &(const int){ 0 });
     (void)prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS, 0, 0, 0);
+    if (sys_call2(__NR_getpriority, PRIO_PROCESS, 0) > NICE_ZERO)
+        (void)sys_call3(__NR_setpriority, PRIO_PROCESS, 0, 0);
+    (void)sys_call3(__NR_ioprio_set, 1 /* IOPRIO_WHO_PROCESS */, 0, 0);
     /* Where the host runs out of memory, it is the guests that go first; they inherit this. Raising it takes no right. */
     (void)guest_write(AT_FDCWD, "/proc/self/oom_score_adj", "1000");
     bool early = when != 'l';   /* for a plan with namespaces, by "root" or another */

@@ -567,24 +567,30 @@ static void name_file(const struct step *step, struct divergence *divergence) {
 
 /* ---- steps ------------------------------------------------------------------------------------------------------------ */
 
-static bool holds_withheld(const json_t *value) {
+/* What was left out: a secret's digest, files too large for one, or too many to be told of. */
+static bool holds_unseen(const json_t *value) {
     const char *key;
     json_t *item;
     size_t i;
 
-    if (json_is_true(json_object_get(value, "withheld")))
+    if (json_is_true(json_object_get(value, "withheld")) || json_is_true(json_object_get(value, "too_large")) || json_integer_value(json_object_get(value, "omitted")))
         return true;
     json_object_foreach((json_t *)value, key, item)
-        if (holds_withheld(item))
+        if (holds_unseen(item))
             return true;
     json_array_foreach(value, i, item)
-        if (holds_withheld(item))
+        if (holds_unseen(item))
             return true;
     return false;
 }
 
+/* Files that could not be looked at: that both could not makes them no more alike. */
+static bool lacks_files(const struct step *step) {
+    return !strcmp(step->kind, "files") && json_object_get(step->observation, "error") && !json_is_null(json_object_get(step->observation, "error"));
+}
+
 bool compare_is_partial(const struct step *step) {
-    return step && (holds_withheld(step->action) || holds_withheld(step->observation));
+    return step && (holds_unseen(step->action) || holds_unseen(step->observation) || lacks_files(step));
 }
 
 static bool is_cancelled(const struct step *step) {

@@ -63,6 +63,7 @@ enum record_tag {
     RECORD_SECRET,              /* text: NAME=value */
     RECORD_PARENT,              /* u64, u64: number and step */
     RECORD_PARENT_STEP,
+    RECORD_KIN,                 /* u64: the number of the one whose secrets it may have, 0: none */
     RECORD_REASON,              /* text */
     RECORD_STEPS,               /* u64: lines written */
     RECORD_ERROR,               /* u64: an errno */

@@ -310,7 +310,7 @@ static int take_rule(struct recorder *recorder, struct trajectory *trajectory, c
 
 static void on_begin(struct recorder *recorder, struct wire_message *message) {
     struct trajectory *trajectory = calloc(1, sizeof *trajectory);
-    uint64_t parent = 0, parent_step = 0, number = 0;
+    uint64_t parent = 0, parent_step = 0, kin = 0, number = 0;
     const char *policy = "{}";
     struct wire_field field;
     size_t position = 0;
@@ -333,13 +333,14 @@ static void on_begin(struct recorder *recorder, struct wire_message *message) {
         case RECORD_ENV_VALUES: trajectory->env_values = number; break;
         case RECORD_PARENT: parent = number; break;
         case RECORD_PARENT_STEP: parent_step = number; break;
+        case RECORD_KIN: kin = number; break;
         case RECORD_RULE_NAME:
         case RECORD_RULE_PATTERN: r = take_rule(recorder, trajectory, &field); break;
         default: break;
         }
     }
     /* What a fork has in its files and memory was its parent's. */
-    struct trajectory *from = parent ? find(recorder, parent) : NULL;
+    struct trajectory *from = kin ? find(recorder, kin) : NULL;
     if (r == 0 && from && from->line.rules && trajectory->line.rules)
         r = rules_learn_from(trajectory->line.rules, from->line.rules);
     trajectory->fd = message->n_fds ? open_again(wire_take_fd(message, 0), trajectory) : -EBADF;

@@ -139,7 +139,7 @@ class Launcher(Peer):
             os.set_inheritable(3, True)
 
         self.process = subprocess.Popen(
-            [program, str(ID_BASE if caller.uid == 0 else 0)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, close_fds=True,
+            [program, str(ID_BASE if caller.uid == 0 else 0), "late"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, close_fds=True,
             pass_fds=[3, fd], preexec_fn=place_socket, cwd="/", **caller.identity())
         theirs.close()
         memory = os.memfd_create("plan", os.MFD_CLOEXEC)

@@ -4,6 +4,7 @@
 import ctypes
 import json
 import os
+import subprocess
 
 import pytest
 from harness import binaries, caller  # noqa: F401
@@ -63,6 +64,15 @@ def test_real_time_priority(cli):
         assert cli("run", "--", "python3", "-c", "import os; print(os.sched_getscheduler(0))").stdout == b"0\n"
     finally:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def test_priorities(caller):
+    """Raised ones are not a guest's; lowered ones are, for whoever lowers the engine's means its sandboxes."""
+    for nice, guests in ((-5, 0), (7, 7)):
+        done = subprocess.run(["nice", "-n", str(nice), "setpriv", f"--reuid={caller.uid}", f"--regid={caller.uid}", "--clear-groups", binaries() / "rollbox", "run", "--", "nice"], capture_output=True, env=caller.environment(), cwd="/")
+        if b"cannot set niceness" in done.stderr or b"setpriv" in done.stderr:
+            pytest.skip("who runs this may not raise priorities, or become another user")
+        assert done.stdout == b"%d\n" % guests, done
 
 
 @pytest.mark.parametrize("umask", ["0777", "0700", "0300", "0177"])

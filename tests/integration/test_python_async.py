@@ -243,3 +243,42 @@ def test_a_policy_for_each_of_many_runs_in_flight():
         assert [result.stdout for result in results] == [f"h{i}\n" for i in range(200)]
     asyncio.run(main())
     assert idle()
+
+
+class Struck:
+    """The library, after some of whose calls a handler of a signal raises, once each."""
+
+    def __init__(self, library, *functions):
+        self.library, self.left = library, set(functions)
+
+    def __getattr__(self, name):
+        function = getattr(self.library, name)
+        if name not in self.left:
+            return function
+
+        def strike(*arguments):
+            answer = function(*arguments)
+            if answer is not None or name != "rollbox_next_ended":
+                self.left.discard(name)
+                raise InterruptedError(name)
+            return answer
+        return strike
+
+
+def test_ends_are_not_lost_where_a_signal_strikes():
+    """On the way from the library, which has told of an end, to who waits for it: for ever, otherwise."""
+    engine = rollbox.Engine()
+    struck = []
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: struck.append(str(context["exception"])))
+        box = AsyncSandbox(engine=engine)
+        await box.run(["true"])
+        connection = engine._connection
+        connection.library = Struck(connection.library, "rollbox_dispatch", "rollbox_next_ended", "rollbox_told")
+        results = await asyncio.wait_for(asyncio.gather(*(box.run(["true"]) for _ in range(20))), 60)
+        assert [result.exit_code for result in results] == [0] * 20
+
+    asyncio.run(main())
+    assert sorted(struck) == ["rollbox_dispatch", "rollbox_next_ended", "rollbox_told"]
+    engine.close()

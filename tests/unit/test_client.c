@@ -726,11 +726,15 @@ TEST(ends_that_are_asked_for) {
     ASSERT_EQ(rollbox_dispatch(pair.engine), 0);
     ASSERT_TRUE(readable(rollbox_engine_fd(pair.engine)));
     ASSERT_TRUE(rollbox_next_ended(pair.engine) == &marks[2]);
+    ASSERT_TRUE(rollbox_next_ended(pair.engine) == &marks[2]);
+    rollbox_told(pair.engine, &marks[2]);
+    rollbox_told(pair.engine, &marks[2]);
     rollbox_run_free(runs[0]);
     ASSERT_TRUE(readable(rollbox_engine_fd(pair.engine)));
     ASSERT_TRUE(rollbox_next_ended(pair.engine) == &marks[3]);
-    ASSERT_FALSE(readable(rollbox_engine_fd(pair.engine)));
+    rollbox_told(pair.engine, &marks[3]);
     ASSERT_NULL(rollbox_next_ended(pair.engine));
+    ASSERT_FALSE(readable(rollbox_engine_fd(pair.engine)));
     /* One that another thread's wait has found is there for who polls. */
     send_exit(pair.server, serials[1], 0, "");
     (void)wait_for(runs[1]);

@@ -530,6 +530,26 @@ TEST(withheld_contents_make_a_comparison_partial) {
     json_decref(b);
 }
 
+TEST(files_that_were_not_looked_at_make_a_comparison_partial) {
+    static const char *const partial[] = {
+        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"outcome\": \"error\", \"error\": {\"code\": \"io\"}}}",
+        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [], \"omitted\": 2, \"error\": null}}",
+        "{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": \"/tmp/x\", \"too_large\": true}]}}",
+    };
+    json_t *whole = parse("{\"action\": {\"kind\": \"files\"}, \"observation\": {\"changes\": [{\"path\": \"/tmp/x\"}], \"error\": null}}");
+    struct step step = step_of(whole);
+
+    ASSERT_TRUE(!compare_is_partial(&step));
+    json_decref(whole);
+    for (size_t i = 0; i < ARRAY_SIZE(partial); i++) {
+        json_t *json = parse(partial[i]);
+        step = step_of(json);
+        step.kind = "files";
+        ASSERT_TRUE(compare_is_partial(&step));
+        json_decref(json);
+    }
+}
+
 TEST(beyond_what_was_kept_the_digest_tells) {
     json_t *a = parse("{\"action\": {\"kind\": \"exec\"}, \"observation\": {\"stdout\": {\"bytes\": 9, \"sha256\": \"a\", \"text\": \"x\", \"truncated\": true}}}");
     json_t *b = parse("{\"action\": {\"kind\": \"exec\"}, \"observation\": {\"stdout\": {\"bytes\": 9, \"sha256\": \"b\", \"text\": \"x\", \"truncated\": true}}}");
