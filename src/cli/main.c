@@ -218,11 +218,11 @@ int cmd_help(const struct options *options) {
     return cli_flush(options, 0);
 }
 
-/* A closed standard stream would be taken by the next descriptor opened, and guest output be written into an engine's socket. What is written to one fails, as it would have; a guest's input is at its end. */
+/* A closed standard stream would be taken by the next descriptor opened, and guest output be written into an engine's socket. What is written to standard output fails, as it would have; a guest's input is at its end, and nobody could be told that an error cannot be. */
 static int open_standard_streams(void) {
     for (int fd = 0; fd <= 2; fd++)
         if (fcntl(fd, F_GETFD) < 0) {
-            if (open("/dev/null", O_RDONLY) != fd)
+            if (open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd)
                 return -EBADF;
             stdin_was_closed |= fd == 0;
         }

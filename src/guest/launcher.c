@@ -473,7 +473,7 @@ int main(int argc, char **argv) {
     struct guest_record ready = { .kind = GUEST_TEMPLATE_READY };
     struct guest_fault fault = { .stage = GUEST_STAGE_PLAN };
     const struct plan *plan = NULL;
-    static const int raised[] = { RLIMIT_NOFILE, RLIMIT_NPROC };
+    static const int raised[] = { RLIMIT_NOFILE, RLIMIT_AS, RLIMIT_FSIZE, RLIMIT_NPROC };
     struct rlimit limit;
     sigset_t all;
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, ResourceExhausted, RollboxError, Sandbox
+from rollbox import AsyncSandbox, Cancelled, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, ResourceExhausted, RollboxError, Sandbox, SetupFailed
 from harness import children, groups_of, pidfds, rounds, skip, until, wait_gone
 
 ANSWERER = """
@@ -538,7 +538,10 @@ def test_a_killed_capturer_is_told_of_and_nothing_stands_still():
                 except RollboxError as problem:
                     assert problem.code == "setup_failed" and "killed" in str(problem)
                     failed += 1
-                assert sh(box, "echo on").stdout == "on\n"
+                try:
+                    assert sh(box, "echo on").stdout == "on\n"
+                except SetupFailed as problem:      # of a snapshot that was taken, and whose capturer was putting things back
+                    assert "killed from outside while it made calls" in str(problem)
                 said = ""
                 with contextlib.suppress(BrokenPipeError):
                     said = origin("len(x)")

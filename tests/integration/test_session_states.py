@@ -376,9 +376,9 @@ def test_another_directory_while_the_template_is_built(granted, tmp_path, monkey
     other, armed, init = tmp_path / "other", tmp_path / "armed", tmp_path / "init"
     other.mkdir(mode=0o755)
     (other / "a").write_text("of another\n")
-    # By the first that is started for a policy (one that is started ahead of need has an argument more); and at once: a path that is gone for a moment is an error.
+    # By the first that is started for a policy (one that is started ahead of need is not "late"); and at once: a path that is gone for a moment is an error.
     exchange = f"import ctypes; raise SystemExit(ctypes.CDLL(None).renameat2(-100, b'{granted}', -100, b'{other}', 2))"
-    init.write_text(f"#!/bin/sh\n[ $# -lt 2 ] && rm {armed} 2> /dev/null && {sys.executable} -I -c \"{exchange}\"\nexec {BUILD}/rollbox-init \"$@\"\n")
+    init.write_text(f"#!/bin/sh\n[ $2 = late ] && rm {armed} 2> /dev/null && {sys.executable} -I -c \"{exchange}\"\nexec {BUILD}/rollbox-init \"$@\"\n")
     init.chmod(0o755)
     monkeypatch.setenv("ROLLBOX_INIT", str(init))
     system = [] if granted_as == "fs_writable" else ["/usr", "/lib", "/lib64", "/bin", "/etc"]
