@@ -116,7 +116,7 @@ class LooseRun:
         self._lock = threading.Lock()
         _pending[self.token] = _Loosely(self)
         try:
-            self.run = starter(_queued(connection.library), self.token)
+            self.run = starter(connection.callback, self.token)
         except BaseException:
             _pending.pop(self.token, None)
             raise
@@ -178,16 +178,13 @@ class LooseRun:
             self.connection.release()
 
 
-def _queued(library: Any) -> Any:
-    """The callback of all runs: none of ours, as what a handler of a signal raises in one would be printed by ctypes, and be lost, with the run's end."""
-    return ctypes.cast(library.rollbox_queued, _ffi.CALLBACK)
-
-
 class _Connection:
     """A handle and the count of those who use it. Made with one use, the maker's."""
 
     def __init__(self, socket: Optional[bytes]) -> None:
         self.library = _ffi.lib()
+        # Of all runs. None of ours: what a handler of a signal raises in one would be printed by ctypes, and be lost, with the run's end.
+        self.callback = ctypes.cast(self.library.rollbox_queued, _ffi.CALLBACK)
         self.process = os.getpid()
         self._lock = threading.RLock()      # reentrant, for Engine.__del__ may retire it wherever the collector strikes
         self._telling = threading.RLock()   # one thread at a time tells owners of ends
@@ -323,7 +320,7 @@ class _Connection:
             self._users += 1
         _pending[pending.token] = pending
         try:
-            pending.run = starter(_queued(self.library), pending.token)
+            pending.run = starter(self.callback, pending.token)
         except BaseException:
             _pending.pop(pending.token, None)
             self.release()
@@ -375,8 +372,8 @@ class _Connection:
             pending = _pending.get(token)
             if pending is not None:
                 pending.on_end(pending)
-            self.library.rollbox_told(self.handle, token)
             _pending.pop(token, None)
+            self.library.rollbox_told(self.handle, token)       # last: until then it is found again
 
 
 _connections: Set[_Connection] = set()

@@ -281,4 +281,5 @@ def test_ends_are_not_lost_where_a_signal_strikes():
 
     asyncio.run(main())
     assert sorted(struck) == ["rollbox_dispatch", "rollbox_next_ended", "rollbox_told"]
+    assert idle()
     engine.close()

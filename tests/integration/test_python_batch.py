@@ -201,7 +201,7 @@ def test_no_descriptor_is_left():
 class InterruptedAt:
     """SIGINT at the n-th beginning of a function of those that a batch waits in: there, and not at any line, the interpreter looks for signals."""
 
-    WHERE = ("wait", "dispatch", "_tell_ended", "_on_end", "collect", "_free", "release")
+    WHERE = ("wait", "dispatch", "_tell_ended", "tell", "_on_end", "collect", "_free", "release")
 
     def __init__(self, n):
         self.left = n
