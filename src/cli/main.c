@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -16,6 +15,7 @@
 #include "cli/private.h"
 #include "cli/shown.h"
 #include "cli/signals.h"
+#include "sys/limits.h"
 
 static void fail_prefix(const struct options *options) {
     fprintf(stderr, "rollbox%s%s: ", options && options->command ? " " : "", options && options->command ? options->command->name : "");
@@ -233,16 +233,6 @@ bool cli_stdin_was_closed(void) {
     return stdin_was_closed;
 }
 
-/* Descriptors that anybody of this user has on their way in sockets, guests included, count against the soft limit of whoever sends some. */
-static void raise_open_files(void) {
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
-}
-
 int main(int argc, char **argv) {
     struct options options;
     int used;
@@ -250,7 +240,7 @@ int main(int argc, char **argv) {
     private_arguments(argc, argv);
     if (open_standard_streams() < 0)
         return CLI_EXIT_ERROR;
-    raise_open_files();
+    (void)limits_raise_open_files();    /* descriptors that anybody of this user has on their way in sockets, guests included, count against the soft limit of whoever sends some */
     if (argc < 2) {
         cli_fail(NULL, "a command is missing; see rollbox --help");
         return CLI_EXIT_ERROR;

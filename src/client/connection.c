@@ -389,10 +389,12 @@ int connection_call_back(struct rollbox_engine *engine) {
 
         list_remove(&run->of_ended);
         n++;
-        if (run->callback == rollbox_queued)
-            list_add_tail(&engine->queued, &run->of_ended);
-        if (!run->callback || run->callback == rollbox_queued)
+        if (!run->callback)
             continue;
+        if (run->callback == rollbox_queued) {
+            list_add_tail(&engine->queued, &run->of_ended);
+            continue;
+        }
         run->references++;
         run->calling = true;
         run->caller = pthread_self();

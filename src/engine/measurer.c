@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -24,6 +23,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/measure.h"
+#include "sys/limits.h"
 #include "sys/proc.h"
 
 #define MAX_PROCESSES 32768     /* whose open files are looked at; with their children, while there is room; and threads of each */
@@ -145,10 +145,8 @@ static int open_upper(int uppers, uint64_t number) {
 /* A process of its own for an ordinary user: one that may look into every directory may not look at guests. */
 _Noreturn static void walk(int socket, int uppers) {
     struct measurer_request request;
-    struct rlimit files;
 
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0)
-        (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){ files.rlim_max, files.rlim_max });
+    (void)limits_raise_open_files();
     if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || measurer_overrule() < 0)
         _exit(1);
     while (recv(socket, &request, sizeof request, 0) == sizeof request) {

@@ -201,11 +201,8 @@ static unsigned raise_open_files(void) {
         if (limit.rlim_max < wanted)
             (void)setrlimit(RLIMIT_NOFILE, &(struct rlimit){ wanted, wanted });
     }
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        (void)setrlimit(RLIMIT_NOFILE, &limit);
-    }
-    return getrlimit(RLIMIT_NOFILE, &limit) < 0 ? 1024 : (unsigned)MIN(limit.rlim_cur, (rlim_t)1 << 30);
+    uint64_t files = limits_raise_open_files();
+    return files ? (unsigned)MIN(files, UINT64_C(1) << 30) : 1024;
 }
 
 /*

@@ -44,6 +44,7 @@
 #define NS 1000000000ll
 #define ALL_THREADS 17u                 /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */
 #define NEW_LISTENER 8u
+#define CALL_LENGTH 5           /* bytes of the instruction */
 #define BROKEN_OFF (-514)               /* -ERESTARTNOHAND: done again, unless a handler of a signal comes first */
 #define WAIT_KILLABLE 32u               /* 5.19: once we have received a question only death takes it back: else a signal would ask twice, and draw twice */
 #define SYNC_WAKE_UP_FLAG 1
@@ -131,24 +132,28 @@ int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
     return r;
 }
 
-int determinism_put_call_by(int memory, uint64_t at, uint64_t to) {
-    uint8_t call[5] = { 0xe8 };
-    int64_t distance = (int64_t)to - (int64_t)(at + sizeof call);
+static int make_call(uint64_t at, uint64_t to, uint8_t ret_call[CALL_LENGTH]) {
+    int64_t distance = (int64_t)to - (int64_t)(at + CALL_LENGTH);
 
     if (distance != (int32_t)distance)
         return -EOPNOTSUPP;
-    memcpy(call + 1, &distance, 4);
-    return determinism_put_by(memory, at, call, sizeof call);
+    ret_call[0] = 0xe8;
+    memcpy(ret_call + 1, &distance, CALL_LENGTH - 1);
+    return 0;
+}
+
+int determinism_put_call_by(int memory, uint64_t at, uint64_t to) {
+    uint8_t call[CALL_LENGTH];
+    int r = make_call(at, to, call);
+
+    return r < 0 ? r : determinism_put_by(memory, at, call, sizeof call);
 }
 
 int determinism_put_call(pid_t pid, uint64_t at, uint64_t to) {
-    int memory = determinism_open_memory(pid);
+    uint8_t call[CALL_LENGTH];
+    int r = make_call(at, to, call);
 
-    if (memory < 0)
-        return memory;
-    int r = determinism_put_call_by(memory, at, to);
-    close(memory);
-    return r;
+    return r < 0 ? r : determinism_put(pid, at, call, sizeof call);
 }
 
 /* Two of its auxiliary vector. False if there is none to be seen. */

@@ -193,9 +193,11 @@ static void touch(void) {
 
         if (!is_own(touch->address, touch->length))
             continue;
-        if (touch->is_written)
+        if (touch->is_written) {
             (void)sys_call3(__NR_madvise, touch->address, touch->length, UAPI_MADV_POPULATE_WRITE);
-        for (uint64_t at = touch->address; at < end && !touch->is_written; at = (at | (FAULT_AROUND - 1)) + 1)
+            continue;
+        }
+        for (uint64_t at = touch->address; at < end; at = (at | (FAULT_AROUND - 1)) + 1)
             (void)sys_call3(__NR_madvise, at, IMAGE_PAGE, UAPI_MADV_POPULATE_READ);
     }
 }

@@ -142,8 +142,13 @@ static bool is_readable(const struct timer *t) {
     return sys_call5(__NR_ppoll, &ready, 1, &now, NULL, 0) == 1;
 }
 
-/* `signals` are those of the thread `*last`, of which most timers are alike. */
-static bool is_unnoticed(const struct timer *t, pid_t *last, struct determinism_signals *signals) {
+/* Of the thread that was asked for last: most timers are one's. */
+struct asked {
+    pid_t thread;               /* 0: none, or it is gone */
+    struct determinism_signals signals;
+};
+
+static bool is_unnoticed(const struct timer *t, struct asked *asked) {
     pid_t thread = t->thread ? t->thread : t->pid;
 
     if (!t->has_fired)
@@ -152,16 +157,9 @@ static bool is_unnoticed(const struct timer *t, pid_t *last, struct determinism_
         return is_readable(t);
     if (!t->signal)
         return true;
-    if (*last != thread)
-        *last = determinism_signals_of(thread, signals) ? thread : 0;
-    return *last && signals->pending >> (t->signal - 1) & 1;
-}
-
-static bool is_unnoticed_now(const struct timer *t) {
-    struct determinism_signals signals;
-    pid_t last = 0;
-
-    return is_unnoticed(t, &last, &signals);
+    if (asked->thread != thread)
+        asked->thread = determinism_signals_of(thread, &asked->signals) ? thread : 0;
+    return asked->thread && asked->signals.pending >> (t->signal - 1) & 1;
 }
 
 /* A kernel that cannot be told a number (no CONFIG_CHECKPOINT_RESTORE) counts one. */
@@ -186,8 +184,8 @@ static uint64_t pass(struct timer *t) {
 }
 
 /* What the clock has passed and nobody notices. */
-static void pass_unnoticed(struct timer *t) {
-    if (t->kind == FREE || !t->has_fired || t->event.deadline > virtual_now() || !is_unnoticed_now(t))
+static void pass_unnoticed(struct timer *t, struct asked *asked) {
+    if (t->kind == FREE || !t->has_fired || t->event.deadline > virtual_now() || !is_unnoticed(t, asked))
         return;
     t->missed += pass(t);
     if (t->kind == DESCRIPTOR)
@@ -195,15 +193,19 @@ static void pass_unnoticed(struct timer *t) {
 }
 
 void timer_pass(void) {
+    struct asked asked = { 0 };
+
     for (size_t i = 0; i < n_used; i++)
-        pass_unnoticed(&timers[i]);
+        pass_unnoticed(&timers[i], &asked);
 }
 
 /* As the kernel tells it: setitimer's stands while its signal is pending. */
 static int64_t left_of(struct timer *t) {
+    struct asked asked = { 0 };
+
     if (t)
-        pass_unnoticed(t);
-    if (!t || t->event.deadline == VIRTUAL_NEVER || (t->kind == INTERVAL && is_unnoticed_now(t)))
+        pass_unnoticed(t, &asked);
+    if (!t || t->event.deadline == VIRTUAL_NEVER || (t->kind == INTERVAL && is_unnoticed(t, &asked)))
         return 0;
     int64_t left = virtual_left(t->event.deadline);
     return left ? left : 1000;
@@ -237,7 +239,7 @@ static void send(const struct timer *t) {
 
 static void fire(struct timer *t) {
     virtual_reach(t->event.deadline);
-    pass_unnoticed(t);
+    pass_unnoticed(t, &(struct asked){ 0 });
     uint64_t n = pass(t);
     if (!n)
         return;
@@ -359,6 +361,7 @@ static void answer_settime(int listener, const struct seccomp_notif *question, s
 static void answer_posix(int listener, const struct seccomp_notif *question) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     size_t i = (size_t)(int)a[0] - FIRST_ID;
+    struct asked asked = { 0 };
     struct timer *t = i < n_used && timers[i].kind == POSIX && timers[i].pid == determinism_process_of((pid_t)question->pid) ? &timers[i] : NULL;
 
     if (!t) {
@@ -373,8 +376,8 @@ static void answer_posix(int listener, const struct seccomp_notif *question) {
         determinism_answer_written(listener, question->id, write_pair((pid_t)question->pid, a[1], false, t), 0);
         return;
     case __NR_timer_getoverrun:
-        pass_unnoticed(t);
-        if (!is_unnoticed_now(t))
+        pass_unnoticed(t, &asked);
+        if (!is_unnoticed(t, &asked))
             t->overrun = t->missed;
         determinism_answer(listener, question->id, (long)(t->overrun < INT32_MAX ? t->overrun : INT32_MAX), 0);
         return;
@@ -502,12 +505,11 @@ bool timer_answer(int listener, const struct seccomp_notif *question) {
 /* ---- whose turn it is ----------------------------------------------------------------------------------------------- */
 
 int64_t timer_earliest(void) {
-    struct determinism_signals signals;
+    struct asked asked = { 0 };
     int64_t earliest = VIRTUAL_NEVER;
-    pid_t last = 0;
 
     for (size_t i = 0; i < n_used; i++) {
-        timers[i].is_due = timers[i].kind != FREE && timers[i].event.deadline < VIRTUAL_NEVER && !is_unnoticed(&timers[i], &last, &signals);
+        timers[i].is_due = timers[i].kind != FREE && timers[i].event.deadline < VIRTUAL_NEVER && !is_unnoticed(&timers[i], &asked);
         if (timers[i].is_due && timers[i].event.deadline < earliest)
             earliest = timers[i].event.deadline;
     }

@@ -32,6 +32,16 @@ void limits_settle(void) {
     }
 }
 
+uint64_t limits_raise_open_files(void) {
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) < 0)
+        return 0;
+    if (files.rlim_cur < files.rlim_max && setrlimit(RLIMIT_NOFILE, &(struct rlimit){ files.rlim_max, files.rlim_max }) == 0)
+        files.rlim_cur = files.rlim_max;
+    return files.rlim_cur;
+}
+
 bool limits_is_low(unsigned i, struct limits_left *ret_left) {
     struct rlimit now;
 

@@ -19,6 +19,9 @@ struct limits_left {
 /* Of this process, for its children's. */
 void limits_settle(void);
 
+/* As many descriptors as we may have. How many, or 0: it cannot be told. */
+uint64_t limits_raise_open_files(void);
+
 /* The i-th of LIMITS_COUNT: whether a guest has less than it should, as this process stands. */
 bool limits_is_low(unsigned i, struct limits_left *ret_left);
 
