@@ -726,7 +726,7 @@ void determinism_prepare(const struct plan *plan) {
     if (determinism_wanted(plan))
         (void)vdso_probe();     /* what has failed here is tried, and told, in each sandbox */
     if (plan->flags & PLAN_CLOCK)
-        stamps_find_pipes();
+        stamps_find_out();
 }
 
 uint64_t determinism_last_stream(void) {

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 #include "guest/internal.h"
 
@@ -98,6 +99,12 @@ bool vdso_is_known(pid_t pid);
 int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after);
 /* Tells the patched code in a process where its clock page is mapped. 0 or -errno. */
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page);
+/* What was told of a file, and the stamps that the kernel had then (both in the order of struct stat: accessed, modified, changed): the code in a process tells it again as long as the kernel's are the same. 0 or -errno. */
+struct vdso_told {
+    uint64_t device, inode;
+    struct timespec kernels[3], told[3];
+};
+int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file);
 /* Is the address one of the image at `base`? */
 bool vdso_contains(uint64_t base, uint64_t address);
 

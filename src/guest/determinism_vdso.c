@@ -14,10 +14,13 @@
  * So it is with stat, which programs call by the hundred as they start, nearly always for files that no sandbox has written: one whose stamps are all older needs no answer of init's. The C library's call is in its own text, not here. When a process has made some of
  * these calls from one place, and the code there is, from the function's beginning on, what glibc's is, init has it call the vDSO instead; which does it unasked, and again as a question if a stamp is not older (but where it is a fixed offset, in files of the private tmpfs). The bytes cannot be changed at once:
  * so only in a process of a single thread, which stands in that call. It takes addresses that are near each other, which those that are not random are.
+ *
+ * Under virtual time a file of the sandbox' own is asked about, and one of them often: Python looks at the directory that it was started in with each import. What init has told of it last is put beside the code, with the stamps that the kernel had then: as long as it has the same, it is told the same.
  */
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <unistd.h>
@@ -112,7 +115,32 @@ __asm__(".pushsection .rodata\n"
         "   mov %rax, 96(%rdx)\n"
         "   mov %rax, 112(%rdx)\n"
         "   jmp 11b\n"
-        "10: pop %r9\n"
+        "10: lea vdso_blob_told(%rip), %r11\n"        /* struct told */
+        "   mov (%r11), %r9\n"
+        "   test $1, %r9b\n"                  /* it is being written */
+        "   jnz 14f\n"
+        "   mov 8(%r11), %rax\n"
+        "   cmp %rax, (%rdx)\n"               /* st_dev, st_ino */
+        "   jne 14f\n"
+        "   mov 16(%r11), %rax\n"
+        "   cmp %rax, 8(%rdx)\n"
+        "   jne 14f\n"
+        "   xor %ecx, %ecx\n"
+        "12: mov 24(%r11, %rcx), %rax\n"
+        "   cmp %rax, 72(%rdx, %rcx)\n"
+        "   jne 14f\n"
+        "   add $8, %ecx\n"
+        "   cmp $48, %ecx\n"
+        "   jb 12b\n"
+        "   xor %ecx, %ecx\n"
+        "13: mov 72(%r11, %rcx), %rax\n"
+        "   mov %rax, 72(%rdx, %rcx)\n"
+        "   add $8, %ecx\n"
+        "   cmp $48, %ecx\n"
+        "   jb 13b\n"
+        "   cmp %r9, (%r11)\n"                /* it has been written meanwhile: what we have is thrown away */
+        "   je 11b\n"
+        "14: pop %r9\n"
         "6: mov $262, %eax\n"
         "   syscall\n"
         "   cmp $-4, %eax\n"                  /* EINTR: stat knows none, but a question that nobody had heard yet */
@@ -130,6 +158,7 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob_nanoseconds: .quad 0\n"
         "vdso_blob_page: .quad 0\n"
         "vdso_blob_virtual: .quad 0\n"
+        "vdso_blob_told: .fill 15, 8, 0\n"
         "vdso_blob_clock_gettime:\n"
         "   cmpb $0, vdso_blob_virtual(%rip)\n"
         "   jne vdso_blob_virtual_clock\n"
@@ -268,11 +297,19 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob_end:\n"
         ".popsection\n");
 
-extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
+extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_told[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
+
+/* What the code compares and copies. */
+struct told {
+    uint64_t sequence;          /* odd while it is written */
+    struct vdso_told file;
+};
+
+_Static_assert(sizeof(struct told) == 15 * 8, "as the code has it");
 
 static const char *fresh;               /* our own */
 static char patched[MAX_IMAGE];
-static size_t length, page_slot, stat_entry;
+static size_t length, page_slot, told_slot, stat_entry;
 static uint64_t last_base;              /* where the last one was written: with addresses that are not random, most are there */
 
 /* Nothing in here is a guest's. Still it is a file of unknown make: what is not as expected is not patched. */
@@ -375,6 +412,7 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     memcpy(patched + blob + (vdso_blob_anonymous - vdso_blob), &bounds.anonymous_device, sizeof bounds.anonymous_device);
     stat_entry = blob + (size_t)(vdso_blob_stat - vdso_blob);
     page_slot = blob + (size_t)(vdso_blob_page - vdso_blob);
+    told_slot = blob + (size_t)(vdso_blob_told - vdso_blob);
     if (plan->flags & PLAN_CLOCK) {
         size_t to = blob + (size_t)(vdso_blob_clock_gettime - vdso_blob), operand = blob + (size_t)(vdso_blob_original - vdso_blob), place = redirect(&image, "clock_gettime", to);
         int32_t distance = (int32_t)place - (int32_t)operand - 4;
@@ -417,14 +455,25 @@ static bool is_equal(const char *a, const char *b) {
     return !difference;
 }
 
-static bool is_image(pid_t pid, uint64_t base, const char *image) {
-    static char theirs[MAX_IMAGE];
+static char theirs[MAX_IMAGE];
 
-    return determinism_read(pid, base, theirs, length) == (long)length && is_equal(theirs, image);
+static bool read_theirs(pid_t pid, uint64_t base) {
+    return determinism_read(pid, base, theirs, length) == (long)length;
 }
 
 bool vdso_is_fresh(pid_t pid, uint64_t base) {
-    return is_image(pid, base, fresh);
+    return read_theirs(pid, base) && is_equal(theirs, fresh);
+}
+
+/* Is it the one that we have written there, whatever it has been told since? */
+static bool is_patched(pid_t pid, uint64_t base, uint64_t *ret_page, uint64_t *ret_sequence) {
+    if (!read_theirs(pid, base))
+        return false;
+    memcpy(ret_page, theirs + page_slot, sizeof *ret_page);
+    memcpy(ret_sequence, theirs + told_slot, sizeof *ret_sequence);
+    memcpy(theirs + page_slot, patched + page_slot, sizeof *ret_page);
+    memcpy(theirs + told_slot, patched + told_slot, sizeof(struct told));
+    return is_equal(theirs, patched);
 }
 
 /* mov %ecx, %r10d; mov $262, %eax; syscall; cmp $-4096, %eax; ja; xor %eax, %eax; ret: all of it but the way of errors. Nothing below the stack pointer is in use. */
@@ -453,13 +502,38 @@ int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
 }
 
 bool vdso_is_known(pid_t pid) {
-    char theirs[GLANCE];
+    char glance[GLANCE];
 
-    return last_base && determinism_read(pid, last_base + stat_entry, theirs, sizeof theirs) == (long)sizeof theirs && !memcmp(theirs, patched + stat_entry, sizeof theirs);
+    return last_base && determinism_read(pid, last_base + stat_entry, glance, sizeof glance) == (long)sizeof glance && !memcmp(glance, patched + stat_entry, sizeof glance);
 }
 
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
-    return is_image(pid, base, patched) ? determinism_put(pid, base + page_slot, &page, sizeof page) : -EEXIST;
+    uint64_t known, sequence;
+
+    return is_patched(pid, base, &known, &sequence) && !known ? determinism_put(pid, base + page_slot, &page, sizeof page) : -EEXIST;
+}
+
+/* Its other threads may be reading it: so the number is changed before and after, each by a write of its own. */
+static int put_told(int memory, uint64_t to, struct told *told) {
+    int r;
+
+    told->sequence |= 1;
+    if ((r = determinism_put_by(memory, to, &told->sequence, sizeof told->sequence)) < 0 || (r = determinism_put_by(memory, to + offsetof(struct told, file), &told->file, sizeof told->file)) < 0)
+        return r;
+    told->sequence++;
+    return determinism_put_by(memory, to, &told->sequence, sizeof told->sequence);
+}
+
+int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file) {
+    struct told told = { .file = *file };
+    uint64_t page;
+    int memory = is_patched(pid, base, &page, &told.sequence) ? determinism_open_memory(pid) : -EOPNOTSUPP;
+
+    if (memory < 0)
+        return memory;
+    int r = put_told(memory, base + told_slot, &told);
+    close(memory);
+    return r;
 }
 
 bool vdso_contains(uint64_t base, uint64_t address) {
@@ -467,10 +541,10 @@ bool vdso_contains(uint64_t base, uint64_t address) {
 }
 
 int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
-    uint64_t from = after - STAT_LENGTH;
+    uint64_t from = after - STAT_LENGTH, page, sequence;
 
     /* In place of the second mov. The syscall stays: one that a signal has broken off, whose handler has brought us here, is begun anew there. */
-    return is_glibcs(pid, from) && is_image(pid, base, patched) ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry) : -EOPNOTSUPP;
+    return is_glibcs(pid, from) && is_patched(pid, base, &page, &sequence) ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry) : -EOPNOTSUPP;
 }
 
 #else
@@ -506,6 +580,11 @@ int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
 
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
     (void)pid, (void)base, (void)page;
+    return -ENOTSUP;
+}
+
+int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file) {
+    (void)pid, (void)base, (void)file;
     return -ENOTSUP;
 }
 

@@ -31,6 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "guest/determinism.h"
 #include "guest/serial.h"
@@ -48,6 +49,8 @@
 #define MAX_MOUNTS 256
 #define N_CALLERS 64
 #define OFTEN 2
+#define N_AGAINS 8
+#define TRIES 8
 #define MOST_OF_LOADER 65536ll /* bytes between two calls of glibc's loader */
 #define N_KNOWN 4096
 #define N_KNOWN_OTHERS 1024
@@ -83,6 +86,12 @@ struct recent {
     char path[RECENT_PATH];
 };
 
+/* A file that somebody has looked at. */
+struct again {
+    pid_t pid;
+    uint64_t inode;
+};
+
 /* A place that newfstatat is called from. */
 struct caller {
     pid_t pid;
@@ -106,6 +115,8 @@ static struct recent recents[N_RECENT];
 static bool any_recent;         /* else they need not be looked at, which would take two pages' faults in each sandbox */
 static size_t next_recent;
 static struct caller callers[N_CALLERS];
+static struct again agains[N_AGAINS];
+static bool is_fine;            /* of files in memory: no two changes between which somebody has looked have one stamp */
 /* Of the last program: where its loader, or whoever, has called brk from first; and of the last that was routed, how far from there. */
 static struct {
     pid_t pid;
@@ -179,7 +190,18 @@ static void find_device(int fd, uint64_t *ret_device, uint64_t *ret_stat_device)
     *ret_stat_device = st.st_dev;
 }
 
-void stamps_find_pipes(void) {
+/* Since Linux 6.13. Before, a change has the stamp of its tick: the next may begin between two of these by chance, but not between all. */
+static bool has_fine_stamps(void) {
+    auto_close int fd = (int)sys_call2(__NR_memfd_create, "stamps", MFD_CLOEXEC);
+    struct uapi_statx before, after;
+
+    for (unsigned i = 0; i < TRIES; i++)
+        if (look(fd, "", AT_EMPTY_PATH, &before) < 0 || sys_call2(__NR_fchmod, fd, 0600) < 0 || look(fd, "", AT_EMPTY_PATH, &after) < 0 || ns_of(&before.changed) == ns_of(&after.changed))
+            return false;
+    return true;
+}
+
+static void find_pipes(void) {
     int ends[2], event = (int)sys_call2(__NR_eventfd2, 0, O_CLOEXEC);
 
     if (event >= 0) {
@@ -193,11 +215,16 @@ void stamps_find_pipes(void) {
     close(ends[1]);
 }
 
+void stamps_find_out(void) {
+    is_fine = has_fine_stamps();
+    find_pipes();
+}
+
 int stamps_begin(const struct plan *plan, int64_t ahead, int64_t before) {
     begun_ns = clock_coarse_ns();
     begun_finely_ns = clock_real_ns();
     if (pipes == UINT64_MAX)
-        stamps_find_pipes();
+        stamps_find_out();
     is_virtual = plan->flags & PLAN_VIRTUAL;
     start_ns = plan->clock_seconds * NS + plan->clock_nanoseconds;
     ahead_ns = ahead;
@@ -703,6 +730,23 @@ static int open_shown(const struct seccomp_notif *question, const struct place *
     return r < 0 ? r : may_be_told(&spelled) ? open_spelled(&spelled) : -ENOENT;
 }
 
+static bool is_stamp(const struct timespec *t, const struct uapi_statx_time *stamp) {
+    return t->tv_sec == stamp->seconds && t->tv_nsec == (long)stamp->nanoseconds;
+}
+
+/* Who looks at the same file again is told the same from now on without a question, as long as the kernel's stamps are. `seen`: what it had before it was told; if it has something else now it was changed, by us or meanwhile. */
+static void tell_vdso(pid_t pid, const struct uapi_statx *seen, const struct stat *raw, const struct stat *told) {
+    struct again *again = &agains[(uint64_t)raw->st_ino % N_AGAINS];
+    bool is_again = again->pid == pid && again->inode == raw->st_ino;
+    uint64_t vdso;
+
+    *again = (struct again){ pid, raw->st_ino };
+    if (!is_again || !is_virtual || !is_fine || raw->st_dev != own_device || !is_own(seen) || !is_stamp(&raw->st_mtim, &seen->modified) || !is_stamp(&raw->st_ctim, &seen->changed) || !is_stamp(&raw->st_atim, &seen->accessed))
+        return;
+    if (determinism_vdso_of(pid, &vdso))
+        (void)vdso_tell_stat(pid, vdso, &(struct vdso_told){ raw->st_dev, raw->st_ino, { raw->st_atim, raw->st_mtim, raw->st_ctim }, { told->st_atim, told->st_mtim, told->st_ctim } });
+}
+
 /* All of it, or none: what has room for a part has a bad address. */
 static void answer_with(int listener, const struct seccomp_notif *question, uint64_t to, const void *from, size_t size) {
     long r = determinism_write((pid_t)question->pid, to, from, size);
@@ -711,23 +755,23 @@ static void answer_with(int listener, const struct seccomp_notif *question, uint
 }
 
 static bool answer_stat(int listener, const struct seccomp_notif *question, const struct place *place, uint64_t to) {
-    int fd = open_shown(question, place);
-    struct uapi_statx file;
-    struct stat st;
-    bool told = false;
+    auto_close int fd = open_shown(question, place);
+    struct uapi_statx seen, file;
+    struct stat raw, st;
 
-    if (fd < 0)
+    if (fd < 0 || look(fd, "", AT_EMPTY_PATH, &seen) < 0)
         return false;
-    if (look(fd, "", AT_EMPTY_PATH, &file) == 0 && show(fd, &file) && sys_call4(__NR_newfstatat, fd, "", &st, AT_EMPTY_PATH) == 0) {
-        put_time(&st.st_mtim, &file.modified);
-        put_time(&st.st_ctim, &file.changed);
-        put_time(&st.st_atim, &file.accessed);
-        st.st_nlink = is_proc_root(&file) ? 1 : st.st_nlink;
-        answer_with(listener, question, to, &st, sizeof st);
-        told = true;
-    }
-    close(fd);
-    return told;
+    file = seen;
+    if (!show(fd, &file) || sys_call4(__NR_newfstatat, fd, "", &raw, AT_EMPTY_PATH) < 0)
+        return false;
+    st = raw;
+    put_time(&st.st_mtim, &file.modified);
+    put_time(&st.st_ctim, &file.changed);
+    put_time(&st.st_atim, &file.accessed);
+    st.st_nlink = is_proc_root(&file) ? 1 : st.st_nlink;
+    tell_vdso((pid_t)question->pid, &seen, &raw, &st);
+    answer_with(listener, question, to, &st, sizeof st);
+    return true;
 }
 
 static bool answer_statx(int listener, const struct seccomp_notif *question) {

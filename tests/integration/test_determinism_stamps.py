@@ -222,6 +222,98 @@ print(times == sorted(set(times)), len(set(times)))
     assert result.stdout == "True 200\n", result
 
 
+AGAIN = """
+import ctypes, os, random, struct, threading
+libc = ctypes.CDLL(None, use_errno=True)
+def asked(path):
+    buffer = ctypes.create_string_buffer(144)
+    assert libc.syscall(262, -100, os.fsencode(path), buffer, 0) == 0       # newfstatat, not by glibc's code
+    a = struct.unpack_from("6q", buffer, 72)
+    return a[0] * 10**9 + a[1], a[2] * 10**9 + a[3], a[4] * 10**9 + a[5]
+def by_glibc(path):
+    st = os.stat(path)
+    return st.st_atime_ns, st.st_mtime_ns, st.st_ctime_ns
+def switches():
+    return next(int(line.split()[1]) for line in open("/proc/thread-self/status") if line.startswith("voluntary"))
+os.chdir("/tmp")
+for name in "f", "g", "h":
+    open(name, "w").write("x")
+os.mkdir("d")
+"""
+
+
+@pytest.mark.parametrize("mode", ("offset", "virtual"))
+def test_who_looks_again_is_told_the_same_until_it_changes(caller, mode):
+    """By the vDSO, without a question: whatever changes a file between two looks, they show what init says of it."""
+    code = AGAIN + """
+ways = [
+    lambda f: open(f, "a").write("y") if f != "d" else open("d/1", "w"), lambda f: os.chmod(f, random.choice((0o700, 0o750))), lambda f: os.utime(f), lambda f: os.utime(f, (5, 7)), lambda f: os.utime(f, ns=(0, os.stat(f).st_mtime_ns)),
+    lambda f: os.link(f, "l") or os.unlink("l") if f != "d" else os.mkdir("d/2") or os.rmdir("d/2"), lambda f: (os.rename(f, "r"), os.rename("r", f)), lambda f: open(f).read() if f != "d" else os.listdir("d"), lambda f: os.truncate(f, 1) if f != "d" else os.utime("d"),
+    lambda f: (os.replace(f, "h"), open(f, "w").write("z")) if f in "fg" else None, lambda f: open("other", "w").write("z"),
+]
+random.seed(1)
+for n in range(3000):
+    name = random.choice("fgd")
+    for look in range(random.randrange(4)):
+        by_glibc(name)
+    way = random.randrange(len(ways))
+    before = by_glibc(name)
+    ways[way](name)
+    said, knows = by_glibc(name), asked(name)
+    assert said == knows, (n, name, way, before, said, knows)
+    if n % 100 == 0:
+        child = os.fork()
+        if not child:
+            os.chmod(name, 0o711)
+            os._exit(by_glibc(name) != asked(name))
+        assert os.waitpid(child, 0)[1] == 0 and by_glibc(name) == asked(name)
+print("alike")
+"""
+    result = caller.run(*MODES[mode], "--", *PY, code)
+    assert result.stdout == "alike\n", result
+
+
+def test_who_looks_again_does_not_ask(caller):
+    """Init is another process: each question would be a switch."""
+    code = AGAIN + """
+def added(look):
+    before = switches()
+    for n in range(1000):
+        look(".")
+    return switches() - before
+added(by_glibc)
+print(added(by_glibc) < 100, added(asked) >= 1000)
+"""
+    result = caller.run(*MODES["virtual"], "--", *PY, code)
+    assert result.stdout == "True True\n", result
+
+
+def test_threads_that_look_while_it_is_told(caller):
+    """What is written beside the code is never read half: each look shows a state that the file has been in, and never an earlier one than before."""
+    code = AGAIN + """
+def look(seen):
+    while not done:
+        at, mt, ct = by_glibc("f")
+        seen.append((mt, ct))
+for n in range(9):
+    by_glibc("f")
+done, seens, states = False, [[] for _ in range(3)], set()
+threads = [threading.Thread(target=look, args=(seen,)) for seen in seens]
+for thread in threads:
+    thread.start()
+for n in range(300):
+    os.utime("f", (n, n))
+    states.add(asked("f")[1:])
+done = True
+for thread in threads:
+    thread.join()
+states = {mt for mt, ct in states} | {by_glibc("f")[1]}
+print(all(len(seen) > 10 and {mt for mt, ct in seen[1:]} <= states | {seen[0][0]} and [ct for mt, ct in seen] == sorted(ct for mt, ct in seen) for seen in seens))
+"""
+    result = caller.run(*MODES["virtual"], "--", *PY, code)
+    assert result.stdout == "True\n", result
+
+
 def test_a_jump_lies_between_what_comes_before_and_after(caller):
     """Within one tick of the kernel's clock, and whatever is looked at first."""
     said = lines_of(caller, MODES["virtual"], "for i in 1 2 3 4 5 6 7 8; do echo x > f$i; sleep 1000; done; for i in 8 2 5 1 7 3 6 4; do echo $(($(stat -c %Y f$i) - $(date -d 2025-01-01 +%s))) f$i; done")
