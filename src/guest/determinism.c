@@ -48,6 +48,7 @@
 #define BROKEN_OFF (-514)               /* -ERESTARTNOHAND: done again, unless a handler of a signal comes first */
 #define WAIT_KILLABLE 32u               /* 5.19: once we have received a question only death takes it back: else a signal would ask twice, and draw twice */
 #define SYNC_WAKE_UP_FLAG 1
+#define CLOSE_RANGE_UNSHARE_FLAG 2u
 #define CLONE_THREAD_FLAG 0x00010000
 #define SET_FLAGS_REQUEST _IOW('!', 4, uint64_t)    /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, 6.6 */
 #define STATE_BIT (1ull << 62)          /* so that whoever takes the limit seriously finds it enormous */
@@ -762,14 +763,15 @@ static int begin_now(const struct plan *plan) {
 }
 
 int determinism_begin(const struct plan *plan, struct determinism_start *start) {
-    start->ends[0] = start->ends[1] = -1;
+    start->listener = -1;
     if (n_listeners == DETERMINISM_MAX_LISTENERS)
         return -EAGAIN;
     int r = begin_now(plan);
     if (r < 0)
         return r;
     start->stream = derive(plan->seed, n_commands_begun++, PURPOSE_COMMAND);
-    return (int)sys_call4(__NR_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, start->ends);
+    start->listener = (int)sys_call3(__NR_fcntl, determinism_proc, F_DUPFD_CLOEXEC, 0);
+    return start->listener < 0 ? start->listener : (int)sys_call1(__NR_close, start->listener);
 }
 
 int determinism_enter(const struct plan *plan, const struct determinism_start *start) {
@@ -783,23 +785,21 @@ int determinism_enter(const struct plan *plan, const struct determinism_start *s
     if (r < 0)
         return r;
     int listener = sys_seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE, &program);
-    return listener < 0 ? listener : fd_send(start->ends[1], "", 1, &listener, 1);
+    if (listener != start->listener)
+        return listener < 0 ? listener : -EBADFD;
+    return sys_close_range(~0u, ~0u, CLOSE_RANGE_UNSHARE_FLAG);
 }
 
-void determinism_end(struct determinism_start *start, const int *streams) {
-    int fds[FD_MESSAGE_MAX_FDS];
-    size_t n = 0;
-    char byte;
-
-    if (start->ends[1] >= 0)
-        close(start->ends[1]);
-    if (streams && fd_receive(start->ends[0], &byte, 1, fds, &n) == 1 && n == 1) {
-        (void)ioctl(fds[0], SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
-        listeners[n_listeners++] = fds[0];
-        virtual_started(fds[0], streams);
+void determinism_end(const struct determinism_start *start, const int *streams) {
+    if (start->listener < 0)
+        return;
+    if (!streams) {
+        close(start->listener);         /* if it came to that: the child may have been killed anywhere */
+        return;
     }
-    if (start->ends[0] >= 0)
-        close(start->ends[0]);
+    (void)ioctl(start->listener, SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
+    listeners[n_listeners++] = start->listener;
+    virtual_started(start->listener, streams);
 }
 
 /* ---- snapshots of what runs (still.c) ------------------------------------------------------------------------------- */

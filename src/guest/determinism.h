@@ -17,7 +17,7 @@
 
 /* What a command's child and init share on the way to execve. */
 struct determinism_start {
-    int ends[2];                /* sockets: init's, the child's; -1 */
+    int listener;               /* which number it will have: the child shares init's descriptors until it has it */
     uint64_t stream;            /* where its randomness starts */
 };
 
@@ -34,14 +34,14 @@ void determinism_prepare(const struct plan *plan);
 int determinism_begin(const struct plan *plan, struct determinism_start *start);
 /* The number of the stream that the last one began with, from 0. */
 uint64_t determinism_last_stream(void);
-/* In the child, as long as it has its descriptors; from here on it may do nothing but what leads to execve. 0 or -errno. */
+/* In the child, which shares init's descriptors and has ones of its own after; from here on it may do nothing but what leads to execve. 0 or -errno. */
 int determinism_enter(const struct plan *plan, const struct determinism_start *start);
 /* In a process that is restored, of several threads perhaps, with the plan's program: its listener, or -errno. */
 struct sock_filter;
 int determinism_enter_restored(const struct sock_filter *program, size_t n);
 #define DETERMINISM_NO_RANDOM_ADDRESSES 0x0040000       /* personality(2) */
 /* In init, once the child has executed, with the three streams that it got, or ended, with NULL: takes the listener over. */
-void determinism_end(struct determinism_start *start, const int *streams);
+void determinism_end(const struct determinism_start *start, const int *streams);
 
 /* init's loop. How many entries of events[0..DETERMINISM_MAX_LISTENERS) it fills; and when it wants to be called at the latest, by clock_now_ns. */
 size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns);

@@ -131,7 +131,7 @@ static int prepare(struct child *child) {
     /* In a session it is in the domain since its birth. */
     if (box->ruleset >= 0 && (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
-    /* While it still has the socket to init. What follows must not be asked about. */
+    /* Before it changes descriptors. What follows must not be asked about. */
     if (determinism_wanted(box->plan) && (r = determinism_enter(box->plan, &child->determinism)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 1, r);
     if ((r = set_streams(child->request->fds, child->request->n_fds)) < 0)
@@ -181,17 +181,18 @@ pid_t exec_spawn(const struct box *box, const struct exec_request *request, stru
     static _Alignas(GUEST_STACK_ALIGN) char stack[32768];
     struct child child = { .box = box, .request = request };
     volatile int memory = 1;
-    int r = determinism_wanted(box->plan) ? determinism_begin(box->plan, &child.determinism) : 0;
+    bool shares = determinism_wanted(box->plan);
+    int r = shares ? determinism_begin(box->plan, &child.determinism) : 0;
 
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 2, r);
-    pid_t pid = clone(child_main, stack + sizeof stack, CLONE_VM | CLONE_CHILD_CLEARTID | SIGCHLD, &child, NULL, NULL, &memory);
+    pid_t pid = clone(child_main, stack + sizeof stack, CLONE_VM | CLONE_CHILD_CLEARTID | (shares ? CLONE_FILES : 0) | SIGCHLD, &child, NULL, NULL, &memory);
 
     if (pid < 0)
         r = guest_fault(fault, GUEST_STAGE_SPAWN, 0, -errno);
     else
         await_release(pid, &memory);
-    if (determinism_wanted(box->plan))
+    if (shares)
         determinism_end(&child.determinism, child.executing && !child.error ? request->fds : NULL);
     if (r < 0)
         return r;

@@ -7,8 +7,11 @@ for the one seed and another for the other. Times of day are told in seconds and
 
 import calendar
 import json
+import os
+import re
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 from corpus import LIMIT_S, SOAK, START, START_S, TIMES, guest_in_ways, run_corpus
@@ -430,3 +433,47 @@ def test_with_an_image(caller):
     code = "busybox date +%s; cat /proc/sys/kernel/random/uuid; busybox head -c 8 /dev/urandom | busybox od -x; ls -l /dev/random"
     texts = {test_image_root.run(store, "/bin/sh", "-c", code, flags=["--seed", "7", "--time-start", START]).stdout.partition("\n") for _ in range(3)}
     assert {text[0][:8] for text in texts} == {str(START_S)[:8]} and len({text[2] for text in texts}) == 1, texts
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: init's descriptors are to be seen")
+def test_commands_that_are_killed_on_their_way_leave_init_nothing():
+    """A command's child has init's descriptors until it has the one that init is asked by."""
+    killer = """
+import os, random, signal, time
+def kill(pid, number):
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+print(flush=True)
+pid = os.getpid() + 1
+while True:
+    while not kill(pid, 0):
+        pass
+    end = time.perf_counter_ns() + random.randrange(300000)
+    while time.perf_counter_ns() < end:
+        pass
+    kill(pid, signal.SIGKILL)
+    pid += 1
+"""
+    with Sandbox(Policy(random_seed=7)) as box:
+        space = box.exec(["readlink", "/proc/self/ns/pid"]).stdout.decode().strip()
+        init = next(pid for pid in filter(str.isdigit, os.listdir("/proc")) if is_init_of(pid, space))
+        box.exec(["/bin/true"])
+        before = len(os.listdir(f"/proc/{init}/fd"))
+        stream = box.stream([*PY, killer])
+        next(stream)
+        outcomes = {box.exec(["/bin/true"]).outcome for _ in range(1000)}
+        stream.close()
+        assert "signal" in outcomes
+        box.exec(["/bin/true"])
+        assert len(os.listdir(f"/proc/{init}/fd")) <= before + 1       # the killer's own, perhaps
+
+
+def is_init_of(pid, space):
+    try:
+        status = Path("/proc", pid, "status").read_text()
+        return os.readlink(f"/proc/{pid}/ns/pid") == space and re.search(r"^NSpid:.*\t1$", status, re.M) is not None
+    except OSError:
+        return False
