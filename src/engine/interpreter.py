@@ -24,7 +24,7 @@ MOST = 50000  # objects that are looked at: more take longer than the end does
 TRIAL = "class A:\n    def f(self, x): return [x, {str(x): (x,)}]\ntry:\n    print(A().f(5), sum(range(99)), sorted('ba'), f'{0.5:.3}')\nexcept ValueError: pass\n"
 BUILT_IN = frozenset(sys.builtin_module_names)
 # What a program can do so that it is noticed when somebody looks, or that cannot be looked for: a program that names these is for an interpreter that is started anew.
-WATCHERS = ("audit", "settrace", "setprofile", "monitoring", "tracemalloc", "faulthandler", "interpreters", "_ctypes", "ctypes")
+WATCHERS = ("audit", "settrace", "setprofile", "monitoring", "tracemalloc", "faulthandler", "interpreters", "_ctypes", "ctypes", "pdb", "bdb", "breakpoint")
 # Modules in C whose objects do nothing more at their end than their types say. Others do: a dbm is written when it is freed, a library has buffers of its own.
 HARMLESS = frozenset("_asyncio _bz2 _contextvars _crypt _decimal _hashlib _json _lzma _multiprocessing _opcode _posixshmem _queue _ssl _statistics _typing _uuid _zoneinfo array binascii cmath fcntl grp math mmap "
                      "pyexpat resource select termios unicodedata zlib _abc _ast _codecs _collections _functools _imp _io _locale _operator _signal _sre _stat _string _symtable _thread _tokenize _warnings _weakref atexit errno itertools "

@@ -219,6 +219,8 @@ PROGRAMS = {
     "scandir": "import os, warnings; warnings.simplefilter('always'); s = os.scandir('/'); next(s)",
     "meta_getattr": "class M(type):\n    def __getattr__(cls, name): print('asked', name); raise AttributeError\n    def __getattribute__(cls, name): print('asked', name); return type.__getattribute__(cls, name)\n    def __eq__(cls, other): print('compared'); return False\n    __hash__ = type.__hash__\nclass A(metaclass=M): pass\na = A()",
     "audited": "import sys; sys.addaudithook(lambda name, args: print(name) if name.startswith('gc') else None)",
+    "debugged": "import pdb, sys, io\nd = pdb.Pdb(stdin=io.StringIO('n\\n' * 9), stdout=sys.stdout); d.set_trace(); print('x')\ny = 5",
+    "debugged_to_the_end": "breakpoint()\nprint('x')",
     "traced_calls": "import sys\nsys.settrace(lambda f, e, a: print(e, f.f_code.co_name))\ndef f(): pass\nf()\nsys.settrace(None)",
     "profiled": "import sys\nsys.setprofile(lambda f, e, a: None)\nlen([])\nsys.setprofile(None)",
     "exit_property": "class E(SystemExit):\n    @property\n    def code(self): print('asked'); return 4\nraise E",
