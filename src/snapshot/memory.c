@@ -299,6 +299,8 @@ static void add_flags(const char **at, struct image_area *area) {
     snprintf(line, sizeof line, "%.*s", (int)strcspn(flags + 1, "\n"), flags + 1);
     area->forgets = strstr(line, " dp") ? IMAGE_DROPPABLE : strstr(line, " wf") ? IMAGE_WIPED : 0;
     area->flags = strstr(line, " dc") ? IMAGE_NOT_FORKED : 0;
+    if (strstr(line, " gd"))
+        area->kind = IMAGE_STACK;
     *at = flags;
 }
 
@@ -307,9 +309,12 @@ static bool is_nameless(const struct map_line *map) {
     return map->is_shared && (!map->path[0] || !strncmp(map->path, "/memfd:", 7) || !strncmp(map->path, "/dev/zero (deleted)", 19) || !strncmp(map->path, "[anon_shmem:", 12) || ends_with(map->path, " (deleted)"));
 }
 
-/* [vsyscall], the same in all processes; what an earlier restoring has left. */
-static bool is_nobodys(const struct map_line *map) {
-    return map->start >= IMAGE_HIGHEST || (map->start >= IMAGE_FRAMES && map->end <= IMAGE_LOWEST);
+#define LEFT "\n003ff000-00400000 r-xp"   /* the line in /proc/PID/maps of what comes last */
+_Static_assert(IMAGE_LAST == 0x3ff000 && IMAGE_LOWEST == 0x400000, "it lies there");
+
+/* [vsyscall], the same in all processes; what an earlier restoring has left, all of which is there, and begins at these places. What else is there is a guest's. */
+static bool is_nobodys(const struct subject *s, const struct map_line *map) {
+    return map->start >= IMAGE_HIGHEST || (map->end <= IMAGE_LOWEST && (map->start == IMAGE_FRAMES || map->start == IMAGE_GATE || map->start == IMAGE_LAST) && strstr(s->maps.data, LEFT));
 }
 
 static int fail(struct capture *c, int r) {
@@ -329,7 +334,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
     size_t first_run = capture_count(&c->runs, struct image_run);
     int r = 0;
 
-    if (is_nobodys(map))
+    if (is_nobodys(s, map))
         return 0;
     if (map->start < IMAGE_LOWEST)
         return capture_refuse(c, ENOTSUP, "it has memory at 0x%llx", (unsigned long long)map->start);
@@ -361,8 +366,6 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
             r = own ? save_stretch(c, s, first_run, map->start, (map->end - map->start) / IMAGE_PAGE, true) : 0;
         else
             r = each_own_stretch(c, s, map->start, map->end, save_own, &first_run);
-        if (!strcmp(map->path, "[stack]"))
-            area.kind = IMAGE_STACK;
     }
     if (r < 0)
         return fail(c, r);
@@ -424,7 +427,7 @@ static int note_line(struct capture *c, struct subject *s, const struct map_line
     uint32_t file;
     int r = 0;
 
-    if (is_nobodys(map) || map->start < IMAGE_LOWEST)
+    if (is_nobodys(s, map) || map->start < IMAGE_LOWEST)
         ;
     else if (is_nameless(map))
         r = is_refused(c, map) ? 0 : files_memory(c, s, map, &file);

@@ -429,6 +429,15 @@ def check():
     assert moved == grown or filled(moved, 32)
     globals().update(grown=moved)
 """,
+    "memory_that_grows_downwards": """
+libc.mmap.restype = ctypes.c_void_p
+begin = at = libc.mmap(ctypes.c_void_p(0x600000000), 65536, 3, 0x100122, -1, 0)
+ctypes.memset(at, 7, 65536)
+def check():
+    global at
+    at -= 3 * mmap.PAGESIZE
+    ctypes.memset(at, 7, 3 * mmap.PAGESIZE); assert ctypes.string_at(at, begin - at + 65536) == bytes([7]) * (begin - at + 65536)
+""",
     "advised_memory": """
 page = mmap.PAGESIZE
 libc.mmap.restype = ctypes.c_void_p
