@@ -216,7 +216,7 @@ static int set_options(int fd, const struct image_file *file) {
     return r;
 }
 
-/* A path is there as it was, for the files are; but what lies there belongs to nobody any more. */
+/* A path is there as it was, or is not, for the files are; but what lies there belongs to nobody any more. */
 static int bind_to(int fd, const struct image_file *file) {
     const struct sockaddr_un *name = (const void *)(restored.base + file->name);
     const struct sockaddr_in *internet = (const void *)name;   /* IPv6's begins the same way */
@@ -231,9 +231,12 @@ static int bind_to(int fd, const struct image_file *file) {
     bool is_file = *path && fstatat(AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISSOCK(st.st_mode);
     if (is_file && unlinkat(AT_FDCWD, path, 0) < 0)
         return -errno;
+    bool is_removed = *path && !is_file && errno == ENOENT;
     r = sys_call3(__NR_bind, fd, name, file->name_length);
     if (r == 0 && is_file)
         r = sys_call3(__NR_fchmodat, AT_FDCWD, path, st.st_mode & 07777);
+    if (r == 0 && is_removed)
+        r = unlinkat(AT_FDCWD, path, 0) < 0 ? -errno : 0;
     return (int)r;
 }
 
@@ -260,6 +263,13 @@ static int send_data(int from, const struct image_file *to) {
         at += (length + 7) & ~7ull;
     }
     return 0;
+}
+
+/* The last message is taken while there is any room, so what waits may be more than a buffer of that size takes again, in other messages. The kernel makes of this number the most that it allows. */
+static int make_room(const int *ends) {
+    int r = set_option(ends[0], SO_SNDBUF, INT32_MAX);
+
+    return r < 0 ? r : set_option(ends[1], SO_SNDBUF, INT32_MAX);
 }
 
 static int shut(int fd, const struct image_file *file) {
@@ -306,6 +316,15 @@ static int bound(const struct image_file *like, const struct image_file *of, uin
     return r < 0 && fd >= 0 ? fail(fd, r) : r < 0 ? r : fd;
 }
 
+/* At the port that it was bound to, or, where that is 0, was given. */
+static int connect_to(int fd, int listening) {
+    struct sockaddr_storage name;
+    socklen_t length = sizeof name;
+    long r = sys_call3(__NR_getsockname, listening, &name, &length);
+
+    return r < 0 ? (int)r : (int)sys_call3(__NR_connect, fd, &name, length);
+}
+
 /* As any two come to be connected: one listens for a moment. Which of them did, nobody can tell after. */
 static int connect_ends(const struct image_file *file, const struct image_file *other, int *ret_ends) {
     int ends[2] = { -1, -1 }, r = 0, listening = other ? bound(other, other, other->name, other->name_length) : bound(file, file, file->remote, file->remote_length);
@@ -315,7 +334,7 @@ static int connect_ends(const struct image_file *file, const struct image_file *
     if ((r = (int)sys_call2(__NR_listen, listening, 1)) == 0 && (ends[0] = bound(file, file, file->name, file->name_length)) < 0)
         r = ends[0];
     if (r == 0)
-        r = set_address_of(ends[0], file, __NR_connect, file->remote, file->remote_length);
+        r = other ? set_address_of(ends[0], file, __NR_connect, file->remote, file->remote_length) : connect_to(ends[0], listening);
     if (r == 0 && (ends[1] = (int)sys_call4(__NR_accept4, listening, NULL, NULL, SOCK_CLOEXEC)) < 0)
         r = ends[1];
     close(listening);
@@ -339,13 +358,15 @@ static int make_socket(const struct image_file *file, int *fds) {
     if (r < 0)
         return r;
     if (file->domain == AF_UNIX)
-        r = set_options(ends[0], file);
-    if (r == 0 && other && file->domain == AF_UNIX)
-        r = set_options(ends[1], other);
+        r = make_room(ends);
     if (r == 0)
         r = send_data(ends[1], file);
     if (r == 0 && other)
         r = send_data(ends[0], other);
+    if (r == 0 && file->domain == AF_UNIX)
+        r = set_options(ends[0], file);
+    if (r == 0 && other && file->domain == AF_UNIX)
+        r = set_options(ends[1], other);
     if (r == 0)
         r = shut(ends[0], file);
     if (r == 0 && other)

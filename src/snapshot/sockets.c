@@ -37,6 +37,7 @@
 #define MAX_LIST (64u << 20)
 #define MAX_MESSAGES 4096u
 #define BUFFER_LOCK 72          /* SO_BUF_LOCK, Linux 5.14 */
+#define OPEN_BOUND 0x89e0       /* SIOCUNIXFILE: the file that a Unix socket was bound to, wherever that is */
 #define ACK_TRIES 20
 #define ACK_NS 500000
 #define END_TRIES 10            /* each twice as long as the one before: half a second */
@@ -251,6 +252,16 @@ static int capture_name(struct capture *c, int fd, struct image_file *to) {
     return 0;
 }
 
+/* One that has ended cannot tell any more whom it was connected to, nor can anybody: somebody at its own address, at any port. */
+static void invent_remote(struct capture *c, struct image_file *to) {
+    struct sockaddr_in6 name = { 0 };
+
+    memcpy(&name, c->blobs.data + to->name, MIN(to->name_length, sizeof name));
+    name.sin6_port = 0;         /* where IPv4's is, too */
+    to->remote = capture_blob(c, &name, to->name_length);
+    to->remote_length = to->name_length;
+}
+
 static void capture_tuning(int fd, struct image_file *to) {
     static const int names[] = { TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT };
     struct linger linger;
@@ -288,7 +299,14 @@ static int look_at_state(int fd, struct image_file *to, const char **ret_why) {
         to->backlog = MAX(info.tcpi_sacked, 1u);
         return 0;
     case TCP_CLOSE:
-        return 0;
+        /* One that never was connected has not been shut. */
+        if (!(ready(fd, POLLRDHUP) & POLLRDHUP))
+            return 0;
+        if (ready(fd, 0) & POLLERR)
+            return refuse(ret_why, "a connection of TCP that has failed, which nobody has been told yet");
+        to->is_shut = 2;
+        to->mode = (to->mode & S_IFMT) | 1;
+        return 1;
     case TCP_ESTABLISHED:
     case TCP_CLOSE_WAIT:
     case TCP_FIN_WAIT1:         /* await_arrival */
@@ -341,7 +359,10 @@ static int capture_inet(struct capture *c, int fd, struct image_file *to, const 
             to->options |= options[i].bit;
     }
     to->is_alone = r == 0;
-    return capture_name(c, fd, to);
+    r = capture_name(c, fd, to);
+    if (r == 0 && !to->is_alone && !to->remote_length)
+        invent_remote(c, to);
+    return r;
 }
 
 /* Datagrams go to it, and what it sends goes elsewhere, or nowhere. */
@@ -349,6 +370,29 @@ static bool is_one_way(const struct capture *c, const struct entry *entry) {
     const struct entry *other = find(c, entry->peer);
 
     return other && other->peer != entry->inode;
+}
+
+static int count_names(int fd, struct buf *to) {
+    auto_close int file = ioctl(fd, OPEN_BOUND);
+    struct stat st;
+
+    if (file < 0 || fstat(file, &st) < 0)
+        return -errno;
+    buf_add(to, &(uint64_t){ st.st_nlink }, sizeof(uint64_t));
+    return buf_failed(to) ? -ENOMEM : 0;
+}
+
+/* Where it was bound nothing is, and it has a name all the same. One that has none is bound again, and its name removed. */
+static bool is_moved(struct capture *c, int fd, const char *path) {
+    auto_buf struct buf answer = BUF_INIT;
+    uint64_t names = 1;
+    struct stat st;
+
+    if (memory_find_path(c->current, path, &st) != -ENOENT)
+        return false;
+    if (ask_in_network(c->current, count_names, fd, &answer) == 0 && answer.length == sizeof names)
+        memcpy(&names, answer.data, sizeof names);
+    return names > 0;
 }
 
 static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
@@ -373,7 +417,9 @@ static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_
         return refuse(ret_why, "a datagram socket with something in it that came from anywhere");
     r = capture_name(c, fd, to);
     const char *path = c->blobs.data + to->name + sizeof(sa_family_t);
-    return r == 0 && to->name_length > sizeof(sa_family_t) && *path && *path != '/' ? refuse(ret_why, "a socket at a path that does not begin at the root") : r;
+    if (r < 0 || to->name_length <= sizeof(sa_family_t) || !*path)
+        return r;
+    return *path != '/' ? refuse(ret_why, "a socket at a path that does not begin at the root") : is_moved(c, fd, path) ? refuse(ret_why, "a socket that has another name by now than it was bound to") : 0;
 }
 
 int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {

@@ -504,6 +504,28 @@ def check():
     assert [d.recv(100) for _ in range(3)] == [b"one", b"", b"three"] and [f.recv(100) for _ in range(2)] == [b"packet", b"another"]
     a.sendall(b"waiting"); b.sendall(b"other way"); c.send(b"one"); c.send(b""); c.send(b"three"); e.send(b"packet"); e.send(b"another")
 """,
+    "sockets_that_are_full": """
+a, b = socket.socketpair(); c, d = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET); n = 0
+sender = os.fork()
+if not sender:
+    number = 0
+    while True: a.sendall(struct.pack("Q", number) * 25000); number += 1
+c.setblocking(False); size = 0
+try:
+    while True: size += c.send(b"x" * 9000)
+except BlockingIOError: pass
+import pathlib
+while pathlib.Path(f"/proc/{sender}/stat").read_text().rsplit(")")[1].split()[0] != "S": time.sleep(0.001)
+def check():
+    global n, size
+    for _ in range(5):
+        assert b.recv(200000, socket.MSG_WAITALL) == struct.pack("Q", n) * 25000, n
+        n += 1
+    while size: size -= len(d.recv(10000))
+    try:
+        while True: size += c.send(b"x" * 9000)
+    except BlockingIOError: pass
+""",
     "socket_whose_other_end_is_gone": """
 a, b = socket.socketpair(); a.sendall(b"last words"); a.close(); b.settimeout(20)
 c, d = socket.socketpair(); c.shutdown(socket.SHUT_WR); d.settimeout(20); c.settimeout(20)
@@ -547,6 +569,13 @@ def check():
     assert look() == before
     try: a.recv(1)
     except BlockingIOError: pass
+""",
+    "socket_whose_name_is_gone": """
+server, packets = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); names = "/tmp/server", "/tmp/packets"
+for one, name in zip((server, packets), names): one.bind(name); os.unlink(name)
+server.listen()
+def check():
+    assert not any(map(os.path.exists, names)) and (server.getsockname(), packets.getsockname()) == names
 """,
     "abstract_socket": """
 server = socket.socket(socket.AF_UNIX); server.bind("\\0corpus"); server.listen(5)
@@ -606,6 +635,30 @@ def check():
     more = [*pair(server, "127.0.0.1", 8125), *pair(six, "::1", 8126, family=socket.AF_INET6)]
     more[0].sendall(b"new"); assert take(more[1], 3) == b"new"
     for s in more: s.close()
+""",
+    "connections_that_have_ended": """
+server = socket.create_server(("127.0.0.1", 8127)); six = socket.create_server(("::", 8128), family=socket.AF_INET6, dualstack_ipv6=True)
+pairs = []
+for listening, host in ((server, "127.0.0.1"), (server, "127.0.0.1"), (six, "127.0.0.1"), (six, "::1")):
+    client = socket.create_connection((host, listening.getsockname()[1]), 20); pairs.append((client, listening.accept()[0]))
+for one, other in pairs: one.sendall(b"last"); other.sendall(b"words")
+for one, other in pairs[::2]: one.shutdown(socket.SHUT_WR); other.shutdown(socket.SHUT_WR)
+for one, other in pairs[1::2]: other.shutdown(socket.SHUT_WR); one.shutdown(socket.SHUT_WR)
+for s in sum(pairs, ()):
+    s.settimeout(20)
+    while s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != b"\7": time.sleep(0.001)       # closed
+names = [s.getsockname() for s in sum(pairs, ())]; n = 0
+def check():
+    global n
+    n += 1
+    for one, other in pairs:
+        if n == 1: assert one.recv(10) == b"words" and other.recv(10) == b"last"
+        for s in (one, other):
+            assert s.recv(10) == b""
+            try: s.send(b"x"); raise AssertionError
+            except BrokenPipeError: pass
+    assert [s.getsockname() for s in sum(pairs, ())] == names
+    with socket.create_connection(("127.0.0.1", 8127), 20) as client: server.accept()[0].close(); assert client.recv(1) == b""
 """,
     "asyncio_server_on_loopback": """
 loop = asyncio.new_event_loop()

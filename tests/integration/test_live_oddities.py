@@ -65,6 +65,10 @@ def check(): n = len(got); os.write(w, b"x"); signal.sigtimedwait([], 0); assert
     "file_below_what_is_closed": (CLOSED.format(False, False, False, "/tmp/d", 0), "below a directory that it may not enter"),
     "mapped_and_closed_to_itself": (CLOSED.format(True, False, True, "/tmp/d/file", 0o400), "maps /tmp/d/file, which it may not open any more"),
     "socket_at_a_relative_path": ("os.chdir('/tmp'); s = socket.socket(socket.AF_UNIX); s.bind('here'); s.listen()\ndef check(): socket.socket(socket.AF_UNIX).connect('/tmp/here'); s.accept()", "does not begin at the root"),
+    "socket_that_was_renamed": ("""
+s = socket.socket(socket.AF_UNIX); s.bind("/tmp/new"); s.listen(); os.rename("/tmp/new", "/tmp/socket")
+def check(): socket.socket(socket.AF_UNIX).connect("/tmp/socket"); s.accept()
+""", "has another name by now"),
     "memory_below_programs": ("""
 libc.mmap.restype = ctypes.c_void_p
 at = libc.mmap(ctypes.c_void_p(0x300000), 0x100000, 3, 0x100022, -1, 0); ctypes.memset(at, 7, 0x100000)
