@@ -24,6 +24,9 @@
 #define SETTABLE (O_APPEND | O_NONBLOCK | O_ASYNC | O_DIRECT | O_NOATIME)
 #define WATCH_MASK (IN_ALL_EVENTS | IN_ONESHOT | IN_EXCL_UNLINK)
 #define SET_TICKS 0x40085400u   /* TFD_IOC_SET_TICKS */
+#define OWN_FDS "/proc/self/fd/"
+#define OWN_PATH 32             /* with a number behind that */
+#define NAMELESS_MODE 0600u
 #define BUFFER_LOCK 72          /* SO_BUF_LOCK */
 #define SET_PIPE_SIZE 1031      /* F_SETPIPE_SZ */
 #define ADD_SEALS 1033          /* F_ADD_SEALS */
@@ -98,7 +101,7 @@ static int fill(int fd, const struct image_file *file) {
 }
 
 static int open_nameless(void) {
-    int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, NAMELESS_MODE);
 
     return fd < 0 ? -errno : fd;
 }
@@ -112,6 +115,8 @@ static int make_memory(const struct image_file *file) {
     if (fd < 0)
         return fd;
     int r = fill(fd, file);
+    if (r == 0 && file->is_nameless && (file->mode & 07777) != NAMELESS_MODE)
+        r = (int)sys_call2(__NR_fchmod, fd, file->mode & 07777);
     if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
         r = -errno;
     if (r == 0 && file->seals)
@@ -121,11 +126,20 @@ static int make_memory(const struct image_file *file) {
     return r < 0 ? fail(fd, r) : fd;
 }
 
-/* Both ends of a pipe at once: for the files that are its ends. */
+/* What is open already, opened once more. */
+static int open_own(int fd, int access) {
+    char path[OWN_PATH] = OWN_FDS;
+
+    *guest_put_number(path + strlen(path), (uint64_t)fd) = '\0';
+    return open(path, access | O_NONBLOCK | O_CLOEXEC);
+}
+
+/* Both ends of a pipe at once: for the files that are its ends. An end may have been opened several times (/dev/stdout), and has flags of its own each time. */
 static int make_pipe(uint64_t number, int *fds) {
     const struct image_file *files = restored_table(files, struct image_file);
     const struct image_pipe *pipe = restored_table(pipes, struct image_pipe) + number;
     int ends[2], r = (int)sys_call2(__NR_pipe2, ends, O_CLOEXEC);
+    bool is_taken[2] = { false, false };
 
     if (r < 0)
         return r;
@@ -145,8 +159,9 @@ static int make_pipe(uint64_t number, int *fds) {
 
         if (files[i].kind != IMAGE_FILE_PIPE || files[i].value != number)
             continue;
-        fds[i] = fcntl(ends[writes], F_DUPFD_CLOEXEC, 3);
+        fds[i] = is_taken[writes] ? open_own(ends[writes], writes ? O_WRONLY : O_RDONLY) : fcntl(ends[writes], F_DUPFD_CLOEXEC, 3);
         r = fds[i] < 0 ? -errno : fcntl(fds[i], F_SETFL, files[i].flags & SETTABLE) < 0 ? -errno : 0;
+        is_taken[writes] = true;
     }
     close(ends[0]);
     close(ends[1]);
@@ -166,6 +181,14 @@ static int make_timer(const struct image_file *file) {
     if (r >= 0 && file->ticks)
         r = ioctl(fd, (int)SET_TICKS, &file->ticks) < 0 ? -errno : 0;
     return r < 0 ? fd < 0 ? fd : fail(fd, (int)r) : fd;
+}
+
+/* What it begins with is 32 bits; what it may come to is 64. */
+static int make_event(const struct image_file *file) {
+    int fd = (int)sys_call2(__NR_eventfd2, 0, (file->flags & O_NONBLOCK) | O_CLOEXEC | (file->ticks ? 1u : 0u));
+    long n = fd < 0 || !file->value ? (long)sizeof file->value : sys_call3(__NR_write, fd, &file->value, sizeof file->value);
+
+    return n == (long)sizeof file->value ? fd : fail(fd, n < 0 ? (int)n : -EIO);
 }
 
 /* ---- sockets ------------------------------------------------------------------------------------------------------------ */
@@ -396,7 +419,7 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
     case IMAGE_FILE_MEMORY:
         return make_memory(file);
     case IMAGE_FILE_EVENT:
-        return (int)sys_call2(__NR_eventfd2, (uint32_t)file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC | (file->ticks ? 1u : 0u));
+        return make_event(file);
     case IMAGE_FILE_EPOLL:
         return (int)sys_call1(__NR_epoll_create1, O_CLOEXEC);
     case IMAGE_FILE_TIMER:
@@ -523,7 +546,7 @@ static int watch(int fd, const struct image_file *file, const char *nothing) {
 
 int restore_watch(const int *fds, uint32_t *ret_file) {
     const struct image_file *files = restored_table(files, struct image_file);
-    char nothing[32] = "/proc/self/fd/";
+    char nothing[OWN_PATH] = OWN_FDS;
     int ends[2] = { -1, -1 }, r = 0;
 
     for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {

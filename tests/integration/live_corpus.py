@@ -307,9 +307,9 @@ def check():
     n += 2
 """,
     "deleted_file": """
-f = open("/tmp/gone", "w+b"); f.write(b"y" * 10000); f.flush(); os.unlink("/tmp/gone"); f.seek(5000)
+f = open("/tmp/gone", "w+b"); f.write(b"y" * 10000); f.flush(); os.chmod("/tmp/gone", 0o754); os.unlink("/tmp/gone"); f.seek(5000)
 def check():
-    assert f.tell() == 5000 and os.fstat(f.fileno()).st_nlink == 0 and f.read() == b"y" * 5000 and not os.path.exists("/tmp/gone")
+    assert f.tell() == 5000 and os.fstat(f.fileno()).st_nlink == 0 and os.fstat(f.fileno()).st_mode & 0o7777 == 0o754 and f.read() == b"y" * 5000 and not os.path.exists("/tmp/gone")
     f.seek(5000)
 """,
     "temporary_directory": """
@@ -474,6 +474,13 @@ def check():
     try:
         while True: os.write(full_w, b"x" * 1000)
     except BlockingIOError: pass
+""",
+    "pipe_that_is_open_several_times": """
+r, w = os.pipe(); os.write(w, b"data")
+again = [os.open(f"/proc/self/fd/{fd}", access | os.O_NONBLOCK) for fd, access in ((r, os.O_RDONLY), (w, os.O_WRONLY))]
+def check():
+    assert [os.get_blocking(fd) for fd in (r, w, *again)] == [True, True, False, False]
+    assert os.read(again[0], 10) == b"data"; os.write(w, b"da"); os.write(again[1], b"ta")
 """,
     "fifo": """
 os.mkfifo("/tmp/fifo")
@@ -699,11 +706,12 @@ def check():
     client.request("GET", "/page")
 """,
     "event_and_timer_descriptors": """
-event = os.eventfd(7, os.EFD_NONBLOCK); semaphore = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
+event = os.eventfd(7, os.EFD_NONBLOCK); large = os.eventfd(0, os.EFD_NONBLOCK); os.eventfd_write(large, 2 ** 64 - 2); semaphore = os.eventfd(3, os.EFD_SEMAPHORE | os.EFD_NONBLOCK)
 timer = libc.timerfd_create(1, os.O_NONBLOCK); libc.timerfd_settime(timer, 0, struct.pack("qqqq", 0, 5000000, 0, 5000000), None)
 epoll = select.epoll(); epoll.register(timer, select.EPOLLIN); r, w = os.pipe(); epoll.register(r, select.EPOLLIN | select.EPOLLET)
 def check():
     assert os.eventfd_read(event) == 7; os.eventfd_write(event, 7)
+    assert os.eventfd_read(large) == 2 ** 64 - 2; os.eventfd_write(large, 2 ** 64 - 2)
     assert [os.eventfd_read(semaphore) for _ in range(3)] == [1, 1, 1]; os.eventfd_write(semaphore, 3)
     seen = set()
     os.write(w, b"x")
