@@ -272,7 +272,8 @@ struct image_process {
     uint32_t pid, session, group;       /* inside */
     uint32_t parent;            /* its index + 1; parents come before their children. 0: init */
     uint32_t umask;
-    uint32_t status;            /* ZOMBIE: as of wait(2) */
+    uint16_t status;            /* ZOMBIE: as of wait(2) */
+    uint16_t goodbye;           /* LIVING: the signal that its parent gets at its end + 1; 0: SIGCHLD */
     uint32_t is_subreaper, death_signal;
     uint32_t terminal;          /* that controls it: its index + 1; 0: none */
     uint32_t is_fresh;          /* its vDSO is as the kernel made it: with random_seed or time_start, it has not begun yet */

@@ -618,13 +618,19 @@ static int await_end(uint32_t index, int options) {
     return (int)r;
 }
 
+static uint32_t goodbye_of(uint32_t index) {
+    const uint32_t goodbye = restored_process(index)->goodbye;
+
+    return goodbye ? (goodbye - 1) & 0xff /* CSIGNAL */ : SIGCHLD;
+}
+
 static int make_child(uint32_t index) {
     step = RESTORE_FORK;
     if (!has_forked)
         restore_keep_from_forks((uint32_t)(self - restored_process(0)));
     has_forked = true;
     restore_take_to_forks(index);
-    long pid = sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    long pid = sys_call5(__NR_clone, goodbye_of(index), NULL, NULL, NULL, NULL);
     if (pid == 0) {
         has_forked = false;
         restore_become(box, index);

@@ -75,6 +75,7 @@ static int look_at_layout(struct capture *c, struct subject *s, struct image_pro
         .start_brk = stat_field(stat.data, 47), .start_stack = stat_field(stat.data, 28), .arg_start = stat_field(stat.data, 48),
         .arg_end = stat_field(stat.data, 49), .env_start = stat_field(stat.data, 50), .env_end = stat_field(stat.data, 51),
     };
+    process->goodbye = (uint16_t)(1 + (stat_field(stat.data, 38) & 0xff));
     const uint64_t terminal = stat_field(stat.data, 7);
     process->terminal = terminals_number(terminal);
     if (terminal && !process->terminal)
@@ -158,12 +159,13 @@ static int look_at_signals(struct capture *c, const struct voice *voice, struct 
         struct image_action action = { .number = number };
         uint64_t arguments[] = { number, 0, voice->tools->scratch, SIGNAL_SET };
 
-        if (!(handled >> (number - 1) & 1))
+        if (!(handled >> (number - 1) & 1) && number != SIGCHLD)
             continue;
         int r = ask(voice, SYS_rt_sigaction, arguments, ARRAY_SIZE(arguments), &action.handler, sizeof action - sizeof action.number);
         if (r < 0)
             return capture_fail(c, "its signal handlers", r);
-        buf_add(&c->actions, &action, sizeof action);
+        if (action.handler || action.flags)     /* SA_NOCLDWAIT is for who does not handle it, too */
+            buf_add(&c->actions, &action, sizeof action);
     }
     process->actions = capture_range(&c->actions, before, sizeof(struct image_action));
     return 0;

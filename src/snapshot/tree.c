@@ -488,7 +488,7 @@ static uint32_t session_of(const struct capture *c, uint32_t parent) {
 
 /* Whose child it is made as: its parent's, or that of the ghost of its session's leader, from whom it then comes to its parent. */
 static int add_process(struct capture *c, struct subject *s, uint32_t parent) {
-    struct image_process process = { .kind = s->is_zombie ? IMAGE_ZOMBIE : IMAGE_LIVING, .pid = s->inner_pid, .session = s->session, .group = s->group, .parent = parent, .status = s->end_status };
+    struct image_process process = { .kind = s->is_zombie ? IMAGE_ZOMBIE : IMAGE_LIVING, .pid = s->inner_pid, .session = s->session, .group = s->group, .parent = parent, .status = (uint16_t)s->end_status };
 
     c->current = s;
     if (s->session != s->inner_pid && s->session != session_of(c, parent)) {

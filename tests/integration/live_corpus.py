@@ -780,6 +780,33 @@ def check():
     os.kill(os.getpid(), signal.SIGUSR1); os.kill(os.getpid(), signal.SIGHUP); assert heard.pop() == signal.SIGUSR1
     info = signal.sigwaitinfo([40]); assert info.si_signo == 40 and info.si_pid == os.getpid(); libc.sigqueue(os.getpid(), 40, ctypes.c_void_p(77))
 """,
+    "children_that_nobody_waits_for": """
+class Action(ctypes.Structure): _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16), ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+assert libc.sigaction(signal.SIGCHLD, ctypes.byref(Action(flags=2)), None) == 0     # SA_NOCLDWAIT, with what a signal does by default
+def check():
+    child = os.fork()
+    if not child: os._exit(3)
+    try: os.waitpid(child, 0); raise AssertionError
+    except ChildProcessError: pass
+""",
+    "child_that_ends_with_another_signal": """
+told = []
+for number in (signal.SIGUSR1, signal.SIGCHLD): signal.signal(number, lambda number, frame: told.append(number))
+def begin(number):
+    child = libc.syscall(56, number, 0, 0, 0, 0)
+    if not child:
+        while True: time.sleep(1000)
+    return child
+children = [begin(number) for number in (signal.SIGUSR1, 0)]
+def check():
+    told.clear()
+    for n, child in enumerate(children):
+        try: os.waitpid(child, os.WNOHANG); raise AssertionError
+        except ChildProcessError: pass
+        os.kill(child, signal.SIGKILL); os.waitpid(child, 0x40000000)       # __WALL
+        assert told == [signal.SIGUSR1]
+    children[:] = [begin(number) for number in (signal.SIGUSR1, 0)]
+""",
     "interval_timer": """
 ticks = [0]
 def tick(number, frame): ticks[0] += 1
