@@ -170,6 +170,12 @@ static uint64_t patience(int fd, int name) {
     return getsockopt(fd, SOL_SOCKET, name, &time, &length) < 0 ? 0 : (uint64_t)time.tv_sec * 1000000u + (uint64_t)time.tv_usec;
 }
 
+static short ready(int fd, short events) {
+    struct pollfd one = { .fd = fd, .events = events };
+
+    return poll(&one, 1, 0) < 0 ? POLLERR : one.revents;
+}
+
 /* One message, or what there is of a stream. 1; 0: there is nothing more; or -errno. Where nothing more can come, a message without a byte behind all others is the end. */
 static int peek_one(int fd, struct buf *to, bool may_end, uint64_t *seen, const char **ret_why) {
     int waiting = 0;
@@ -276,12 +282,6 @@ static void capture_tuning(int fd, struct image_file *to) {
     }
     if (getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &length) == 0 && linger.l_onoff)
         to->tuning[ARRAY_SIZE(names)] = (uint32_t)linger.l_linger + 1;
-}
-
-static short ready(int fd, short events) {
-    struct pollfd one = { .fd = fd, .events = events };
-
-    return poll(&one, 1, 0) < 0 ? POLLERR : one.revents;
 }
 
 /* What it is of a connection. 0: of none; 1; or -ENOTSUP and why. */
@@ -407,6 +407,8 @@ static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_
     to->is_alone = entry->state != TCP_ESTABLISHED || (to->type == SOCK_DGRAM && (!entry->peer || is_one_way(c, entry)));
     to->peer = entry->peer;     /* its inode, until sockets_connect */
     to->is_shut = entry->shut;
+    if (!to->is_alone && ready(fd, POLLPRI) & POLLPRI)
+        return refuse(ret_why, "a socket with urgent data");
     if (!to->is_alone)
         return peek(c, fd, to, ret_why);
     if (entry->state == TCP_LISTEN && entry->queued)

@@ -69,6 +69,12 @@ def check(): n = len(got); os.write(w, b"x"); signal.sigtimedwait([], 0); assert
 s = socket.socket(socket.AF_UNIX); s.bind("/tmp/new"); s.listen(); os.rename("/tmp/new", "/tmp/socket")
 def check(): socket.socket(socket.AF_UNIX).connect("/tmp/socket"); s.accept()
 """, "has another name by now"),
+    "urgent_data": ("""
+a, b = socket.socketpair(); a.send(b"one"); a.send(b"!", socket.MSG_OOB); a.send(b"two")
+def check():
+    assert b.recv(1, socket.MSG_OOB) == b"!" and b.recv(3) == b"one" and b.recv(3) == b"two"
+    a.send(b"one"); a.send(b"!", socket.MSG_OOB); a.send(b"two")
+""", "urgent data"),
     "memory_below_programs": ("""
 libc.mmap.restype = ctypes.c_void_p
 at = libc.mmap(ctypes.c_void_p(0x300000), 0x100000, 3, 0x100022, -1, 0); ctypes.memset(at, 7, 0x100000)
