@@ -69,6 +69,13 @@ def check(): n = len(got); os.write(w, b"x"); signal.sigtimedwait([], 0); assert
 s = socket.socket(socket.AF_UNIX); s.bind("/tmp/new"); s.listen(); os.rename("/tmp/new", "/tmp/socket")
 def check(): socket.socket(socket.AF_UNIX).connect("/tmp/socket"); s.accept()
 """, "has another name by now"),
+    "directory_that_is_being_listed": ("""
+os.mkdir("/tmp/many"); names = {os.mkfifo(f"/tmp/many/{n}") or str(n) for n in range(3000)}; listing = os.scandir("/tmp/many"); first = next(listing).name
+def check():
+    global listing
+    assert {first, *(entry.name for entry in listing)} == names
+    listing = os.scandir("/tmp/many"); assert next(listing).name == first
+""", "/tmp/many: a directory that is being listed"),
     "urgent_data": ("""
 a, b = socket.socketpair(); a.send(b"one"); a.send(b"!", socket.MSG_OOB); a.send(b"two")
 def check():
