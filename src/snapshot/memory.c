@@ -309,7 +309,7 @@ static bool is_nameless(const struct map_line *map) {
     return map->is_shared && (!map->path[0] || !strncmp(map->path, "/memfd:", 7) || !strncmp(map->path, "/dev/zero (deleted)", 19) || !strncmp(map->path, "[anon_shmem:", 12) || ends_with(map->path, " (deleted)"));
 }
 
-#define LEFT "\n003ff000-00400000 r-xp"   /* the line in /proc/PID/maps of what comes last */
+#define LEFT "\n003ff000-00400000 r-xp" /* the line in /proc/PID/maps of what comes last */
 _Static_assert(IMAGE_LAST == 0x3ff000 && IMAGE_LOWEST == 0x400000, "it lies there");
 
 /* [vsyscall], the same in all processes; what an earlier restoring has left, all of which is there, and begins at these places. What else is there is a guest's. */

@@ -421,7 +421,9 @@ static int capture_unix(struct capture *c, int fd, uint64_t inode, struct image_
     const char *path = c->blobs.data + to->name + sizeof(sa_family_t);
     if (r < 0 || to->name_length <= sizeof(sa_family_t) || !*path)
         return r;
-    return *path != '/' ? refuse(ret_why, "a socket at a path that does not begin at the root") : is_moved(c, fd, path) ? refuse(ret_why, "a socket that has another name by now than it was bound to") : 0;
+    if (*path != '/')
+        return refuse(ret_why, "a socket at a path that does not begin at the root");
+    return is_moved(c, fd, path) ? refuse(ret_why, "a socket that has another name by now than it was bound to") : 0;
 }
 
 int sockets_capture(struct capture *c, int fd, uint64_t inode, struct image_file *to, const char **ret_why) {
