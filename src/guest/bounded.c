@@ -13,8 +13,11 @@
 #include <errno.h>
 #include <signal.h>
 #include <stddef.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <ucontext.h>
 
 #include "sys/syscalls.h"
@@ -23,6 +26,8 @@
 
 #define AGAIN_US 1000           /* for one that came before the call began */
 #define INSTRUCTION_BYTES 2
+#    define SEIZE_LIMIT_US 10000
+#    define TICK_NS 100000
 
 long bounded_enter(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
 extern const char bounded_instruction[];
@@ -72,6 +77,28 @@ long bounded_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, u
     return r;
 }
 
+bool bounded_stop(pid_t thread) {
+    return bounded_call(__NR_ptrace, PTRACE_SEIZE, (uint64_t)thread, 0, 0, SEIZE_LIMIT_US) >= 0 &&
+           sys_call4(__NR_ptrace, PTRACE_INTERRUPT, thread, NULL, NULL) >= 0;
+}
+
+int bounded_has_stopped(pid_t thread, bool (*stopped)(pid_t thread, int status)) {
+    siginfo_t info = { 0 };
+    int r = (int)sys_call5(__NR_waitid, P_PID, thread, &info, WSTOPPED | WNOHANG | __WALL, NULL);
+
+    if (r < 0 || !info.si_pid)
+        return r;
+    if (!stopped(thread, info.si_status << 8))
+        (void)sys_call4(__NR_ptrace, PTRACE_DETACH, thread, NULL, info.si_status >> 8 ? 0 : info.si_status);
+    return 1;
+}
+
+void bounded_pause(void) {
+    struct timespec tick = { .tv_nsec = TICK_NS };
+
+    (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
+}
+
 #else
 
 int bounded_begin(void) {
@@ -81,6 +108,19 @@ int bounded_begin(void) {
 long bounded_call(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint32_t limit_us) {
     (void)number, (void)a, (void)b, (void)c, (void)d, (void)limit_us;
     return -EOPNOTSUPP;
+}
+
+bool bounded_stop(pid_t thread) {
+    (void)thread;
+    return false;
+}
+
+int bounded_has_stopped(pid_t thread, bool (*stopped)(pid_t thread, int status)) {
+    (void)thread, (void)stopped;
+    return -EOPNOTSUPP;
+}
+
+void bounded_pause(void) {
 }
 
 #endif

@@ -25,6 +25,7 @@
 #include "guest/determinism.h"
 #include "guest/files.h"
 #include "guest/restore.h"
+#include "guest/settime.h"
 #include "guest/stamps.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
@@ -199,7 +200,7 @@ bool command_reap(const struct box *box) {
 
         if (pid <= 0)
             return false;
-        if (WIFSTOPPED(status) && !virtual_stopped(pid, status))
+        if (WIFSTOPPED(status) && !virtual_stopped(pid, status) && !settime_stopped(pid, status))
             let_go(pid, status);
         else if (WIFSTOPPED(status))
             continue;

@@ -34,9 +34,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/image.h"
 #include "guest/serial.h"
+#include "guest/settime.h"
 #include "guest/stamps.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
@@ -449,51 +451,6 @@ static void hold(int listener, const struct seccomp_notif *question) {
     held[n_held++] = (struct held){ .id = question->id, .listener = listener, .pid = (pid_t)question->pid, .futex = futex, .expected = expected, .word = question->data.args[0], .until_ns = now > INT64_MAX - left ? INT64_MAX : now + left, .next_ns = now + (futex ? FUTEX_SLICE_NS : SLEEP_TICK_NS), .signals_ns = now + SLEEP_TICK_NS };
 }
 
-/* Our copy of a guest's timer until a time of day, or -errno. */
-static int open_timer(pid_t pid, uint64_t number) {
-    static const char heading[] = "clockid: 0\n";        /* CLOCK_REALTIME; no other kind of descriptor says so */
-    char name[48] = "/fdinfo/", text[256];
-    auto_close int process = sys_pidfd_open(determinism_process_of(pid), 0);
-    int fd = process < 0 ? process : number > INT32_MAX ? -EBADF : sys_pidfd_getfd(process, (int)number, 0);
-
-    if (fd < 0)
-        return fd;
-    *guest_put_number(name + sizeof "/fdinfo/" - 1, (uint64_t)fd) = '\0';
-    auto_close int info = determinism_open(1, name, O_RDONLY);
-    ssize_t n = info < 0 ? -1 : read(info, text, sizeof text - 1);
-    for (ssize_t i = 0; i + (ssize_t)sizeof heading - 1 <= n; i++)
-        if (!memcmp(text + i, heading, sizeof heading - 1))
-            return fd;
-    close(fd);
-    return -EINVAL;
-}
-
-/* As many seconds earlier by the kernel's clock as ours is ahead, and at once rather than never. */
-static void put_earlier(struct timespec *t) {
-    int64_t at = t->tv_sec * NS + t->tv_nsec - offset_ns;
-
-    *t = at > 0 ? (struct timespec){ at / NS, at % NS } : (struct timespec){ 0, 1 };
-}
-
-/* The timer is the one that both have, so it can be set by us. False: the kernel does it, or says what is wrong. */
-static bool set_timer(int listener, const struct seccomp_notif *question) {
-    const uint64_t *a = (const uint64_t *)question->data.args;
-    pid_t pid = (pid_t)question->pid;
-    struct itimerspec to, from;
-
-    if (determinism_read(pid, a[2], &to, sizeof to) != (long)sizeof to || to.it_value.tv_nsec < 0 || to.it_value.tv_nsec >= NS || to.it_value.tv_sec < 0 || to.it_value.tv_sec > INT64_MAX / NS / 2 || (!to.it_value.tv_sec && !to.it_value.tv_nsec))
-        return false;
-    auto_close int fd = open_timer(pid, a[0]);
-    if (fd < 0)
-        return false;
-    put_earlier(&to.it_value);
-    long r = sys_call4(__NR_timerfd_settime, fd, (int)a[1], &to, &from);
-    if (r == 0 && a[3])
-        r = determinism_write(pid, a[3], &from, sizeof from);
-    determinism_answer(listener, question->id, 0, r < 0 ? (int)r : 0);
-    return true;
-}
-
 /* The kernel writes them one after the other, all of one length. */
 static bool signals_of(int proc, pid_t pid, struct determinism_signals *ret_signals) {
     static const size_t line = sizeof "SigPnd:\t0123456789abcdef\n" - 1;
@@ -551,6 +508,7 @@ static bool is_over(struct held *h, int64_t now) {
 void determinism_release(const struct plan *plan) {
     serial_release(plan);
     virtual_release();
+    settime_settle();
     for (; n_held; n_held--)
         determinism_answer(held[n_held - 1].listener, held[n_held - 1].id, 0, broken_off(held[n_held - 1].futex));
 }
@@ -620,7 +578,8 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
         hold(listener, question);
         return;
     case __NR_timerfd_settime:
-        if (set_timer(listener, question))
+    case __NR_timer_settime:
+        if (settime_answer(listener, question, offset_ns))
             return;
         break;
     case __NR_fork:
@@ -737,17 +696,20 @@ uint64_t determinism_last_stream(void) {
 /* The clocks, once. `before_ns`: what the time of day was ahead where processes come from. */
 static int begin(const struct plan *plan, int64_t ahead_ns, int64_t before_ns) {
     static bool is_begun;
-    int r;
+    int r = 0;
 
     if (is_begun)
         return 0;
-    if (plan->flags & PLAN_CLOCK && !(plan->flags & PLAN_VIRTUAL))
+    if (plan->flags & PLAN_CLOCK && !(plan->flags & PLAN_VIRTUAL)) {
         offset_ns = ahead_ns;
+        r = bounded_begin();
+    }
     if (plan->flags & PLAN_VIRTUAL)
         virtual_begin(plan);
     if (plan->flags & PLAN_SERIAL)
         serial_begin();
-    r = plan->flags & PLAN_CLOCK ? stamps_begin(plan, offset_ns, before_ns) : 0;
+    if (r == 0 && plan->flags & PLAN_CLOCK)
+        r = stamps_begin(plan, offset_ns, before_ns);
     if (r == 0)
         r = vdso_prepare(plan, offset_ns);
     is_begun = r == 0;

@@ -107,6 +107,8 @@ struct vdso_told {
 int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file);
 /* Is the address one of the image at `base`? */
 bool vdso_contains(uint64_t base, uint64_t address);
+/* Where a process whose vDSO is at `base` has the code that settime.c sends it to, or 0: it has not. */
+uint64_t vdso_settime(pid_t pid, uint64_t base);
 
 /* Has a process' code, which stands in a newfstatat that ends at `after`, make this call by its vDSO at `base`. 0 or -errno (EOPNOTSUPP: it is not the code that we know, or too far away). */
 int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after);

@@ -291,13 +291,34 @@ __asm__(".pushsection .rodata\n"
         "   jz 1f\n"
         "   mov %rax, (%rdi)\n"
         "1: ret\n"
+        "vdso_blob_settime:\n"                /* where settime.c sends a thread: %rcx is where it goes on, %r11 and %rax are when its timer is to expire */
+        "   lea -256(%rsp), %rsp\n"           /* what is next below the stack pointer may be in use */
+        "   pushfq\n"
+        "   push %rcx\n"
+        "   push %rdx\n"
+        "   push %r9\n"
+        "   push %rax\n"
+        "   push %r11\n"
+        "   push 8(%rdx)\n"                   /* the interval */
+        "   push (%rdx)\n"
+        "   mov %rsp, %rdx\n"
+        "   movabs $" STRING(PLAN_SETTIME_UNASKED) ", %r9\n"
+        "   mov $223, %eax\n"                 /* timer_settime */
+        "   syscall\n"
+        "   lea 32(%rsp), %rsp\n"
+        "   pop %r9\n"
+        "   pop %rdx\n"
+        "   pop %rcx\n"
+        "   popfq\n"
+        "   lea 256(%rsp), %rsp\n"
+        "   jmp *%rcx\n"
         "vdso_blob_getrandom:\n"
         "   mov $-38, %rax\n"                   /* -ENOSYS */
         "   ret\n"
         "vdso_blob_end:\n"
         ".popsection\n");
 
-extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_told[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_getrandom[], vdso_blob_end[];
+extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_told[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_settime[], vdso_blob_getrandom[], vdso_blob_end[];
 
 /* What the code compares and copies. */
 struct told {
@@ -309,7 +330,7 @@ _Static_assert(sizeof(struct told) == 15 * 8, "as the code has it");
 
 static const char *fresh;               /* our own */
 static char patched[MAX_IMAGE];
-static size_t length, page_slot, told_slot, stat_entry;
+static size_t length, page_slot, told_slot, stat_entry, settime_entry;
 static uint64_t last_base;              /* where the last one was written: with addresses that are not random, most are there */
 
 /* Nothing in here is a guest's. Still it is a file of unknown make: what is not as expected is not patched. */
@@ -413,6 +434,7 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     stat_entry = blob + (size_t)(vdso_blob_stat - vdso_blob);
     page_slot = blob + (size_t)(vdso_blob_page - vdso_blob);
     told_slot = blob + (size_t)(vdso_blob_told - vdso_blob);
+    settime_entry = blob + (size_t)(vdso_blob_settime - vdso_blob);
     if (plan->flags & PLAN_CLOCK) {
         size_t to = blob + (size_t)(vdso_blob_clock_gettime - vdso_blob), operand = blob + (size_t)(vdso_blob_original - vdso_blob), place = redirect(&image, "clock_gettime", to);
         int32_t distance = (int32_t)place - (int32_t)operand - 4;
@@ -540,6 +562,10 @@ bool vdso_contains(uint64_t base, uint64_t address) {
     return address >= base && address - base < length;
 }
 
+uint64_t vdso_settime(pid_t pid, uint64_t base) {
+    return is_image(pid, base, patched) ? base + settime_entry : 0;
+}
+
 int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
     uint64_t from = after - STAT_LENGTH, page, sequence;
 
@@ -591,6 +617,11 @@ int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file) {
 bool vdso_contains(uint64_t base, uint64_t address) {
     (void)base, (void)address;
     return false;
+}
+
+uint64_t vdso_settime(pid_t pid, uint64_t base) {
+    (void)pid, (void)base;
+    return 0;
 }
 
 #endif

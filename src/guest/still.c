@@ -19,6 +19,7 @@
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/restore_image.h"
+#include "guest/settime.h"
 #include "guest/stamps.h"
 #include "guest/still.h"
 #include "guest/virtual.h"
@@ -134,6 +135,7 @@ void still_serve(const struct plan *plan) {
         switch ((enum still_order)message.order) {
         case STILL_HOLD:
             virtual_settle();
+            settime_settle();
             stamps_settle();
             break;
         case STILL_GIVE_BACK:

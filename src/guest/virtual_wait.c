@@ -43,13 +43,11 @@
 #define LOOKS_A_TICK 64
 #define LOOKS_AT_REST 128
 #define CUT_LIMIT_NS 100000000ll
-#define SEIZE_LIMIT_US 10000
 #define PURGE_TICK_NS 100000000ll
 #define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
 #define SAME_NS 1000000ll               /* deadlines that are no further apart are one */
 #define MAX_POLLED 32           /* descriptors of a wait that is held for them */
-#define MAX_SET 8192                    /* bytes of a set of select's */
-#define EVENT_STOP 128
+#define MAX_SET 8192            /* bytes of a set of select's */
 #define FUTEX_WAITV_CALL 449
 #define FUTEX_WAIT_CALL 455
 #define RESTART_CALL 219
@@ -654,7 +652,7 @@ static void hand_over(size_t i) {
 static bool cut(size_t i) {
     pid_t thread = waits[i].event.thread;
 
-    if (bounded_call(__NR_ptrace, PTRACE_SEIZE, (uint64_t)thread, 0, 0, SEIZE_LIMIT_US) < 0 || sys_call4(__NR_ptrace, PTRACE_INTERRUPT, thread, NULL, NULL) < 0) {
+    if (!bounded_stop(thread)) {
         waits[i].event.deadline = VIRTUAL_NEVER;
         waits[i].due_ns = waits[i].absolute ? clock_now_ns() + virtual_grace_ns() : INT64_MAX;
         return false;
@@ -716,7 +714,7 @@ bool virtual_stopped(pid_t thread, int status) {
             continue;
         cut_until_ns = 0;
         virtual_disturb();
-        if (status >> 16 != EVENT_STOP) {               /* a signal came first: it gets that */
+        if (status >> 16 != BOUNDED_STOP_EVENT) { /* a signal came first: it gets that */
             drop(i);
             return false;
         }
@@ -947,21 +945,11 @@ void wait_forget(int listener) {
 
 /* What is being cut has no other end but its stop, which is a matter of microseconds. */
 static void await_cut(void) {
-    struct timespec tick;
-
     for (int ticks = 0; cut_until_ns && ticks < 100; ticks++) {
-        for (size_t i = 0; i < n_waits; i++) {
-            pid_t thread = waits[i].event.thread;
-            siginfo_t stopped = { 0 };
-
-            if (waits[i].state != CUTTING || sys_call5(__NR_waitid, P_PID, thread, &stopped, WSTOPPED | WNOHANG | __WALL, NULL) < 0 || !stopped.si_pid)
-                continue;
-            if (!virtual_stopped(thread, stopped.si_status << 8))
-                (void)sys_call4(__NR_ptrace, PTRACE_DETACH, thread, NULL, stopped.si_status >> 8 ? 0 : stopped.si_status);
-            return;
-        }
-        tick = (struct timespec){ .tv_nsec = 100000 };
-        (void)sys_call5(__NR_ppoll, NULL, 0, &tick, NULL, 0);
+        for (size_t i = 0; i < n_waits; i++)
+            if (waits[i].state == CUTTING && bounded_has_stopped(waits[i].event.thread, virtual_stopped) > 0)
+                return;
+        bounded_pause();
     }
 }
 

@@ -143,6 +143,30 @@ static void ask_if_set(struct calls *c, unsigned number, unsigned argument, uint
     verdict(c, SECCOMP_RET_ALLOW);
 }
 
+/* Asks, but for what the patched vDSO does, which says so by a sixth argument; in six instructions. */
+static void unless_unasked(struct calls *c, uint64_t mark) {
+    load(c, ARGUMENT(5));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, (uint32_t)mark);
+    load(c, ARGUMENT(5) + 4);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, (uint32_t)(mark >> 32));
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    verdict(c, SECCOMP_RET_ALLOW);
+}
+
+static void ask_newfstatat(struct calls *c) {
+    call(c, __NR_newfstatat, 6);
+    unless_unasked(c, PLAN_STAT_UNASKED);
+}
+
+/* Of timer_settime, what is to come at a time of day. */
+static void ask_timer(struct calls *c) {
+    call(c, __NR_timer_settime, 9);
+    load(c, ARGUMENT(1));
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, 1, 0, TIMER_ABSTIME);
+    verdict(c, SECCOMP_RET_ALLOW);
+    unless_unasked(c, PLAN_SETTIME_UNASKED);
+}
+
 static void filter_clock(struct calls *c) {
     ask(c, __NR_gettimeofday);
     ask(c, __NR_time);
@@ -162,6 +186,7 @@ static void filter_clock(struct calls *c) {
     verdict(c, SECCOMP_RET_ALLOW);
     verdict(c, SECCOMP_RET_USER_NOTIF);
     ask_if_set(c, __NR_timerfd_settime, 1, TIMER_ABSTIME);
+    ask_timer(c);
     /* Init's, for that; the policy's filter leaves it to it. */
     call(c, PIDFD_GETFD_NUMBER, 1);
     verdict(c, SECCOMP_RET_ERRNO | EPERM);
@@ -201,17 +226,6 @@ static void if_pointer(struct calls *c, unsigned argument) {
 static void ask_if_pointer(struct calls *c, unsigned number, unsigned argument) {
     call(c, number, 6);
     if_pointer(c, argument);
-}
-
-/* Asks, but for what the patched vDSO looks at first. */
-static void ask_newfstatat(struct calls *c) {
-    call(c, __NR_newfstatat, 6);
-    load(c, ARGUMENT(5));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, (uint32_t)PLAN_STAT_UNASKED);
-    load(c, ARGUMENT(5) + 4);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, (uint32_t)(PLAN_STAT_UNASKED >> 32));
-    verdict(c, SECCOMP_RET_USER_NOTIF);
-    verdict(c, SECCOMP_RET_ALLOW);
 }
 
 /* Who looks at stamps of files, and who sets them to a time of his own. */

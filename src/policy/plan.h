@@ -129,6 +129,8 @@ enum plan_flag {
 #define PLAN_PROGRAMS_FROM 0x400000u
 /* With PLAN_CLOCK: the sixth argument of a newfstatat that is not asked about, which has four. The patched vDSO's text has it, so it is a plain number. */
 #define PLAN_STAT_UNASKED 0x726f6c6c73746174
+/* Likewise of a timer_settime. */
+#define PLAN_SETTIME_UNASKED 0x726f6c6c74696d65
 
 struct plan_array {
     uint32_t offset;

@@ -341,6 +341,68 @@ def test_a_timerfd_comes_at_its_time_of_day(caller, start):
     assert result.stdout.splitlines() == of_a_clock * 2, result.told
 
 
+TIMER = """
+import ctypes, errno, signal, time, threading
+libc = ctypes.CDLL(None, use_errno=True)
+Setting = ctypes.c_long * 4
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_long), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("thread", ctypes.c_int), ("rest", ctypes.c_char * 44)]
+def create(clock, notify=0):
+    timer = ctypes.c_void_p()
+    event = Event(42, signal.SIGUSR1, notify)
+    assert libc.timer_create(clock, ctypes.byref(event), ctypes.byref(timer)) == 0
+    return timer
+def arm(timer, at, interval=0, flags=1, old=None):
+    setting = Setting(interval // 10**9, interval % 10**9, at // 10**9, at % 10**9)
+    r = libc.timer_settime(timer, flags, setting, old)
+    assert setting[2] * 10**9 + setting[3] == at
+    return 0 if r == 0 else errno.errorcode[ctypes.get_errno()]
+def left(timer):
+    setting = Setting()
+    libc.timer_gettime(timer, setting)
+    return setting[2] * 10**9 + setting[3]
+def fires(seconds):
+    info = signal.sigtimedwait([signal.SIGUSR1], seconds)
+    return info and (info.si_code == -2)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+for clock in (time.CLOCK_REALTIME, time.CLOCK_TAI, time.CLOCK_MONOTONIC):
+    now = lambda: time.clock_gettime_ns(clock)
+    others = [create(time.CLOCK_MONOTONIC), create(time.CLOCK_REALTIME)]
+    timer = create(clock)
+    others.append(create(time.CLOCK_MONOTONIC))
+    at = now() + 50_000_000
+    print(arm(timer, at), fires(20), now() >= at)
+    print(arm(timer, now() + 3600 * 10**9), 0 < 3600 * 10**9 - left(timer) < 600 * 10**9, fires(0.01))
+    old = Setting()
+    print(arm(timer, max(now() - 10**9, 1), old=old), 3000 < old[2] <= 3600, fires(20))
+    print(arm(timer, 1), fires(20), arm(timer, 0), fires(0), left(timer))
+    at = now() + 10_000_000
+    arm(timer, at, 10_000_000)
+    count = 0
+    while count < 5:
+        fires(20)
+        count += 1 + libc.timer_getoverrun(timer)
+    print(now() >= at + 10_000_000 * (count - 1), arm(timer, 0))
+    fires(0)
+    thread = threading.Thread(target=lambda: print(arm(timer, now() + 20_000_000), fires(20)))
+    thread.start()
+    thread.join()
+    print(arm(timer, 10**9 * 2**53), fires(0), libc.timer_settime(timer, 1, None, None), arm(timer, 10**9, flags=64 | 1), libc.timer_delete(timer), arm(timer, now()))
+    others = [libc.timer_delete(other) for other in others]
+timer = create(time.CLOCK_REALTIME)
+others = [create(time.CLOCK_MONOTONIC) for _ in range(200)]
+print(arm(timer, time.time_ns() + 20_000_000), fires(20))
+"""
+
+
+@pytest.mark.parametrize("start", ("2025-01-01T00:00:00", "2040-01-01T00:00:00"))
+def test_a_timer_of_a_process_comes_at_its_time_of_day(caller, start):
+    """Beside others, set by any thread; and what it was set to is what it was."""
+    result = caller.python(TIMER, "--time-start", start)
+    of_a_clock = ["0 True True", "0 True None", "0 True True", "0 True 0 None 0", "True 0", "0 True", "0 None -1 0 0 EINVAL"]
+    assert result.stdout.splitlines() == of_a_clock * 3 + ["0 True"], result.told
+
+
 @pytest.mark.parametrize("flags", ((), ("--time-mode", "virtual")), ids=("offset", "virtual"))
 def test_descriptors_of_others_are_init_s_to_take(caller, flags):
     """Not even its own: where the policy's filter leaves the call to init, the second refuses it."""

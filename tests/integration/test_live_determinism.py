@@ -276,6 +276,7 @@ BUSY = {
     "clocks": "t = (ctypes.c_long * 2)()\nwhile True:\n    libc.syscall(228, 0, t); time.time()",
     "sleeps": "while True:\n    time.sleep(0.0001)",
     "threads": "e = threading.Event()\ndef spin():\n    while True:\n        e.wait(0.001); os.urandom(4)\n[threading.Thread(target=spin).start() for _ in range(4)]",
+    "timers": "def spin():\n    timer = ctypes.c_void_p()\n    libc.timer_create(0, None, ctypes.byref(timer))\n    while True:\n        libc.timer_settime(timer, 1, (ctypes.c_long * 4)(0, 0, int(time.time()) + 1000, 0), None)\n[threading.Thread(target=spin).start() for _ in range(3)]",
     "starts": "while True:\n    subprocess.run(['python3', '-I', '-S', '-c', 'import os; os.urandom(4)'])",
 }
 
