@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "guest/determinism.h"
 #include "guest/restore.h"
 #include "guest/stamps.h"
 #include "sys/syscalls.h"
@@ -103,7 +104,7 @@ static int start_clocks(struct box *box, int proc_self) {
         monotonic = now % 1000000000;
         boottime = boot_now % 1000000000 + uptime_s * 1000000000;
     }
-    box->clock_ahead_ns = monotonic - now;
+    determinism_uptime_ahead_ns = monotonic - now;
     put_offset(put_offset(text, "monotonic", monotonic - now), "boottime", boottime - boot_now);
     return guest_write(proc_self, "timens_offsets", text);
 }

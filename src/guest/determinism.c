@@ -26,6 +26,7 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/times.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,6 +45,7 @@
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll
+#define USER_HZ 100             /* ticks a second, as programs are told */
 #define ALL_THREADS 17u                 /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */
 #define NEW_LISTENER 8u
 #define CALL_LENGTH 5           /* bytes of the instruction */
@@ -65,7 +67,7 @@
 enum { PURPOSE_NEXT, PURPOSE_BYTES, PURPOSE_CHILD, PURPOSE_COMMAND };
 
 /* Fields of /proc/PID/stat, as proc(5) counts them. */
-enum { STAT_STATE = 3, STAT_FLAGS = 9, STAT_THREADS = 20 };
+enum { STAT_STATE = 3, STAT_FLAGS = 9, STAT_TIMES = 14, STAT_THREADS = 20, STAT_FIELDS };
 
 /* A question that is answered later: a wait until a time of day. */
 struct held {
@@ -87,6 +89,7 @@ static size_t n_held;
 static uint64_t n_commands_begun;
 static int64_t offset_ns;               /* what the time of day is ahead of the kernel's */
 int determinism_proc = -1;
+int64_t determinism_uptime_ahead_ns;
 
 /* ---- other processes ------------------------------------------------------------------------------------------------ */
 
@@ -241,11 +244,11 @@ pid_t determinism_process_of(pid_t thread) {
     return process ? process : thread;
 }
 
-bool determinism_is_single(pid_t thread) {
+/* Of a thread's process, from the state on. */
+static bool read_stat(pid_t thread, uint64_t ret_fields[STAT_FIELDS]) {
     char text[1024];
     int fd = determinism_open(thread, "/stat", O_RDONLY);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    uint64_t fields[STAT_THREADS + 1] = { 0 };
 
     if (fd >= 0)
         close(fd);
@@ -253,12 +256,18 @@ bool determinism_is_single(pid_t thread) {
     const char *at = strrchr(text, ')');         /* the name may hold anything; nothing after it holds a bracket */
     if (!at)
         return false;
-    for (size_t i = STAT_STATE; i <= STAT_THREADS; i++) {
+    for (size_t i = STAT_STATE; i < STAT_FIELDS; i++) {
         at += strcspn(at, " ");
         at += *at == ' ';
-        fields[i] = strtoul(at, NULL, 10);
+        ret_fields[i] = strtoul(at, NULL, 10);
     }
-    return fields[STAT_THREADS] == 1 && !(fields[STAT_FLAGS] & FORKED_NOT_EXECUTED);
+    return true;
+}
+
+bool determinism_is_single(pid_t thread) {
+    uint64_t fields[STAT_FIELDS];
+
+    return read_stat(thread, fields) && fields[STAT_THREADS] == 1 && !(fields[STAT_FLAGS] & FORKED_NOT_EXECUTED);
 }
 
 /* The stream of the process that a thread is of, as it is now. */
@@ -361,8 +370,13 @@ void determinism_answer_written(int listener, uint64_t id, long r, long value) {
         determinism_answer(listener, id, r < 0 ? 0 : value, r < 0 ? (int)r : 0);
 }
 
+/* Uptimes are one clock: CLOCK_MONOTONIC_RAW of a time namespace starts as far before or after it as the kernel's have parted since its boot. */
+static int64_t uptime(void) {
+    return clock_now_ns() + determinism_uptime_ahead_ns;
+}
+
 static int64_t now_of(clockid_t clock) {
-    return clock_ns(clock) + offset_ns;
+    return clock == CLOCK_MONOTONIC_RAW ? uptime() : clock_ns(clock) + offset_ns;
 }
 
 void determinism_answer_time(int listener, const struct seccomp_notif *question, int64_t now) {
@@ -395,13 +409,27 @@ void determinism_answer_time(int listener, const struct seccomp_notif *question,
 }
 
 static void answer_clock(int listener, const struct seccomp_notif *question) {
+    clockid_t clock = question->data.nr == __NR_clock_gettime ? (clockid_t)(int)question->data.args[0] : CLOCK_REALTIME;
     uint64_t vdso;
 
-    /* The vDSO, where it cannot tell the time itself: our code around it adds the offset. */
-    if (determinism_vdso_of((pid_t)question->pid, &vdso) && vdso_contains(vdso, question->data.instruction_pointer))
+    /* The vDSO, where it cannot tell the time itself: our code around it adds the offset. And a clock of alarms, where the machine has none. */
+    if ((determinism_vdso_of((pid_t)question->pid, &vdso) && vdso_contains(vdso, question->data.instruction_pointer)) || (clock == CLOCK_REALTIME_ALARM && sys_call2(__NR_clock_getres, clock, NULL) < 0))
         determinism_let_pass(listener, question->id);
     else
-        determinism_answer_time(listener, question, now_of(question->data.nr == __NR_clock_gettime ? (clockid_t)(int)question->data.args[0] : CLOCK_REALTIME));
+        determinism_answer_time(listener, question, now_of(clock));
+}
+
+/* The kernel counts it from the machine's boot; what its processes have used it tells there as here. */
+static void answer_times(int listener, const struct seccomp_notif *question) {
+    uint64_t fields[STAT_FIELDS], to = question->data.args[0];
+    pid_t pid = (pid_t)question->pid;
+
+    if (!read_stat(pid, fields)) {
+        determinism_let_pass(listener, question->id);
+        return;
+    }
+    long r = to ? determinism_write(pid, to, fields + STAT_TIMES, sizeof(struct tms)) : 0;
+    determinism_answer_written(listener, question->id, r, (long)(uptime() / (NS / USER_HZ)));
 }
 
 static void answer_random(const struct plan *plan, int listener, const struct seccomp_notif *question) {
@@ -572,6 +600,9 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
     case __NR_gettimeofday:
     case __NR_time:
         answer_clock(listener, question);
+        return;
+    case __NR_times:
+        answer_times(listener, question);
         return;
     case __NR_clock_nanosleep:
     case __NR_futex:

@@ -23,6 +23,8 @@ struct determinism_start {
 
 /* A /proc of the sandbox' own that may be written to, which no guest sees (ops.c). */
 extern int determinism_proc;
+/* What CLOCK_MONOTONIC of the sandbox is ahead of init's, which is the kernel's. */
+extern int64_t determinism_uptime_ahead_ns;
 
 static inline bool determinism_wanted(const struct plan *plan) {
     return plan->flags & (PLAN_SEED | PLAN_CLOCK);

@@ -165,7 +165,10 @@ __asm__(".pushsection .rodata\n"
         "   push %rdi\n"
         "   push %rsi\n"
         "   sub $8, %rsp\n"
-        "   .byte 0xe8\n"                       /* call */
+        "   cmp $4, %edi\n"                    /* CLOCK_MONOTONIC_RAW: uptimes are one clock */
+        "   jne 3f\n"
+        "   mov $1, %edi\n"
+        "3: .byte 0xe8\n"                      /* call */
         "vdso_blob_original: .long 0\n"
         "   add $8, %rsp\n"
         "   pop %rsi\n"
@@ -174,7 +177,7 @@ __asm__(".pushsection .rodata\n"
         "   jnz 2f\n"
         "   cmp $11, %edi\n"
         "   ja 2f\n"
-        "   mov $0x821, %ecx\n"                 /* CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI */
+        "   mov $0x921, %ecx\n"                 /* CLOCK_REALTIME, its _COARSE and _ALARM, CLOCK_TAI */
         "   bt %edi, %ecx\n"
         "   jnc 2f\n"
         "   mov vdso_blob_seconds(%rip), %rdx\n"

@@ -53,7 +53,6 @@ struct box {
     int ruleset;                /* Landlock; -1 */
     int image, progress;        /* to be loaded (restore_load); -1: the launcher has, or there is none */
     int home;                   /* isolation process: the directory of its private files; -1 */
-    int64_t clock_ahead_ns;     /* what CLOCK_MONOTONIC of the sandbox is ahead of init's, where processes are restored */
     int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */
     uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */
     const char *uuid;

@@ -188,7 +188,7 @@ int still_resume(const struct box *box) {
         return -EBADMSG;
     if (flags)
         virtual_resume(knew);
-    return determinism_resume(box->plan, knew, restored.header->clocks[2] - restored.header->clocks[0] + box->clock_ahead_ns);
+    return determinism_resume(box->plan, knew, restored.header->clocks[2] - restored.header->clocks[0] + determinism_uptime_ahead_ns);
 }
 
 /* Where it has the page of the clock; 0: nowhere yet. */

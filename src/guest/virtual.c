@@ -256,6 +256,18 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
         determinism_let_pass(listener, question->id);
 }
 
+/* Of an alarm's, which the machine need not have; others are the kernel's. */
+static void answer_resolution(int listener, const struct seccomp_notif *question) {
+    static const int64_t resolution[2] = { 0, 1 };
+    clockid_t clock = (clockid_t)(int)question->data.args[0];
+    uint64_t to = question->data.args[1];
+
+    if (clock == CLOCK_REALTIME_ALARM || clock == CLOCK_BOOTTIME_ALARM)
+        determinism_answer_written(listener, question->id, to ? determinism_write((pid_t)question->pid, to, resolution, sizeof resolution) : 0, 0);
+    else
+        determinism_let_pass(listener, question->id);
+}
+
 static void answer_times(int listener, const struct seccomp_notif *question) {
     struct tms times = { .tms_utime = query_cpu() / (VIRTUAL_NS / 100) };
     uint64_t to = question->data.args[0];
@@ -322,6 +334,9 @@ bool virtual_answer(int listener, const struct seccomp_notif *question) {
     case __NR_gettimeofday:
     case __NR_time:
         answer_clock(listener, question);
+        return true;
+    case __NR_clock_getres:
+        answer_resolution(listener, question);
         return true;
     case __NR_times:
         answer_times(listener, question);

@@ -27,14 +27,15 @@
 
 #define ARGUMENT(i) ((uint32_t)offsetof(struct seccomp_data, args) + 8u * (i))      /* its low half */
 #define ARCH_SET_FS_CODE 0x1002u
-#define CLOCKS_OFF_REAL 3       /* how many of clocks[] */
+#define CLOCKS_ASKED 5          /* how many of clocks[] */
 #define CLONE_THREAD_FLAG 0x00010000u
 #define FUTEX_WAITV_NUMBER 449          /* newer than the headers */
 #define FUTEX_WAIT_NUMBER 455
 #define PIDFD_GETFD_NUMBER 438
 #define FORGED (SECCOMP_RET_ERRNO | 0)          /* returns 0 and does nothing */
 
-static const uint32_t clocks[CLOCKS_OFF_REAL] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI };
+/* At the real rate: those of the time of day, and one that has a time of its own. */
+static const uint32_t clocks[CLOCKS_ASKED] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_REALTIME_ALARM, CLOCK_MONOTONIC_RAW };
 
 #define MAX_CALLS 96
 #define MAX_OF_CALLS 256        /* instructions */
@@ -170,10 +171,11 @@ static void ask_timer(struct calls *c) {
 static void filter_clock(struct calls *c) {
     ask(c, __NR_gettimeofday);
     ask(c, __NR_time);
-    call(c, __NR_clock_gettime, 3 + CLOCKS_OFF_REAL);
+    ask(c, __NR_times);
+    call(c, __NR_clock_gettime, 3 + CLOCKS_ASKED);
     load(c, ARGUMENT(0));
-    for (unsigned i = 0; i < CLOCKS_OFF_REAL; i++)
-        emit(c, BPF_JMP | BPF_JEQ | BPF_K, CLOCKS_OFF_REAL - i, 0, clocks[i]);
+    for (unsigned i = 0; i < CLOCKS_ASKED; i++)
+        emit(c, BPF_JMP | BPF_JEQ | BPF_K, CLOCKS_ASKED - i, 0, clocks[i]);
     verdict(c, SECCOMP_RET_ALLOW);
     verdict(c, SECCOMP_RET_USER_NOTIF);
     /* What waits until a time of day. */
@@ -264,6 +266,13 @@ static void filter_virtual(struct calls *c) {
 
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
         ask(c, asked[i]);
+    /* The clocks of alarms are told whether the machine has them or not. */
+    call(c, __NR_clock_getres, 5);
+    load(c, ARGUMENT(0));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, CLOCK_REALTIME_ALARM);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, CLOCK_BOOTTIME_ALARM);
+    verdict(c, SECCOMP_RET_USER_NOTIF);
+    verdict(c, SECCOMP_RET_ALLOW);
     if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, SECCOMP_RET_USER_NOTIF);
     if_equal(c, __NR_getitimer, 0, 0, SECCOMP_RET_USER_NOTIF);
     ask_if_positive(c, __NR_poll, 2);

@@ -193,6 +193,46 @@ def test_times_of_processes(caller):
     assert int(caller.run("--", "grep", "btime", "/proc/stat").stdout.split()[1]) > START_S
 
 
+CLOCKS = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+UPTIMES, DATES, ALARMS, CALLS = (1, 4, 6, 7), (0, 5, 11), (8, 9), (libc.clock_gettime, lambda clock, t: libc.syscall(228, clock, t))
+def read(call, clock):
+    t = (ctypes.c_long * 2)()
+    assert call(clock, t) == 0, clock
+    return t[0] + t[1] / 1e9
+def counted():
+    info, t = (ctypes.c_long * 20)(), (ctypes.c_long * 2)()
+    libc.sysinfo(info)
+    return [float(open("/proc/uptime").read().split()[0]), info[0], os.times().elapsed, libc.syscall(100, 0) / os.sysconf("SC_CLK_TCK")]
+def dates():
+    t = (ctypes.c_long * 2)()
+    libc.syscall(96, t, 0)
+    return [time.time(), t[0] + t[1] / 1e6, libc.time(0), libc.syscall(201, 0)] + [read(call, clock) for clock in DATES for call in CALLS]
+def agree(name, values, now, early, late):
+    before, values, after = now(), values(), now()
+    print(name, all(before - early <= value <= after + late for value in values) or (before, values, after))
+for _ in range(3):
+    agree("uptimes", lambda: [read(call, clock) for clock in UPTIMES for call in CALLS], time.monotonic, 1, 0)       # one is a tick behind
+    agree("counted", counted, time.monotonic, 1, 1)
+    agree("dates", dates, time.time, 1, 0)
+readings = [read(call, clock) for clock in (1, 4, 7) * 20 for call in CALLS]
+print("in order", readings == sorted(readings) and readings[0] >= 0)
+print("alarms", [(libc.clock_getres(clock, 0) == libc.clock_gettime(clock, (ctypes.c_long * 2)()) == libc.syscall(228, clock, (ctypes.c_long * 2)())) for clock in ALARMS])
+while time.process_time() < 0.2:
+    pass
+t, used = os.times(), time.process_time()
+print("processor", used - 0.05 < t.user + t.system < used + 0.05 or (t, used), t.children_user, t.children_system)
+"""
+
+
+@pytest.mark.parametrize("mode", ("offset", "virtual"))
+def test_all_clocks_agree(caller, mode):
+    """Whoever asks, and by whatever call: one uptime, one time of day. CLOCK_MONOTONIC_RAW began elsewhere, before 0 perhaps, and times() with the machine."""
+    result = caller.python(CLOCKS, "--time-start", START, "--time-mode", mode)
+    assert result.stdout.splitlines() == ["uptimes True", "counted True", "dates True"] * 3 + ["in order True", "alarms [True, True]", "processor True 0.0 0.0"], result.told
+
+
 def test_waits_until_a_time_of_day(caller, programs):
     result = chance(caller, programs, "waits", "--time-start", START)
     assert result.stdout == "0 waited\n110 waited\n", result.told
