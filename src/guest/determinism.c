@@ -38,6 +38,7 @@
 #include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/image.h"
+#include "guest/ipc.h"
 #include "guest/serial.h"
 #include "guest/settime.h"
 #include "guest/stamps.h"
@@ -629,7 +630,7 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
             put_in_order(plan, question);
         break;
     default:
-        if (stamps_answer(plan, listener, question))
+        if (stamps_answer(plan, listener, question) || ipc_answer(plan, listener, question, offset_ns))
             return;
         break;
     }

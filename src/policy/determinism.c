@@ -11,10 +11,16 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/futex.h>
+#include <linux/msg.h>
 #include <linux/seccomp.h>
+#include <linux/sem.h>
+#include <linux/shm.h>
+#include <linux/sockios.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -27,7 +33,6 @@
 
 #define ARGUMENT(i) ((uint32_t)offsetof(struct seccomp_data, args) + 8u * (i))      /* its low half */
 #define ARCH_SET_FS_CODE 0x1002u
-#define CLOCKS_ASKED 5          /* how many of clocks[] */
 #define CLONE_THREAD_FLAG 0x00010000u
 #define FUTEX_WAITV_NUMBER 449          /* newer than the headers */
 #define FUTEX_WAIT_NUMBER 455
@@ -35,7 +40,7 @@
 #define FORGED (SECCOMP_RET_ERRNO | 0)          /* returns 0 and does nothing */
 
 /* At the real rate: those of the time of day, and one that has a time of its own. */
-static const uint32_t clocks[CLOCKS_ASKED] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_REALTIME_ALARM, CLOCK_MONOTONIC_RAW };
+static const uint32_t clocks[] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_REALTIME_ALARM, CLOCK_MONOTONIC_RAW };
 
 #define MAX_CALLS 96
 #define MAX_OF_CALLS 256        /* instructions */
@@ -100,6 +105,20 @@ static void if_equal(struct calls *c, unsigned number, unsigned argument, uint32
     emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, value);
     verdict(c, action);
     verdict(c, SECCOMP_RET_ALLOW);
+}
+
+/* `action` if an argument is one of the values, else what goes for calls that are not named; in n + 3 instructions. */
+static void if_any(struct calls *c, unsigned argument, const uint32_t *values, size_t n, uint32_t action) {
+    load(c, ARGUMENT(argument));
+    for (size_t i = 0; i < n; i++)
+        emit(c, BPF_JMP | BPF_JEQ | BPF_K, (unsigned)(n - i), 0, values[i]);
+    verdict(c, c->otherwise);
+    verdict(c, action);
+}
+
+static void ask_if_any(struct calls *c, unsigned number, unsigned argument, const uint32_t *values, size_t n) {
+    call(c, number, (unsigned)n + 3);
+    if_any(c, argument, values, n, SECCOMP_RET_USER_NOTIF);
 }
 
 /* The state of a process' stream is in two limits that the kernel does not use: what sets them does nothing. */
@@ -172,12 +191,7 @@ static void filter_clock(struct calls *c) {
     ask(c, __NR_gettimeofday);
     ask(c, __NR_time);
     ask(c, __NR_times);
-    call(c, __NR_clock_gettime, 3 + CLOCKS_ASKED);
-    load(c, ARGUMENT(0));
-    for (unsigned i = 0; i < CLOCKS_ASKED; i++)
-        emit(c, BPF_JMP | BPF_JEQ | BPF_K, CLOCKS_ASKED - i, 0, clocks[i]);
-    verdict(c, SECCOMP_RET_ALLOW);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
+    ask_if_any(c, __NR_clock_gettime, 0, clocks, sizeof clocks / sizeof clocks[0]);
     /* What waits until a time of day. */
     call(c, __NR_clock_nanosleep, 7);
     load(c, ARGUMENT(1));
@@ -267,12 +281,7 @@ static void filter_virtual(struct calls *c) {
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
         ask(c, asked[i]);
     /* The clocks of alarms are told whether the machine has them or not. */
-    call(c, __NR_clock_getres, 5);
-    load(c, ARGUMENT(0));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, CLOCK_REALTIME_ALARM);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, CLOCK_BOOTTIME_ALARM);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
-    verdict(c, SECCOMP_RET_ALLOW);
+    ask_if_any(c, __NR_clock_getres, 0, (const uint32_t[]){ CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM }, 2);
     if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, SECCOMP_RET_USER_NOTIF);
     if_equal(c, __NR_getitimer, 0, 0, SECCOMP_RET_USER_NOTIF);
     ask_if_positive(c, __NR_poll, 2);
@@ -293,6 +302,27 @@ static void filter_virtual(struct calls *c) {
     emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, FUTEX_WAIT_BITSET);
     verdict(c, SECCOMP_RET_ALLOW);
     if_pointer(c, 3);
+}
+
+/* Who looks when System V's objects were made and used. */
+static void filter_ipc(struct calls *c) {
+    ask_if_any(c, __NR_shmctl, 1, (const uint32_t[]){ IPC_STAT, SHM_STAT, SHM_STAT_ANY }, 3);
+    ask_if_any(c, __NR_msgctl, 1, (const uint32_t[]){ IPC_STAT, MSG_STAT, MSG_STAT_ANY }, 3);
+    ask_if_any(c, __NR_semctl, 2, (const uint32_t[]){ IPC_STAT, SEM_STAT, SEM_STAT_ANY }, 3);
+}
+
+/* When a packet came is told by the kernel's time, beside what is read. So none has a stamp: to ask for them does nothing. */
+static void filter_packets(struct calls *c) {
+    static const uint32_t options[] = { SO_TIMESTAMP_OLD, SO_TIMESTAMPNS_OLD, SO_TIMESTAMPING_OLD, SO_TIMESTAMP_NEW, SO_TIMESTAMPNS_NEW, SO_TIMESTAMPING_NEW };
+    static const uint32_t requests[] = { SIOCGSTAMP_OLD, SIOCGSTAMPNS_OLD, (uint32_t)SIOCGSTAMP_NEW, (uint32_t)SIOCGSTAMPNS_NEW };
+    const unsigned n_options = sizeof options / sizeof options[0], n_requests = sizeof requests / sizeof requests[0];
+
+    call(c, __NR_setsockopt, n_options + 5);
+    load(c, ARGUMENT(1));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, n_options + 1, SOL_SOCKET);
+    if_any(c, 2, options, n_options, FORGED);
+    call(c, __NR_ioctl, n_requests + 3);
+    if_any(c, 1, requests, n_requests, SECCOMP_RET_ERRNO | ENOENT);
 }
 
 /* Whatever another thread could tell, or be told by, or go on for: that is, all but a few. A thread that is new asks before it does anything of its own (set_robust_list, rt_sigprocmask), so these are not among the few. */
@@ -410,6 +440,10 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
         filter_changes(c);
     } else if (clock == DETERMINISM_CLOCK_SERIAL)
         filter_serial(c);
+    if (clock == DETERMINISM_CLOCK_OFFSET || clock == DETERMINISM_CLOCK_VIRTUAL)
+        filter_ipc(c);
+    if (clock != DETERMINISM_CLOCK_REAL)
+        filter_packets(c);
     if (calls.p.n >= MAX_OF_CALLS)
         return -ENOBUFS;
     merge(c);

@@ -422,6 +422,82 @@ def test_others_files_are_not_stamped(caller):
     assert (directory / "f").stat().st_mtime_ns == before.st_mtime_ns
 
 
+# What else has stamps
+
+SYSTEM_V = """
+import ctypes, errno, struct, time
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    r = libc.syscall(number, *arguments)
+    return r if r >= 0 else errno.errorcode[ctypes.get_errno()]
+shm, msg, sem = call(29, 0, 4096, 0o1600), call(68, 0, 0o1600), call(64, 0, 1, 0o1600)
+WAYS = {
+    "shm": ((7, 8, 9), 14, (31, shm, 2), (31, 0, 13), (31, 0, 15)),
+    "msg": ((6, 7, 8), 15, (71, msg, 2), (71, 0, 11), (71, 0, 13)),
+    "sem": ((6, 8), 13, (66, sem, 0, 2), (66, 0, 0, 18), (66, 0, 0, 20)),
+}
+def look(name, times, length, *ways):
+    for way in ways:
+        words = (ctypes.c_long * 20)(*[-1] * 20)
+        r = call(*way, words)
+        shown = [words[i] for i in times]
+        print(name, r, [t and (START <= t <= LAST or t) for t in shown], list(words).index(-1) == length)
+def look_at_all():
+    global LAST
+    LAST = START if VIRTUAL else int(time.time())
+    for name in WAYS:
+        look(name, *WAYS[name])
+if shm != "ENOSYS":
+    look_at_all()
+    libc.shmat.restype = ctypes.c_void_p
+    libc.shmdt(ctypes.c_void_p(libc.shmat(shm, None, 0)))
+    libc.msgsnd(msg, struct.pack("l8s", 1, b"x"), 8, 0)
+    libc.msgrcv(msg, ctypes.create_string_buffer(16), 8, 0, 0)
+    libc.semop(sem, struct.pack("HhH", 0, 1, 0), 1)
+    look_at_all()
+    print(call(31, shm, 2, 8), call(31, 99, 2, words := (ctypes.c_long * 20)()), call(66, sem, 0, 12), list(words)[:1])
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_system_v_is_of_the_sandbox_s_time(caller, mode):
+    """Never used stays never; all ways of looking, and no word written beyond what the kernel writes."""
+    result = caller.python(f"START, VIRTUAL = {START_S}, {mode != 'offset'}\n{SYSTEM_V}", *MODES[mode])
+    if not result.stdout:
+        pytest.skip("there is no System V IPC where no memory cgroup counts it")
+    made = ["shm 0 [0, 0, True] True"] * 3 + ["msg 0 [0, 0, True] True"] * 3 + ["sem 0 [0, True] True"] * 3
+    used = ["shm 0 [True, True, True] True"] * 3 + ["msg 0 [True, True, True] True"] * 3 + ["sem 0 [True, True] True"] * 3
+    assert result.stdout.splitlines() == [*made, *used, "EFAULT EINVAL 1 [0]"], result.told
+
+
+PACKETS = """
+import errno, fcntl, socket
+a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.bind(("127.0.0.1", 0))
+u.connect(u.getsockname())
+def ask(socket, request):
+    try:
+        return fcntl.ioctl(socket, request, bytes(16))
+    except OSError as e:
+        return errno.errorcode[e.errno]
+for sender, receiver in ((a, b), (u, u)):
+    for option in (29, 35, 37, 63, 64, 65):         # SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING, as they were and are
+        receiver.setsockopt(socket.SOL_SOCKET, option, 0x18)
+        sender.send(b"x")
+        print(receiver.recvmsg(10, 200)[:2], *{ask(receiver, request) for request in (0x8906, 0x8907, 0x80108906, 0x80108907)})
+    receiver.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, 3)
+    print(receiver.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY), ask(receiver, 0x541B)[:1])         # FIONREAD
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_packets_have_no_stamps(caller, mode):
+    """They would be the kernel's. Whoever asks for some gets none, as from a kernel that has none."""
+    result = caller.python(PACKETS, "--net", "loopback", *MODES[mode])
+    assert result.stdout.splitlines() == (["(b'x', []) ENOENT"] * 6 + ["3 b'\\x00'"]) * 2, result.told
+
+
 def test_policy_plan_shows_what_is_asked(caller):
     shown = subprocess.run([binaries() / "rollbox", "policy", "plan", "--time-start", START], capture_output=True, text=True, check=True).stdout
     for call in ("newfstatat", "statx", "utimensat"):

@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 
@@ -94,6 +95,8 @@ TEST(with_a_seed_alone) {
 }
 
 #define FROM(ip, number) verdict_of(&(struct seccomp_data){ .nr = (number), .arch = AUDIT_ARCH_X86_64, .instruction_pointer = (ip) })
+
+#define FROM_PROGRAM(number, ...) verdict_of(&(struct seccomp_data){ .nr = (int)(number), .arch = AUDIT_ARCH_X86_64, .instruction_pointer = UINT64_MAX, .args = { __VA_ARGS__ } })
 
 TEST(serial_asks_about_nearly_all) {
     static const unsigned asked[] = { __NR_read, __NR_write, __NR_futex, __NR_execve, __NR_clone, __NR_exit_group, __NR_mmap, __NR_set_robust_list, __NR_rt_sigprocmask, __NR_wait4, __NR_getrandom, __NR_clock_gettime, 450 };
@@ -244,6 +247,36 @@ TEST(stamps_of_files) {
     }
     build(true, DETERMINISM_CLOCK_REAL);
     ASSERT_EQ(VERDICT(__NR_newfstatat, 0), ALLOW);
+}
+
+TEST(what_else_has_stamps) {
+    static const struct { unsigned number, argument, asked[3], others[3]; } objects[] = {
+        { __NR_shmctl, 1, { 2, 13, 15 }, { 0, 1, 14 } }, { __NR_msgctl, 1, { 2, 11, 13 }, { 0, 1, 12 } }, { __NR_semctl, 2, { 2, 18, 20 }, { 0, 12, 19 } },
+    };
+    static const unsigned options[] = { 29, 35, 37, 63, 64, 65 }, requests[] = { 0x8906, 0x8907, 0x80108906, 0x80108907 };
+
+    for (enum determinism_clock clock = DETERMINISM_CLOCK_REAL; clock <= DETERMINISM_CLOCK_SERIAL; clock++) {
+        const uint32_t unnamed = clock == DETERMINISM_CLOCK_SERIAL ? ASK : ALLOW;
+
+        build(true, clock);
+        for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++)
+            for (size_t j = 0; j < 3; j++) {
+                uint64_t asked[3] = { [0] = 0 }, others[3] = { [0] = 0 };
+
+                asked[objects[i].argument] = objects[i].asked[j];
+                others[objects[i].argument] = objects[i].others[j];
+                ASSERT_EQ(FROM_PROGRAM(objects[i].number, asked[0], asked[1], asked[2]), clock == DETERMINISM_CLOCK_REAL ? ALLOW : ASK);
+                ASSERT_EQ(FROM_PROGRAM(objects[i].number, others[0], others[1], others[2]), unnamed);
+            }
+        for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+            ASSERT_EQ(FROM_PROGRAM(__NR_setsockopt, 3, SOL_SOCKET, options[i]), clock == DETERMINISM_CLOCK_REAL ? ALLOW : NOTHING);
+            ASSERT_EQ(FROM_PROGRAM(__NR_setsockopt, 3, 6 /* TCP */, options[i]), unnamed);
+        }
+        ASSERT_EQ(FROM_PROGRAM(__NR_setsockopt, 3, SOL_SOCKET, 2), unnamed);
+        for (size_t i = 0; i < sizeof requests / sizeof requests[0]; i++)
+            ASSERT_EQ(FROM_PROGRAM(__NR_ioctl, 3, requests[i]), clock == DETERMINISM_CLOCK_REAL ? ALLOW : SECCOMP_RET_ERRNO | ENOENT);
+        ASSERT_EQ(FROM_PROGRAM(__NR_ioctl, 3, 0x5401), unnamed);
+    }
 }
 
 TEST(a_program_that_does_not_fit) {
