@@ -411,6 +411,7 @@ struct rollbox_record_options {
     bool env_values;            /* record variables' values, not their names alone */
     bool files;                 /* with each snapshot, what it has that the sandbox' beginning had not, by digest: takes as long as reading those files */
     bool changes;               /* after each command, the files that it has changed, by digest: nearly free of one that changed none, of others as long as a snapshot and reading those files */
+    bool as_parent;             /* of a fork: what is not given here is as it is with the record of what it was forked from, and what that takes out is taken out here, too */
 };
 
 /* Records what is done with the sandbox from now on, by whomever, until it is closed (docs/trajectories.md has the format). Nothing is ever held up by it: what cannot be written ends the record, which

@@ -132,6 +132,7 @@ class RecordOptions(ctypes.Structure):
         ("env_values", ctypes.c_bool),
         ("files", ctypes.c_bool),
         ("changes", ctypes.c_bool),
+        ("as_parent", ctypes.c_bool),
     ]
 
 

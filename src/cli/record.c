@@ -89,6 +89,7 @@ int record_start(const struct options *options, struct rollbox_sandbox *sandbox,
     auto_free const char **patterns = texts_of(options, OPTION_REDACT);
     struct rollbox_record_options record = {
         .size = sizeof record, .fd = fd, .redact_names = names, .redact_patterns = patterns, .env_values = options_has(options, OPTION_ENV_VALUES), .files = options_has(options, OPTION_RECORD_FILES), .changes = record_wants_changes(options),
+        .as_parent = options->command->bit & (COMMAND_FORK | COMMAND_RESTORE),
     };
 
     int r = read_size(options, OPTION_KEEP, &record.stream_bytes, error);

@@ -58,8 +58,8 @@ ROLLBOX_PUBLIC int rollbox_record(struct rollbox_sandbox *sandbox, const struct 
         wire_add_u64(&message, TAG_FILE_MOST, options->file_bytes);
     if (options->env_values)
         wire_add_u64(&message, TAG_ENV_VALUES, 1);
-    if (options->files || options->changes)
-        wire_add_u64(&message, TAG_FILES, (options->files ? 1 : 0) | (options->changes ? 2 : 0));
+    if (options->files || options->changes || options->as_parent)
+        wire_add_u64(&message, TAG_FILES, (options->files ? 1 : 0) | (options->changes ? 2 : 0) | (options->as_parent ? 4 : 0));
     r = add_names(&message, options->redact_names, error);
     if (r >= 0)
         r = add_patterns(&message, options->redact_patterns, error);

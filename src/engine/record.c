@@ -783,8 +783,53 @@ static void add_header(struct session *session, const struct record *record, str
     wire_add_text(to, RECORD_JSON, program->isolation);
 }
 
+/* ---- rules ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_redaction(const struct wire_field *field) {
+    return field->tag == TAG_RULE_NAME || field->tag == TAG_RULE_PATTERN;
+}
+
+static bool has_field(const struct buf *rules, const struct wire_field *wanted) {
+    struct wire_field field;
+
+    for (size_t position = 0; wire_next(rules->data, rules->length, &position, &field) > 0;)
+        if (field.tag == wanted->tag && field.length == wanted->length && !memcmp(field.data, wanted->data, field.length))
+            return true;
+    return false;
+}
+
+/* Of numbers the last one holds; what is to be taken out is all that was ever said, once each, or more than there may be. */
+static void add_fields(struct buf *rules, const void *data, size_t length) {
+    struct wire_field field;
+    unsigned n = 0;
+
+    for (size_t position = 0; wire_next(data, length, &position, &field) > 0;)
+        if (is_redaction(&field) ? n++ > 2 * RECORD_RULES_MOST || !has_field(rules, &field) : field.tag == TAG_STREAM_MOST || field.tag == TAG_FILE_MOST || field.tag == TAG_ENV_VALUES || field.tag == TAG_FILES)
+            wire_add(rules, field.tag, field.data, field.length);
+}
+
+void record_inherit(struct session *session, const struct session *parent) {
+    buf_add(&session->rules, parent->rules.data, parent->rules.length);
+    session->rules.failed |= parent->rules.failed;
+}
+
+/* By which a record is made that is asked for. */
+static void find_rules(const struct session *session, const struct wire_message *from, struct buf *rules) {
+    struct wire_field field;
+    uint64_t files = 0;
+
+    for (size_t position = 0; wire_next(from->data, from->length, &position, &field) > 0;)
+        if (field.tag == TAG_FILES)
+            (void)wire_u64(&field, &files);
+    if (files & 4) {
+        add_fields(rules, session->rules.data, session->rules.length);
+        rules->failed |= session->rules.failed;
+    }
+    add_fields(rules, from->data, from->length);
+}
+
 /* The rules are in the header, so that a replay can be recorded by the same. */
-static int add_rules(const struct wire_message *from, struct record *record, struct buf *to) {
+static int add_rules(const struct buf *from, struct record *record, struct buf *to) {
     const struct { uint32_t from, to; const char *key; } lists[] = { { TAG_RULE_NAME, RECORD_RULE_NAME, "names" }, { TAG_RULE_PATTERN, RECORD_RULE_PATTERN, "patterns" } };
     struct wire_field field;
 
@@ -811,19 +856,19 @@ static int add_rules(const struct wire_message *from, struct record *record, str
     return 0;
 }
 
-static int begin(struct session *session, struct wire_message *from, struct record *record, struct rollbox_error *error) {
-    uint64_t most = RECORD_STREAM_BYTES, file_most = RECORD_FILE_BYTES, env_values = 0, files = 0;
+static int begin(struct session *session, const struct buf *rules, int fd, struct record *record, struct rollbox_error *error) {
+    uint64_t most = RECORD_STREAM_BYTES, file_most = RECORD_FILE_BYTES, env_values = 0, files = 0, number;
     auto_buf struct buf message = BUF_INIT;
     auto_free char *policy = strndup(session->program->key, session->program->text_length);
     struct wire_field field;
     size_t position = 0;
 
-    while (wire_next(from->data, from->length, &position, &field) > 0)
+    while (wire_next(rules->data, rules->length, &position, &field) > 0)
         switch (field.tag) {
         case TAG_STREAM_MOST: (void)wire_u64(&field, &most); break;
         case TAG_FILE_MOST: (void)wire_u64(&field, &file_most); break;
         case TAG_ENV_VALUES: (void)wire_u64(&field, &env_values); break;
-        case TAG_FILES: (void)wire_u64(&field, &files); break;
+        case TAG_FILES: files |= wire_u64(&field, &number) == 0 ? number : 0; break;
         default: break;
         }
     record->env_values = env_values;
@@ -832,7 +877,7 @@ static int begin(struct session *session, struct wire_message *from, struct reco
     most = MIN(most, (uint64_t)RECORD_STREAM_MOST);
     wire_begin(&message, RECORD_BEGIN, record->number);
     wire_add_text(&message, RECORD_POLICY, policy ? policy : "{}");
-    message.failed |= !policy;
+    message.failed |= !policy || rules->failed;
     wire_add_u64(&message, RECORD_MOST, most);
     wire_add_u64(&message, RECORD_FILE_MOST, file_most);
     wire_add_u64(&message, RECORD_ENV_VALUES, env_values);
@@ -850,17 +895,18 @@ static int begin(struct session *session, struct wire_message *from, struct reco
     add_value(&message, "files", RECORD_FLAG, record->wants_files);
     if (record->wants_changes)
         add_value(&message, "changes", RECORD_FLAG, 1);
-    if (add_rules(from, record, &message) < 0)
+    if (add_rules(rules, record, &message) < 0)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "arguments", "redaction: at most %d names and as many patterns, of %d bytes", RECORD_RULES_MOST, RECORD_RULE_MOST);
     if (buf_failed(&message))
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
-    recorder_post(record, &message, from->fds, 1, 0);
+    recorder_post(record, &message, &fd, 1, 0);
     return record->error ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, record->error, "run", "%s", record->message) : 0;
 }
 
 int record_begin(struct session *session, struct wire_message *from, struct buf *json, struct rollbox_error *error) {
     struct engine *engine = session->engine;
     int flags = from->n_fds == 1 ? fcntl(from->fds[0], F_GETFL) : -1;
+    auto_buf struct buf rules = BUF_INIT;
 
     if (from->n_fds != 1)
         return error_set(error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has no descriptor to record to");
@@ -880,13 +926,17 @@ int record_begin(struct session *session, struct wire_message *from, struct buf 
     list_init(&record->closers);
     list_init(&record->node);
     list_add_tail(&engine->recorder->records, &record->node);
-    int r = begin(session, from, record, error);
+    find_rules(session, from, &rules);
+    int r = begin(session, &rules, from->fds[0], record, error);
     if (r < 0) {
         record_free(record);
         return r;
     }
     record->session = session;
     session->record = record;
+    buf_done(&session->rules);
+    session->rules = rules;
+    rules = BUF_INIT;
     buf_printf(json, "{\"id\": \"%s\"}", record->id);
     return 0;
 }

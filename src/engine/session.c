@@ -163,6 +163,7 @@ static void session_free(struct session *session) {
         work_done(work, &nothing);      /* only CLOSE is left */
     }
     record_leave(session);
+    buf_done(&session->rules);
     list_for_each(node, &session->ended) {
         struct ended *ended = container_of(node, struct ended, node);
 

@@ -150,6 +150,7 @@ struct session {
     struct list runs;           /* struct run.of_session */
     struct list waiting;        /* struct run.in_queue: for room in init's socket, for a box, for a work to be done */
     struct record *record;      /* record.c; NULL: it is not recorded */
+    struct buf rules;           /* by which its record is made, or that of the nearest it was forked from which is recorded: fields as of RECORD */
     uint64_t parent, parent_step;       /* of a fork: its origin's number, and the step of that; 0 */
     uint64_t recorded_kin;      /* the nearest that it was forked from, at some remove, which is recorded; 0 */
     char parent_snapshot[32];
@@ -457,6 +458,7 @@ struct errand *errand_free(struct errand *job);
 void errand_give_up(struct work *work); /* what is being put to sleep is not to sleep any more: work->errand */
 
 /* record.c: trajectories. None of these waits, or fails what is recorded. */
+void record_inherit(struct session *session, const struct session *parent);     /* of a fork: by which rules its record would be made */
 int record_begin(struct session *session, struct wire_message *from, struct buf *json, struct rollbox_error *error);     /* VERB_RECORD */
 int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error);       /* VERB_NOTE */
 void record_run_begun(struct run *run);

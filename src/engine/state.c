@@ -881,6 +881,7 @@ static void make_forks(struct work *work) {
         made->parent = session->number;
         made->parent_step = session->record ? work->step : 0;
         made->recorded_kin = session->record ? session->number : session->recorded_kin;
+        record_inherit(made, session);
         made->clone_id = i;
         made->seed = work->same_seed ? session->seed : chance_fork(session->seed, before + i);
         made->has_own_seed = session->program->policy->have_seed && (session->has_own_seed || !work->same_seed);

@@ -375,6 +375,29 @@ def test_forks_are_recorded_from_the_command_line(caller):
     assert len(lasts) == 1
 
 
+def test_forks_are_recorded_as_what_they_are_forked_from(caller):
+    """By the command line, which does not know how that is recorded: nothing that is taken out there is to be read here."""
+    home = caller.directory()
+    with shared_engine(caller) as call:
+        box = call("create", "--record", home / "a.jsonl", "--redact", "hush[0-9]+", "--redact-env", "TOKEN", "--keep", "200", "--max-record", "1M", "--env-values", "--record-changes")
+        plain = call("fork", box)
+        kids = {"same": call("fork", "--record", home / "same.jsonl", box), "other": call("fork", "--record", home / "other.jsonl", "--keep", "100", "--redact", "p[s]st", "--redact", "hush[0-9]+", box)}
+        kids["grandchild"] = call("fork", "--record", home / "grandchild.jsonl", plain)
+        state = call("snapshot", kids["other"])
+        kids["restored"] = call("restore", "--record", home / "restored.jsonl", kids["other"], state)
+        for name in kids.values():
+            call("exec", "--env", "TOKEN=sesame", "--env", "PLAIN=seen", name, "--", "sh", "-c", "echo hush123 $TOKEN psst; seq 100; touch /tmp/f")
+        call("rm", *kids.values(), plain, box)
+    rules = {"names": ["TOKEN"], "patterns": ["hush[0-9]+"]}
+    more = {"names": ["TOKEN"], "patterns": ["hush[0-9]+", "p[s]st"]}
+    for name, keep, redacted in (("same", 200, rules), ("other", 100, more), ("grandchild", 200, rules), ("restored", 100, more)):
+        text = (home / f"{name}.jsonl").read_text()
+        header, *steps = [json.loads(line) for line in text.splitlines()]
+        assert header["limits"] == {"stream_bytes": keep, "file_bytes": 1 << 20} and header["redact"] == redacted and header["env_values"] and header["changes"], header
+        assert "hush123" not in text and "sesame" not in text and ("psst" in text) == (redacted == rules) and "seen" in text
+        assert [row["path"] for step in steps if "after" in step for row in step["observation"]["changes"]] == ["/tmp/f"], steps
+
+
 def test_changed_files_by_digest_where_asked(tmp_path):
     for name in ("a", "b"):
         with Sandbox(Policy(random_seed=1), record=Record(tmp_path / f"{name}.jsonl", files=True, redact=["se[c]ret"])) as box:
