@@ -490,13 +490,19 @@ bool vdso_is_fresh(pid_t pid, uint64_t base) {
     return read_theirs(pid, base) && is_equal(theirs, fresh);
 }
 
-/* Is it the one that we have written there, whatever it has been told since? */
-static bool is_patched(pid_t pid, uint64_t base, uint64_t *ret_page, uint64_t *ret_sequence) {
+/* What a process has been told since it was patched. */
+struct knows {
+    uint64_t page;              /* 0: it has none */
+    uint64_t sequence;          /* of struct told */
+};
+
+/* Is it the one that we have written there, but for that? */
+static bool is_patched(pid_t pid, uint64_t base, struct knows *ret_knows) {
     if (!read_theirs(pid, base))
         return false;
-    memcpy(ret_page, theirs + page_slot, sizeof *ret_page);
-    memcpy(ret_sequence, theirs + told_slot, sizeof *ret_sequence);
-    memcpy(theirs + page_slot, patched + page_slot, sizeof *ret_page);
+    memcpy(&ret_knows->page, theirs + page_slot, sizeof ret_knows->page);
+    memcpy(&ret_knows->sequence, theirs + told_slot, sizeof ret_knows->sequence);
+    memcpy(theirs + page_slot, patched + page_slot, sizeof ret_knows->page);
     memcpy(theirs + told_slot, patched + told_slot, sizeof(struct told));
     return is_equal(theirs, patched);
 }
@@ -533,9 +539,9 @@ bool vdso_is_known(pid_t pid) {
 }
 
 int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
-    uint64_t known, sequence;
+    struct knows knows;
 
-    return is_patched(pid, base, &known, &sequence) && !known ? determinism_put(pid, base + page_slot, &page, sizeof page) : -EEXIST;
+    return is_patched(pid, base, &knows) && !knows.page ? determinism_put(pid, base + page_slot, &page, sizeof page) : -EEXIST;
 }
 
 /* Its other threads may be reading it: so the number is changed before and after, each by a write of its own. */
@@ -550,9 +556,9 @@ static int put_told(int memory, uint64_t to, struct told *told) {
 }
 
 int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file) {
-    struct told told = { .file = *file };
-    uint64_t page;
-    int memory = is_patched(pid, base, &page, &told.sequence) ? determinism_open_memory(pid) : -EOPNOTSUPP;
+    struct knows knows;
+    int memory = is_patched(pid, base, &knows) ? determinism_open_memory(pid) : -EOPNOTSUPP;
+    struct told told = { knows.sequence, *file };
 
     if (memory < 0)
         return memory;
@@ -566,14 +572,17 @@ bool vdso_contains(uint64_t base, uint64_t address) {
 }
 
 uint64_t vdso_settime(pid_t pid, uint64_t base) {
-    return is_image(pid, base, patched) ? base + settime_entry : 0;
+    struct knows knows;
+
+    return is_patched(pid, base, &knows) ? base + settime_entry : 0;
 }
 
 int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
-    uint64_t from = after - STAT_LENGTH, page, sequence;
+    uint64_t from = after - STAT_LENGTH;
+    struct knows knows;
 
     /* In place of the second mov. The syscall stays: one that a signal has broken off, whose handler has brought us here, is begun anew there. */
-    return is_glibcs(pid, from) && is_patched(pid, base, &page, &sequence) ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry) : -EOPNOTSUPP;
+    return is_glibcs(pid, from) && is_patched(pid, base, &knows) ? determinism_put_call(pid, from + STAT_MOV, base + stat_entry) : -EOPNOTSUPP;
 }
 
 #else
