@@ -52,6 +52,7 @@ enum filter_rule {
     FILTER_SOCKETPAIR,
     FILTER_SECCOMP,
     FILTER_PRCTL,
+    FILTER_SOCKOPT,
     FILTER_MKNOD,
     FILTER_MKNODAT,
     FILTER_RENAME,
@@ -70,6 +71,7 @@ enum filter_rule {
     FILTER_MEMFD,
     FILTER_PAGES,
     FILTER_SYSVIPC,
+    FILTER_RULESET,
     FILTER_AFFINITY,
     FILTER_OTHERS,
     FILTER_GETFD,
@@ -313,11 +315,23 @@ static unsigned check_open(struct program *p, unsigned flags_argument) {
     return load(p, ARGUMENT(flags_argument), test(p, BPF_JSET, OPEN_CREATES, mode, verdict(p, FILTER_ALLOW)));
 }
 
-/* A command is the subreaper of its tree, and stays it: else what it orphans would go to init, and no time-out would find it. */
+/* A command is the subreaper of its tree, and stays it: else what it orphans would go to init, and no time-out would find it. And no table of futexes of its own choosing, which takes
+ * gigabytes in one call (Linux 6.16): EINVAL is what kernels before say. */
 static unsigned check_prctl(struct program *p) {
-    unsigned to = load(p, ARGUMENT(1), test(p, BPF_JEQ, 0, verdict(p, FILTER_EPERM), verdict(p, FILTER_ALLOW)));
+    unsigned allow = verdict(p, FILTER_ALLOW);
+    unsigned to = load(p, ARGUMENT(1), test(p, BPF_JEQ, 0, verdict(p, FILTER_EPERM), allow));
+    unsigned hash = test(p, BPF_JEQ, 78 /* PR_FUTEX_HASH */, verdict(p, FILTER_EINVAL), allow);
 
-    return load(p, ARGUMENT(0), test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, verdict(p, FILTER_ALLOW)));
+    return load(p, ARGUMENT(0), test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, hash));
+}
+
+/* No filters of sockets: their machine code is nobody's memory, and its sum has a bound for the whole host (net.core.bpf_jit_limit), past which no other sandbox would get its own filter. */
+static unsigned check_sockopt(struct program *p) {
+    static const uint32_t programs[] = { SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF };
+    unsigned allow = verdict(p, FILTER_ALLOW);
+    unsigned option = load(p, ARGUMENT(2), one_of(p, programs, sizeof(programs) / sizeof(programs[0]), verdict(p, FILTER_EPERM), allow));
+
+    return load(p, ARGUMENT(1), test(p, BPF_JEQ, SOL_SOCKET, option, allow));
 }
 
 static unsigned check(struct program *p, const struct filter_options *options, enum filter_rule rule) {
@@ -341,6 +355,8 @@ static unsigned check(struct program *p, const struct filter_options *options, e
         return options->allow_listener ? verdict(p, FILTER_ALLOW) : check_bits(p, 1, NEW_LISTENER, FILTER_EINVAL);
     case FILTER_PRCTL:
         return check_prctl(p);
+    case FILTER_SOCKOPT:
+        return check_sockopt(p);
     case FILTER_MKNOD:
         return check_mknod(p, options, 1);
     case FILTER_MKNODAT:
@@ -383,6 +399,8 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
         return o->deny_uncharged ? FILTER_EINVAL : FILTER_ALLOW;
     case FILTER_SYSVIPC:
         return o->process_isolation || o->deny_uncharged ? FILTER_ENOSYS : FILTER_ALLOW;
+    case FILTER_RULESET:
+        return o->deny_uncharged ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     case FILTER_AFFINITY:
         return o->deny_affinity ? FILTER_EPERM : o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
     case FILTER_OTHERS:

@@ -26,7 +26,7 @@ struct filter_options {
      * another process by its pid: Landlock scopes signals and ptrace, but not prlimit64, setpriority, sched_set* and ioprio_set. */
     bool process_isolation;
     bool net_host;              /* the sandbox uses the host's network; matters only with process_isolation */
-    /* No memory that is nobody's mapping: no memory cgroup would charge it to the sandbox. memfd_create and System V IPC are ENOSYS; what puts whole pages into pipes and sockets for a byte of each (splice, vmsplice, tee, sendfile) is EINVAL,
+    /* No memory that is nobody's mapping: no memory cgroup would charge it to the sandbox. memfd_create and System V IPC are ENOSYS, Landlock rulesets (any number of rules each) EOPNOTSUPP, as where Landlock is switched off; what puts whole pages into pipes and sockets for a byte of each (splice, vmsplice, tee, sendfile) is EINVAL,
      * as it is for kinds of files that cannot, so that programs read and write instead. */
     bool deny_uncharged;
     bool deny_affinity;         /* sched_setaffinity -> EPERM: the CPUs it is given are its CPU limit */

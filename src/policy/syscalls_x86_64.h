@@ -61,7 +61,7 @@
     X(51, getsockname, ALLOW) \
     X(52, getpeername, ALLOW) \
     X(53, socketpair, SOCKETPAIR) \
-    X(54, setsockopt, ALLOW) \
+    X(54, setsockopt, SOCKOPT) \
     X(55, getsockopt, ALLOW) \
     X(56, clone, CLONE) \
     X(57, fork, ALLOW) \
@@ -244,7 +244,7 @@
     X(234, tgkill, ALLOW) \
     X(235, utimes, TIMES) \
     X(236, vserver, ENOSYS) \
-    X(237, mbind, ALLOW) \
+    X(237, mbind, EPERM)                            /* what it notes for pages of shared memory has no bound, and no group is charged with it */ \
     X(238, set_mempolicy, ALLOW) \
     X(239, get_mempolicy, ALLOW) \
     X(240, mq_open, ENOSYS) \
@@ -364,7 +364,7 @@
     X(441, epoll_pwait2, ALLOW) \
     X(442, mount_setattr, EPERM) \
     X(443, quotactl_fd, EPERM) \
-    X(444, landlock_create_ruleset, ALLOW) \
+    X(444, landlock_create_ruleset, RULESET) \
     X(445, landlock_add_rule, ALLOW) \
     X(446, landlock_restrict_self, ALLOW)           /* also what the exec helper calls after this filter is on */ \
     X(447, memfd_secret, ENOSYS) \

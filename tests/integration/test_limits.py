@@ -68,6 +68,14 @@ def test_memory_of_the_kernel(caller, kind):
     assert "SURVIVED" not in result.stdout, result.told
 
 
+@pytest.mark.parametrize("level", ["namespace", "process"])
+@pytest.mark.parametrize("kind", ["futexes", "rulesets", "programs", "placements"])
+def test_memory_in_tables_of_the_kernel(caller, kind, level):
+    """Nor can what the kernel keeps for a process beside its memory: what nobody would charge to the sandbox is not to be had."""
+    result = caller.guest("burden", kind, 128, flags=["--memory", "64M", "--isolation", level])
+    assert "SURVIVED" not in result.stdout, result.told
+
+
 FILL = """
 import errno, signal, socket, sys
 keep, made = [], [0]

@@ -7,6 +7,7 @@
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -274,6 +275,14 @@ TEST(arguments_by_default) {
         { SYS_prctl, { PR_SET_CHILD_SUBREAPER, 0 }, ERRNO(EPERM) },         /* what it orphans stays in its tree */
         { SYS_prctl, { PR_GET_CHILD_SUBREAPER, 0 }, ALLOW },
         { SYS_prctl, { PR_SET_DUMPABLE, 0 }, ALLOW },
+        { SYS_prctl, { 78 /* PR_FUTEX_HASH */, 1 }, ERRNO(EINVAL) },         /* gigabytes in one call */
+        { SYS_setsockopt, { 3, SOL_SOCKET, SO_REUSEADDR }, ALLOW },
+        { SYS_setsockopt, { 3, SOL_SOCKET, SO_ATTACH_FILTER }, ERRNO(EPERM) },
+        { SYS_setsockopt, { 3, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF }, ERRNO(EPERM) },
+        { SYS_setsockopt, { 3, IPPROTO_TCP, SO_ATTACH_FILTER }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_IPV6, SO_ATTACH_REUSEPORT_CBPF }, ALLOW },
+        { SYS_landlock_create_ruleset, { 0 }, ALLOW },
+        { SYS_mbind, { 0 }, ERRNO(EPERM) },
         { SYS_landlock_restrict_self, { 0 }, ALLOW },
         { SYS_io_uring_setup, { 0 }, ERRNO(ENOSYS) },
         { SYS_io_setup, { 0 }, ERRNO(ENOSYS) },
@@ -356,6 +365,7 @@ TEST(arguments_with_denials) {
         { SYS_tee, { 0 }, ERRNO(EINVAL) },
         { SYS_sendfile, { 0 }, ERRNO(EINVAL) },
         { SYS_copy_file_range, { 0 }, ALLOW },
+        { SYS_landlock_create_ruleset, { 0 }, ERRNO(EOPNOTSUPP) },
     };
     static const struct expectation setid[] = {
         { SYS_chmod, { 0, 0755 }, ALLOW },

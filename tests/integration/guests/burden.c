@@ -8,14 +8,17 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -185,6 +188,61 @@ static int page_tables(long mib) {
     return survived();
 }
 
+/* A process may have a table of its own for those who wait, of as many places of 64 bytes as it likes. */
+static int futexes(long mib) {
+    return prctl(78 /* PR_FUTEX_HASH */, 1, mib * MIB / 64, 0, 0) < 0 ? 3 : survived();
+}
+
+/* A rule for each port takes 64 bytes. The version, which programs ask for first, takes nothing. */
+static int rulesets(long mib) {
+    const struct { uint64_t files, ports; } attributes = { 0, 3 };
+
+    for (long done = 0; done < mib * MIB / 64; done += 65536) {
+        int fd = (int)syscall(444 /* landlock_create_ruleset */, &attributes, sizeof attributes, 0);
+
+        for (uint64_t port = 0; port < 65536; port++) {
+            const struct { uint64_t access, port; } rule = { 1, port };
+
+            if (syscall(445 /* landlock_add_rule */, fd, 2, &rule, 0) < 0)
+                return 3;
+        }
+    }
+    return survived();
+}
+
+/* Filters of sockets: each is there twice, and once more in the processor's code, which has a bound for the machine as a whole. */
+static int programs(long mib) {
+    static struct sock_filter program[4096];
+    const struct sock_fprog all = { 4096, program };
+
+    for (size_t i = 0; i < 4096; i++)
+        program[i] = (struct sock_filter)BPF_STMT(i < 4095 ? BPF_ALU | BPF_ADD | BPF_K : BPF_RET | BPF_K, 0x12345678);
+    for (long done = 0; done < mib * MIB; done += 64 << 10) {
+        int ends[2];
+
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) < 0 || close(ends[1]) < 0 || setsockopt(ends[0], SOL_SOCKET, SO_ATTACH_FILTER, &all, sizeof all) < 0)
+            return 3;
+    }
+    return survived();
+}
+
+/* Where each page of a shared file would best lie is kept with the file, whether there is a page or not. */
+static int placements(long mib) {
+    const unsigned long nodes = 1;
+    int fd = open("/dev/shm/placements", O_RDWR | O_CREAT, 0600);
+
+    if (fd < 0 || ftruncate(fd, 1L << 40) < 0)
+        return 3;
+    for (long i = 0; i < mib * MIB / 256; i++) {
+        void *p = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, i * 8192);
+
+        if (p == MAP_FAILED || syscall(SYS_mbind, p, 4096L, 2 /* MPOL_BIND */, &nodes, 8L, 0L) < 0)
+            return 3;
+        munmap(p, 8192);
+    }
+    return survived();
+}
+
 /* Descriptors sent and never received count against the user, not the process. */
 static long in_flight(long most) {
     long sent = 0;
@@ -259,6 +317,14 @@ int main(int argc, char **argv) {
     }
     if (!strcmp(kind, "tables"))
         return page_tables(amount);
+    if (!strcmp(kind, "futexes"))
+        return futexes(amount);
+    if (!strcmp(kind, "rulesets"))
+        return rulesets(amount);
+    if (!strcmp(kind, "programs"))
+        return programs(amount);
+    if (!strcmp(kind, "placements"))
+        return placements(amount);
     /* The next three hold what they got until their input ends. */
     if (!strcmp(kind, "inflight") || !strcmp(kind, "inotify") || !strcmp(kind, "timers")) {
         char byte;
