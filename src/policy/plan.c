@@ -139,6 +139,22 @@ static int compare_grants(const void *left, const void *right) {
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared", "fs_denied" };
 
+int compiler_denied(const struct compiler *c, const char *key, const struct policy_path *grant, const char *real, struct rollbox_error *error) {
+    const struct policy_paths *list = &c->policy->fs_denied;
+
+    for (size_t i = 0; i < list->n; i++) {
+        const char *path = list->items[i].path, *denied = c->host->denied[i].real ? c->host->denied[i].real : path;
+
+        if (!is_below(real, denied))
+            continue;
+        if (grant->optional)
+            return 1;
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: leads to %s, and %s is denied%s; grant another path or %s", key, grant->path, real, path,
+                         list->items[i].optional ? " by default" : " (fs_denied)", list->items[i].optional ? "name that one in a list of grants, too" : "deny less");
+    }
+    return 0;
+}
+
 static bool in_private_place(const struct compiler *c, const char *path) {
     return c->host->image || is_below(path, "/tmp") || is_below(path, "/var/tmp");
 }
@@ -164,6 +180,11 @@ static int gather(struct compiler *c, const struct policy_paths *paths, const st
                              strerror(found[i].error ? found[i].error : ENOENT));
         }
         const char *real = found[i].real;
+        int denied = kind == PLAN_GRANT_DENIED ? 0 : compiler_denied(c, key, &paths->items[i], real, error);
+        if (denied < 0)
+            return denied;
+        if (denied)
+            continue;
         if (is_below(real, "/proc") || is_below(real, "/sys") || !strcmp(real, "/dev") || is_below(real, "/dev/shm") || is_below(real, "/dev/pts") || is_below(real, PLAN_HIDDEN) ||
             (is_below(real, "/dev") && kind == PLAN_GRANT_WRITABLE)) {
             if (kind == PLAN_GRANT_DENIED)

@@ -71,18 +71,21 @@ static int emit(void *data, const char *path, bool directory, bool whole) {
     return 0;
 }
 
-static int add_grant(struct grants *g, const char *path, const struct plan_host_path *found, bool optional, enum plan_grant kind, struct rollbox_error *error) {
-    const char *key = grant_keys[kind];
+static int add_grant(struct grants *g, const struct policy_path *grant, const struct plan_host_path *found, enum plan_grant kind, struct rollbox_error *error) {
+    const char *key = grant_keys[kind], *path = grant->path;
 
     if (found->type == PLAN_PATH_MISSING || found->error) {
         int e = found->error ? found->error : ENOENT;
 
-        if (optional)
+        if (grant->optional)
             return 0;
         if (e == EACCES || e == EPERM)
             return error_set(error, ROLLBOX_ERR_PATH_DENIED, e, "policy", "%s: %s: you may not look there yourself, so no sandbox of yours may", key, path);
         return error_set(error, ROLLBOX_ERR_PATH_NOT_FOUND, e, "policy", "%s: %s: %s; create it or take it out of the policy", key, path, strerror(e));
     }
+    int r = compiler_denied(g->c, key, grant, found->real, error);
+    if (r)
+        return MIN(r, 0);
     if (!strcmp(found->real, "/") || is_below(found->real, "/proc") || is_below(found->real, "/sys") || !strcmp(found->real, "/dev") || is_below(found->real, "/dev/shm") || is_below(found->real, "/dev/pts"))
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: under isolation process this would be the host's own, with what it tells of every process; name the files or directories that are needed",
                          key, path);
@@ -90,7 +93,7 @@ static int add_grant(struct grants *g, const char *path, const struct plan_host_
         return error_set(error, ROLLBOX_ERR_PATH_DENIED, EACCES, "policy",
                          "fs_shared: %s: under isolation process, run by root, a sandbox has a user id of its own, and its mode does not let others write there; allow it (chmod o+rwx), use isolation namespace, or run rollbox as its owner", path);
     g->access = kind == PLAN_GRANT_SHARED ? g->c->access_write : g->c->access_read;
-    int r = expand_grant(found->real, found->type == PLAN_PATH_DIRECTORY, g->denied, g->n_denied, g->c->host->lister, &g->budget, emit, g);
+    r = expand_grant(found->real, found->type == PLAN_PATH_DIRECTORY, g->denied, g->n_denied, g->c->host->lister, &g->budget, emit, g);
     if (r == -E2BIG)
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy",
                          "%s: %s: too many entries (over %d) lie beside what is denied in it, and Landlock takes a rule for each; grant what is needed of it instead", key, path, EXPAND_MAX);
@@ -110,9 +113,9 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
     for (size_t i = 0; r == 0 && i < p->fs_denied.n; i++)
         denied[g.n_denied++] = h->denied[i].real ? h->denied[i].real : p->fs_denied.items[i].path;
     for (size_t i = 0; r == 0 && i < p->fs_readable.n; i++)
-        r = add_grant(&g, p->fs_readable.items[i].path, &h->readable[i], p->fs_readable.items[i].optional, PLAN_GRANT_READABLE, error);
+        r = add_grant(&g, &p->fs_readable.items[i], &h->readable[i], PLAN_GRANT_READABLE, error);
     for (size_t i = 0; r == 0 && i < p->fs_shared.n; i++)
-        r = add_grant(&g, p->fs_shared.items[i].path, &h->shared[i], false, PLAN_GRANT_SHARED, error);
+        r = add_grant(&g, &p->fs_shared.items[i], &h->shared[i], PLAN_GRANT_SHARED, error);
     return r;
 }
 

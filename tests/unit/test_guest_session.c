@@ -340,11 +340,9 @@ static struct plan *make_plan(const struct features *features, const char *direc
             struct plan_host_path *path = &(*found[list])[i];
             struct stat st;
 
-            if (!realpath(lists[list]->items[i].path, reals[n_reals]))
-                reals[n_reals][0] = '\0';
-            path->real = reals[n_reals++];
+            path->real = realpath(lists[list]->items[i].path, reals[n_reals++]);
             ASSERT_LT(n_reals, ARRAY_SIZE(reals));
-            path->error = stat(path->real, &st) == 0 ? 0 : ENOENT;
+            path->error = path->real && stat(path->real, &st) == 0 ? 0 : ENOENT;
             path->type = path->error ? PLAN_PATH_MISSING : S_ISDIR(st.st_mode) ? PLAN_PATH_DIRECTORY : PLAN_PATH_OTHER;
         }
     }
