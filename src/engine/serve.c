@@ -285,6 +285,8 @@ static int start(struct engine *engine, const struct serve_options *options) {
     r = loop_new(&engine->loop);
     if (r == 0)
         r = open_signals(engine, &ignored);
+    if (r == -ENOSPC)
+        return serve_complain("starting", "all of this user's epoll watches are in use; end what holds them (a sandbox may), or raise fs.epoll.max_user_watches");
     if (r == 0)
         r = cgroup_root_open(&engine->features, CGROUP_LIMITS, &engine->cgroups);
     if (r < 0)
