@@ -72,6 +72,11 @@ bool pump_wait(struct pump *pump, int other) {
     return polls[N_STREAMS + 2].revents;
 }
 
+/* The command was told of an end that is none. What was not opened for reading is at its end (nohup gives that), and so is a terminal that is gone. */
+static bool input_is_lost(const struct relay *input) {
+    return input->error && input->error != EBADF && !(input->error == EIO && isatty(STDIN_FILENO));
+}
+
 int pump_result(const struct pump *pump, const struct options *options, struct rollbox_run *run, const struct rollbox_result **ret_result) {
     int r = rollbox_wait(run, -1, ret_result);
 
@@ -79,6 +84,8 @@ int pump_result(const struct pump *pump, const struct options *options, struct r
         return cli_fail(options, "cannot collect the result: %s", strerror(-r));
     if (signals_caught())
         return CLI_EXIT_ERROR;
+    if (input_is_lost(&pump->relays[STREAM_IN]))
+        return cli_fail_code(options, ROLLBOX_ERR_IO, "cannot read standard input: %s", strerror(pump->relays[STREAM_IN].error));
     for (int i = STREAM_OUT; i <= STREAM_ERR; i++)
         if (pump->relays[i].error)
             return cli_fail(options, "cannot write to standard %s: %s", i == STREAM_OUT ? "output" : "error", strerror(pump->relays[i].error));

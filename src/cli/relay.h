@@ -33,7 +33,7 @@ struct relay {
     char *copy;                 /* read but not yet written: copy[copy_at .. copy_end) */
     size_t copy_at, copy_end;
     bool broken;                /* the reader of `to` is gone */
-    int error;                  /* errno of a failed write other than EPIPE; 0 */
+    int error;                  /* errno of a failed read, or write other than EPIPE; 0 */
 };
 
 /* The caller's input to the guest's pipe (`to` is consumed, and made non-blocking). */

@@ -335,6 +335,19 @@ def test_input_that_nobody_reads(caller):
     assert (done.returncode, done.stdout) == (3, b"done\n"), done
 
 
+def test_input_that_cannot_be_read(caller):
+    """A command that was told of an end that is none has no result; what is not open for reading (nohup's input) is at its end."""
+    for name, flags, status, told in (
+        ("/etc", os.O_RDONLY, 125, b"cannot read standard input: Is a directory"),
+        ("/proc/self/mem", os.O_RDONLY, 125, b"cannot read standard input: Input/output error"),
+        ("/dev/null", os.O_WRONLY, 0, b""),
+    ):
+        fd = os.open(name, flags)
+        done = caller.rollbox("run", "--", "cat", stdin=fd)
+        os.close(fd)
+        assert done.returncode == status and told in done.stderr, done
+
+
 def test_output_that_nobody_reads(caller):
     """A closed standard output ends the command, without a trace of the sandbox, and not as success."""
     marker = f"rollbox-marker-{os.getpid()}-closed"
