@@ -89,6 +89,7 @@ enum filter_rule {
     FILTER_OWNER,
     FILTER_TIMES,
     FILTER_XATTR,
+    FILTER_NOTES,
 };
 
 /* Of the kernel's interface, spelled out where a header is too old or would clash with libc's. */
@@ -435,6 +436,8 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
         return o->keep_metadata ? FILTER_DONE : FILTER_ALLOW;
     case FILTER_XATTR:
         return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
+    case FILTER_NOTES:
+        return o->process_isolation ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     default:
         return rule;
     }

@@ -22,7 +22,7 @@
 
 struct filter_options {
     /* The sandbox has no namespaces of its own: no AF_UNIX socket but a connected pair (a socket could reach a host's path or abstract name), INET and
-     * NETLINK_ROUTE only with net_host, no System V IPC or message queues (they would be the host's), no watching of directories, and nothing that changes
+     * NETLINK_ROUTE only with net_host, no System V IPC or message queues (they would be the host's), no watching of directories, no reading of attributes by name (Landlock does not hold it; of what is open it is allowed), and nothing that changes
      * another process by its pid: Landlock scopes signals and ptrace, but not prlimit64, setpriority, sched_set* and ioprio_set. */
     bool process_isolation;
     bool net_host;              /* the sandbox uses the host's network; matters only with process_isolation */

@@ -198,11 +198,11 @@
     X(188, setxattr, XATTR) \
     X(189, lsetxattr, XATTR) \
     X(190, fsetxattr, XATTR) \
-    X(191, getxattr, ALLOW) \
-    X(192, lgetxattr, ALLOW) \
+    X(191, getxattr, NOTES) \
+    X(192, lgetxattr, NOTES) \
     X(193, fgetxattr, ALLOW) \
-    X(194, listxattr, ALLOW) \
-    X(195, llistxattr, ALLOW) \
+    X(194, listxattr, NOTES) \
+    X(195, llistxattr, NOTES) \
     X(196, flistxattr, ALLOW) \
     X(197, removexattr, XATTR) \
     X(198, lremovexattr, XATTR) \
@@ -384,8 +384,8 @@
     X(461, lsm_list_modules, ENOSYS) \
     X(462, mseal, ALLOW) \
     X(463, setxattrat, XATTR) \
-    X(464, getxattrat, ALLOW) \
-    X(465, listxattrat, ALLOW) \
+    X(464, getxattrat, NOTES) \
+    X(465, listxattrat, NOTES) \
     X(466, removexattrat, XATTR) \
     X(467, open_tree_attr, EPERM) \
     X(468, file_getattr, ALLOW) \

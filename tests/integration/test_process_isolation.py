@@ -93,6 +93,28 @@ def test_metadata(caller):
     ]
 
 
+def test_attributes(caller):
+    """Landlock does not hold the reading of attributes by name: those of files outside the grants tell nothing; of what may be opened they do."""
+    grant = caller.directory(0o755)
+    for file in (caller.write(caller.home / "mine", "x"), caller.write(grant / "file", "x")):
+        try:
+            os.setxattr(file, "user.token", b"secret")
+        except OSError as e:
+            pytest.skip(f"needs attributes: {e.strerror} at {file}")
+    result = caller.python(
+        "import os\n"
+        f"for file in ('{caller.home}/mine', '{grant}/file'):\n"
+        "    for follow in (True, False):\n"
+        "        for what in (lambda: os.listxattr(file, follow_symlinks=follow), lambda: os.getxattr(file, 'user.token', follow_symlinks=follow)):\n"
+        "            try: print(what())\n            except OSError: pass\n"
+        f"print(os.getxattr(os.open('{grant}/file', os.O_RDONLY), 'user.token'))",
+        *process_isolation(),
+        "--readable",
+        grant,
+    )
+    assert result.stdout == "b'secret'\n", result.told
+
+
 def test_network(caller):
     """Without a network namespace the host's loopback, abstract and path sockets cannot be reached either."""
     flags = process_isolation()

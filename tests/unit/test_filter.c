@@ -326,6 +326,10 @@ TEST(arguments_with_process_isolation) {
         { SYS_semop, { 0 }, ERRNO(ENOSYS) },
         { SYS_mq_open, { 0 }, ERRNO(ENOSYS) },
         { SYS_inotify_add_watch, { 0 }, ERRNO(EACCES) },
+        { SYS_getxattr, { 0 }, ERRNO(EOPNOTSUPP) },
+        { SYS_llistxattr, { 0 }, ERRNO(EOPNOTSUPP) },
+        { 464 /* getxattrat */, { 0 }, ERRNO(EOPNOTSUPP) },
+        { SYS_fgetxattr, { 0 }, ALLOW },
         { SYS_kill, { 1 }, ALLOW },                                         /* Landlock's to scope */
     };
     static const struct expectation with_net[] = {
@@ -394,7 +398,7 @@ TEST(arguments_with_denials) {
         { SYS_chown, { 0 }, ERRNO(EPERM) },
         { SYS_utimensat, { 0 }, ERRNO(0) },
         { SYS_fsetxattr, { 0 }, ERRNO(EOPNOTSUPP) },
-        { SYS_getxattr, { 0 }, ALLOW },
+        { SYS_fgetxattr, { 0 }, ALLOW },
         { SYS_ioctl, { 3, 0x40086602 }, ERRNO(EPERM) },
         { SYS_ioctl, { 3, 0x401c5820 }, ERRNO(EPERM) },
         { SYS_ioctl, { 3, TCGETS }, ALLOW },
