@@ -80,6 +80,11 @@ static void on_signal(struct loop_source *source, uint32_t events) {
         ;
 }
 
+/* A guest that finds our socket in what it was granted has the caller's id, where that is no root's; but it is no caller. Who is outside of our pid namespace (0) is in no sandbox below it. */
+static bool may_call(const struct ucred *peer) {
+    return (peer->uid == geteuid() || peer->uid == 0) && (peer->pid == 0 || proc_is_sandboxed(peer->pid) == 0);
+}
+
 static void on_connection(struct loop_source *source, uint32_t events) {
     struct engine *engine = container_of(source, struct engine, listen);
     struct ucred peer;
@@ -89,7 +94,7 @@ static void on_connection(struct loop_source *source, uint32_t events) {
     (void)events;
     if (fd < 0)
         return;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || (peer.uid != geteuid() && peer.uid != 0))
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || !may_call(&peer))
         close(fd);
     else
         (void)client_new(engine, fd);

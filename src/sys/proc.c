@@ -199,6 +199,34 @@ int64_t proc_start_time(pid_t pid) {
     return line.state == 'Z' || line.state == 'X' ? -ESRCH : line.start_time;
 }
 
+/* In our own user namespace; what may not be looked into is not. */
+static bool is_beside_us(int process_fd) {
+    char ours[64], theirs[64];
+    ssize_t n = readlink("/proc/self/ns/user", ours, sizeof ours);
+
+    return n > 0 && readlinkat(process_fd, "ns/user", theirs, sizeof theirs) == n && memcmp(ours, theirs, (size_t)n) == 0;
+}
+
+int proc_is_sandboxed(pid_t pid) {
+    char path[32], text[4096];
+    unsigned inside, outside, count;
+    int end = 0;
+
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    auto_close int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    ssize_t n = read_text(fd, "status", text, sizeof text);
+    if (n < 0)
+        return (int)n;
+    /* Behind the groups, of which there may be more than there is room for: then the map decides. */
+    if (strstr(text, "\nNoNewPrivs:\t0\n") || (strstr(text, "\nCapBnd:\t") && !strstr(text, "\nCapBnd:\t0000000000000000\n")))
+        return 0;
+    if ((n = read_text(fd, "uid_map", text, sizeof text)) < 0)
+        return (int)n;
+    return sscanf(text, "%u %u %u %n", &inside, &outside, &count, &end) == 3 && count == 1 && end == n && !is_beside_us(fd);
+}
+
 int64_t proc_oom_kill_count(void) {
     char text[16384];
     ssize_t n = read_text(AT_FDCWD, "/proc/vmstat", text, sizeof(text));

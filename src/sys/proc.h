@@ -48,6 +48,10 @@ ssize_t proc_threads(pid_t pid, pid_t *tids, size_t most);
  * waits to be reaped: pid 1 may be slow or not care. */
 int64_t proc_start_time(pid_t pid);
 
+/* Does it run in a sandbox that an ordinary user's engine made, or in what cannot be told from one: one user id mapped, no capability to be had, in a user namespace that is not ours? 0, 1, or -errno
+ * (-ENOENT, -ESRCH: it is gone). */
+int proc_is_sandboxed(pid_t pid);
+
 /* How often the kernel's OOM killer has killed, over the whole host. -ENOENT (kernels before 4.13), ... */
 int64_t proc_oom_kill_count(void);
 

@@ -675,6 +675,19 @@ def test_shared_socket_is_private_to_its_user(caller):
             assert done.returncode == 125 and done.stdout == b"", done
 
 
+@pytest.mark.parametrize("grant", ["--readable", "--shared"])
+def test_shared_socket_serves_no_guest(caller, grant):
+    """A guest that finds the socket in what it was granted has the caller's id, and could have asked for any sandbox."""
+    home = caller.directory(0o755)
+    secret = caller.write(home / "secret", "reached\n")
+    with SharedEngine(caller, home / "engine"):
+        inside = (binaries() / "rollbox", "run", "--json", "--engine", home / "engine", "--readable", secret, "--", "cat", secret)
+        for engine in ((), ("--engine", home / "engine")):
+            result = caller.run(*engine, grant, home / "engine", "--readable", binaries(), "--", *inside)
+            assert result.exit_code == 125 and "reached" not in result.stdout, result.told
+        assert caller.run("--engine", home / "engine", "--readable", secret, "--", "cat", secret).stdout == "reached\n"
+
+
 def test_shared_engine_survives_its_clients(caller):
     """A client of a shared engine that is killed loses its sandbox at once; the engine and the others go on."""
     path = caller.directory() / "engine"
