@@ -90,6 +90,7 @@ enum filter_rule {
     FILTER_TIMES,
     FILTER_XATTR,
     FILTER_NOTES,
+    FILTER_SYNC,
 };
 
 /* Of the kernel's interface, spelled out where a header is too old or would clash with libc's. */
@@ -438,6 +439,8 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
         return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     case FILTER_NOTES:
         return o->process_isolation ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
+    case FILTER_SYNC:
+        return o->no_sync ? FILTER_DONE : FILTER_ALLOW;
     default:
         return rule;
     }

@@ -40,6 +40,7 @@ struct filter_options {
     bool allow_listener;
     bool allow_getfd;           /* for init: commands have a second filter that refuses it (determinism.c) */
     bool deny_reserve;          /* fallocate only gives blocks back (else EOPNOTSUPP): it would take gigabytes of a disk faster than anybody can look */
+    bool no_sync;               /* sync and syncfs do nothing: they would write out what the whole host has to write, and nothing ends who waits for that */
 };
 
 /* Writes the program to program[0..capacity). Returns the number of instructions, or -ENOBUFS (FILTER_MAX_INSTRUCTIONS always suffice) or

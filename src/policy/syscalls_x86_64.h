@@ -169,7 +169,7 @@
     X(159, adjtimex, EPERM)                         /* reading and setting differ only in memory */ \
     X(160, setrlimit, ALLOW) \
     X(161, chroot, EPERM) \
-    X(162, sync, ALLOW) \
+    X(162, sync, SYNC) \
     X(163, acct, EPERM) \
     X(164, settimeofday, EPERM) \
     X(165, mount, EPERM) \
@@ -313,7 +313,7 @@
     X(303, name_to_handle_at, EPERM) \
     X(304, open_by_handle_at, EPERM) \
     X(305, clock_adjtime, EPERM) \
-    X(306, syncfs, ALLOW) \
+    X(306, syncfs, SYNC) \
     X(307, sendmmsg, ALLOW) \
     X(308, setns, EPERM) \
     X(309, getcpu, ALLOW) \

@@ -27,7 +27,7 @@
 #include "policy/syscalls_x86_64.h"
 #include "test.h"
 
-#define N_OPTIONS 1024u
+#define N_OPTIONS 2048u
 #define ALLOW SECCOMP_RET_ALLOW
 #define KILL SECCOMP_RET_KILL_PROCESS
 #define ERRNO(number) (SECCOMP_RET_ERRNO | (number))
@@ -36,7 +36,7 @@ static struct sock_filter program[FILTER_MAX_INSTRUCTIONS];
 static int n_program;
 
 static struct filter_options options_of(unsigned bits) {
-    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1, bits >> 9 & 1 };
+    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1, bits >> 9 & 1, bits >> 10 & 1 };
 }
 
 static void build(struct filter_options options) {
@@ -283,6 +283,7 @@ TEST(arguments_by_default) {
         { SYS_setsockopt, { 3, IPPROTO_IPV6, SO_ATTACH_REUSEPORT_CBPF }, ALLOW },
         { SYS_landlock_create_ruleset, { 0 }, ALLOW },
         { SYS_mbind, { 0 }, ERRNO(EPERM) },
+        { SYS_sync, { 0 }, ALLOW },
         { SYS_landlock_restrict_self, { 0 }, ALLOW },
         { SYS_io_uring_setup, { 0 }, ERRNO(ENOSYS) },
         { SYS_io_setup, { 0 }, ERRNO(ENOSYS) },
@@ -390,6 +391,11 @@ TEST(arguments_with_denials) {
         { SYS_mknod, { 0, S_IFREG | 04755 }, ERRNO(EPERM) },
         { SYS_mknod, { 0, S_IFREG | 0755 }, ALLOW },
     };
+    static const struct expectation sync[] = {
+        { SYS_sync, { 0 }, ERRNO(0) },
+        { SYS_syncfs, { 3 }, ERRNO(0) },
+        { SYS_fsync, { 3 }, ALLOW },
+    };
     static const struct expectation metadata[] = {
         { SYS_chmod, { 0, 0777 }, ERRNO(0) },
         { SYS_fchmod, { 0, 0777 }, ERRNO(0) },
@@ -407,6 +413,7 @@ TEST(arguments_with_denials) {
     expect((struct filter_options){ .deny_uncharged = true, .deny_affinity = true }, limits, ARRAY_SIZE(limits));
     expect((struct filter_options){ .process_isolation = true, .deny_affinity = true }, &limits[3], 1);
     expect((struct filter_options){ .deny_setid_bits = true }, setid, ARRAY_SIZE(setid));
+    expect((struct filter_options){ .no_sync = true }, sync, ARRAY_SIZE(sync));
     expect((struct filter_options){ .keep_metadata = true }, metadata, ARRAY_SIZE(metadata));
     expect((struct filter_options){ .keep_metadata = true, .deny_setid_bits = true, .process_isolation = true }, metadata, ARRAY_SIZE(metadata));
 
