@@ -321,6 +321,7 @@ struct run {
     enum rollbox_outcome outcome;
     int status;                 /* wait status */
     uint64_t wall_ns, cpu_ns, peak_memory;
+    int64_t look_ns;            /* what the last look at its memory took (on_watch) */
     uint64_t read_bytes, written_bytes;     /* UINT64_MAX: not known */
     uint64_t stream;            /* likewise: of chance, as GUEST_STARTED tells it */
     uint32_t processes_peak;

@@ -33,6 +33,7 @@
 #define PROCESSES_SLACK 8
 #define WATCH_LEAST_NS 2000000ll
 #define WATCH_MOST_NS 200000000ll
+#define LOOK_MOST_NS 50000000ll         /* a look that takes longer than this is not what a kill waits for */
 
 /* ---- the request ---------------------------------------------------------------------------------------------------- */
 
@@ -539,7 +540,7 @@ static void note_usage(struct run *run) {
     uint64_t memory, cpu;
     uint32_t processes;
 
-    if (!run->box || box_usage(run->box, &memory, &cpu, &processes) < 0)
+    if (!run->box || run->look_ns > LOOK_MOST_NS || box_usage(run->box, &memory, &cpu, &processes) < 0)
         return;
     note_memory(run, memory);
     run->cpu_ns = MAX(run->cpu_ns, cpu);
@@ -633,6 +634,7 @@ static void on_timeout(struct loop_timer *timer) {
 static void on_watch(struct loop_timer *timer) {
     struct run *run = container_of(timer, struct run, watch);
     uint64_t limit = run->program->policy->max_memory_bytes, memory, cpu;
+    const int64_t begun = clock_now_ns();
     uint32_t processes;
 
     if (run->box && box_usage(run->box, &memory, &cpu, &processes) == 0) {
@@ -655,9 +657,12 @@ static void on_watch(struct loop_timer *timer) {
         run_kill(run, ROLLBOX_OUTCOME_SIGNAL);
         return;
     }
+    /* What takes long to look at, by its processes and mappings, is no reason to do nothing else: others have their turn for as long. */
+    const int64_t now = clock_now_ns();
+    run->look_ns = now - begun;
     uint64_t left = run->box && run->box->slot ? limit : limit - MIN(run->peak_memory, limit);
     int64_t pause = (int64_t)(left / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1));
-    loop_timer_set(run->engine->loop, &run->watch, clock_now_ns() + MAX(WATCH_LEAST_NS, MIN(pause, WATCH_MOST_NS)), on_watch);
+    loop_timer_set(run->engine->loop, &run->watch, now + MAX(MAX(WATCH_LEAST_NS, run->look_ns), MIN(pause, WATCH_MOST_NS)), on_watch);
 }
 
 /* 0, or -ENOMEM: it has failed, and may be gone. */
