@@ -314,7 +314,7 @@ static int add_memory_file(struct scan *scan, uint64_t device, uint64_t inode, u
  * is mapped is taken for used, as far as it reaches into the file behind it. */
 static int add_shared_mappings(struct scan *scan, int process_fd) {
     int fd = openat(process_fd, "maps", O_RDONLY | O_CLOEXEC), r = 0;
-    char line[512];
+    char line[512], page[4096];
     FILE *file;
 
     if (fd < 0)
@@ -324,6 +324,7 @@ static int add_shared_mappings(struct scan *scan, int process_fd) {
         close(fd);
         return -ENOMEM;
     }
+    setvbuf(file, page, _IOFBF, sizeof(page));      /* what the kernel gives at a time; of its own accord it would be a quarter of that, and each read looks for its place anew */
     while (r == 0 && fgets(line, sizeof(line), file) != NULL) {
         uint64_t start, end, offset, inode;
         unsigned major, minor;
