@@ -288,11 +288,22 @@ static int send_data(int from, const struct image_file *to) {
     return 0;
 }
 
-/* The last message is taken while there is any room, so what waits may be more than a buffer of that size takes again, in other messages. The kernel makes of this number the most that it allows. */
-static int make_room(const int *ends) {
-    int r = set_option(ends[0], SO_SNDBUF, INT32_MAX);
+static int set_room(const int *ends, uint64_t first, uint64_t second) {
+    int r = set_option(ends[0], SO_SNDBUF, first);
 
-    return r < 0 ? r : set_option(ends[1], SO_SNDBUF, INT32_MAX);
+    return r < 0 ? r : set_option(ends[1], SO_SNDBUF, second);
+}
+
+/* The last message is taken while there is any room, so what waits may be more than a buffer of that size takes again, in other messages. The kernel makes of that number the most that it allows. */
+static int send_waiting(const int *ends, const struct image_file *file, const struct image_file *other) {
+    const bool needs_room = file->domain == AF_UNIX && (file->data_length || (other && other->data_length));
+    int r = needs_room ? set_room(ends, INT32_MAX, INT32_MAX) : 0;
+
+    if (r == 0)
+        r = send_data(ends[1], file);
+    if (r == 0 && other)
+        r = send_data(ends[0], other);
+    return r == 0 && needs_room ? set_room(ends, file->buffers[0] / 2, other ? other->buffers[0] / 2 : 0) : r;
 }
 
 static int shut(int fd, const struct image_file *file) {
@@ -380,16 +391,13 @@ static int make_socket(const struct image_file *file, int *fds) {
     r = file->domain == AF_UNIX ? (int)sys_call4(__NR_socketpair, AF_UNIX, file->type | SOCK_CLOEXEC, 0, ends) : connect_ends(file, other, ends);
     if (r < 0)
         return r;
+    /* Before anything is sent: who it comes from is noted with it if one of them wants that. */
     if (file->domain == AF_UNIX)
-        r = make_room(ends);
-    if (r == 0)
-        r = send_data(ends[1], file);
-    if (r == 0 && other)
-        r = send_data(ends[0], other);
-    if (r == 0 && file->domain == AF_UNIX)
         r = set_options(ends[0], file);
     if (r == 0 && other && file->domain == AF_UNIX)
         r = set_options(ends[1], other);
+    if (r == 0)
+        r = send_waiting(ends, file, other);
     if (r == 0)
         r = shut(ends[0], file);
     if (r == 0 && other)

@@ -533,6 +533,15 @@ def check():
         while True: size += c.send(b"x" * 9000)
     except BlockingIOError: pass
 """,
+    "sockets_that_tell_who_sent": """
+pairs = [socket.socketpair(socket.AF_UNIX, kind) for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM)]
+for one, other in pairs: other.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1); other.settimeout(20); one.send(b"data")
+def check():
+    for one, other in pairs:
+        data, ((level, kind, sender),), *_ = other.recvmsg(10, 100)
+        assert data == b"data" and kind == socket.SCM_CREDENTIALS and struct.unpack("3i", sender)[1:] == (os.getuid(), os.getgid()), sender
+        one.send(b"data")
+""",
     "socket_whose_other_end_is_gone": """
 a, b = socket.socketpair(); a.sendall(b"last words"); a.close(); b.settimeout(20)
 c, d = socket.socketpair(); c.shutdown(socket.SHUT_WR); d.settimeout(20); c.settimeout(20)
