@@ -264,7 +264,8 @@ json_t *sleep_record(const struct session *session, const struct node *at, bool 
                                 (json_int_t)session->seed, "n_forked", (json_int_t)session->n_forked, "clone_id", (json_int_t)session->clone_id, "checkpoints", (int)session->checkpoints.keep, "has_own_seed", session->has_own_seed, "was_used", session->was_used, "operation",
                                 hex_of(session->operation, session->operation_length));
     json_t *ended = alone ? json_array() : ended_of(session);
-    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 || json_object_set(record, "ended", ended) < 0 || json_object_set_new(record, "grounds", grounds_record(&session->program->grounds)) < 0) {
+    if (listing.failed || !record || !numbers || json_object_update(record, numbers) < 0 || json_object_set(record, "ended", ended) < 0 ||
+        json_object_set_new(record, "rules", hex_of(session->rules.data, alone ? 0 : session->rules.length)) < 0 || json_object_set_new(record, "grounds", grounds_record(&session->program->grounds)) < 0) {
         json_decref(record);
         record = NULL;
         sleep_parts_done(&parts);
@@ -530,6 +531,15 @@ static void settle_ended(struct session *session, const json_t *row) {
     buf_done(&streams[1]);
 }
 
+/* By which the records of its forks are made: its own ended with the engine that wrote it. */
+static void settle_rules(struct session *session, const json_t *rules) {
+    size_t most = session->rules.length ? 0 : json_string_length(rules) / 2;
+    void *to = most ? buf_reserve(&session->rules, most) : NULL;
+    ssize_t n = to ? bytes_of(rules, to, most) : 0;
+
+    session->rules.length += n > 0 ? (size_t)n : 0;
+}
+
 void sleep_settle(struct session *session, const json_t *record) {
     const json_t *ended = json_object_get(record, "ended");
 
@@ -548,6 +558,7 @@ void sleep_settle(struct session *session, const json_t *record) {
     session->checkpoints.keep = (unsigned)number(record, "checkpoints");
     session->has_own_seed = flag(record, "has_own_seed");
     session->was_used = true;
+    settle_rules(session, json_object_get(record, "rules"));
     for (size_t i = json_array_size(ended); i--;)
         settle_ended(session, json_array_get(ended, i));
     session->committed_path = text_of(json_object_get(record, "committed_path"));

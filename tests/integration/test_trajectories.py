@@ -398,6 +398,26 @@ def test_forks_are_recorded_as_what_they_are_forked_from(caller):
         assert [row["path"] for step in steps if "after" in step for row in step["observation"]["changes"]] == ["/tmp/f"], steps
 
 
+def test_what_is_taken_out_is_taken_out_after_a_sleep_too(caller):
+    """The sandbox' own record ends with its engine; forks of it, made by the next engine that wakes it, are recorded by the same rules."""
+    home = caller.directory()
+    with shared_engine(caller) as call:
+        box = call("create", "--record", home / "a.jsonl", "--redact", "hush[0-9]+", "--keep", "200")
+        call("hibernate", box)
+        for _ in range(2):
+            call("engine", "stop")
+            call("engine", "start", "--background")
+            call("wake", box)
+            call("hibernate", box)
+        call("wake", box)
+        fork = call("fork", "--record", home / "fork.jsonl", box)
+        call("exec", fork, "--", "echo", "hush123", "seen")
+        call("rm", fork, box)
+    text = (home / "fork.jsonl").read_text()
+    header = json.loads(text.splitlines()[0])
+    assert header["redact"] == {"names": [], "patterns": ["hush[0-9]+"]} and header["limits"]["stream_bytes"] == 200 and "hush123" not in text and "seen" in text, text
+
+
 def test_changed_files_by_digest_where_asked(tmp_path):
     for name in ("a", "b"):
         with Sandbox(Policy(random_seed=1), record=Record(tmp_path / f"{name}.jsonl", files=True, redact=["se[c]ret"])) as box:
