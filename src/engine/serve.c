@@ -34,6 +34,7 @@
 #define TIDY_SECONDS 1
 #define FILES_OF_ENGINE 32u     /* its own, of a few clients and launchers, and for telling failures */
 #define ENOUGH_FILES (1u << 19)
+#define PEER_PIDFD 77           /* SO_PEERPIDFD */
 
 int serve_complain(const char *what, const char *why) {
     fprintf(stderr, "rollbox-engine: %s: %s\n", what, why);
@@ -80,21 +81,35 @@ static void on_signal(struct loop_source *source, uint32_t events) {
         ;
 }
 
+/* Who has connected may have ended since, and left the connection to another and its id to anybody: it is there for as long as its pidfd says so (Linux 6.5). */
+static bool is_outside(int connection, pid_t pid) {
+    auto_close int process = -EBADF;
+    socklen_t size = sizeof process;
+    bool is_held = getsockopt(connection, SOL_SOCKET, PEER_PIDFD, &process, &size) == 0;
+
+    if (!is_held && errno != ENOPROTOOPT)
+        return false;
+    return proc_is_sandboxed(pid) == 0 && (!is_held || sys_pidfd_send_signal(process, 0, NULL, 0) == 0 || errno == EPERM);
+}
+
 /* A guest that finds our socket in what it was granted has the caller's id, where that is no root's; but it is no caller. Who is outside of our pid namespace (0) is in no sandbox below it. */
-static bool may_call(const struct ucred *peer) {
-    return (peer->uid == geteuid() || peer->uid == 0) && (peer->pid == 0 || proc_is_sandboxed(peer->pid) == 0);
+static bool may_call(int connection) {
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+        return false;
+    return (peer.uid == geteuid() || peer.uid == 0) && (peer.pid == 0 || is_outside(connection, peer.pid));
 }
 
 static void on_connection(struct loop_source *source, uint32_t events) {
     struct engine *engine = container_of(source, struct engine, listen);
-    struct ucred peer;
-    socklen_t size = sizeof peer;
     int fd = accept4(source->fd, NULL, NULL, SOCK_CLOEXEC);
 
     (void)events;
     if (fd < 0)
         return;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || !may_call(&peer))
+    if (!may_call(fd))
         close(fd);
     else
         (void)client_new(engine, fd);

@@ -688,6 +688,55 @@ def test_shared_socket_serves_no_guest(caller, grant):
         assert caller.run("--engine", home / "engine", "--readable", secret, "--", "cat", secret).stdout == "reached\n"
 
 
+# In a pid namespace of its own, whose ids nobody else takes. Prints what the engine says to who was left a connection by one that has ended, and whose id somebody else has by now.
+LEFT = """
+import os, signal, socket, subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from protocol import HELLO, Client
+path = sys.argv[3]
+engine = subprocess.Popen([sys.argv[2], "engine", "start", "--socket", path])
+while True:
+    try:
+        Client(path).socket.close()
+        break
+    except (FileNotFoundError, ConnectionRefusedError):
+        os.sched_yield()
+def connected_by_another():
+    client = Client.__new__(Client)
+    client.socket, client.serial, client.answers = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET), 0, {}
+    child = os.fork()
+    if child == 0:
+        client.socket.connect(path)
+        os._exit(0)
+    os.waitpid(child, 0)
+    return client, child
+os.kill(engine.pid, signal.SIGSTOP)
+os.waitid(os.P_PID, engine.pid, os.WSTOPPED | os.WNOWAIT)
+client, pid = connected_by_another()
+with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+    last.write(str(pid - 1))
+other = os.fork()
+if other == 0:
+    signal.pause()
+assert other == pid
+os.kill(engine.pid, signal.SIGCONT)
+try:
+    print(client.ask(HELLO, VERSION=2)["type"])
+except (EOFError, ConnectionError):
+    print("closed")
+os.kill(other, signal.SIGKILL)
+engine.terminate()
+engine.wait()
+"""
+
+
+def test_shared_socket_serves_nobody_by_another_s_id(caller):
+    if os.geteuid() != 0 or caller.name != "root":
+        skip("needs root: to choose process ids")
+    done = caller.call("unshare", "--pid", "--fork", "--mount-proc", *PYTHON, LEFT, TREE / "tests/integration", binaries() / "rollbox", caller.directory() / "engine")
+    assert done.stdout == b"closed\n", done
+
+
 def test_shared_engine_survives_its_clients(caller):
     """A client of a shared engine that is killed loses its sandbox at once; the engine and the others go on."""
     path = caller.directory() / "engine"
