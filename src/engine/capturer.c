@@ -46,6 +46,7 @@ _Noreturn void capturer_run(const struct capture_options *options, int image, in
         verdict.is_complete = capture_is_complete(capture);
         verdict.processes = summary.processes;
         verdict.bytes = summary.bytes;
+        verdict.numbers = *capture_numbers(capture);
         verdict.n_mains = (uint32_t)capture_mains(capture, verdict.mains, ARRAY_SIZE(verdict.mains));
     }
     if (r < 0 || verdict.is_complete)

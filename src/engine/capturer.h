@@ -12,6 +12,7 @@
 
 #include <rollbox/rollbox.h>
 
+#include "base/numbers.h"
 #include "snapshot/capture.h"
 
 #define CAPTURER_MAX_MAINS 512
@@ -24,6 +25,7 @@ struct verdict {
     bool is_complete;           /* and the image is written; else there is a second message when that is so */
     uint64_t bytes;             /* of the image, then */
     uint32_t processes;
+    struct numbers numbers;                             /* of the files that are open */
     uint32_t n_mains, mains[CAPTURER_MAX_MAINS];        /* pids, inside, of init's children */
 };
 

@@ -42,6 +42,7 @@ struct capturing {
     int socket, pidfd;
     struct loop_source source;
     struct loop_timer deadline;
+    struct numbers numbers;     /* of the files that are open */
     bool captured, complete;    /* they stand; and the image is written */
     bool goes_on;               /* they do not stand any more, and it is not */
     volatile uint32_t *in_calls;        /* shared with it: how many threads do not go on as they were if it is killed now */
@@ -218,6 +219,10 @@ static void start_clock(struct capturing *capturing) {
     (void)loop_timer_set(capturing->engine->loop, &capturing->deadline, clock_now_ns() + CAPTURE_SECONDS * 1000000000ll, capturing->deadline.callback);
 }
 
+const struct numbers *capturing_numbers(const struct capturing *capturing) {
+    return capturing ? &capturing->numbers : NULL;
+}
+
 bool capturing_is_complete(const struct capturing *capturing) {
     return capturing->complete;
 }
@@ -278,6 +283,8 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     }
     live->processes = verdict.processes;
     keep_mains(live, &verdict);
+    verdict.numbers.n = MIN(verdict.numbers.n, (uint32_t)NUMBERS_MAX);
+    capturing->numbers = verdict.numbers;
     capturing->captured = true;
     state_captured(capturing->work, live_get(live), NULL);
 }

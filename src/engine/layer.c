@@ -363,7 +363,7 @@ void node_merge_soon(struct node *node, struct program *program) {
     bool shortens = n_run >= MERGE_FROM / 2;
     node->merging = true;
     node->onto = shortens ? node_get(onto) : NULL;
-    if (copy_start(program, shortens ? run : layers, shortens ? n_run : n, on_merged, node_get(node)) < 0) {
+    if (copy_start(program, shortens ? run : layers, shortens ? n_run : n, NULL, on_merged, node_get(node)) < 0) {
         node->merging = false;
         node->onto = node_put(node->onto);
         node_put(node);
@@ -480,7 +480,8 @@ static void on_deadline(struct loop_timer *timer) {
     finish(container_of(timer, struct copy, deadline), NULL, ETIMEDOUT);
 }
 
-static int start(struct program *program, struct layer *const *layers, size_t n, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
+static int start(struct program *program, struct layer *const *layers, size_t n, uint64_t bytes, uint64_t entries,
+    const struct numbers *numbers, copy_done done, void *data) {
     auto_buf struct buf message = BUF_INIT;
     struct launcher *launcher = program->launcher;
     struct copy *copy = launcher ? calloc(1, sizeof *copy) : NULL;
@@ -496,6 +497,8 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
     wire_begin(&message, GUEST_COPY, copy->serial);
     wire_add_u64(&message, GUEST_BYTES, bytes);
     wire_add_u64(&message, GUEST_ENTRIES, entries);
+    if (numbers && numbers->n)
+        wire_add(&message, GUEST_NUMBERS, numbers->list, numbers->n * sizeof numbers->list[0]);
     for (size_t i = 0; i < n; i++)
         fds[i] = layers[i]->fd;
     int r = layer_hold(&copy->from, layers, n);
@@ -520,10 +523,10 @@ static int start(struct program *program, struct layer *const *layers, size_t n,
 
 /* With some room besides, as things are counted here and there in different ways. */
 int copy_empty(struct program *program, uint64_t bytes, uint64_t entries, copy_done done, void *data) {
-    return start(program, NULL, 0, (1 << 20) + bytes + bytes / 8, 1024 + 2 * entries, done, data);
+    return start(program, NULL, 0, (1 << 20) + bytes + bytes / 8, 1024 + 2 * entries, NULL, done, data);
 }
 
-int copy_start(struct program *program, struct layer *const *layers, size_t n, copy_done done, void *data) {
+int copy_start(struct program *program, struct layer *const *layers, size_t n, const struct numbers *numbers, copy_done done, void *data) {
     uint64_t bytes = 1 << 20, entries = 1024;
 
     if (n > GUEST_MAX_LAYERS)
@@ -532,7 +535,7 @@ int copy_start(struct program *program, struct layer *const *layers, size_t n, c
         bytes += layers[i]->bytes + layers[i]->bytes / 8;
         entries += layers[i]->entries;
     }
-    return start(program, layers, n, bytes, entries, done, data);
+    return start(program, layers, n, bytes, entries, numbers, done, data);
 }
 
 static void forget_of(struct list *copying, const void *data) {

@@ -18,6 +18,7 @@
 
 #include <jansson.h>
 
+#include "base/numbers.h"
 #include "engine/engine.h"
 #include "engine/protocol.h"
 
@@ -351,10 +352,10 @@ void node_facts_text(const struct node_facts *facts, struct buf *to);   /* membe
 struct node *node_shown(struct node *node);      /* itself, or the nearest before it that users know of */
 void family_tidy(struct family *family); /* forgets states that nobody asked for and nothing stands on */
 void family_text(struct family *family, struct buf *to);
-/* Copies layers (the first `n`, bottom first) into a new one, in a child of the launcher. `done` is called once, with NULL and an errno on failure. */
+/* Copies layers (the first `n`, bottom first) into a new one, in a child of the launcher. Files of `numbers` keep those, besides what was kept in the layers; NULL: none. `done` is called once, with NULL and an errno on failure. */
 struct copy;
 typedef void (*copy_done)(void *data, struct layer *take_layer, int error_number);
-int copy_start(struct program *program, struct layer *const *layers, size_t n, copy_done done, void *data);
+int copy_start(struct program *program, struct layer *const *layers, size_t n, const struct numbers *numbers, copy_done done, void *data);
 void copy_answer(struct launcher *launcher, const struct guest_record *record, int *fds, size_t n_fds);
 void copy_lost(struct launcher *launcher);
 void copy_forget(struct program *program, const void *data);
@@ -366,6 +367,7 @@ void layer_look(struct layer *layer);    /* it was filled */
 int capturing_tell_init(const struct box *box);      /* with random_seed or time_start, init has a part in it (guest/still.h): the end of a socket to it, the caller's; 0: it has none; or -errno */
 int capturing_start(struct work *work, struct rollbox_error *error);     /* state_captured tells; they stand still from then on */
 void capturing_release(struct capturing *take_capturing);      /* they go on; state_released tells when all do */
+const struct numbers *capturing_numbers(const struct capturing *capturing);   /* of the files that are open; NULL of NULL */
 bool capturing_is_complete(const struct capturing *capturing);         /* the image is written */
 bool capturing_go_on(struct capturing *capturing);     /* they go on, and state_imaged tells when the image is written; false: it is */
 void capturing_kill(struct capturing *capturing);      /* with the box' init all of them end, and none goes on before */

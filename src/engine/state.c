@@ -491,7 +491,7 @@ static void copy_files(struct work *work) {
     int r = layer_of(box, false, &layer);
 
     if (r == 0)
-        r = copy_start(work->session->program, &layer, 1, on_copied, work);
+        r = copy_start(work->session->program, &layer, 1, capturing_numbers(work->capturing), on_copied, work);
     if (layer)
         layer->is_lived_in = true;
     layer_put(layer);

@@ -15,6 +15,8 @@
  *
  * Hard links are kept with the help of a directory in the copy, in which each such file has a second name: the number that it has in its layer.
  *
+ * Files that processes have open keep their inode numbers where that can be (base/numbers.h): they are told of by name and number, and lists of the layers are handed on.
+ *
  * Not copied: access lists of FIFOs, and what only the host's root could have set.
  */
 #include <dirent.h>
@@ -38,6 +40,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/numbers.h"
 #include "base/tree.h"
 #include "guest/internal.h"
 #include "sys/syscalls.h"
@@ -100,6 +103,7 @@ struct walk {
     size_t first_open;          /* of the levels; the top is always */
     int top, links;             /* of the copy; links: -1 until needed */
     uint32_t id;                /* whose new files are */
+    const struct numbers *numbers;      /* to be kept */
 };
 
 /* ---- attributes ------------------------------------------------------------------------------------------------------ */
@@ -216,16 +220,44 @@ static int remove_at(int directory, const char *name) {
     return r == 0 && unlinkat(directory, name, AT_REMOVEDIR) < 0 ? -errno : r;
 }
 
+/* The empty file for a copy. *ret_is_new: with the mode. */
+static int create_regular(const struct walk *w, int directory, const char *name, const struct stat *st, bool *ret_is_new) {
+    uint64_t number = numbers_wanted(w->numbers, name, st);
+    int r = number ? numbers_take(w->top, number, directory, name) : -ENOENT;
+
+    *ret_is_new = r == -ENOENT;
+    if (r < 0 && r != -ENOENT)
+        return r;
+    int to = *ret_is_new ? openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, st->st_mode & 0777)
+                         : openat(directory, name, O_WRONLY | O_TRUNC | O_NOFOLLOW | O_CLOEXEC);
+    return to < 0 ? -errno : to;
+}
+
+/* What comes in place of a file may be the same one, as a layer further up has it. */
+static void spare_number(const struct walk *w, int directory, const char *name) {
+    struct stat st;
+
+    if (!w->numbers->n || fstatat(directory, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) || st.st_nlink > 1 ||
+        !numbers_has(w->numbers, st.st_ino))
+        return;
+    int fd = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0 && remove_xattrs(fd) == 0)
+        (void)numbers_give_back(w->top, st.st_ino, directory, name);
+    if (fd >= 0)
+        close(fd);
+}
+
 static int copy_regular(const struct walk *w, int from, int directory, const char *name, const struct stat *st) {
-    int to = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, st->st_mode & 0777);
+    bool is_new;
+    int to = create_regular(w, directory, name, st, &is_new);
 
     if (to < 0)
-        return -errno;
+        return to;
     int r = copy_content(from, to, st);
     bool other = st->st_uid != w->id || st->st_gid != w->id;
     if (r == 0 && other && fchown(to, st->st_uid, st->st_gid) < 0)
         r = -errno;
-    if (r == 0 && st->st_mode & 07000 && fchmod(to, st->st_mode & 07777) < 0)
+    if (r == 0 && (st->st_mode & 07000 || !is_new) && fchmod(to, st->st_mode & 07777) < 0)
         r = -errno;
     if (r == 0)
         r = copy_xattrs(from, to);
@@ -303,8 +335,11 @@ static int copy_one(struct walk *w, struct level *l, const char *name, unsigned 
         r = -ESTALE;            /* somebody lives in it after all */
     else if (alone && st.st_nlink > 1)
         r = 1;
-    if (r == 0 && !l->fresh && (r = remove_at(l->to, name)) == -ENOENT)
-        r = 0;
+    if (r == 0 && !l->fresh) {
+        spare_number(w, l->to, name);
+        r = remove_at(l->to, name);
+        r = r == -ENOENT ? 0 : r;
+    }
     if (r == 0 && S_ISCHR(st.st_mode) && st.st_rdev == 0) {
         if (!l->hides && mknodat(l->to, name, S_IFCHR, makedev(0, 0)) < 0)
             r = -errno;
@@ -661,10 +696,24 @@ static int create_as(uint32_t id) {
     return 0;
 }
 
+/* Of who has processes in the topmost layer, and what the layers have kept for others. */
+static void gather_numbers(const int *layers, size_t n, const struct box *to, struct numbers *numbers) {
+    numbers_add_all(numbers, to->numbers, to->numbers_length);
+    for (size_t i = n; i--;) {
+        int top = open_directory(layers[i], ".");
+
+        if (top >= 0) {
+            numbers_load(numbers, top);
+            close(top);
+        }
+    }
+}
+
 int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes, uint64_t *ret_entries) {
     /* Besides the entries there may be a second name for half of them, and attributes take up room of inodes, too. A copy is never written to, so a limit that is too large harms nobody. */
     uint64_t inodes = to->entries * 2 + 64;
-    struct walk w = { .n_levels = to->upper ? UPPER_DEPTH : to->entries + 2, .links = -1, .id = id };
+    static struct numbers numbers;
+    struct walk w = { .n_levels = to->upper ? UPPER_DEPTH : to->entries + 2, .links = -1, .id = id, .numbers = &numbers };
     struct statfs used;
     int r, copy = to->upper ? ops_open_upper(to->upper) : to->entries > 1u << 30 ? -EINVAL : new_tmpfs(to->bytes, inodes);
 
@@ -677,6 +726,10 @@ int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, 
         return -errno;
     w.top = openat(copy, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     r = w.top < 0 ? -errno : create_as(id);
+    if (!to->upper)
+        gather_numbers(layers, n, to, &numbers);
+    if (r == 0)
+        numbers_reserve(&numbers, w.top);
     for (size_t i = 0; r == 0 && i < n; i++) {
         int from = open_directory(layers[i], ".");
         r = from < 0 ? from : copy_tree(&w, from, i == 0);
@@ -684,8 +737,10 @@ int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, 
             close(from);
     }
     stop_helper(&w);
+    numbers_release(&numbers, w.top);
     if (r == 0 && fstatfs(copy, &used) < 0)
         r = -errno;
+    numbers_save(&numbers, w.top);      /* is nothing of the guest's */
     if (r < 0)
         return r;
     if (to->upper)

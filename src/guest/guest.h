@@ -33,7 +33,7 @@ enum guest_request {
     GUEST_FREEZE,               /* to init: every process of the sandbox but itself stands still; answer FROZEN */
     GUEST_THAW,                 /* to init: and goes on; no answer */
     GUEST_FILES,                /* to init; fd: a socket, which a child of init's serves (files.h) until it closes; answer FILES_SERVED */
-    GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES GUEST_UPPER?; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED. With UPPER, that directory is it, and nobody counts */
+    GUEST_COPY,                 /* to the launcher: GUEST_BYTES GUEST_ENTRIES GUEST_UPPER? GUEST_NUMBERS?; fds: layers, bottom first; a child of it merges them into a new one; answer COPIED. With UPPER, that directory is it, and nobody counts */
     GUEST_IMAGE,                /* to the launcher, once, before the first CREATE; fd: an image (image.h), whose process every sandbox from then on has ready; answer IMAGE_LOADED */
     GUEST_HOLD,                 /* to the launcher; fds: a socket, an image, and where it is not written yet, a socket that tells how far it is (struct image_progress); a copy of it, with that image, serves the first as a launcher does: IMAGE_LOADED is its first answer */
     GUEST_POOL,                 /* to the launcher; answer POOLED */
@@ -85,6 +85,7 @@ enum guest_tag {
     GUEST_PROCESS,              /* u64: the pid, inside, of the main process of the command named before */
     GUEST_UPPER,                /* text: the name, in PLAN_UPPERS, of the directory for what is private, U0's root's; with PLAN_ON_DISK, in place of a tmpfs */
     GUEST_SINCE,                /* u64: CLOCK_REALTIME, nanoseconds: since when there has been a sandbox that this one's files are of */
+    GUEST_NUMBERS,              /* bytes: struct number of base/numbers.h: files that keep their inode numbers in a COPY */
     GUEST_PARTS,                /* bytes: a uint64_t for each layer of CREATE: bit K says that its part "pK" holds anything. Without it, or for parts past 63: all may */
 };
 

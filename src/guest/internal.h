@@ -56,6 +56,8 @@ struct box {
     int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */
     uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */
     const char *uuid;
+    const void *numbers;        /* of a copy: struct number, for files that keep theirs (base/numbers.h) */
+    size_t numbers_length;
     int64_t since_ns;           /* CLOCK_REALTIME: since when its files have been a sandbox'; 0: its own birth */
 };
 

@@ -259,6 +259,10 @@ static int take_fields(const struct wire_message *message, struct box *box) {
             box->uuid = wire_text(&field);
         if (field.tag == GUEST_UPPER)
             box->upper = wire_text(&field);
+        if (field.tag == GUEST_NUMBERS) {
+            box->numbers = field.data;
+            box->numbers_length = field.length;
+        }
         if (field.tag == GUEST_PARTS && field.length == box->n_layers * sizeof box->parts[0])
             memcpy(box->parts, field.data, field.length);
         if (field.tag == GUEST_HOME && process_set_home(wire_text(&field)) < 0)

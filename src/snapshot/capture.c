@@ -438,6 +438,10 @@ size_t capture_mains(const struct capture *c, uint32_t *pids, size_t most) {
     return n;
 }
 
+const struct numbers *capture_numbers(const struct capture *c) {
+    return &c->numbers;
+}
+
 void capture_end(struct capture *c) {
     if (!c)
         return;

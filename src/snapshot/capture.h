@@ -16,6 +16,8 @@
 
 #include <rollbox/rollbox.h>
 
+#include "base/numbers.h"
+
 struct capture_options {
     pid_t init;                 /* of the sandbox, the host's pid: what is below it is captured, but for processes of its own program */
     const uint64_t *externals;  /* inodes of pipes that lead outside */
@@ -49,6 +51,8 @@ int capture_go_on(struct capture *capture, struct rollbox_error *error);
 struct capture_summary capture_summary(const struct capture *capture);
 /* The pids, inside, of init's children: how many, at most `most`. */
 size_t capture_mains(const struct capture *capture, uint32_t *pids, size_t most);
+/* Those of the regular files that are open, for whoever copies them. */
+const struct numbers *capture_numbers(const struct capture *capture);
 /* Everything goes on. Frees it; NULL is nothing. */
 void capture_end(struct capture *capture);
 

@@ -170,6 +170,8 @@ static int capture_path(struct capture *c, struct subject *s, const struct open_
         to->data = pipe.data;
         to->data_length = pipe.length;
     }
+    if (S_ISREG(st.st_mode))
+        numbers_add(&c->numbers, numbers_of(strrchr(file->name, '/') + 1, &st));
     to->kind = IMAGE_FILE_PATH;
     to->path = capture_text(c, file->name);
     to->offset = file->offset;

@@ -83,6 +83,7 @@ struct capture {
     struct buf blobs;           /* what tables name by offset; they follow the pages */
     struct buf known;           /* struct known_file, parallel to `files` */
     struct buf pipe_inodes;     /* uint64_t, parallel to `pipes` */
+    struct numbers numbers;     /* of regular files among `files` that have names */
     struct buf sockets;         /* sockets.c */
     struct buf ends;            /* terminals.c */
     struct buf watched;         /* notify.c */

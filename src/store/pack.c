@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/numbers.h"
 #include "guest/guest.h"
 #include "store/fault.h"
 #include "store/files.h"
@@ -24,6 +25,7 @@
 #define OVERLAY "user.overlay."
 #define ESCAPED OVERLAY "overlay."      /* an overlay's name for the guest's own "user.overlay.*" */
 #define ORIGIN OVERLAY "origin"
+#define NUMBER OVERLAY "number"         /* of a file, in packs alone: the uint64_t that it keeps, of those in the list that the first part has */
 #define ACCESS_LIST "system.posix_acl_"
 #define MOST_IDS GUEST_ID_RANGE
 #define NO_SETUID_FIXUP 4               /* SECBIT_NO_SETUID_FIXUP */
@@ -85,7 +87,8 @@ static bool is_path(const char *path) {
 /* Those of the guest, and what an overlay needs to see of its own. */
 static bool is_attribute(const char *name) {
     if (strncmp(name, OVERLAY, sizeof OVERLAY - 1) == 0)
-        return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 || strcmp(name, XATTR_OPAQUE) == 0;
+        return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 || strcmp(name, XATTR_OPAQUE) == 0 ||
+               strcmp(name, NUMBERS_LIST) == 0 || strcmp(name, NUMBER) == 0;
     return strncmp(name, "user.", 5) == 0 || strncmp(name, ACCESS_LIST, sizeof ACCESS_LIST - 1) == 0;
 }
 
@@ -130,6 +133,8 @@ struct writing {
     uint32_t id_base;
     struct digest digest;
     struct inodes inodes;
+    struct numbers numbers;     /* the layer's */
+    bool has_part;
     uint64_t bytes;
     size_t used;
     char *chunk;                /* CHUNK, what is to be written; then as much for reading into */
@@ -175,6 +180,14 @@ static int put_data(struct writing *w, int fd, const struct segment *segments, s
     return 0;
 }
 
+static void add_attribute(struct buf *to, const char *name, const void *value, size_t length) {
+    uint32_t size = (uint32_t)length;
+
+    buf_add(to, name, strlen(name) + 1);
+    buf_add(to, &size, sizeof size);
+    buf_add(to, value, size);
+}
+
 /* Of what a directory comes from only that it comes from something. */
 static int add_attributes(struct writing *w, int fd, struct buf *to) {
     auto_free char *names = malloc(2 * ATTRIBUTE_BYTES);
@@ -191,13 +204,24 @@ static int add_attributes(struct writing *w, int fd, struct buf *to) {
         ssize_t n = !strcmp(name, ORIGIN) ? 0 : fgetxattr(fd, name, value, ATTRIBUTE_BYTES);
         if (n < 0)
             return -errno;
-        uint32_t size = (uint32_t)n;
-        shift_access(name, value, size, -(int64_t)w->id_base);
-        buf_add(to, name, strlen(name) + 1);
-        buf_add(to, &size, sizeof size);
-        buf_add(to, value, size);
+        shift_access(name, value, (size_t)n, -(int64_t)w->id_base);
+        add_attribute(to, name, value, (size_t)n);
     }
     return buf_failed(to) ? -ENOMEM : to->length > PACK_MOST_ATTRIBUTES ? -E2BIG : 0;
+}
+
+/* What keeps its number says so; all such numbers are known before the first file. */
+static int add_numbers(struct writing *w, const struct files_entry *entry, uint32_t kind, struct buf *to) {
+    const struct numbers *numbers = &w->numbers;
+
+    if (kind == PACK_DIRECTORY && !w->has_part) {
+        w->has_part = true;
+        if (numbers->n)
+            add_attribute(to, NUMBERS_LIST, numbers->list, numbers->n * sizeof numbers->list[0]);
+    }
+    if (kind == PACK_FILE && numbers_has(numbers, entry->st.st_ino))
+        add_attribute(to, NUMBER, &(uint64_t){ entry->st.st_ino }, sizeof(uint64_t));
+    return buf_failed(to) ? -ENOMEM : 0;
 }
 
 static uint32_t kind_of(mode_t mode) {
@@ -249,6 +273,8 @@ static int put_entry(struct writing *w, const struct files_entry *entry) {
     }
     if (r == 0 && (fd >= 0 || entry->fd >= 0))
         r = add_attributes(w, fd >= 0 ? fd : entry->fd, &attributes);
+    if (r == 0)
+        r = add_numbers(w, entry, head.kind, &attributes);
     head.target = target ? (uint32_t)strlen(target) + 1 : 0;
     head.attributes = (uint32_t)attributes.length;
     head.n_segments = (uint32_t)n;
@@ -285,6 +311,7 @@ int pack_write(int layer, int to, char ret_digest[DIGEST_HEX + 1], uint64_t *ret
     int r = w.chunk ? base_of(layer, &w.id_base) : -ENOMEM;
 
     digest_init(&w.digest);
+    numbers_load(&w.numbers, layer);
     if (r == 0)
         r = put(&w, magic, sizeof magic);
     if (r == 0)
@@ -319,6 +346,7 @@ struct reading {
     size_t at, held;
     char *chunk, *texts;
     size_t texts_room;
+    struct numbers numbers;     /* for which files wait */
     struct made *made;
     size_t n_made, made_room;
     char *parent_path;          /* of the descriptor below */
@@ -361,19 +389,68 @@ static int enter_parent(struct reading *in, const char *path, const char **ret_n
     return in->parent;
 }
 
-static int set_attributes(const struct reading *in, int fd, char *at, size_t length) {
-    for (char *end = at + length; at < end;) {
-        char *value = at + strlen(at) + 1;
-        uint32_t n;
+struct attribute {
+    const char *name;
+    char *value;
+    uint32_t length;
+};
 
-        memcpy(&n, value, sizeof n);
-        value += sizeof n;
-        shift_access(at, value, n, in->id_base);
-        if (fsetxattr(fd, at, value, n, 0) < 0)
+/* The one that begins at `at`: where the next one does. */
+static char *next_attribute(char *at, struct attribute *ret_attribute) {
+    char *value = at + strlen(at) + 1;
+    uint32_t n;
+
+    memcpy(&n, value, sizeof n);
+    *ret_attribute = (struct attribute){ at, value + sizeof n, n };
+    return value + sizeof n + n;
+}
+
+static bool is_of_numbers(const char *name) {
+    return strcmp(name, NUMBERS_LIST) == 0 || strcmp(name, NUMBER) == 0;
+}
+
+static int set_attributes(const struct reading *in, int fd, char *at, size_t length) {
+    struct attribute attribute;
+
+    for (char *end = at + length; at < end;) {
+        at = next_attribute(at, &attribute);
+        shift_access(attribute.name, attribute.value, attribute.length, in->id_base);
+        if (!is_of_numbers(attribute.name) && fsetxattr(fd, attribute.name, attribute.value, attribute.length, 0) < 0)
             return -errno;
-        at = value + n;
     }
     return 0;
+}
+
+static struct attribute find_attribute(char *at, size_t length, const char *name) {
+    struct attribute attribute;
+
+    for (char *end = at + length; at < end;) {
+        at = next_attribute(at, &attribute);
+        if (strcmp(attribute.name, name) == 0)
+            return attribute;
+    }
+    return (struct attribute){ 0 };
+}
+
+/* Nothing has been made yet. */
+static void reserve_numbers(struct reading *in, const struct pack_entry *entry, char *attributes) {
+    struct attribute list = find_attribute(attributes, entry->attributes, NUMBERS_LIST);
+
+    numbers_add_all(&in->numbers, list.value, list.length);
+    numbers_reserve(&in->numbers, in->layer);
+}
+
+/* The file that has waited with the number of this one, if one has: opened, with that name. */
+static int take_number(struct reading *in, int parent, const char *name, const struct pack_entry *entry, char *attributes) {
+    struct attribute number = find_attribute(attributes, entry->attributes, NUMBER);
+    uint64_t wanted = 0;
+
+    if (number.length == sizeof wanted)
+        memcpy(&wanted, number.value, sizeof wanted);
+    if (!numbers_has(&in->numbers, wanted) || numbers_take(in->layer, wanted, parent, name) < 0)
+        return -ENOENT;
+    int fd = openat(parent, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
 }
 
 static int set_times(int fd, int directory, const char *name, const struct pack_entry *entry) {
@@ -428,7 +505,10 @@ static int get_data(struct reading *in, int fd, const struct pack_entry *entry) 
 }
 
 static int make_file(struct reading *in, int parent, const char *name, const struct pack_entry *entry, char *attributes) {
-    auto_close int fd = openat(parent, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    auto_close int fd = take_number(in, parent, name, entry, attributes);
+
+    if (fd == -ENOENT)
+        fd = openat(parent, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     int r = fd < 0 ? -errno : get_data(in, fd, entry);
 
     if (r == 0)
@@ -441,7 +521,9 @@ static int make_file(struct reading *in, int parent, const char *name, const str
     return r == 0 ? set_times(fd, -EBADF, NULL, entry) : r;
 }
 
-static int make_directory(struct reading *in, int parent, const char *name, const struct pack_entry *entry, const char *attributes) {
+static int make_directory(struct reading *in, int parent, const char *name, const struct pack_entry *entry, char *attributes) {
+    if (!in->n_made)
+        reserve_numbers(in, entry, attributes);
     if (mkdirat(parent, name, 0700) < 0)
         return -errno;
     auto_close int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -588,6 +670,8 @@ int pack_read(int from, int layer, struct rollbox_error *error) {
     }
     if (r == 0)
         r = read_all(&in, make_entry);
+    numbers_release(&in.numbers, layer);
+    numbers_save(&in.numbers, layer);
     if (in.id_base) {
         (void)setfsuid(geteuid());
         (void)setfsgid(getegid());

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inode numbers that files keep in a copy of them.
+ *
+ * Programs compare the number of a file that they have open with what its path says, SQLite before each transaction. A tmpfs numbers its files one after the other and never gives a number twice, so a number that
+ * is wanted can be had in a new one: others are used up until it comes, and it waits in a file of its own, at the top, until the copier gets to the file that is to have it. A layer's list is an attribute of its top.
+ *
+ * No number is worth a failure: what cannot be had is another. Nothing here allocates.
+ */
+#ifndef ROLLBOX_BASE_NUMBERS_H
+#define ROLLBOX_BASE_NUMBERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#define NUMBERS_MAX 128
+#define NUMBERS_HIGHEST 2048            /* using one up takes six microseconds, while processes stand still */
+#define NUMBERS_LIST "user.overlay.numbers"     /* struct number; no overlay shows attributes of such names */
+
+/* A file, by the number that processes know it by. What an overlay has copied up goes on to show the number of what lies below while it is open, and in a user namespace nothing else tells of it: so there is its name, and
+ * its times and size, too, which are those of the file above. */
+struct number {
+    uint64_t number, name, stamp;
+};
+
+/* Sorted. */
+struct numbers {
+    uint32_t n;
+    struct number list[NUMBERS_MAX];
+};
+
+struct number numbers_of(const char *name, const struct stat *st);
+/* The number that the copy of this file is to have; 0: any. */
+uint64_t numbers_wanted(const struct numbers *numbers, const char *name, const struct stat *st);
+/* Numbers that nobody can have, and what there is no room for, are left out. */
+void numbers_add(struct numbers *numbers, struct number number);
+/* What somebody has written as struct number, one after the other, in a message or an attribute. */
+void numbers_add_all(struct numbers *numbers, const void *data, size_t length);
+_Bool numbers_has(const struct numbers *numbers, uint64_t number);
+/* The list of a layer (its top directory, opened for reading), and the other way. */
+void numbers_load(struct numbers *numbers, int top);
+void numbers_save(const struct numbers *numbers, int top);
+
+/* The first thing in a new tmpfs, whose top directory this is. In any other file system none can be had, and the list is empty then. */
+void numbers_reserve(struct numbers *numbers, int top);
+/* The file that has waited with the number gets the name, in a directory that has none such. 0 or -errno; -ENOENT: there is none. */
+int numbers_take(int top, uint64_t number, int directory, const char *name);
+/* It waits again, with whatever is in it. */
+int numbers_give_back(int top, uint64_t number, int directory, const char *name);
+/* Those that nobody took go. */
+void numbers_release(const struct numbers *numbers, int top);
+
+#endif
