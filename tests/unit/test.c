@@ -242,8 +242,10 @@ static bool supervise(const struct test_case *test, int number) {
     pid_t pid = fork();
     if (pid < 0)
         return perror("fork"), false;
-    if (pid == 0)
+    if (pid == 0) {
+        signal(SIGHUP, SIG_DFL);        /* nohup(1) has it ignored, and cases are about it */
         run_case(test, output);
+    }
     setpgid(pid, pid);
     struct pollfd end = { .fd = (int)syscall(SYS_pidfd_open, pid, 0), .events = POLLIN };
     if (end.fd < 0)
