@@ -409,17 +409,17 @@ def test_denied_survives_being_a_system_path(caller):
 @pytest.mark.parametrize("level", ["namespace", "process"])
 def test_denied_holds_for_grants_that_lead_into_it(caller, level):
     """A link does not get round a denial: a grant that leads below it is refused, and a default one that does is left out."""
-    place = caller.directory(0o755)
+    flags, place = isolation_flags(level), caller.directory(0o755)
     inside, link = place / "denied" / "inside", place / "link"
     inside.mkdir(parents=True)
     caller.write(inside / "key", "secret")
     link.symlink_to(inside)
     for denied in (inside.parent, inside):
-        done = caller.rollbox("run", "--isolation", level, "--readable", link, "--denied", denied, "--", "cat", inside / "key", text=True)
+        done = caller.rollbox("run", *flags, "--readable", link, "--denied", denied, "--", "cat", inside / "key", text=True)
         assert (done.returncode, done.stdout) == (125, ""), done
         assert f"{link}: leads to {inside}, and {denied} is denied (fs_denied); " in done.stderr, done.stderr
     if os.path.islink("/bin"):
-        result = caller.run("--isolation", level, "--denied", "/usr", "--", "/bin/true")
+        result = caller.run(*flags, "--denied", "/usr", "--", "/bin/true")
         assert result.outcome == "error" and result.error["stage"] == "exec", result.told
 
 
