@@ -10,6 +10,7 @@
 #ifndef ROLLBOX_BASE_NUMBERS_H
 #define ROLLBOX_BASE_NUMBERS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -37,7 +38,7 @@ uint64_t numbers_wanted(const struct numbers *numbers, const char *name, const s
 void numbers_add(struct numbers *numbers, struct number number);
 /* What somebody has written as struct number, one after the other, in a message or an attribute. */
 void numbers_add_all(struct numbers *numbers, const void *data, size_t length);
-_Bool numbers_has(const struct numbers *numbers, uint64_t number);
+bool numbers_has(const struct numbers *numbers, uint64_t number);
 /* The list of a layer (its top directory, opened for reading), and the other way. */
 void numbers_load(struct numbers *numbers, int top);
 void numbers_save(const struct numbers *numbers, int top);

@@ -26,8 +26,8 @@
 
 #define AGAIN_US 1000           /* for one that came before the call began */
 #define INSTRUCTION_BYTES 2
-#    define SEIZE_LIMIT_US 10000
-#    define TICK_NS 100000
+#define SEIZE_LIMIT_US 10000
+#define TICK_NS 100000
 
 long bounded_enter(long number, uint64_t a, uint64_t b, uint64_t c, uint64_t d);
 extern const char bounded_instruction[];

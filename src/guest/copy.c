@@ -740,9 +740,9 @@ int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, 
     numbers_release(&numbers, w.top);
     if (r == 0 && fstatfs(copy, &used) < 0)
         r = -errno;
-    numbers_save(&numbers, w.top);      /* is nothing of the guest's */
     if (r < 0)
         return r;
+    numbers_save(&numbers, w.top);      /* after the count: it is nothing of the guest's */
     if (to->upper)
         return copy;            /* it is a file system of others', too */
     *ret_bytes = (uint64_t)(used.f_blocks - used.f_bfree) * (uint64_t)used.f_bsize;

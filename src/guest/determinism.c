@@ -25,16 +25,13 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/times.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/chacha.h"
-#include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/fd.h"
 #include "guest/bounded.h"
 #include "guest/command.h"
 #include "guest/image.h"
@@ -718,7 +715,7 @@ void determinism_prepare(const struct plan *plan) {
     if (determinism_wanted(plan))
         (void)vdso_probe();     /* what has failed here is tried, and told, in each sandbox */
     if (plan->flags & PLAN_CLOCK)
-        stamps_find_out();
+        stamps_find_out(plan);
 }
 
 uint64_t determinism_last_stream(void) {

@@ -116,7 +116,7 @@ static bool any_recent;         /* else they need not be looked at, which would 
 static size_t next_recent;
 static struct caller callers[N_CALLERS];
 static struct again agains[N_AGAINS];
-static bool is_fine;            /* of files in memory: no two changes between which somebody has looked have one stamp */
+static bool is_fine;            /* virtual: of files in memory, no two changes between which somebody has looked have one stamp */
 /* Of the last program: where its loader, or whoever, has called brk from first; and of the last that was routed, how far from there. */
 static struct {
     pid_t pid;
@@ -215,8 +215,8 @@ static void find_pipes(void) {
     close(ends[1]);
 }
 
-void stamps_find_out(void) {
-    is_fine = has_fine_stamps();
+void stamps_find_out(const struct plan *plan) {
+    is_fine = plan->flags & PLAN_VIRTUAL && has_fine_stamps();
     find_pipes();
 }
 
@@ -224,7 +224,7 @@ int stamps_begin(const struct plan *plan, int64_t ahead, int64_t before) {
     begun_ns = clock_coarse_ns();
     begun_finely_ns = clock_real_ns();
     if (pipes == UINT64_MAX)
-        stamps_find_out();
+        stamps_find_out(plan);
     is_virtual = plan->flags & PLAN_VIRTUAL;
     start_ns = plan->clock_seconds * NS + plan->clock_nanoseconds;
     ahead_ns = ahead;
@@ -737,11 +737,13 @@ static bool is_stamp(const struct timespec *t, const struct uapi_statx_time *sta
 /* Who looks at the same file again is told the same from now on without a question, as long as the kernel's stamps are. `seen`: what it had before it was told; if it has something else now it was changed, by us or meanwhile. */
 static void tell_vdso(pid_t pid, const struct uapi_statx *seen, const struct stat *raw, const struct stat *told) {
     struct again *again = &agains[(uint64_t)raw->st_ino % N_AGAINS];
-    bool is_again = again->pid == pid && again->inode == raw->st_ino;
     uint64_t vdso;
 
+    if (!is_fine || raw->st_dev != own_device)
+        return;
+    bool is_again = again->pid == pid && again->inode == raw->st_ino;
     *again = (struct again){ pid, raw->st_ino };
-    if (!is_again || !is_virtual || !is_fine || raw->st_dev != own_device || !is_own(seen) || !is_stamp(&raw->st_mtim, &seen->modified) || !is_stamp(&raw->st_ctim, &seen->changed) || !is_stamp(&raw->st_atim, &seen->accessed))
+    if (!is_again || !is_own(seen) || !is_stamp(&raw->st_mtim, &seen->modified) || !is_stamp(&raw->st_ctim, &seen->changed) || !is_stamp(&raw->st_atim, &seen->accessed))
         return;
     if (determinism_vdso_of(pid, &vdso))
         (void)vdso_tell_stat(pid, vdso, &(struct vdso_told){ raw->st_dev, raw->st_ino, { raw->st_atim, raw->st_mtim, raw->st_ctim }, { told->st_atim, told->st_mtim, told->st_ctim } });

@@ -15,7 +15,7 @@
 struct seccomp_notif;
 
 /* In the launcher: what the kernel has for all sandboxes. */
-void stamps_find_out(void);
+void stamps_find_out(const struct plan *plan);
 /* While the sandbox is made, before anything is mounted in it. */
 void stamps_prepare(const struct box *box);
 /* And when all is: which mounts hold its own files. */

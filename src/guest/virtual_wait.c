@@ -47,7 +47,7 @@
 #define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
 #define SAME_NS 1000000ll               /* deadlines that are no further apart are one */
 #define MAX_POLLED 32           /* descriptors of a wait that is held for them */
-#define MAX_SET 8192            /* bytes of a set of select's */
+#define MAX_SET 8192                    /* bytes of a set of select's */
 #define FUTEX_WAITV_CALL 449
 #define FUTEX_WAIT_CALL 455
 #define RESTART_CALL 219

@@ -277,29 +277,38 @@ static void *sleeper(void *unused) {
     return NULL;
 }
 
+/* Those that take an amount and nothing else. */
+static const struct {
+    const char *name;
+    int (*take)(long amount);
+} takers[] = {
+    { "hidden", hidden },
+    { "children", children },
+    { "memfd", shared_file },
+    { "sysv", sysv },
+    { "pipes", pipes },
+    { "sockets", sockets },
+    { "tables", page_tables },
+    { "futexes", futexes },
+    { "rulesets", rulesets },
+    { "programs", programs },
+    { "placements", placements },
+};
+
 int main(int argc, char **argv) {
     const char *kind = argc > 1 ? argv[1] : "";
     long amount = argc > 2 ? atol(argv[2]) : 0, n = 0;
 
     signal(SIGPIPE, SIG_IGN);
+    for (size_t i = 0; i < sizeof takers / sizeof takers[0]; i++)
+        if (!strcmp(kind, takers[i].name))
+            return takers[i].take(amount);
     if (!strcmp(kind, "private"))
         return anonymous(amount, MAP_PRIVATE);
     if (!strcmp(kind, "mapshared"))
         return anonymous(amount, MAP_SHARED);
-    if (!strcmp(kind, "hidden"))
-        return hidden(amount);
     if (!strcmp(kind, "locked"))
         return anonymous(amount, MAP_PRIVATE | MAP_LOCKED);
-    if (!strcmp(kind, "children"))
-        return children(amount);
-    if (!strcmp(kind, "memfd"))
-        return shared_file(amount);
-    if (!strcmp(kind, "sysv"))
-        return sysv(amount);
-    if (!strcmp(kind, "pipes"))
-        return pipes(amount);
-    if (!strcmp(kind, "sockets"))
-        return sockets(amount);
     if (!strcmp(kind, "file") && argc > 3)
         return fill(open(argv[3], O_WRONLY | O_CREAT | O_TRUNC, 0600), amount);
     if (!strcmp(kind, "inodes") && argc > 3) {
@@ -315,16 +324,6 @@ int main(int argc, char **argv) {
         got(n);
         return 0;
     }
-    if (!strcmp(kind, "tables"))
-        return page_tables(amount);
-    if (!strcmp(kind, "futexes"))
-        return futexes(amount);
-    if (!strcmp(kind, "rulesets"))
-        return rulesets(amount);
-    if (!strcmp(kind, "programs"))
-        return programs(amount);
-    if (!strcmp(kind, "placements"))
-        return placements(amount);
     /* The next three hold what they got until their input ends. */
     if (!strcmp(kind, "inflight") || !strcmp(kind, "inotify") || !strcmp(kind, "timers")) {
         char byte;
