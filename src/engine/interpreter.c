@@ -13,7 +13,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <interpreter_source.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -263,7 +262,7 @@ static void on_said(struct loop_source *source, uint32_t events) {
 static void add_program(struct buf *message) {
     wire_add_text(message, GUEST_ARG, "python3");
     wire_add_text(message, GUEST_ARG, "-c");
-    wire_add(message, GUEST_ARG, interpreter_source, sizeof interpreter_source);
+    wire_add(message, GUEST_INTERPRETER, "", 0);
 }
 
 /* Starts it; or, once it is loaded, tries it out: the words of its command are none. */

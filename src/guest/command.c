@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <interpreter_source.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -266,6 +267,8 @@ static int parse_exec(const struct box *box, const struct wire_message *message,
 
         if (field.tag == GUEST_ARG && text)
             args[n_args++] = (char *)text;
+        else if (field.tag == GUEST_INTERPRETER)
+            args[n_args++] = (char *)interpreter_source;
         else if (field.tag == GUEST_ENV && text)
             env[n_env++] = (char *)text;
         else if (field.tag == GUEST_CWD && text)
