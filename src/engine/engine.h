@@ -160,6 +160,7 @@ struct program {
     struct list slots;          /* struct slot: free */
     int64_t used_ns;
     unsigned n_codes;           /* runs of code that an interpreter may be ready for */
+    unsigned n_anew;            /* of these, that have none, and run or are queued */
     struct interpreter *interpreter;    /* that one; NULL */
     struct interpreter *serves; /* of the program that has it: whose it is */
 };
@@ -315,6 +316,7 @@ struct run {
     int64_t oom_kills_before;   /* of the host */
     bool was_sent_kill;         /* SIGKILL, because somebody asked for it */
     bool is_code;               /* python3 -c CODE ...: may be a restored interpreter's */
+    bool is_anew;               /* and is not, though it is queued or runs */
     bool reserved;
     bool killed;                /* by us, for `outcome` */
     bool exited;                /* init told how it ended */
@@ -347,6 +349,9 @@ void program_leave(struct program *program);            /* a session has: a reti
 void program_tidy(struct engine *engine);               /* free slots of a peak that is over */
 
 /* interpreter.c: Python kept started. */
+void interpreter_expect(struct program *base);          /* a run of code has come: the second has one made */
+bool interpreter_holds(struct run *run);                /* it is to wait, by its in_queue, until there is one, or there is a processor for it: run_enqueue then */
+void interpreter_let_go_on(struct interpreter *interpreter);    /* those of them that need not wait any more; NULL: nobody waits */
 struct program *interpreter_program(struct program *base);      /* in which a run of code is to be started: that one, or one that has the interpreter ready */
 int interpreter_code(const struct buf *request);        /* what the interpreter reads, as a memory file; or -errno */
 bool interpreter_is_fixed(const struct program *program);       /* code is always run by it, be it started anew: what it finds is to be the same */
@@ -457,6 +462,7 @@ void run_box_dead(struct run *run);
 void run_abandon(struct run *run);      /* its client is gone */
 void run_forget_client(struct client *client);  /* as somebody who waits for another's run */
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
+void run_enqueue(struct run *run);      /* to be started when it is pumped; of code, by the interpreter that there is now */
 void run_pump(struct engine *engine);   /* starts what may start */
 void run_pump_soon(struct engine *engine);
 struct run *run_find(struct engine *engine, const struct run *except, const unsigned char *operation, size_t length);     /* under way */

@@ -13,6 +13,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,6 +36,7 @@
 #define MAX_BYTES (64u << 20)  /* of a started interpreter's memory */
 #define CAPTURE_SECONDS 20
 #define SETTLE_NS 10000000ll
+#define PATIENCE_SECONDS 2      /* of runs that wait for it: several times as long as it takes */
 #define AGAIN_SECONDS 60        /* after a failure, which may have been the moment's */
 #define HIGHEST_FD 3            /* the streams, and the pipe it waits at */
 #define READY "ready\n"
@@ -63,6 +65,9 @@ struct interpreter {
     unsigned anew_in_a_row;
     struct loop_timer settle;   /* after a failure */
     bool again;
+    struct list waiting;        /* struct run.in_queue */
+    struct loop_timer patience;
+    bool keeps_waiting;         /* while that is not over */
     char problem[256];          /* why there is none, or was none in a sandbox */
 };
 
@@ -120,6 +125,8 @@ __attribute__((format(printf, 3, 4))) static void fail(struct interpreter *inter
     interpreter->state = INTERPRETER_FAILED;
     interpreter->failed_ns = clock_now_ns();
     interpreter->again = again;
+    interpreter_let_go_on(interpreter);
+    run_pump_soon(interpreter->engine);
     if (loop_timer_set(interpreter->engine->loop, &interpreter->settle, clock_now_ns(), on_settle) < 0)
         interpreter->again = false;     /* its launcher goes with the program, or starts anew boxes that have none */
 }
@@ -170,6 +177,8 @@ static void on_captured(struct loop_source *source, uint32_t events) {
         interpreter->state = INTERPRETER_READY;
         if (!captured || !interpreter->program->launcher || send_file(interpreter->program, GUEST_TOUCHES, interpreter->touches) < 0)
             close_fd(&interpreter->touches);    /* it is a little slower without */
+        interpreter_let_go_on(interpreter);
+        run_pump_soon(interpreter->engine);
         return;
     }
     interpreter->state = INTERPRETER_LOADING;
@@ -319,8 +328,17 @@ static void start_in_box(struct interpreter *interpreter, enum interpreter_state
         fail(interpreter, false, "it cannot be started: %s", strerror(-r));
 }
 
+static void on_impatient(struct loop_timer *timer) {
+    struct interpreter *interpreter = container_of(timer, struct interpreter, patience);
+
+    interpreter->keeps_waiting = false;
+    interpreter_let_go_on(interpreter);
+    run_pump_soon(interpreter->engine);
+}
+
 static void begin(struct interpreter *interpreter) {
     interpreter->tries++;
+    interpreter->keeps_waiting = loop_timer_set(interpreter->engine->loop, &interpreter->patience, clock_now_ns() + PATIENCE_SECONDS * 1000000000ll, on_impatient) == 0;
     start_in_box(interpreter, INTERPRETER_STARTING);
 }
 
@@ -423,6 +441,7 @@ static void interpreter_new(struct program *base) {
         return;
     interpreter->engine = base->engine;
     interpreter->base = base;
+    list_init(&interpreter->waiting);
     interpreter->output = interpreter->gate = interpreter->capturer_pidfd = interpreter->image = interpreter->touches = interpreter->problem_fd = -EBADF;
     interpreter->program = program_twin(base, &error);
     if (!interpreter->program) {
@@ -434,16 +453,47 @@ static void interpreter_new(struct program *base) {
     begin(interpreter);
 }
 
-struct program *interpreter_program(struct program *base) {
+void interpreter_expect(struct program *base) {
     if (!base->interpreter && (base->serves || !is_eligible(base)))
-        return base;
+        return;
     if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) && !base->engine->stopping && make_room(base->engine))
         interpreter_new(base);
     if (base->interpreter && base->interpreter->state == INTERPRETER_FAILED && !base->interpreter->settle.position && clock_now_ns() > base->interpreter->failed_ns + AGAIN_SECONDS * 1000000000ll) {
         base->interpreter->tries = 0;
         begin(base->interpreter);
     }
+}
+
+struct program *interpreter_program(struct program *base) {
     return base->interpreter && base->interpreter->state == INTERPRETER_READY ? base->interpreter->program : base;
+}
+
+/* It takes a processor to make one; runs beside it that start a Python each would take that, and the longer all would be without. */
+static bool holds(const struct interpreter *interpreter) {
+    cpu_set_t cpus;
+    bool is_made = interpreter->state != INTERPRETER_READY && interpreter->state != INTERPRETER_FAILED;
+
+    if (!is_made || !interpreter->keeps_waiting || !interpreter->base->n_anew || sched_getaffinity(0, sizeof cpus, &cpus) < 0)
+        return false;
+    return (int)interpreter->base->n_anew + 1 >= CPU_COUNT(&cpus);
+}
+
+bool interpreter_holds(struct run *run) {
+    struct interpreter *interpreter = run->program->interpreter;
+
+    if (!interpreter || !holds(interpreter))
+        return false;
+    list_add_tail(&interpreter->waiting, &run->in_queue);
+    return true;
+}
+
+void interpreter_let_go_on(struct interpreter *interpreter) {
+    while (interpreter && !list_empty(&interpreter->waiting) && !holds(interpreter)) {
+        struct run *run = container_of(interpreter->waiting.next, struct run, in_queue);
+
+        list_remove(&run->in_queue);
+        run_enqueue(run);
+    }
 }
 
 struct interpreter *interpreter_free(struct interpreter *interpreter) {
@@ -451,6 +501,9 @@ struct interpreter *interpreter_free(struct interpreter *interpreter) {
         return NULL;
     stop(interpreter);
     loop_timer_clear(interpreter->engine->loop, &interpreter->settle);
+    loop_timer_clear(interpreter->engine->loop, &interpreter->patience);
+    interpreter->state = INTERPRETER_FAILED;
+    interpreter_let_go_on(interpreter);
     interpreter->program->serves = NULL;
     program_free(interpreter->program);
     close_fd(&interpreter->image);

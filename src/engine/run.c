@@ -430,13 +430,29 @@ void run_request(struct client *client, struct wire_message *message) {
         exec_enter(run);
         return;
     }
-    if (run->is_code)
-        run->program = interpreter_program(run->program);
     run->program->n_runs++;
     run->program->n_running++;
     run->engine->n_queued++;
-    list_add_tail(&run->engine->queue, &run->in_queue);
+    if (run->is_code)
+        interpreter_expect(run->program);
+    if (run->is_code && interpreter_holds(run))
+        return;
+    run_enqueue(run);
     run_pump(run->engine);
+}
+
+void run_enqueue(struct run *run) {
+    struct program *base = run->program;
+
+    if (run->is_code && (run->program = interpreter_program(base)) != base) {
+        base->n_runs--;
+        base->n_running--;
+        run->program->n_runs++;
+        run->program->n_running++;
+    }
+    run->is_anew = run->is_code && run->program == base;
+    base->n_anew += run->is_anew;
+    list_add_tail(&run->engine->queue, &run->in_queue);
 }
 
 /* ---- the course ----------------------------------------------------------------------------------------------------- */
@@ -485,6 +501,10 @@ static void finish(struct run *run) {
     if (run->reserved) {
         engine->memory_reserved -= program->policy->max_memory_bytes;
         engine->n_running--;
+    }
+    if (run->is_anew) {
+        program->n_anew--;
+        interpreter_let_go_on(program->interpreter);
     }
     result_send(run);
     run_free(run);
