@@ -37,154 +37,148 @@
 #define FUTEX_WAITV_NUMBER 449          /* newer than the headers */
 #define FUTEX_WAIT_NUMBER 455
 #define PIDFD_GETFD_NUMBER 438
-#define FORGED (SECCOMP_RET_ERRNO | 0)          /* returns 0 and does nothing */
 
 /* At the real rate: those of the time of day, and one that has a time of its own. */
 static const uint32_t clocks[] = { CLOCK_REALTIME, CLOCK_REALTIME_COARSE, CLOCK_TAI, CLOCK_REALTIME_ALARM, CLOCK_MONOTONIC_RAW };
 
 #define MAX_CALLS 96
 #define MAX_OF_CALLS 256        /* instructions */
+#define MAX_JUMPS 256           /* to verdicts */
 #define MAX_LEAF 3
+#define N_NUMBERS 463           /* of system calls, that the kernel tries */
+
+/* Where a branch goes: on to the next instruction, over so many, or to a verdict. These are at the program's end, once each: it is compiled for each command, and that takes the longer the more there is of it. */
+enum { NEXT, FIRST_VERDICT = 0x80, ALLOW = FIRST_VERDICT, ASK, FORGED, NO_RIGHT, NO_ENTRY, OTHERWISE, N_VERDICTS = OTHERWISE - FIRST_VERDICT };
+
+static const uint32_t verdicts[N_VERDICTS] = {
+    [ALLOW - FIRST_VERDICT] = SECCOMP_RET_ALLOW,
+    [ASK - FIRST_VERDICT] = SECCOMP_RET_USER_NOTIF,
+    [FORGED - FIRST_VERDICT] = SECCOMP_RET_ERRNO | 0,   /* returns 0 and does nothing */
+    [NO_RIGHT - FIRST_VERDICT] = SECCOMP_RET_ERRNO | EPERM,
+    [NO_ENTRY - FIRST_VERDICT] = SECCOMP_RET_ERRNO | ENOENT,
+};
 
 struct program {
     struct sock_filter *instructions;
     size_t n, capacity;
+    struct jump { size_t from; bool if_true; unsigned verdict; } jumps[MAX_JUMPS];
+    size_t n_jumps;
 };
 
-/* What is to be done on calls: their instructions, and which are whose. What has none gets the verdict `otherwise`. */
+/* What is to be done on calls: their instructions, and which are whose; none: a verdict is all. */
 struct calls {
-    struct program p;
     struct sock_filter instructions[MAX_OF_CALLS];
-    struct call { unsigned first, last; size_t at, length, from; } calls[MAX_CALLS];      /* by their numbers; `from`: where the tree has the jump to their instructions */
+    size_t n_instructions;
+    struct call { unsigned first, last, verdict; size_t at, length, from; } calls[MAX_CALLS];      /* by their numbers; `from`: where the tree has the jump to their instructions */
     size_t n;
-    uint32_t otherwise;
+    unsigned otherwise;         /* of what is not named: ALLOW or ASK */
 };
 
-static void put(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
-    if (p->n < p->capacity)
-        p->instructions[p->n] = (struct sock_filter){ (uint16_t)code, (uint8_t)jt, (uint8_t)jf, k };
-    p->n++;
-}
-
-static void emit(struct calls *c, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
-    put(&c->p, code, jt, jf, k);
-}
-
-static void verdict(struct calls *c, uint32_t action) {
-    emit(c, BPF_RET | BPF_K, 0, 0, action);
+static void emit(struct calls *c, unsigned code, unsigned if_true, unsigned if_false, uint32_t k) {
+    if (c->n_instructions < MAX_OF_CALLS)
+        c->instructions[c->n_instructions] = (struct sock_filter){ (uint16_t)code, (uint8_t)(if_true == OTHERWISE ? c->otherwise : if_true), (uint8_t)(if_false == OTHERWISE ? c->otherwise : if_false), k };
+    c->n_instructions++;
 }
 
 static void load(struct calls *c, uint32_t offset) {
     emit(c, BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
 }
 
-/* The next `length` instructions are for this call alone; they must end in a verdict. A holds the call's number before. */
-static void call(struct calls *c, unsigned number, unsigned length) {
+static void add_call(struct calls *c, const struct call *call) {
     size_t i = c->n;
 
     if (c->n == MAX_CALLS) {
-        c->p.n = c->p.capacity;     /* there is no room */
+        c->n_instructions = MAX_OF_CALLS;       /* there is no room */
         return;
     }
-    for (; i > 0 && c->calls[i - 1].first > number; i--)
+    for (; i > 0 && c->calls[i - 1].first > call->first; i--)
         c->calls[i] = c->calls[i - 1];
-    c->calls[i] = (struct call){ .first = number, .last = number, .at = c->p.n, .length = length };
+    c->calls[i] = *call;
     c->n++;
 }
 
-/* Asks if A is the number. */
+/* The next `length` instructions are for this call alone; they must end with a verdict in either case. A holds the call's number before. */
+static void call(struct calls *c, unsigned number, unsigned length) {
+    add_call(c, &(struct call){ .first = number, .last = number, .at = c->n_instructions, .length = length });
+}
+
+static void always(struct calls *c, unsigned number, unsigned verdict) {
+    add_call(c, &(struct call){ .first = number, .last = number, .verdict = verdict });
+}
+
 static void ask(struct calls *c, unsigned number) {
-    call(c, number, 1);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
+    always(c, number, ASK);
 }
 
-/* Does `action` on the call if an argument is `value`. */
-static void if_equal(struct calls *c, unsigned number, unsigned argument, uint32_t value, uint32_t action) {
-    call(c, number, 4);
+/* The verdict on the call if an argument is `value`. */
+static void if_equal(struct calls *c, unsigned number, unsigned argument, uint32_t value, unsigned verdict) {
+    call(c, number, 2);
     load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, value);
-    verdict(c, action);
-    verdict(c, SECCOMP_RET_ALLOW);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, ALLOW, value);
 }
 
-/* `action` if an argument is one of the values, else what goes for calls that are not named; in n + 3 instructions. */
-static void if_any(struct calls *c, unsigned argument, const uint32_t *values, size_t n, uint32_t action) {
+/* The verdict if an argument is one of the values, else what goes for calls that are not named; in n + 1 instructions. */
+static void if_any(struct calls *c, unsigned argument, const uint32_t *values, size_t n, unsigned verdict) {
     load(c, ARGUMENT(argument));
     for (size_t i = 0; i < n; i++)
-        emit(c, BPF_JMP | BPF_JEQ | BPF_K, (unsigned)(n - i), 0, values[i]);
-    verdict(c, c->otherwise);
-    verdict(c, action);
+        emit(c, BPF_JMP | BPF_JEQ | BPF_K, verdict, i + 1 < n ? NEXT : OTHERWISE, values[i]);
 }
 
 static void ask_if_any(struct calls *c, unsigned number, unsigned argument, const uint32_t *values, size_t n) {
-    call(c, number, (unsigned)n + 3);
-    if_any(c, argument, values, n, SECCOMP_RET_USER_NOTIF);
+    call(c, number, (unsigned)n + 1);
+    if_any(c, argument, values, n, ASK);
+}
+
+/* One verdict if an argument, 64 bits wide, is `value`, another if not; in four instructions. */
+static void compare(struct calls *c, unsigned argument, uint64_t value, unsigned if_equal, unsigned if_not) {
+    load(c, ARGUMENT(argument));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, if_not, (uint32_t)value);
+    load(c, ARGUMENT(argument) + 4);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, if_equal, if_not, (uint32_t)(value >> 32));
 }
 
 /* The state of a process' stream is in two limits that the kernel does not use: what sets them does nothing. */
-static void guard_limit(struct calls *c, unsigned number, unsigned resource_argument, bool may_only_read) {
-    call(c, number, may_only_read ? 9 : 5);
-    load(c, ARGUMENT(resource_argument));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, RLIMIT_RSS);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, may_only_read ? 5 : 1, RLIMIT_LOCKS);
-    if (may_only_read) {                /* where there is no new value, it is a question */
-        load(c, ARGUMENT(2));
-        emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
-        load(c, ARGUMENT(2) + 4);
-        emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
-    }
-    verdict(c, FORGED);
-    verdict(c, SECCOMP_RET_ALLOW);
-}
-
 static void guard_limits(struct calls *c) {
-    guard_limit(c, __NR_setrlimit, 0, false);
-    guard_limit(c, __NR_prlimit64, 1, true);
+    call(c, __NR_setrlimit, 3);
+    load(c, ARGUMENT(0));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, FORGED, NEXT, RLIMIT_RSS);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, FORGED, ALLOW, RLIMIT_LOCKS);
+    call(c, __NR_prlimit64, 7);
+    load(c, ARGUMENT(1));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, NEXT, RLIMIT_RSS);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, RLIMIT_LOCKS);
+    compare(c, 2, 0, ALLOW, FORGED);    /* where there is no new value, it is a question */
 }
 
 static void filter_seed(struct calls *c) {
     ask(c, __NR_getrandom);
     ask(c, __NR_fork);
     ask(c, __NR_vfork);
-    call(c, __NR_clone, 4);
+    call(c, __NR_clone, 2);
     load(c, ARGUMENT(0));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, 1, 0, CLONE_THREAD_FLAG);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
-    verdict(c, SECCOMP_RET_ALLOW);
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, ALLOW, ASK, CLONE_THREAD_FLAG);
     guard_limits(c);
 }
 
 /* Asks if an argument has any of these bits. */
 static void ask_if_set(struct calls *c, unsigned number, unsigned argument, uint32_t bits) {
-    call(c, number, 4);
+    call(c, number, 2);
     load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 1, bits);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
-    verdict(c, SECCOMP_RET_ALLOW);
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, ASK, ALLOW, bits);
 }
 
-/* Asks, but for what the patched vDSO does, which says so by a sixth argument; in six instructions. */
-static void unless_unasked(struct calls *c, uint64_t mark) {
-    load(c, ARGUMENT(5));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, (uint32_t)mark);
-    load(c, ARGUMENT(5) + 4);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, (uint32_t)(mark >> 32));
-    verdict(c, SECCOMP_RET_USER_NOTIF);
-    verdict(c, SECCOMP_RET_ALLOW);
-}
-
+/* Asks, but for what the patched vDSO does, which says so by a sixth argument. */
 static void ask_newfstatat(struct calls *c) {
-    call(c, __NR_newfstatat, 6);
-    unless_unasked(c, PLAN_STAT_UNASKED);
+    call(c, __NR_newfstatat, 4);
+    compare(c, 5, PLAN_STAT_UNASKED, ALLOW, ASK);
 }
 
 /* Of timer_settime, what is to come at a time of day. */
 static void ask_timer(struct calls *c) {
-    call(c, __NR_timer_settime, 9);
+    call(c, __NR_timer_settime, 6);
     load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, 1, 0, TIMER_ABSTIME);
-    verdict(c, SECCOMP_RET_ALLOW);
-    unless_unasked(c, PLAN_SETTIME_UNASKED);
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, TIMER_ABSTIME);
+    compare(c, 5, PLAN_SETTIME_UNASKED, ALLOW, ASK);
 }
 
 static void filter_clock(struct calls *c) {
@@ -193,55 +187,36 @@ static void filter_clock(struct calls *c) {
     ask(c, __NR_times);
     ask_if_any(c, __NR_clock_gettime, 0, clocks, sizeof clocks / sizeof clocks[0]);
     /* What waits until a time of day. */
-    call(c, __NR_clock_nanosleep, 7);
+    call(c, __NR_clock_nanosleep, 5);
     load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 3, TIMER_ABSTIME);
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, TIMER_ABSTIME);
     load(c, ARGUMENT(0));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 2, 0, CLOCK_REALTIME);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, CLOCK_TAI);
-    verdict(c, SECCOMP_RET_ALLOW);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, NEXT, CLOCK_REALTIME);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, ALLOW, CLOCK_TAI);
     ask_if_set(c, __NR_timerfd_settime, 1, TIMER_ABSTIME);
     ask_timer(c);
     /* Init's, for that; the policy's filter leaves it to it. */
-    call(c, PIDFD_GETFD_NUMBER, 1);
-    verdict(c, SECCOMP_RET_ERRNO | EPERM);
-    call(c, __NR_futex, 10);
+    always(c, PIDFD_GETFD_NUMBER, NO_RIGHT);
+    call(c, __NR_futex, 8);
     load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, 0, 6, FUTEX_CLOCK_REALTIME);
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, NEXT, ALLOW, FUTEX_CLOCK_REALTIME);
     emit(c, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 4, FUTEX_WAIT_BITSET);
-    load(c, ARGUMENT(3));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 0);
-    load(c, ARGUMENT(3) + 4);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0);
-    verdict(c, SECCOMP_RET_ALLOW);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, FUTEX_WAIT_BITSET);
+    compare(c, 3, 0, ALLOW, ASK);
 }
 
 /* Asks if the low half of an argument, taken as an int, is above zero. */
 static void ask_if_positive(struct calls *c, unsigned number, unsigned argument) {
-    call(c, number, 5);
+    call(c, number, 3);
     load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JSET | BPF_K, 2, 0, 0x80000000u);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
-    verdict(c, SECCOMP_RET_ALLOW);
+    emit(c, BPF_JMP | BPF_JSET | BPF_K, ALLOW, NEXT, 0x80000000u);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, ALLOW, ASK, 0);
 }
 
-/* Asks if an argument is not NULL; the verdict on a call, in six instructions. */
-static void if_pointer(struct calls *c, unsigned argument) {
-    load(c, ARGUMENT(argument));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
-    load(c, ARGUMENT(argument) + 4);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 0);
-    verdict(c, SECCOMP_RET_USER_NOTIF);
-    verdict(c, SECCOMP_RET_ALLOW);
-}
-
+/* Asks if an argument is not NULL. */
 static void ask_if_pointer(struct calls *c, unsigned number, unsigned argument) {
-    call(c, number, 6);
-    if_pointer(c, argument);
+    call(c, number, 4);
+    compare(c, argument, 0, ALLOW, ASK);
 }
 
 /* Who looks at stamps of files, and who sets them to a time of his own. */
@@ -282,8 +257,8 @@ static void filter_virtual(struct calls *c) {
         ask(c, asked[i]);
     /* The clocks of alarms are told whether the machine has them or not. */
     ask_if_any(c, __NR_clock_getres, 0, (const uint32_t[]){ CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM }, 2);
-    if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, SECCOMP_RET_USER_NOTIF);
-    if_equal(c, __NR_getitimer, 0, 0, SECCOMP_RET_USER_NOTIF);
+    if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, ASK);
+    if_equal(c, __NR_getitimer, 0, 0, ASK);
     ask_if_positive(c, __NR_poll, 2);
     ask_if_positive(c, __NR_epoll_wait, 3);
     ask_if_positive(c, __NR_epoll_pwait, 3);
@@ -295,13 +270,12 @@ static void filter_virtual(struct calls *c) {
     ask_if_pointer(c, __NR_semtimedop, 3);
     ask_if_pointer(c, FUTEX_WAITV_NUMBER, 3);
     ask_if_pointer(c, FUTEX_WAIT_NUMBER, 4);
-    call(c, __NR_futex, 11);
+    call(c, __NR_futex, 8);
     load(c, ARGUMENT(1));
     emit(c, BPF_ALU | BPF_AND | BPF_K, 0, 0, 0x7f);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 2, 0, FUTEX_WAIT);
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, FUTEX_WAIT_BITSET);
-    verdict(c, SECCOMP_RET_ALLOW);
-    if_pointer(c, 3);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 1, NEXT, FUTEX_WAIT);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, ALLOW, FUTEX_WAIT_BITSET);
+    compare(c, 3, 0, ALLOW, ASK);
 }
 
 /* Who looks when System V's objects were made and used. */
@@ -317,12 +291,12 @@ static void filter_packets(struct calls *c) {
     static const uint32_t requests[] = { SIOCGSTAMP_OLD, SIOCGSTAMPNS_OLD, (uint32_t)SIOCGSTAMP_NEW, (uint32_t)SIOCGSTAMPNS_NEW };
     const unsigned n_options = sizeof options / sizeof options[0], n_requests = sizeof requests / sizeof requests[0];
 
-    call(c, __NR_setsockopt, n_options + 5);
+    call(c, __NR_setsockopt, n_options + 3);
     load(c, ARGUMENT(1));
-    emit(c, BPF_JMP | BPF_JEQ | BPF_K, 0, n_options + 1, SOL_SOCKET);
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, NEXT, OTHERWISE, SOL_SOCKET);
     if_any(c, 2, options, n_options, FORGED);
-    call(c, __NR_ioctl, n_requests + 3);
-    if_any(c, 1, requests, n_requests, SECCOMP_RET_ERRNO | ENOENT);
+    call(c, __NR_ioctl, n_requests + 1);
+    if_any(c, 1, requests, n_requests, NO_ENTRY);
 }
 
 /* Whatever another thread could tell, or be told by, or go on for: that is, all but a few. A thread that is new asks before it does anything of its own (set_robust_list, rt_sigprocmask), so these are not among the few. */
@@ -332,30 +306,50 @@ static void filter_serial(struct calls *c) {
         __NR_rt_sigaction, __NR_sigaltstack, __NR_uname, __NR_mprotect, __NR_madvise, __NR_getrlimit, __NR_sched_getparam, __NR_sched_getscheduler, __NR_membarrier,
     };
 
-    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++) {
-        call(c, alone[i], 1);
-        verdict(c, SECCOMP_RET_ALLOW);
-    }
+    for (size_t i = 0; i < sizeof alone / sizeof alone[0]; i++)
+        always(c, alone[i], ALLOW);
     /* One CPU is what there is. */
-    call(c, __NR_sched_setaffinity, 1);
-    verdict(c, FORGED);
-    c->otherwise = SECCOMP_RET_USER_NOTIF;
+    always(c, __NR_sched_setaffinity, FORGED);
+}
+
+static void put(struct program *p, unsigned code, unsigned jt, unsigned jf, uint32_t k) {
+    if (p->n < p->capacity)
+        p->instructions[p->n] = (struct sock_filter){ (uint16_t)code, (uint8_t)jt, (uint8_t)jf, k };
+    p->n++;
+}
+
+/* A branch of the next instruction. */
+static void jump_to(struct program *p, bool if_true, unsigned verdict) {
+    if (p->n_jumps == MAX_JUMPS)
+        p->n += p->capacity;    /* there is no room */
+    else
+        p->jumps[p->n_jumps++] = (struct jump){ p->n, if_true, verdict };
+}
+
+/* Jumps are as long as a program is that has room: at most 256. */
+static void jump_here(struct program *p, size_t from, bool if_true) {
+    if (p->n - from - 1 > UINT8_MAX)
+        p->n += p->capacity;
+    else if (from < p->capacity && if_true)
+        p->instructions[from].jt = (uint8_t)(p->n - from - 1);
+    else if (from < p->capacity)
+        p->instructions[from].jf = (uint8_t)(p->n - from - 1);
 }
 
 /* Not what init's own code calls, before a command's execve; but from there, too, not what the policy's filter leaves to init itself. */
 static void skip_init(struct program *p) {
     put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
-    put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, PIDFD_GETFD_NUMBER);
-    put(p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM);
+    jump_to(p, true, NO_RIGHT);
+    put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, PIDFD_GETFD_NUMBER);
     put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer) + 4);
-    put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 3, 0);
+    put(p, BPF_JMP | BPF_JEQ | BPF_K, 0, 2, 0);
     put(p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, instruction_pointer));
-    put(p, BPF_JMP | BPF_JGE | BPF_K, 1, 0, PLAN_PROGRAMS_FROM);
-    put(p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
+    jump_to(p, false, ALLOW);
+    put(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, PLAN_PROGRAMS_FROM);
 }
 
 static bool are_alike(const struct calls *c, const struct call *a, const struct call *b) {
-    return a->length == b->length && !memcmp(c->instructions + a->at, c->instructions + b->at, a->length * sizeof c->instructions[0]);
+    return a->length == b->length && a->verdict == b->verdict && !memcmp(c->instructions + a->at, c->instructions + b->at, a->length * sizeof c->instructions[0]);
 }
 
 /* Calls that follow each other and have the same verdict, whatever their arguments, are one. */
@@ -363,7 +357,7 @@ static void merge(struct calls *c) {
     size_t n = 0;
 
     for (size_t i = 0; i < c->n; i++) {
-        if (n && c->calls[n - 1].last + 1 == c->calls[i].first && c->calls[i].length == 1 && are_alike(c, &c->calls[n - 1], &c->calls[i]))
+        if (n && c->calls[n - 1].last + 1 == c->calls[i].first && !c->calls[i].length && are_alike(c, &c->calls[n - 1], &c->calls[i]))
             c->calls[n - 1].last = c->calls[i].last;
         else
             c->calls[n++] = c->calls[i];
@@ -371,39 +365,42 @@ static void merge(struct calls *c) {
     c->n = n;
 }
 
-/* Jumps are as long as a program is that has room: at most 256. */
-static void jump_here(struct program *p, size_t from) {
-    if (p->n - from - 1 > UINT8_MAX)
-        p->n += p->capacity;
-    else if (from < p->capacity)
-        p->instructions[from].jt = (uint8_t)(p->n - from - 1);
-}
-
-/* A tree over the call's number, which is in A. The kernel runs it for each number when it is installed, and again at each call that is not always allowed. */
-static void search(struct program *p, struct calls *c, size_t low, size_t high) {
+/* A tree over the call's number, which is in A: of calls[low..high), for numbers from `first` up to `end`. The kernel runs it for each number when it is installed, so that each half has half of these; and again at each call that is not
+ * always allowed. */
+static void search(struct program *p, struct calls *c, size_t low, size_t high, unsigned first, unsigned end) {
     if (high - low > MAX_LEAF) {
-        size_t middle = low + (high - low) / 2, from = p->n;
+        size_t middle = low + 1, from = p->n;
 
-        put(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, c->calls[middle].first);
-        search(p, c, low, middle);
-        jump_here(p, from);
-        search(p, c, middle, high);
+        while (middle + 1 < high && c->calls[middle].first - first < end - c->calls[middle].first)
+            middle++;
+        unsigned cut = c->calls[middle].first;
+        put(p, BPF_JMP | BPF_JGE | BPF_K, 0, 0, cut);
+        search(p, c, low, middle, first, cut);
+        jump_here(p, from, true);
+        search(p, c, middle, high, cut, end);
         return;
     }
     for (struct call *call = c->calls + low; call < c->calls + high; call++) {
-        if (call->last != call->first)
-            put(p, BPF_JMP | BPF_JGE | BPF_K, 1, 0, call->last + 1);
+        bool is_last = call + 1 == c->calls + high, is_range = call->last != call->first;
+
+        if (is_range && is_last)
+            jump_to(p, true, c->otherwise);
+        if (is_range)
+            put(p, BPF_JMP | BPF_JGE | BPF_K, !is_last, 0, call->last + 1);
         call->from = p->n;
-        put(p, BPF_JMP | (call->last == call->first ? BPF_JEQ : BPF_JGE) | BPF_K, 0, 0, call->first);
+        if (!call->length)
+            jump_to(p, true, call->verdict);
+        if (is_last)
+            jump_to(p, false, c->otherwise);
+        put(p, BPF_JMP | (is_range ? BPF_JGE : BPF_JEQ) | BPF_K, 0, 0, call->first);
     }
-    put(p, BPF_RET | BPF_K, 0, 0, c->otherwise);
 }
 
 /* Behind it, what is to be done: once for all that are alike. */
 static void put_calls(struct program *p, const struct calls *c) {
     for (size_t i = 0; i < c->n; i++) {
         const struct call *call = &c->calls[i];
-        bool is_done = false;
+        bool is_done = !call->length;
 
         for (size_t j = 0; j < i && !is_done; j++)
             is_done = are_alike(c, call, &c->calls[j]);
@@ -411,21 +408,40 @@ static void put_calls(struct program *p, const struct calls *c) {
             continue;
         for (size_t j = i; j < c->n; j++)
             if (are_alike(c, call, &c->calls[j]))
-                jump_here(p, c->calls[j].from);
-        for (size_t j = call->at; j < call->at + call->length; j++)
-            put(p, c->instructions[j].code, c->instructions[j].jt, c->instructions[j].jf, c->instructions[j].k);
+                jump_here(p, c->calls[j].from, true);
+        for (const struct sock_filter *one = c->instructions + call->at; one < c->instructions + call->at + call->length; one++) {
+            if (one->jt >= FIRST_VERDICT)
+                jump_to(p, true, one->jt);
+            if (one->jf >= FIRST_VERDICT)
+                jump_to(p, false, one->jf);
+            put(p, one->code, one->jt, one->jf, one->k);
+        }
     }
 }
 
-int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
-    struct calls calls = { .otherwise = SECCOMP_RET_ALLOW }, *c = &calls;
-    struct program p = { program, 0, capacity };
+static void put_verdicts(struct program *p) {
+    for (unsigned verdict = FIRST_VERDICT; verdict < FIRST_VERDICT + N_VERDICTS; verdict++) {
+        bool is_used = false;
 
-    calls.p = (struct program){ calls.instructions, 0, MAX_OF_CALLS };
+        for (size_t i = 0; i < p->n_jumps; i++)
+            if (p->jumps[i].verdict == verdict) {
+                jump_here(p, p->jumps[i].from, p->jumps[i].if_true);
+                is_used = true;
+            }
+        if (is_used)
+            put(p, BPF_RET | BPF_K, 0, 0, verdicts[verdict - FIRST_VERDICT]);
+    }
+    p->n_jumps = 0;
+}
+
+int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filter *program, size_t capacity) {
+    struct calls calls = { .otherwise = clock == DETERMINISM_CLOCK_SERIAL ? ASK : ALLOW }, *c = &calls;
+    struct program p = { .instructions = program, .capacity = capacity };
+
     /* The first that a C library does in a new image: init puts its clocks and its chance in order. Where glibc's loader asks for the break, it is yet to look for clocks; chance is needed after arch_prctl alone. */
     if (clock != DETERMINISM_CLOCK_REAL)
-        if_equal(c, __NR_brk, 0, 0, SECCOMP_RET_USER_NOTIF);
-    if_equal(c, __NR_arch_prctl, 0, ARCH_SET_FS_CODE, SECCOMP_RET_USER_NOTIF);
+        if_equal(c, __NR_brk, 0, 0, ASK);
+    if_equal(c, __NR_arch_prctl, 0, ARCH_SET_FS_CODE, ASK);
     /* A process that is not dumpable is one that init could not put right. */
     if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
     if (seed && clock != DETERMINISM_CLOCK_SERIAL)
@@ -444,17 +460,19 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
         filter_ipc(c);
     if (clock != DETERMINISM_CLOCK_REAL)
         filter_packets(c);
-    if (calls.p.n >= MAX_OF_CALLS)
+    if (c->n_instructions >= MAX_OF_CALLS)
         return -ENOBUFS;
     merge(c);
     put(&p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, arch));
-    put(&p, BPF_JMP | BPF_JEQ | BPF_K, 1, 0, AUDIT_ARCH_X86_64);
-    put(&p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
+    jump_to(&p, false, ALLOW);
+    put(&p, BPF_JMP | BPF_JEQ | BPF_K, 0, 0, AUDIT_ARCH_X86_64);
     if (clock == DETERMINISM_CLOCK_SERIAL)
         skip_init(&p);
     put(&p, BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(struct seccomp_data, nr));
-    search(&p, c, 0, calls.n);
+    search(&p, c, 0, calls.n, 0, N_NUMBERS);
+    put_verdicts(&p);
     put_calls(&p, c);
+    put_verdicts(&p);
     return p.n <= capacity ? (int)p.n : -ENOBUFS;
 }
 
