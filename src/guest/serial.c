@@ -376,6 +376,7 @@ static void turn(const struct plan *plan, size_t i) {
     has_signalled |= effect == SIGNALS;
     must_look = effect > WAKES || (effect == WAKES && waiting);
     since_ns = clock_now_ns();
+    idle_count_anew();
     pause_ns = 0;
     look_ns = since_ns + FIRST_PAUSE_NS;
     in_turn = true;
@@ -407,7 +408,7 @@ static void look_later(int64_t now, int64_t cost) {
     if (pause_ns > LAST_PAUSE_NS)
         pause_ns = LAST_PAUSE_NS;
     look_ns = now + (pause_ns > cost * PAUSE_BY_COST ? pause_ns : cost * PAUSE_BY_COST);
-    if (now - since_ns > SERIAL_PATIENCE_NS && !is_busy) {
+    if (now - since_ns - idle_lost_ns() > SERIAL_PATIENCE_NS && !is_busy) {
         is_busy = true;
         busy_look_ns = now + BUSY_STEP_NS;
     }

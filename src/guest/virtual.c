@@ -75,6 +75,7 @@ static int64_t busy_look_ns;    /* when to look next whether it is busy */
 static bool has_stood;          /* still, and has not gone on yet */
 static bool awaits_outside;     /* all waited when that was last looked for, somebody of them for the outside */
 static int64_t busy_from_ns, busy_found_ns;     /* since when it has not rested, 0: it has; and when that was last seen */
+static int64_t busy_lost_ns;    /* what was lost before that began */
 
 /* Sealed: whoever gets its descriptor could else cut it off under init. */
 int virtual_make_page(void) {
@@ -399,9 +400,11 @@ int64_t virtual_grace_ns(void) {
 }
 
 int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int64_t deadline) {
-    int64_t next = jumped_ns + virtual_grace_ns(), took = now_ns - over_ns + length_ns, passed = length_ns - (deadline - virtual_now());
+    int64_t fairly = over_ns + virtual_grace_ns() + idle_lost_ns(), next = jumped_ns + virtual_grace_ns(), took = now_ns - over_ns + length_ns, passed = length_ns - (deadline - virtual_now());
 
-    return next > now_ns && passed > took / SLOWEST && !virtual_awaits_outside() ? next : 0;
+    if (virtual_awaits_outside())
+        return 0;
+    return fairly > now_ns ? fairly : next > now_ns && passed > took / SLOWEST ? next : 0;
 }
 
 int64_t virtual_next_ns(void) {
@@ -434,9 +437,10 @@ static void look_for_rest(int64_t now) {
         has_rested(now);
         return;
     }
-    if (!busy_from_ns)
+    if (!busy_from_ns) {
         busy_from_ns = now;
-    else if (now - busy_from_ns >= busy_ns())
+        busy_lost_ns = idle_lost_in_all_ns();
+    } else if (now - busy_from_ns - (idle_lost_in_all_ns() - busy_lost_ns) >= busy_ns())
         virtual_reach(virtual_after(now - busy_found_ns));
     busy_found_ns = now;
     busy_look_ns = now + BUSY_STEP_NS;

@@ -173,6 +173,10 @@ void timer_executed(pid_t pid);
 enum idle { IDLE_NOT, IDLE_OUTSIDE, IDLE };
 /* IDLE: there was a moment in which every thread waited; OUTSIDE: one of them for what comes from outside of the sandbox. */
 enum idle idle_look(void);
+/* Of the time since that last found a rest, or was told to count anew: for how long who runs was kept from it by what else the machine does. Time that programs were not given is none that they took. */
+int64_t idle_lost_ns(void);
+void idle_count_anew(void);
+int64_t idle_lost_in_all_ns(void);      /* of all time */
 /* Whether a thread runs, or is about to: one look at it alone. */
 bool idle_runs(pid_t thread);
 /* Whether a process is dead, waited for or not. */

@@ -24,6 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
 #include "guest/serial.h"
@@ -36,6 +37,9 @@
 #define VFORK_FLAG 0x4000
 #define MAX_KEPT 61             /* threads whose files are kept open */
 #define KEPT_FILES 3
+#define MOST_LOST 20            /* all but this part of a time is lost at the most; */
+#define SHORTEST_NS 1000000     /* of a shorter one nothing */
+#define MOSTLY 0.9              /* who has had so much of it has lost nothing that matters */
 
 struct seen {
     pid_t thread;
@@ -56,6 +60,17 @@ static const char *const kept_names[KEPT_FILES] = { [STAT] = "/stat", [SCHEDSTAT
 static struct seen seen[MAX_SEEN];
 static struct kept kept[MAX_KEPT];
 static size_t n_seen;
+
+/* What a thread has had of the CPUs, nanoseconds, and how long it was kept waiting for one. */
+struct share {
+    pid_t thread;
+    uint64_t ran, waited;
+};
+
+static pid_t runner;            /* who was found running by the look; 0: nobody */
+static struct share runners, ours;      /* as of the last look that took its time */
+static double part_lost;        /* of the time, by who was found running last */
+static int64_t lost_ns, lost_in_all_ns, counted_ns;
 
 /* What comes from outside and what goes there. */
 enum way { IN = 1, OUT = 2 };
@@ -144,6 +159,104 @@ static ssize_t state_of(pid_t thread, char *ret_state, uint64_t *ret_threads) {
     return 0;
 }
 
+/* ---- what others have of the machine -------------------------------------------------------------------------------- */
+
+static struct share share_of(pid_t thread) {
+    struct share share = { .thread = thread };
+    char text[128];
+
+    if (!thread || read_file(thread, SCHEDSTAT, text, sizeof text) <= 0)
+        return (struct share){ 0 };
+    share.ran = strtoul(text, NULL, 10);
+    share.waited = strtoul(after_fields(text, 1), NULL, 10);
+    return share;
+}
+
+static bool count_runner(void *data, pid_t thread) {
+    uint64_t threads;
+    char state;
+
+    return state_of(thread, &state, &threads) < 0 || state != 'R' || ++*(unsigned *)data < MOST_LOST;
+}
+
+static bool count_runners_of(void *data, pid_t pid) {
+    uint64_t threads = 0;
+    char state;
+
+    if (pid == 1 || command_is_agent(pid) || state_of(pid, &state, &threads) < 0)
+        return true;
+    if (threads <= 1)
+        return state != 'R' || ++*(unsigned *)data < MOST_LOST;
+    int directory = determinism_open(pid, "/task", O_RDONLY | O_DIRECTORY);
+    if (directory < 0)
+        return true;
+    (void)tree_each_number(directory, count_runner, data);
+    close(directory);
+    return *(unsigned *)data < MOST_LOST;
+}
+
+/* As far as it matters. */
+static unsigned n_runners(void) {
+    int all = openat(determinism_proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    unsigned n = 0;
+
+    if (all < 0)
+        return 1;
+    (void)tree_each_number(all, count_runners_of, &n);
+    close(all);
+    return n ? n : 1;
+}
+
+/* What part of the time is lost: what one who runs has had of it, since it was last seen or was born, times how many they are; for what they keep from each other is the sandbox' own. */
+static void estimate(const struct share *before, const struct share *now) {
+    bool is_same = before->thread == now->thread;
+    uint64_t ran = now->ran - (is_same ? before->ran : 0), waited = now->waited - (is_same ? before->waited : 0);
+
+    if (!now->thread || !(ran + waited))
+        return;
+    double had = (double)ran / (double)(ran + waited);
+    if (had < MOSTLY)
+        had *= n_runners();
+    part_lost = had < 1 ? 1 - had : 0;
+}
+
+/* Of the time since the last look. */
+static void count_lost(void) {
+    int64_t now = clock_now_ns(), span = now - counted_ns, most = span / MOST_LOST * (MOST_LOST - 1);
+
+    if (span < SHORTEST_NS)
+        return;
+    struct share theirs = share_of(runner), mine = share_of(1);
+    estimate(&runners, &theirs);
+    int64_t lost = (int64_t)((double)span * part_lost), kept_waiting = ours.thread && counted_ns ? (int64_t)(mine.waited - ours.waited) : 0;
+    lost = lost > kept_waiting ? lost : kept_waiting;
+    lost = counted_ns ? lost < most ? lost : most : 0;
+    lost_ns += lost;
+    lost_in_all_ns += lost;
+    counted_ns = now;
+    runners = theirs;
+    ours = mine;
+}
+
+void idle_count_anew(void) {
+    lost_ns = 0;
+}
+
+int64_t idle_lost_ns(void) {
+    return lost_ns;
+}
+
+int64_t idle_lost_in_all_ns(void) {
+    return lost_in_all_ns;
+}
+
+/* ---- the looks ------------------------------------------------------------------------------------------------------ */
+
+static bool runs(pid_t thread) {
+    runner = thread;
+    return true;
+}
+
 static bool waits_for_child(const struct seen *who) {
     return who->call == __NR_vfork || (who->call == __NR_clone && who->arguments[0] & VFORK_FLAG);
 }
@@ -157,7 +270,7 @@ static bool look_first(struct round *round, pid_t thread) {
     ssize_t n = read_file(thread, SYSCALL, text, sizeof text);
     if (n < 0)
         return is_missing(n);
-    if (text[0] == 'r' || !now->runs)           /* "running" */
+    if ((text[0] == 'r' && runs(thread)) || !now->runs)         /* "running" */
         return false;
     now->call = virtual_parse_call(text, now->arguments);
     round->n++;
@@ -182,7 +295,7 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
         return is_missing(r);
     if (determinism_holds(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
         return true;
-    if ((state != 'S' && state != 'D') || round->n == MAX_SEEN)
+    if ((state != 'S' && state != 'D' && runs(thread)) || round->n == MAX_SEEN)
         return false;
     return round->again ? look_again(round, thread, state) : look_first(round, thread);
 }
@@ -402,17 +515,24 @@ static bool await_ends(void) {
     return sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL) == 0 && info.si_pid;
 }
 
-enum idle idle_look(void) {
+static bool do_all_rest(void) {
     struct round first = { 0 }, second = { .again = true };
 
-    if (!do_all_wait(&first))
-        return IDLE_NOT;
-    if (await_ends())
-        return IDLE_NOT;
-    if (!do_all_wait(&second) || first.n != second.n || determinism_is_asked())
-        return IDLE_NOT;
+    runner = 0;
+    if (!do_all_wait(&first) || await_ends() || !do_all_wait(&second) || first.n != second.n || determinism_is_asked())
+        return false;
     n_seen = first.n;
-    for (size_t i = 0; n_outside && i < first.n; i++)
+    return true;
+}
+
+enum idle idle_look(void) {
+    bool rests = do_all_rest();
+
+    count_lost();
+    if (!rests)
+        return IDLE_NOT;
+    idle_count_anew();
+    for (size_t i = 0; n_outside && i < n_seen; i++)
         if (waits_outside(&seen[i]))
             return IDLE_OUTSIDE;
     return IDLE;

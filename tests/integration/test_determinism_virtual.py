@@ -141,6 +141,23 @@ print(n, flush=True)
     assert result.stdout == "40\n", result.told
 
 
+def test_no_processor_is_no_time(caller):
+    """What a sandbox is kept from computing, be it by its own limit, is not taken for computing on and on: a sleep beside it does not end before."""
+    result = caller.run("--cpus", "0.04", *VIRTUAL, "--", *PY, """
+import os, time
+if not os.fork():
+    time.sleep(1)
+    os.write(1, b"slept\\n")
+    os._exit(0)
+sum(range(25_000_000))
+os.write(1, b"computed\\n")
+os.wait()
+""")
+    if result.outcome == "error" and result.error["code"] == "feature_missing":
+        pytest.skip("a part of a processor is a cgroup's to give")
+    assert result.stdout == "computed\nslept\n", result.told
+
+
 EXPIRATIONS = """
 import ctypes, os, select, signal, struct, time
 libc = ctypes.CDLL(None, use_errno=True)
