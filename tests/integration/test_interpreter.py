@@ -322,6 +322,19 @@ def test_many_at_once(engine):
     assert count(engine) == before + 300
 
 
+def test_those_that_come_while_it_is_made_wait(sandbox):
+    """A burst of runs does not start a Python for each, which would keep the one that all could have from being made."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:2])
+    try:
+        with Engine() as engine:
+            results = run_many([{"code": f"print({i})", "language": "python"} for i in range(40)], policy=POLICY, concurrency=40, text=True, engine=engine)
+            assert [result.stdout for result in results] == [f"{i}\n" for i in range(40)]
+            assert count(engine) >= 20 and not count(engine, "anew"), engine.status()["interpreters"]
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def test_packages_of_the_run(engine):
     """Directories that come with the run are looked at as at a start."""
     box = Sandbox({**POLICY, "env": {"PYTHONPATH": "/tmp/lib"}}, engine=engine)
