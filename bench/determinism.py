@@ -43,8 +43,10 @@ def options(level: Dict[str, Any]) -> List[str]:
 
 
 def turns(names: List[str], number: int) -> List[str]:
+    """One after the other, each first as often as the others, and in either direction: what one leaves to be tidied up falls on no other more often."""
     shift = number % len(names)
-    return names[shift:] + names[:shift]
+    turned = names[shift:] + names[:shift]
+    return turned[::-1] if number // len(names) % 2 else turned
 
 
 def of_batch(rollbox: str, jobs: str, rounds: int, rows: Dict[str, Dict[str, Any]]) -> None:
