@@ -23,27 +23,39 @@ static uint64_t hash(const void *data, size_t length) {
     return found;
 }
 
-struct number numbers_of(const char *name, const struct stat *st) {
-    const int64_t stamp[] = { st->st_ctim.tv_sec, st->st_ctim.tv_nsec, st->st_mtim.tv_sec, st->st_mtim.tv_nsec, st->st_size };
-
-    return (struct number){ st->st_ino, hash(name, strlen(name)), hash(stamp, sizeof stamp) };
+uint32_t numbers_name(const char *name, size_t length) {
+    return (uint32_t)hash(name, length);
 }
 
-/* The stamp is of the moment when processes stood still; after that, in a layer, a kept number is the file's own. */
-uint64_t numbers_wanted(const struct numbers *numbers, const char *name, const struct stat *st) {
-    struct number own = numbers->n ? numbers_of(name, st) : (struct number){ 0 };
-    uint64_t stamped = 0, numbered = 0;
+struct number numbers_of(uint32_t directory, const char *name, const struct stat *st) {
+    const int64_t stamp[] = { st->st_ctim.tv_sec, st->st_ctim.tv_nsec, st->st_mtim.tv_sec, st->st_mtim.tv_nsec, st->st_size };
+
+    return (struct number){ st->st_ino, (uint64_t)directory << 32 | numbers_name(name, strlen(name)), hash(stamp, sizeof stamp) };
+}
+
+/* The stamp is of the moment when processes stood still; after that, in a layer, a kept number is the file's own. Files that were made or copied in one moment have one stamp, so of those with one name the directory tells. */
+uint64_t numbers_wanted(const struct numbers *numbers, const struct numbers *kept, uint32_t directory, const char *name, const struct stat *st) {
+    struct number own = numbers->n ? numbers_of(directory, name, st) : (struct number){ 0 };
+    bool is_kept = numbers->n && numbers_has(kept, own.number);
+    uint64_t found = 0;
+    int best = 0;
 
     for (uint32_t i = 0; i < numbers->n; i++) {
         const struct number *wanted = &numbers->list[i];
-        bool same_name = wanted->name == own.name, same_number = wanted->number == own.number;
+        bool same_name = directory ? wanted->name == own.name : (uint32_t)wanted->name == (uint32_t)own.name;
+        bool same_number = wanted->number == own.number, same_stamp = wanted->stamp == own.stamp;
+        int rank = 0;
 
-        if (same_name && wanted->stamp == own.stamp && (same_number || !stamped))
-            stamped = wanted->number;
-        if (same_number && (same_name || st->st_nlink > 1))     /* who has several names may have been opened by another */
-            numbered = own.number;
+        if (same_name && same_stamp)
+            rank = 2 + same_number;
+        else if (same_number && (same_name ? is_kept : st->st_nlink > 1 && (is_kept || same_stamp)))      /* who has several names may have been opened by another */
+            rank = 1;
+        if (rank > best) {
+            best = rank;
+            found = wanted->number;
+        }
     }
-    return stamped ? stamped : numbered;
+    return found;
 }
 
 void numbers_add(struct numbers *numbers, struct number number) {

@@ -20,7 +20,7 @@
 #define NUMBERS_LIST "user.overlay.numbers"     /* struct number; no overlay shows attributes of such names */
 
 /* A file, by the number that processes know it by. What an overlay has copied up goes on to show the number of what lies below while it is open, and in a user namespace nothing else tells of it: so there is its name, and
- * its times and size, too, which are those of the file above. */
+ * its times and size, too, which are those of the file above. `name` has that of the directory in its upper half. */
 struct number {
     uint64_t number, name, stamp;
 };
@@ -31,9 +31,11 @@ struct numbers {
     struct number list[NUMBERS_MAX];
 };
 
-struct number numbers_of(const char *name, const struct stat *st);
-/* The number that the copy of this file is to have; 0: any. */
-uint64_t numbers_wanted(const struct numbers *numbers, const char *name, const struct stat *st);
+/* What is compared of a directory's name; 0 where that is not known, as of the topmost of a layer's part. */
+uint32_t numbers_name(const char *name, size_t length);
+struct number numbers_of(uint32_t directory, const char *name, const struct stat *st);
+/* The number that the copy of this file is to have; 0: any. `kept`: those of the layer that it is in. */
+uint64_t numbers_wanted(const struct numbers *numbers, const struct numbers *kept, uint32_t directory, const char *name, const struct stat *st);
 /* Numbers that nobody can have, and what there is no room for, are left out. */
 void numbers_add(struct numbers *numbers, struct number number);
 /* What somebody has written as struct number, one after the other, in a message or an attribute. */

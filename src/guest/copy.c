@@ -77,6 +77,7 @@ struct level {
     bool opaque;
     bool hides;                 /* nothing that is below all layers shows in it */
     bool whiteouts;             /* the copy has some */
+    uint32_t name;              /* numbers_name() */
 };
 
 /* What both processes work on: the regular files that one call has listed. */
@@ -88,7 +89,9 @@ struct crew {
     atomic_bool awaited;        /* `done` is */
     _Atomic int error;
     int from, to;
+    uint32_t name;
     bool fresh;
+    struct numbers kept;        /* in the layer that is being copied */
     uint32_t files[MAX_FILES];  /* where their names are */
     bool left[MAX_FILES];       /* not for the helper */
     _Alignas(struct entry) char entries[65536];
@@ -221,9 +224,9 @@ static int remove_at(int directory, const char *name) {
 }
 
 /* The empty file for a copy. *ret_is_new: with the mode. */
-static int create_regular(const struct walk *w, int directory, const char *name, const struct stat *st, bool *ret_is_new) {
-    uint64_t number = numbers_wanted(w->numbers, name, st);
-    int r = number ? numbers_take(w->top, number, directory, name) : -ENOENT;
+static int create_regular(const struct walk *w, const struct level *l, const char *name, const struct stat *st, bool *ret_is_new) {
+    uint64_t number = numbers_wanted(w->numbers, &w->crew->kept, l->name, name, st);
+    int directory = l->to, r = number ? numbers_take(w->top, number, directory, name) : -ENOENT;
 
     *ret_is_new = r == -ENOENT;
     if (r < 0 && r != -ENOENT)
@@ -247,14 +250,14 @@ static void spare_number(const struct walk *w, int directory, const char *name) 
         close(fd);
 }
 
-static int copy_regular(const struct walk *w, int from, int directory, const char *name, const struct stat *st) {
+static int copy_regular(const struct walk *w, const struct level *l, int from, const char *name, const struct stat *st) {
     bool is_new;
-    int to = create_regular(w, directory, name, st, &is_new);
+    int to = create_regular(w, l, name, st, &is_new);
 
     if (to < 0)
         return to;
     int r = copy_content(from, to, st);
-    bool other = st->st_uid != w->id || st->st_gid != w->id;
+    bool other = !is_new || st->st_uid != w->id || st->st_gid != w->id;     /* one that waits may have been another's, in a layer below */
     if (r == 0 && other && fchown(to, st->st_uid, st->st_gid) < 0)
         r = -errno;
     if (r == 0 && (st->st_mode & 07000 || !is_new) && fchmod(to, st->st_mode & 07777) < 0)
@@ -348,7 +351,7 @@ static int copy_one(struct walk *w, struct level *l, const char *name, unsigned 
         bool linked = st.st_nlink > 1;
         r = linked ? link_to_earlier(w, link_name(known, st.st_ino), l->to, name) : -ENOENT;
         if (r == -ENOENT) {
-            r = from >= 0 ? copy_regular(w, from, l->to, name, &st) : copy_special(w, l->from, l->to, name, &st);
+            r = from >= 0 ? copy_regular(w, l, from, name, &st) : copy_special(w, l->from, l->to, name, &st);
             if (r == 0 && linked)
                 r = remember_link(w, known, l->to, name);
         }
@@ -400,7 +403,7 @@ _Noreturn static void help(struct walk *w) {
             atomic_store(&crew->sleeps, false);
             continue;
         }
-        struct level l = { .from = crew->from, .to = crew->to, .fresh = crew->fresh };
+        struct level l = { .from = crew->from, .to = crew->to, .fresh = crew->fresh, .name = crew->name };
         int r = copy_file_of(w, &l, i, true);
         crew->left[i] = r > 0;
         if (r < 0)
@@ -473,6 +476,7 @@ static int copy_round(struct walk *w, struct level *l, size_t n) {
     crew->from = l->from;
     crew->to = l->to;
     crew->fresh = l->fresh;
+    crew->name = l->name;
     memset(crew->left, 0, n);
     bool helped = n >= WORTH_HELP && w->helper >= 0;
     atomic_store(&crew->ticket, ((atomic_load(&crew->ticket) >> 32) + 1) << 32 | n << 16);
@@ -608,7 +612,7 @@ static int enter(struct walk *w, size_t depth, const char *name) {
 
     if (depth == w->n_levels)
         return -ENOSPC;         /* deeper than the copy may have directories */
-    *l = (struct level){ .from = open_directory(parent->from, name), .to = -1 };
+    *l = (struct level){ .from = open_directory(parent->from, name), .to = -1, .name = depth > 1 ? numbers_name(name, strlen(name)) : 0 };
     if (l->from < 0 || fstat(l->from, &st) < 0)
         return l->from < 0 ? l->from : -errno;
     l->from_inode = st.st_ino;
@@ -732,6 +736,9 @@ int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, 
         numbers_reserve(&numbers, w.top);
     for (size_t i = 0; r == 0 && i < n; i++) {
         int from = open_directory(layers[i], ".");
+        w.crew->kept.n = 0;
+        if (from >= 0 && numbers.n)
+            numbers_load(&w.crew->kept, from);
         r = from < 0 ? from : copy_tree(&w, from, i == 0);
         if (from >= 0)
             close(from);

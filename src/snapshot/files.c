@@ -141,6 +141,15 @@ static bool is_listed_in_part(const struct subject *s, const struct open_file *f
     return lseek(fd, (off_t)file->offset, SEEK_SET) >= 0 && syscall(SYS_getdents64, fd, entries, sizeof entries) > 0;
 }
 
+/* By a path from the root. */
+static struct number number_of(const char *path, const struct stat *st) {
+    const char *name = strrchr(path, '/') + 1, *end = name - 1, *directory = end;
+
+    while (directory > path && directory[-1] != '/')
+        directory--;
+    return numbers_of(numbers_name(directory, (size_t)(end - directory)), name, st);
+}
+
 static int capture_path(struct capture *c, struct subject *s, const struct open_file *file, struct image_file *to) {
     struct stat st;
 
@@ -171,7 +180,7 @@ static int capture_path(struct capture *c, struct subject *s, const struct open_
         to->data_length = pipe.length;
     }
     if (S_ISREG(st.st_mode))
-        numbers_add(&c->numbers, numbers_of(strrchr(file->name, '/') + 1, &st));
+        numbers_add(&c->numbers, number_of(file->name, &st));
     to->kind = IMAGE_FILE_PATH;
     to->path = capture_text(c, file->name);
     to->offset = file->offset;

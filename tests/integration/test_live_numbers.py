@@ -168,3 +168,27 @@ def test_numbers_out_of_reach_are_others(box):  # noqa: F811
     with closing(box.fork(1)) as copies:
         copied = eval(asked.of(copies[0])(numbers))
         assert copied[0] == low and copied[1] == copied[2]
+
+
+def test_numbers_of_files_with_one_name_that_were_made_in_one_moment(box):  # noqa: F811
+    """They have the same times and size; few of them are open."""
+    asked = Asked.begin(box, "import os", "[os.mkdir(f'/tmp/{i}') for i in range(300)] and None", "[open(f'/tmp/{i}/LOCK', 'w').close() for i in range(300)] and None",
+                        "kept = {i: open(f'/tmp/{i}/LOCK') for i in range(0, 300, 9)}",
+                        "def numbers(): return [(os.fstat(file.fileno()).st_ino, os.stat(f'/tmp/{i}/LOCK').st_ino) for i, file in kept.items()]")
+    before = asked("numbers()")
+    for _ in range(2):
+        box.reset(box.snapshot())
+        asked = asked.of(box)
+        assert asked("numbers()") == before
+
+
+def test_files_with_several_names_take_no_number_of_one_that_is_open(box):  # noqa: F811
+    """What is made after a reset has numbers that files had before, which are open."""
+    asked = Asked.begin(box, "import os", "os.mkdir('/tmp/d')", "[open(f'/tmp/d/{i}', 'w').close() for i in range(100)] and None", "kept = open('/tmp/kept', 'w')",
+                        "def numbers(): return os.fstat(kept.fileno()).st_ino, os.stat('/tmp/kept').st_ino")
+    before = asked("numbers()")
+    box.reset(box.snapshot())
+    asked = asked.of(box)
+    asked("[(open(f'/tmp/{i}', 'w').close(), os.link(f'/tmp/{i}', f'/tmp/{i}-too')) for i in range(300)] and None")
+    box.reset(box.snapshot())
+    assert asked.of(box)("numbers()") == before
