@@ -84,11 +84,15 @@ static bool is_path(const char *path) {
     }
 }
 
+/* Ours: a guest whose private files are in no overlay yet can give files attributes of these names, which say nothing. */
+static bool is_of_numbers(const char *name) {
+    return strcmp(name, NUMBERS_LIST) == 0 || strcmp(name, NUMBER) == 0;
+}
+
 /* Those of the guest, and what an overlay needs to see of its own. */
 static bool is_attribute(const char *name) {
     if (strncmp(name, OVERLAY, sizeof OVERLAY - 1) == 0)
-        return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 || strcmp(name, XATTR_OPAQUE) == 0 ||
-               strcmp(name, NUMBERS_LIST) == 0 || strcmp(name, NUMBER) == 0;
+        return strncmp(name, ESCAPED, sizeof ESCAPED - 1) == 0 || strcmp(name, ORIGIN) == 0 || strcmp(name, XATTR_OPAQUE) == 0 || is_of_numbers(name);
     return strncmp(name, "user.", 5) == 0 || strncmp(name, ACCESS_LIST, sizeof ACCESS_LIST - 1) == 0;
 }
 
@@ -199,7 +203,7 @@ static int add_attributes(struct writing *w, int fd, struct buf *to) {
     if (length < 0)
         return errno == EOPNOTSUPP ? 0 : -errno;
     for (const char *name = names; name < names + length; name += strlen(name) + 1) {
-        if (!is_attribute(name))
+        if (!is_attribute(name) || is_of_numbers(name))
             continue;
         ssize_t n = !strcmp(name, ORIGIN) ? 0 : fgetxattr(fd, name, value, ATTRIBUTE_BYTES);
         if (n < 0)
@@ -210,6 +214,12 @@ static int add_attributes(struct writing *w, int fd, struct buf *to) {
     return buf_failed(to) ? -ENOMEM : to->length > PACK_MOST_ATTRIBUTES ? -E2BIG : 0;
 }
 
+/* No number is worth a pack that is too long to be read again. */
+static void add_number(struct buf *to, const char *name, const void *value, size_t length) {
+    if (to->length + strlen(name) + 1 + sizeof(uint32_t) + length <= PACK_MOST_ATTRIBUTES)
+        add_attribute(to, name, value, length);
+}
+
 /* What keeps its number says so; all such numbers are known before the first file. */
 static int add_numbers(struct writing *w, const struct files_entry *entry, uint32_t kind, struct buf *to) {
     const struct numbers *numbers = &w->numbers;
@@ -217,10 +227,10 @@ static int add_numbers(struct writing *w, const struct files_entry *entry, uint3
     if (kind == PACK_DIRECTORY && !w->has_part) {
         w->has_part = true;
         if (numbers->n)
-            add_attribute(to, NUMBERS_LIST, numbers->list, numbers->n * sizeof numbers->list[0]);
+            add_number(to, NUMBERS_LIST, numbers->list, numbers->n * sizeof numbers->list[0]);
     }
     if (kind == PACK_FILE && numbers_has(numbers, entry->st.st_ino))
-        add_attribute(to, NUMBER, &(uint64_t){ entry->st.st_ino }, sizeof(uint64_t));
+        add_number(to, NUMBER, &(uint64_t){ entry->st.st_ino }, sizeof(uint64_t));
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
@@ -403,10 +413,6 @@ static char *next_attribute(char *at, struct attribute *ret_attribute) {
     memcpy(&n, value, sizeof n);
     *ret_attribute = (struct attribute){ at, value + sizeof n, n };
     return value + sizeof n + n;
-}
-
-static bool is_of_numbers(const char *name) {
-    return strcmp(name, NUMBERS_LIST) == 0 || strcmp(name, NUMBER) == 0;
 }
 
 static int set_attributes(const struct reading *in, int fd, char *at, size_t length) {

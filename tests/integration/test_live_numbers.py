@@ -192,3 +192,22 @@ def test_files_with_several_names_take_no_number_of_one_that_is_open(box):  # no
     asked("[(open(f'/tmp/{i}', 'w').close(), os.link(f'/tmp/{i}', f'/tmp/{i}-too')) for i in range(300)] and None")
     box.reset(box.snapshot())
     assert asked.of(box)("numbers()") == before
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/tmp/file"])
+def test_attributes_leave_no_room_for_numbers(box, path):  # noqa: F811
+    """A layer has a number for each file that is open, besides what the guest has filled to the limit."""
+    asked = Asked.begin(box, "import os", "file = open('/tmp/file', 'w')", "def filled(n): return 17 * (8 + 4 + 59999) + 7 + 4 + n",
+                        f"def fill(): return [os.setxattr('{path}', f'user.{{i:02}}', bytes(60000 - 1)) for i in range(17)] and os.setxattr('{path}', 'user.z', bytes((1 << 20) - filled(8)))")
+    assert asked("fill()") == "None"
+    box.hibernate()
+    assert asked.of(box)("file.write('on')") == "2"
+
+
+def test_attributes_of_these_names_say_nothing(box):  # noqa: F811
+    """Where a sandbox' first files are in no overlay, attributes of the overlay's names can be given to them."""
+    number, listed = "user.overlay.number", "user.overlay.numbers"
+    script = f"import os; open('/tmp/a', 'w').close(); os.setxattr('/tmp', '{listed}', (77).to_bytes(8, 'little') + bytes(16)); os.setxattr('/tmp/a', '{number}', (77).to_bytes(8, 'little'))"
+    box.exec(["python3", "-c", script], check=True)
+    box.hibernate()
+    assert box.exec(["stat", "-c", "%i", "/tmp/a"], check=True, text=True).stdout != "77\n"
