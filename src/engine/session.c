@@ -1178,10 +1178,8 @@ void session_request(struct client *client, struct wire_message *message) {
     if (r < 0)
         error_set(&error, ROLLBOX_ERR_PROTOCOL, EBADMSG, "arguments", "the request has a field that this engine does not know");
     else {
-        if (!client->engine->has_adopted) {
-            client->engine->has_adopted = true;
-            (void)sleep_adopt(client->engine, NULL, false, NULL);
-        }
+        if (!client->engine->has_adopted)
+            client->engine->has_adopted = sleep_adopt(client->engine, NULL, false, NULL) != -EBUSY;
         r = answer(client, message, &ask, &json, &error);
     }
     if (r < 0)

@@ -22,6 +22,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -30,6 +31,7 @@
 #include "store/fingerprint.h"
 
 #define IMAGE_BESIDES (64ull << 20)     /* what an image has besides memory */
+#define LOCK_WAIT_MS 200
 #define LAYER_SLACK 16          /* as a part: files take up a little more or less in another tmpfs */
 
 /* A layer that is being made. */
@@ -864,6 +866,7 @@ struct search {
     const char *name;           /* NULL: all */
     bool removes;               /* what cannot be had */
     struct rollbox_error *error;
+    bool is_busy;               /* one that is looked for is locked by another process */
 };
 
 static bool is_of_this_socket(const struct engine *engine, const json_t *record) {
@@ -920,19 +923,53 @@ static int adopt(struct engine *engine, const char *id, int *take_lock, const js
     return 0;
 }
 
+/* Is it looked for? */
+static bool is_wanted(const struct search *search, const json_t *record) {
+    const char *name = json_string_value(json_object_get(record, "name"));
+
+    return name && session_name_ok(name) && json_is_true(json_object_get(record, "detached")) && is_of_this_socket(search->engine, record) && (!search->name || !strcmp(search->name, name)) &&
+           !session_find(search->engine, name);
+}
+
+static bool is_ours(const struct engine *engine, const char *id) {
+    list_for_each(at, &engine->sessions) {
+        const struct session *session = container_of(at, struct session, node);
+
+        if (session->sleep && !strcmp(session->sleep->id, id))
+            return true;
+    }
+    return false;
+}
+
+/* Forks of an engine that was killed have its locks until they run for the first time, and rollbox store gc has any for a moment. So one that is looked for by name is waited for, which holds everybody up, but not for long. */
+static int wait_for_lock(struct search *search, const char *id, int *ret_lock) {
+    const struct timespec moment = { 0, 1000000 };
+    json_t *whole = NULL;
+    int r = asleep_lock(search->store, ASLEEP_DIRECTORY, id, ret_lock);
+
+    if (r != -EBUSY || is_ours(search->engine, id) || asleep_look(search->store, ASLEEP_DIRECTORY, id, &whole) < 0)
+        return r;
+    bool wanted = is_wanted(search, json_object_get(whole, "record"));
+    for (int i = 0; r == -EBUSY && wanted && search->name && i < LOCK_WAIT_MS; i++) {
+        (void)nanosleep(&moment, NULL);
+        r = asleep_lock(search->store, ASLEEP_DIRECTORY, id, ret_lock);
+    }
+    search->is_busy |= r == -EBUSY && wanted;
+    json_decref(whole);
+    return r;
+}
+
 static int adopt_one(void *context, const char *id) {
     struct search *search = context;
     json_t *whole = NULL;
     auto_close int lock = -EBADF;
 
-    if (asleep_lock(search->store, ASLEEP_DIRECTORY, id, &lock) < 0 || asleep_read(lock, &whole, NULL) < 0)
+    if (wait_for_lock(search, id, &lock) < 0 || asleep_read(lock, &whole, NULL) < 0)
         return 0;               /* somebody else's; or nobody's, which rollbox store gc and fsck see to */
     const json_t *record = json_object_get(whole, "record");
-    const char *name = json_string_value(json_object_get(record, "name"));
     int r = 0;
 
-    if (name && session_name_ok(name) && json_is_true(json_object_get(record, "detached")) && is_of_this_socket(search->engine, record) && (!search->name || !strcmp(search->name, name)) &&
-        !session_find(search->engine, name))
+    if (is_wanted(search, record))
         r = adopt(search->engine, id, &lock, whole, search->error);
     if (r < 0 && search->removes && asleep_remove(search->store, ASLEEP_DIRECTORY, id) == 0)
         r = 1;
@@ -949,6 +986,9 @@ int sleep_adopt(struct engine *engine, const char *name, bool removes, struct ro
 
     if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 || store_open(path, &store, NULL) < 0)
         return 0;
-    struct search search = { engine, store, name, removes, error };
-    return asleep_each(store, ASLEEP_DIRECTORY, adopt_one, &search);
+    struct search search = { engine, store, name, removes, error, false };
+    int r = asleep_each(store, ASLEEP_DIRECTORY, adopt_one, &search);
+    if (r == 0 && search.is_busy)
+        return error_set(error, ROLLBOX_ERR_ENGINE_BUSY, EBUSY, "arguments", "%s sleeps, and another process has it, such as one of an engine that was killed", name ? name : "a sandbox");
+    return r;
 }

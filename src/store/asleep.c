@@ -140,6 +140,12 @@ const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_F
     return NULL;
 }
 
+int asleep_look(int store, const char *directory, const char *id, json_t **ret_record) {
+    auto_close int fd = openat(store, path_of(directory, id, "/record.json").text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+
+    return fd < 0 ? -errno : asleep_read(fd, ret_record, NULL);
+}
+
 int asleep_lock(int store, const char *directory, const char *id, int *ret_lock) {
     struct asleep_path path = path_of(directory, id, "/record.json");
     struct stat held, there;

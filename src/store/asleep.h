@@ -52,6 +52,8 @@ const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_F
 
 /* Opens ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no error is set then, nor otherwise. */
 int asleep_lock(int store, const char *directory, const char *id, int *ret_lock);
+/* Reads ID/record.json, whoever has it locked. */
+int asleep_look(int store, const char *directory, const char *id, json_t **ret_record);
 
 /* Calls with the id of each; 0, or what `each` returned if that was not 0, or -errno. */
 int asleep_each(int store, const char *directory, int (*each)(void *context, const char *id), void *context);

@@ -23,7 +23,7 @@ import pytest
 
 from conftest import BUILD
 from harness import binaries, caller, children, comm, descendants, until  # noqa: F401
-from rollbox import AsyncSandbox, Cancelled, Conflict, Damaged, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, Policy, RollboxError, Sandbox
+from rollbox import AsyncSandbox, Cancelled, Conflict, Damaged, Engine, EngineBusy, EngineLost, FeatureMissing, InvalidArgument, NotFound, Policy, RollboxError, Sandbox
 from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
 from test_interpreter import by_name
 from test_live import Asked, sh
@@ -755,3 +755,19 @@ def test_a_mode_that_somebody_else_changed_stays(store, tmp_path):  # noqa: F811
         box.wake()
         assert asked.of(box)("f.seek(0), f.read()") == "(0, 'in')"
         assert (shared / "f").stat().st_mode & 0o7777 == 0o200
+
+
+def test_one_that_a_process_of_the_engine_before_still_has(store, tmp_path):
+    """A fork of that may not have run yet: what sleeps is not told to be lost, and is found when that has gone."""
+    socket = str(tmp_path / "socket")
+    with Shared(socket) as first:
+        Sandbox(engine=first.engine, name="kept", detached=True).hibernate()
+        first.end(signal.SIGKILL)
+    with Shared(socket) as second:
+        with open(in_store(store, "record.json")[0], "rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(EngineBusy, match="kept sleeps, and another process has it"):
+                Sandbox.open("kept", engine=second.engine).inspect()
+            assert second.engine.sandboxes() == []
+        assert [row["name"] for row in second.engine.sandboxes()] == ["kept"]
+        Sandbox.open("kept", engine=second.engine).close()
