@@ -908,6 +908,8 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "isolation process: sandboxes that live need isolation namespace; single runs do not");
     if (ask->sandbox && !session_name_ok(ask->sandbox))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "name: 1 to %d letters, digits, '_', '.' and '-', the first no '.' or '-'", SESSION_NAME_MAX);
+    if (ask->sandbox && !engine->has_adopted && sleep_adopt(engine, ask->sandbox, false, error) == -EBUSY)
+        return -EBUSY;
     if (ask->sandbox && session_find(engine, ask->sandbox))
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", ask->sandbox);
     if (ask->detached && engine->is_private)

@@ -768,6 +768,8 @@ def test_one_that_a_process_of_the_engine_before_still_has(store, tmp_path):
             fcntl.flock(lock, fcntl.LOCK_EX)
             with pytest.raises(EngineBusy, match="kept sleeps, and another process has it"):
                 Sandbox.open("kept", engine=second.engine).inspect()
+            with pytest.raises(EngineBusy):
+                Sandbox(engine=second.engine, name="kept").inspect()
             assert second.engine.sandboxes() == []
         assert [row["name"] for row in second.engine.sandboxes()] == ["kept"]
         Sandbox.open("kept", engine=second.engine).close()
