@@ -102,7 +102,14 @@ __asm__(".pushsection .rodata\n"
         "   jb 3b\n"
         "11: pop %r9\n"
         "   xor %eax, %eax\n"
-        "2: addq $2, (%rsp)\n"                /* past the caller's own syscall */
+        "2: test %eax, %eax\n"
+        "   jnz 15f\n"
+        "   mov vdso_blob_renumbered(%rip), %rcx\n"
+        "   cmp %rcx, (%rdx)\n"
+        "   jne 15f\n"
+        "   mov vdso_blob_number(%rip), %rcx\n"
+        "   mov %rcx, (%rdx)\n"
+        "15: addq $2, (%rsp)\n"              /* past the caller's own syscall */
         "   ret\n"
         "8: cmpb $0, vdso_blob_virtual(%rip)\n"       /* a pipe: at the real rate as a file of its own, else of the start */
         "   je 9b\n"
@@ -154,6 +161,8 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob_own: .quad 0\n"
         "vdso_blob_pipes: .quad 0\n"
         "vdso_blob_anonymous: .quad 0\n"
+        "vdso_blob_renumbered: .quad 0\n"
+        "vdso_blob_number: .quad 0\n"
         "vdso_blob_seconds: .quad 0\n"
         "vdso_blob_nanoseconds: .quad 0\n"
         "vdso_blob_page: .quad 0\n"
@@ -321,7 +330,7 @@ __asm__(".pushsection .rodata\n"
         "vdso_blob_end:\n"
         ".popsection\n");
 
-extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_told[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_settime[], vdso_blob_getrandom[], vdso_blob_end[];
+extern const char vdso_blob[], vdso_blob_stat[], vdso_blob_since[], vdso_blob_born[], vdso_blob_own[], vdso_blob_pipes[], vdso_blob_anonymous[], vdso_blob_renumbered[], vdso_blob_number[], vdso_blob_seconds[], vdso_blob_nanoseconds[], vdso_blob_page[], vdso_blob_virtual[], vdso_blob_told[], vdso_blob_clock_gettime[], vdso_blob_original[], vdso_blob_gettimeofday[], vdso_blob_time[], vdso_blob_settime[], vdso_blob_getrandom[], vdso_blob_end[];
 
 /* What the code compares and copies. */
 struct told {
@@ -434,6 +443,8 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     memcpy(patched + blob + (vdso_blob_own - vdso_blob), &bounds.own_device, sizeof bounds.own_device);
     memcpy(patched + blob + (vdso_blob_pipes - vdso_blob), &bounds.pipes_device, sizeof bounds.pipes_device);
     memcpy(patched + blob + (vdso_blob_anonymous - vdso_blob), &bounds.anonymous_device, sizeof bounds.anonymous_device);
+    memcpy(patched + blob + (vdso_blob_renumbered - vdso_blob), &bounds.renumbered_device, sizeof bounds.renumbered_device);
+    memcpy(patched + blob + (vdso_blob_number - vdso_blob), &bounds.renumbered_as, sizeof bounds.renumbered_as);
     stat_entry = blob + (size_t)(vdso_blob_stat - vdso_blob);
     page_slot = blob + (size_t)(vdso_blob_page - vdso_blob);
     told_slot = blob + (size_t)(vdso_blob_told - vdso_blob);

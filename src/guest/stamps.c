@@ -15,6 +15,9 @@
  *
  * A stamp that a guest sets is read back as it was set. If it is not older than the sandbox it would be taken for the kernel's, so it is stored MARK_S later, and shown without that. One that init has set is known by its last digits, or by twice that.
  *
+ * Devices are numbered by the kernel as it has numbers free, and programs write them down (git's index, with each file that is added). So those of the private places in memory, and of what the policy's template has made, have numbers here, in the order in which they are mounted; those that an overlay has for
+ * the files of its layers, which only the files tell, in the order in which they are seen. All these files are asked about, as none has a time of change that is older than the sandbox. Not so what is of the host's or an image's: there all devices are what they are.
+ *
  * Pipes are of the clock's start, if that is virtual; so are terminals. What the kernel has made one for all (of eventfds and their like), or keeps no time of (files of /proc that are no process'), is of the clock's start always.
  *
  * All this is for a guest's own files and decides nothing: each question costs a bounded number of system calls, links of /proc are not followed (they would be init's), and what cannot be done is the kernel's to do or to refuse.
@@ -59,6 +62,9 @@
 #define WRITES (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)
 #define STATX_WANTED (UAPI_STATX_BASIC | UAPI_STATX_BORN | UAPI_STATX_MOUNT)
 #define STATX_FLAGS (AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | 0x6000 /* AT_STATX_SYNC_TYPE */)
+
+#define MAX_NUMBERED 64
+#define FIRST_NUMBER 0xfffffu   /* minor ones, downwards: the kernel gives the lowest that is free */
 
 #define PROC_ROOT 1
 #define PROC_NO_PROCESS 0xf0000000ull   /* from there on, numbers of what is no process' */
@@ -105,6 +111,8 @@ static int64_t ahead_ns, ahead_before_ns;
 static int64_t told_before_ns;          /* for what is older than the clock: the template's; virtual: anything of the sandbox */
 static int64_t template_ns;             /* likewise: the template, at the latest */
 static uint64_t mounts[MAX_MOUNTS], proc_device, template_device, dev_device, own_device = UINT64_MAX;
+static uint64_t numbered[MAX_NUMBERED], private_mounts[MAX_MOUNTS];
+static size_t n_numbered, n_private;
 static uint64_t made[2] = { UINT64_MAX, UINT64_MAX };    /* mounts that were made with the sandbox, but are none of its own files: terminals, /proc/uptime */
 static uint64_t pipes = UINT64_MAX, pipes_device = UINT64_MAX;  /* the latter as stat(2) has it */
 static uint64_t anonymous = UINT64_MAX, anonymous_device = UINT64_MAX;  /* likewise: eventfd, timerfd, epoll, ... */
@@ -131,6 +139,36 @@ static long look(int fd, const char *path, int flags, struct uapi_statx *ret_fil
 
 static uint64_t device_of(const struct uapi_statx *file) {
     return (uint64_t)file->device_major << 32 | file->device_minor;
+}
+
+static void number(uint64_t device) {
+    for (size_t i = 0; i < n_numbered; i++)
+        if (numbered[i] == device)
+            return;
+    if (device != UINT64_MAX && n_numbered < MAX_NUMBERED)
+        numbered[n_numbered++] = device;
+}
+
+static bool is_private(const struct uapi_statx *file) {
+    for (size_t i = 0; i < n_private; i++)
+        if (private_mounts[i] == file->mount)
+            return true;
+    return false;
+}
+
+/* The minor number that its device is shown by, with 0 as the major one; 0: it is shown as it is. */
+static uint32_t number_of(const struct uapi_statx *file) {
+    if (is_private(file))
+        number(device_of(file));
+    for (uint32_t i = 0; i < n_numbered; i++)
+        if (numbered[i] == device_of(file))
+            return FIRST_NUMBER - i;
+    return 0;
+}
+
+/* As stat(2) has it. */
+static uint64_t stat_device_of(uint32_t minor) {
+    return (minor & 0xff) | (uint64_t)(minor & ~0xffu) << 12;
 }
 
 static bool is_templates(const struct uapi_statx *file) {
@@ -169,11 +207,17 @@ void stamps_find_mounts(const struct plan *plan) {
         mounts[n_mounts++] = file.mount;
         if (own_device == UINT64_MAX && !ops[i].source && !(plan->flags & PLAN_ON_DISK) && sys_call4(__NR_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0)
             own_device = st.st_dev;
+        if (!ops[i].source && !(plan->flags & PLAN_ON_DISK)) {
+            private_mounts[n_private++] = file.mount;
+            number(device_of(&file));
+        }
     }
     /* What the policy's template has made for all sandboxes, unless an image is the root, whose /dev is made for each. */
     template_device = look(AT_FDCWD, "/", 0, &file) == 0 && !is_own(&file) ? device_of(&file) : UINT64_MAX;
     template_ns = template_device == UINT64_MAX ? INT64_MAX : ns_of(&file.born);
     dev_device = look(AT_FDCWD, "/dev", 0, &file) == 0 && !is_own(&file) ? device_of(&file) : UINT64_MAX;
+    number(template_device);
+    number(dev_device);
     proc_device = look(determinism_proc, "", AT_EMPTY_PATH, &file) == 0 ? device_of(&file) : UINT64_MAX;
     made[0] = look(AT_FDCWD, "/dev/pts", 0, &file) == 0 && device_of(&file) != dev_device && !is_templates(&file) ? file.mount : UINT64_MAX;
     made[1] = look(AT_FDCWD, "/proc/uptime", 0, &file) == 0 && device_of(&file) != proc_device && !is_templates(&file) ? file.mount : UINT64_MAX;
@@ -242,7 +286,7 @@ int stamps_begin(const struct plan *plan, int64_t ahead, int64_t before) {
 struct stamps_bounds stamps_bounds(void) {
     bool is_fixed = !is_virtual && ahead_ns == ahead_before_ns;
 
-    return (struct stamps_bounds){ .since_s = (template_ns < born_ns ? template_ns : born_ns) / NS, .born_s = born_ns / NS, .own_device = is_fixed ? own_device : UINT64_MAX, .pipes_device = pipes_device, .anonymous_device = anonymous_device };
+    return (struct stamps_bounds){ .since_s = (template_ns < born_ns ? template_ns : born_ns) / NS, .born_s = born_ns / NS, .own_device = is_fixed ? own_device : UINT64_MAX, .pipes_device = pipes_device, .anonymous_device = anonymous_device, .renumbered_device = own_device, .renumbered_as = stat_device_of(FIRST_NUMBER) };
 }
 
 /* ---- files ---------------------------------------------------------------------------------------------------------- */
@@ -332,7 +376,7 @@ static bool may_be_told(const struct spelled *spelled) {
 
     if (look(determinism_proc, path, spelled->is_link ? AT_SYMLINK_NOFOLLOW : 0, &file) < 0)
         return false;
-    return is_templates(&file) || file.modified.seconds >= born_ns / NS || file.changed.seconds >= born_ns / NS || file.accessed.seconds >= born_ns / NS || file.born.seconds >= born_ns / NS;
+    return is_templates(&file) || is_private(&file) || file.modified.seconds >= born_ns / NS || file.changed.seconds >= born_ns / NS || file.accessed.seconds >= born_ns / NS || file.born.seconds >= born_ns / NS;
 }
 
 /* ---- stamps --------------------------------------------------------------------------------------------------------- */
@@ -764,9 +808,11 @@ static bool answer_stat(int listener, const struct seccomp_notif *question, cons
     if (fd < 0 || look(fd, "", AT_EMPTY_PATH, &seen) < 0)
         return false;
     file = seen;
-    if (!show(fd, &file) || sys_call4(__NR_newfstatat, fd, "", &raw, AT_EMPTY_PATH) < 0)
+    uint32_t minor = number_of(&seen);
+    if ((!show(fd, &file) && !minor) || sys_call4(__NR_newfstatat, fd, "", &raw, AT_EMPTY_PATH) < 0)
         return false;
     st = raw;
+    st.st_dev = minor ? stat_device_of(minor) : raw.st_dev;
     put_time(&st.st_mtim, &file.modified);
     put_time(&st.st_ctim, &file.changed);
     put_time(&st.st_atim, &file.accessed);
@@ -785,11 +831,12 @@ static bool answer_statx(int listener, const struct seccomp_notif *question) {
 
     if (flags & ~STATX_FLAGS || (!a[1] && !place.may_be_empty) || (fd = open_shown(question, &place)) < 0)
         return false;
-    if (look(fd, "", AT_EMPTY_PATH, &file) == 0 && show(fd, &file) && sys_call5(__NR_statx, fd, "", AT_EMPTY_PATH | (flags & 0x6000), (uint32_t)a[3], &theirs) == 0) {
+    if (look(fd, "", AT_EMPTY_PATH, &file) == 0 && (show(fd, &file) || number_of(&file)) && sys_call5(__NR_statx, fd, "", AT_EMPTY_PATH | (flags & 0x6000), (uint32_t)a[3], &theirs) == 0) {
         for (enum stamp i = MODIFIED; i < N_STAMPS; i++)
             if (stamp_of(&theirs, i)->seconds || stamp_of(&theirs, i)->nanoseconds)      /* what was not asked for is zero */
                 *stamp_of(&theirs, i) = *stamp_of(&file, i);
         theirs.nlink = is_proc_root(&file) ? 1 : theirs.nlink;
+        theirs.device_minor = number_of(&file) ? number_of(&file) : theirs.device_minor;
         answer_with(listener, question, a[4], &theirs, sizeof theirs);
         told = true;
     }

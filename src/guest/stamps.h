@@ -31,6 +31,7 @@ struct stamps_bounds {
     uint64_t own_device;
     uint64_t pipes_device;      /* likewise; what is there is of the clock's start, if that is virtual, and else ahead by what clocks are */
     uint64_t anonymous_device;  /* what is there has none of its own, however old they look */
+    uint64_t renumbered_device, renumbered_as;  /* that of its own files, as it is and as it is shown */
 };
 struct stamps_bounds stamps_bounds(void);
 /* A process has a new image; `address` is where it has called brk from, or 0. Where its loader may call newfstatat from, or 0. */

@@ -34,6 +34,7 @@ CORPUS = {
     "python": [*PY, "import os, time\nos.chdir('/tmp')\nfor n in range(5):\n    open(str(n), 'w').write('x')\n    time.sleep(n)\nprint([os.stat(str(n)).st_mtime_ns for n in range(5)], [os.stat(str(n)).st_ctime_ns for n in (3, 1)], time.time())"],
     "python-order": [*PY, "import os\nos.chdir('/tmp')\nfor n in range(300): open(str(n), 'w').write('x')\ntimes = [os.stat(str(n)).st_mtime_ns for n in reversed(range(300))]\nprint(times[:5], sum(times), len(set(times)), times == sorted(times, reverse=True))"],
     "python-scandir": [*PY, "import os, zipfile\nos.chdir('/tmp')\nopen('a', 'w').write('x')\nprint([(e.name, e.stat().st_mtime_ns) for e in os.scandir('.')])\nz = zipfile.ZipFile('z', 'w'); z.write('a'); z.close(); print(open('z', 'rb').read().hex(), zipfile.ZipFile('z').infolist())"],
+    "devices": ["bash", "-c", "cd /tmp; echo > a; touch -d 1999-01-01 a; stat -c '%d %n' / /dev /tmp /var/tmp /dev/shm /etc/passwd a; perl -e 'print join \" \", map { (stat $_)[0] } qw(/ /tmp a a a a)'"],
     "perl": ["perl", "-e", "open F, '>/tmp/f'; print F 'x'; close F; sleep 20; print join ',', (stat '/tmp/f')[8..10]; printf ' %.9f', -M '/tmp/f'"],
 }
 for kind in ("static", "dynamic", "musl"):
@@ -41,7 +42,7 @@ for kind in ("static", "dynamic", "musl"):
 if shutil.which("make"):
     CORPUS["make"] = ["bash", "-c", "cd /tmp; printf 'b: a\\n\\tcp a b\\nc: b\\n\\tcp b c\\n' > Makefile; echo > a; make c; make c; echo > a; make c; touch b; make c; sleep 9; make c; touch -d '1 hour' a; make c 2>&1; stat -c '%n %y' a b c"]
 if shutil.which("git"):
-    CORPUS["git"] = ["bash", "-c", "cd /tmp; git init -q . 2>/dev/null; echo a > a; git add a; git -c user.name=a -c user.email=b commit -qm x; git log --format=%H%ct; echo b > a; git status -s; git ls-files --debug | grep -v dev:"]
+    CORPUS["git"] = ["bash", "-c", "cd /tmp; git init -q . 2>/dev/null; echo a > a; git add a; git -c user.name=a -c user.email=b commit -qm x; git log --format=%H%ct; echo b > a; git status -s; git ls-files --debug"]
 if shutil.which("node", path="/usr/bin"):
     CORPUS["node"] = ["node", "-e", "const fs = require('fs'); fs.writeFileSync('/tmp/a', 'x'); const s = fs.statSync('/tmp/a'); console.log(s.mtimeMs, s.birthtimeMs, s.mtimeMs < Date.now()); fs.utimesSync('/tmp/a', 1, 2.5); console.log(fs.statSync('/tmp/a').mtimeMs)"]
 
@@ -115,6 +116,14 @@ def test_what_is_set_is_read_back(caller, mode):
 def test_a_start_in_the_future(caller, mode):
     said = lines_of(caller, FUTURE[mode], "touch -d '2039-12-31 23:00:00' f; stat -c %y f; touch g; date -r g +%Y; find . -newer f -type f; touch -d '2027-01-01 00:00:00' h; stat -c %y h; sleep 0.1; touch f; find . -newer g -type f")
     assert said == ["2039-12-31 23:00:00.000000000 +0000", "2040", "./g", "2027-01-01 00:00:00.000000000 +0000", "./f"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_files_of_one_file_system_are_on_one_device(caller, mode):
+    """Whoever looks, and however old they are: glibc's call, which the vDSO makes from the third on, a descriptor, statx."""
+    python = "for p in ['.', 'd', 'd/a', os.open('d/a', 0)] * 4: print(os.stat(p).st_dev)"
+    *numbers, found, root = lines_of(caller, MODES[mode], f"mkdir d; echo x > d/a; touch -d 1999-01-01 d/a d; stat -c %d . d d/a /var/tmp /dev/shm; python3 -c 'import os\n'\"{python}\"; find . -xdev -name a; stat -c %d /")
+    assert len(numbers) == 21 and len(set(numbers)) == 1 and found == "./d/a" and root not in numbers
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -371,6 +380,17 @@ def test_times_survive_a_fork(mode, runs):
                 kid.close()
             if process:
                 process.kill()
+
+
+@pytest.mark.parametrize("mode", ("offset", "virtual"))
+@pytest.mark.parametrize("runs", (False, True), ids=("files", "live"))
+def test_devices_are_the_same_in_every_fork(mode, runs):
+    with box_of(time_mode=mode) as box, contextlib.ExitStack() as stack:
+        sh(box, "echo > a; mkdir b; touch -d 1999-01-01 c")
+        if runs:
+            stack.callback(box.spawn(["cat"]).kill)
+        said = [sh(stack.enter_context(contextlib.closing(kid)), "echo > d; stat -c '%n %d' . a b c d / /dev/shm") for kid in box.fork(3)]
+        assert len(set(said)) == 1
 
 
 def test_what_nobody_has_looked_at_before_a_fork():
