@@ -86,7 +86,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -131,7 +131,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -192,7 +192,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -240,7 +240,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -285,7 +285,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--engine=[use the shared engine on this socket instead of a private one]:SOCKET:_files' \
             '*-h[print this help]' \
@@ -336,7 +336,7 @@ _rollbox() {
             '*--isolation=[how the sandbox is isolated (default namespace)]:value:(namespace process)' \
             '*--seed=[make randomness repeat]:N:' \
             '*--time-start=[the clock'\''s first reading, such as 2025-01-01T00\:00\:00]:ISO:' \
-            '*--time-mode=[how the clock goes on from there (default offset; run, batch\: with --seed virtual)]:value:(offset virtual)' \
+            '*--time-mode=[how the clock goes on from there (default offset; of one command\: with --seed virtual)]:value:(offset virtual)' \
             '*--serial[one thread of the sandbox goes on at a time, in a repeating order]' \
             '*--socket=[the shared engine'\''s socket (default\: see rollbox engine start --help)]:PATH:_files' \
             '*-h[print this help]' \

@@ -113,7 +113,7 @@ const struct option option_table[] = {
     { OPTION_ISOLATION, 0, "isolation", "namespace|process", OPTION_TEXT, POLICY_COMMANDS, "isolation", "how the sandbox is isolated (default namespace)" },
     { OPTION_SEED, 0, "seed", "N", OPTION_COUNT, REPEATING_COMMANDS, "random_seed", "make randomness repeat" },
     { OPTION_TIME_START, 0, "time-start", "ISO", OPTION_TEXT, REPEATING_COMMANDS, "time_start", "the clock's first reading, such as 2025-01-01T00:00:00" },
-    { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, REPEATING_COMMANDS, "time_mode", "how the clock goes on from there (default offset; run, batch: with --seed virtual)" },
+    { OPTION_TIME_MODE, 0, "time-mode", "offset|virtual", OPTION_TEXT, REPEATING_COMMANDS, "time_mode", "how the clock goes on from there (default offset; of one command: with --seed virtual)" },
     { OPTION_SERIAL, 0, "serial", NULL, OPTION_FLAG, REPEATING_COMMANDS, "serial", "one thread of the sandbox goes on at a time, in a repeating order" },
     { OPTION_ENGINE, 0, "engine", "SOCKET", OPTION_FILE, (REPEATING_COMMANDS & ~COMMAND_CREATE) | COMMAND_REPLAY, NULL, "use the shared engine on this socket instead of a private one" },
     { OPTION_SOCKET, 0, "socket", "PATH", OPTION_FILE, SOCKET_COMMANDS | COMMAND_IMPORT, NULL, "the shared engine's socket (default: see rollbox engine start --help)" },

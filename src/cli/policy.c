@@ -175,6 +175,11 @@ static bool is_given(const json_t *policy, const char *key) {
     return value && !json_is_null(value);
 }
 
+/* A command by itself; a replay is of whatever was recorded. */
+static bool is_one_command(const struct options *options) {
+    return options->command->bit & (COMMAND_RUN | COMMAND_BATCH | COMMAND_RECORD) || options_has(options, OPTION_TWICE);
+}
+
 int cli_policy_choose_clock(json_t *policy, bool *ret_chosen) {
     const char *net = json_string_value(json_object_get(policy, "net"));
 
@@ -244,7 +249,7 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
         if (r < 0)
             return cli_fail(options, "out of memory");
     }
-    if (options->command->bit & (COMMAND_RUN | COMMAND_BATCH) && cli_policy_choose_clock(policy, &made.chose_clock) < 0)
+    if (is_one_command(options) && cli_policy_choose_clock(policy, &made.chose_clock) < 0)
         return cli_fail(options, "out of memory");
     made.text = cli_policy_text(policy);
     if (!made.text)

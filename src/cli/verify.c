@@ -151,6 +151,8 @@ static const char *hint_of(const struct divergence *divergence, const struct pai
 
     if (!strcmp(divergence->source, "time") && !timed)
         return "the policy has no time_start (--time-start), which makes clocks begin alike";
+    if (!strcmp(divergence->source, "time") && level && (!strcmp(level, "offset") || !strcmp(level, "seeded")))
+        return "the policy's clock goes on at the real rate (--time-mode virtual lets it go by what the program does)";
     if (!strcmp(divergence->source, "order") && !serial)
         return seeded ? "the policy has no serial (--serial, which takes --time-start and --time-mode virtual), by which threads and processes that race take turns"
                       : "the policy has no random_seed (--seed), by which what is hashed comes in one order, nor serial (--serial), by which threads and processes that race take turns";

@@ -157,6 +157,30 @@ static bool begins_with_date(struct bytes word) {
     return (word.data[0] == '1' && word.data[1] == '9') || (word.data[0] == '2' && word.data[1] == '0');
 }
 
+/* 0.12s, 12.1 nsec, 3 ms, 1m3.5s: a number and a unit, behind at most a blank. Not of minutes alone, which could be metres. */
+static bool is_duration(struct bytes word, struct bytes phrase) {
+    static const char *const units[] = { "s", "ms", "us", "\xc2\xb5s", "ns", "sec", "secs", "second", "msec", "usec", "nsec" };
+    const char *phrase_end = phrase.data + phrase.length, *at = word.data, *word_end = word.data + word.length;
+
+    if (word.data < phrase.data || word_end > phrase_end)
+        return false;
+    while (at < word_end && isdigit((unsigned char)*at)) {
+        while (at < word_end && (isdigit((unsigned char)*at) || *at == '.'))
+            at++;
+        if (at + 1 < word_end && strchr("hm", *at) && isdigit((unsigned char)at[1]))
+            at++;
+    }
+    if (at == word.data || (at == word_end && at < phrase_end && *at == ' ' && ++at == phrase_end))
+        return false;
+    for (size_t i = 0; i < ARRAY_SIZE(units); i++) {
+        size_t length = strlen(units[i]);
+
+        if ((size_t)(phrase_end - at) >= length && !memcmp(at, units[i], length) && (at + length == phrase_end || !(isalnum((unsigned char)at[length]) || strchr("_-/+", at[length]))))
+            return true;
+    }
+    return false;
+}
+
 static bool looks_like_time(struct bytes word, struct bytes phrase) {
     static const char *const words[] = { "time", "date", "elapsed", "seconds", " ms", "took", "UTC", "GMT", "real\t", NULL };
     size_t digits = count(word, isdigit), colons = 0;
@@ -168,11 +192,15 @@ static bool looks_like_time(struct bytes word, struct bytes phrase) {
     /* Seconds, milliseconds, ... since 1970, of the decades around now. */
     if (digits >= 10 && digits + 1 >= word.length && (word.data[0] == '1' || word.data[0] == '2') && (digits == word.length ? digits <= 19 : true))
         return true;
-    return digits && holds_any(phrase, words);
+    return digits && (holds_any(phrase, words) || is_duration(word, phrase));
 }
 
 static bool is_hex(struct bytes word) {
-    return word.length && count(word, isxdigit) + (holds(word, "-") ? 4 : 0) >= word.length;
+    size_t dashes = 0;
+
+    for (size_t i = 0; i < word.length; i++)
+        dashes += word.data[i] == '-';
+    return word.length && dashes <= 4 && count(word, isxdigit) + dashes == word.length;
 }
 
 static int class_of(char c) {

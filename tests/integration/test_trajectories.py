@@ -856,6 +856,17 @@ def test_verify_guesses_what_the_policy_leaves_to_chance(caller, flags, command,
     assert hint is None and seen["hint"] is None or hint in seen["hint"], seen
 
 
+def test_record_and_verify_have_the_clock_that_run_has(caller):
+    """With a seed and a time the virtual one, and what run repeats is no divergence; unless another is given."""
+    file, flags, command = caller.directory() / "a.jsonl", ["--seed", "7", "--time-start", "2025-01-01T00:00:00"], ["date", "+%N"]
+    run, recorded = caller.rollbox("run", *flags, "--", *command), caller.rollbox("record", "-o", file, *flags, "--", *command)
+    assert (recorded.returncode, recorded.stdout) == (0, run.stdout), recorded
+    assert verdict(caller, file, status=0)["verdict"] == "equal"
+    assert verdict(caller, "--twice", *flags, "--", *command, status=0)["verdict"] == "equal"
+    seen = verdict(caller, "--twice", *flags, "--time-mode", "offset", "--", "date", "+%s.%N", status=1)["divergence"]
+    assert seen["source"] == "time" and "--time-mode virtual" in seen["hint"]
+
+
 @pytest.mark.parametrize("flags", [[], ["--record-changes"]])
 def test_verify_twice_compares_files(caller, flags):
     """And what is in them, as it was when the sandboxes were still there."""

@@ -445,6 +445,8 @@ TEST(a_guess_knows_what_random_names_and_bytes_look_like) {
     expect_part("st_dev=2097174, st_mtime=0\n", "st_dev=2097299, st_mtime=0\n", 11, "unknown");
     expect_part("st_dev=20, st_mtime=1735689600\n", "st_dev=20, st_mtime=1735689611\n", 28, "time");
     expect_part("12345\n", "12399\n", 3, "randomness");
+    expect_part("Thread-57 done\n", "Thread-12 done\n", 7, "unknown");
+    expect_part("7c9e6679-7425-40de-944b-e07fc1f90ae7\n", "16fd2706-8baf-433b-82eb-8c7fada847da\n", 0, "randomness");
     expect_part("0.1400854971268235\n", "0.9400854971268235\n", 2, "randomness");
 }
 
@@ -466,6 +468,20 @@ TEST(a_guess_knows_the_policy) {
     json_decref(host);
     json_decref(loopback);
     json_decref(none);
+}
+
+TEST(a_guess_knows_how_long_things_took) {
+    expect_part("1 passed in 0.12s\n", "1 passed in 0.31s\n", 14, "time");
+    expect_part("== 3 passed, 1 failed in 1.12s ==\n", "== 3 passed, 1 failed in 12.31s ==\n", 26, "time");
+    expect_part("Ran 3 tests in 0.003s\n", "Ran 3 tests in 0.001s\n", 19, "time");
+    expect_part("best of 5: 12.1 nsec per loop\n", "best of 5: 9.8 nsec per loop\n", 11, "time");
+    expect_part("(4.9 MiB) copied, 0.0085 s, 601 MB/s\n", "(4.9 MiB) copied, 0.0091 s, 598 MB/s\n", 22, "time");
+    expect_part("built in 1m3.5s\n", "built in 59.2s\n", 9, "time");
+    expect_part("ok 12\xc2\xb5s\n", "ok 19\xc2\xb5s\n", 4, "time");
+    expect_part("12 sheep\n", "13 sheep\n", 1, "unknown");
+    expect_part("12 s-expressions\n", "13 s-expressions\n", 1, "unknown");
+    expect_part("5m wide\n", "6m wide\n", 0, "unknown");
+    expect_part("speed 12 m/s\n", "speed 13 m/s\n", 7, "unknown");
 }
 
 TEST(the_first_byte_that_differs_and_a_guess) {
