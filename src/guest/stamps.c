@@ -56,6 +56,7 @@
 #define TRIES 8
 #define MOST_OF_LOADER 65536ll /* bytes between two calls of glibc's loader */
 #define N_KNOWN 4096
+#define LAYER_STRIDE 1021u
 #define N_KNOWN_OTHERS 1024
 #define N_RECENT 8
 #define RECENT_PATH 256
@@ -83,6 +84,8 @@ struct place {
 struct known {
     uint64_t device, inode;
     int64_t raw_ns[N_STAMPS], told_ns[N_STAMPS];
+    bool is_set;                /* its stamp of modification has been, by this init */
+    bool has_lost;              /* a file was forgotten here of which that was so */
 };
 
 /* virtual: what may have been written since it was last looked at. */
@@ -445,9 +448,9 @@ static int set_stamps(int fd, const struct timespec times[2]) {
     return (int)sys_call4(__NR_utimensat, fd, "", times, AT_EMPTY_PATH);
 }
 
-/* Numbers of the sandbox' own files follow each other, and repeat; those of pipes and the like are any, and take nothing from them. */
+/* Numbers of the sandbox' own files follow each other, on each device of a layer anew, and repeat; those of pipes and the like are any, and take nothing from them. */
 static struct known *place_of(const struct uapi_statx *file) {
-    return &known[is_own(file) ? file->inode % N_KNOWN : N_KNOWN + file->inode % N_KNOWN_OTHERS];
+    return &known[is_own(file) ? (file->inode + number_of(file) * LAYER_STRIDE) % N_KNOWN : N_KNOWN + file->inode % N_KNOWN_OTHERS];
 }
 
 static bool is_known(const struct known *k, const struct uapi_statx *file) {
@@ -459,7 +462,7 @@ static struct known *find(const struct uapi_statx *file, bool *ret_is_new) {
 
     *ret_is_new = !is_known(k, file);
     if (*ret_is_new)
-        *k = (struct known){ .device = device_of(file), .inode = file->inode, .raw_ns = { [BORN] = ns_of(&file->born) } };
+        *k = (struct known){ .device = device_of(file), .inode = file->inode, .raw_ns = { [BORN] = ns_of(&file->born) }, .has_lost = k->has_lost || k->is_set };
     return k;
 }
 
@@ -472,6 +475,7 @@ static int set_at(int fd, const struct timespec times[2], int64_t ns) {
     if (r < 0 || look(fd, "", AT_EMPTY_PATH, &file) < 0)
         return r;
     struct known *k = find(&file, &is_new);
+    k->is_set |= times[1].tv_nsec != UTIME_OMIT;
     if (times[1].tv_nsec != UTIME_OMIT)
         k->raw_ns[MODIFIED] = NEVER;        /* so the kernel's next is a change, though it be in the same tick of its clock */
     for (enum stamp i = CHANGED; i < N_STAMPS; i++)
@@ -494,12 +498,14 @@ static bool is_of_beginning(int64_t raw_ns) {
     return raw_ns >= begun_ns && raw_ns <= begun_finely_ns;
 }
 
-/* virtual: its stamps were set before the clock began; in that tick, by another init than this one, which knows what it has set. */
+/* virtual: its stamp of modification was set before the clock began, by another init than this one: which knows what it has set, unless it has forgotten one of these. A change since then, as by chmod, says nothing of when that was. */
 static bool was_set_before(const struct uapi_statx *file) {
     const struct known *k = place_of(file);
     int64_t raw = ns_of(&file->changed);
 
-    return raw < begun_ns || (is_of_beginning(raw) && !(is_known(k, file) && k->raw_ns[CHANGED] == raw));
+    if (raw < begun_ns || !k->has_lost)
+        return raw < begun_ns || !(is_known(k, file) && k->is_set);
+    return is_of_beginning(raw) && !(is_known(k, file) && k->is_set);
 }
 
 /* Only that somebody has written moves the clock: it is always seen, as the time that was told before has been set. Of the others two changes within a tick of the kernel's are one. */

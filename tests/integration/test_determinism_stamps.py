@@ -382,6 +382,30 @@ def test_times_survive_a_fork(mode, runs):
                 process.kill()
 
 
+@pytest.mark.parametrize("way", ("fork", "reset", "wake"))
+def test_what_is_older_than_a_fork_stays_so(way, tmp_path, monkeypatch):
+    """However often it is looked at, and whatever is changed of it but what is in it; also in the tick in which the fork's clock began, and beside a file of another layer with the same inode number."""
+    from rollbox import Engine
+
+    monkeypatch.setenv("ROLLBOX_STORE", str(tmp_path / "store"))
+    with Engine() as engine, Sandbox(Policy(random_seed=7, time_start=START, time_mode="virtual"), engine=engine) as box:
+        sh(box, "for i in $(seq 20); do echo > a$i; done")
+        state = box.snapshot()
+        sh(box, "echo > b")
+        if way == "fork":
+            (box,) = box.fork(1)
+        elif way == "reset":
+            box.reset(state)
+        else:
+            box.hibernate()
+            box.wake()
+        first, *said = sh(box, "touch c; look() { stat -c '%n %y' a[1-4]; echo --; }; for i in $(seq 50); do look; done; chmod 600 a1; ln a2 d; mv a3 e; ln -s a4 f; chmod 600 a4; look; mv e a3; look; for i in 1 2; do stat -c %z c a*; done | sort | uniq -u").split("--\n")
+        assert first.count(" 2024-12-31 00:00:00.") == 4 and said[:49] == [first] * 49
+        assert said[49].splitlines() == [line for line in first.splitlines() if line[:2] != "a3"] and said[50:] == [first, ""]
+        if way == "fork":
+            box.close()
+
+
 @pytest.mark.parametrize("mode", ("offset", "virtual"))
 @pytest.mark.parametrize("runs", (False, True), ids=("files", "live"))
 def test_devices_are_the_same_in_every_fork(mode, runs):
