@@ -392,8 +392,10 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
         wire_add_u64(&message, GUEST_SEED, box->session->seed);
         wire_add_text(&message, GUEST_UUID, uuid);
     }
-    if (launcher->program->plan->flags & PLAN_CLOCK && base)
+    if (launcher->program->plan->flags & PLAN_CLOCK && base) {
         wire_add_u64(&message, GUEST_SINCE, (uint64_t)node_since_ns(base));
+        wire_add_u64(&message, GUEST_GENERATION, base->generation);
+    }
     fds[n++] = box_socket;
     if (box->netns >= 0) {
         fds[n++] = box->netns;

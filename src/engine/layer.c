@@ -204,6 +204,7 @@ struct node *node_new(struct engine *engine, struct family *family, struct node 
     node->parent = parent ? node_get(parent) : NULL;
     node->under = under ? node_get(node_ground(under)) : NULL;
     node->layer = take_layer;
+    node->generation = parent ? parent->generation + 1 : 0;
     node->made_ns = clock_coarse_ns();      /* files that a sandbox makes from now on have stamps that are no earlier (stamps.c) */
     snprintf(node->id, sizeof node->id, "s%u", family->next_name++);
     list_add_tail(&family->nodes, &node->in_family);

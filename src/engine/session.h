@@ -109,6 +109,7 @@ struct node {
     char id[32];
     char *name;                 /* or NULL */
     int64_t made_ns;            /* CLOCK_REALTIME */
+    uint64_t generation;        /* how many states lead to it, those that were dropped since, too */
     bool is_live;               /* taken while something ran */
     bool is_asked_for;          /* by SNAPSHOT or FORK */
     bool is_of_fork;            /* by FORK alone: kept as long as somebody stands on it */

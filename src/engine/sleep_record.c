@@ -156,7 +156,7 @@ static void add_node(struct listing *listing, struct node *node) {
         listing->nodes = more;
         listing->room = room;
     }
-    json_t *row = json_pack("{s:s, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(is_told ? node->name : NULL), "made_ns", (json_int_t)node->made_ns, "parent", node_index(listing, parent), "under",
+    json_t *row = json_pack("{s:s, s:o, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:b, s:b, s:b, s:b, s:b}", "id", node->id, "name", text_hex(is_told ? node->name : NULL), "made_ns", (json_int_t)node->made_ns, "generation", (json_int_t)node->generation, "parent", node_index(listing, parent), "under",
                             node_index(listing, node_ground(node->under)), "layer", layer_index(listing, node->layer), "merged", layer_index(listing, node->merged), "live", live_index(listing, live), "was_live", node->is_live,
                             "asked_for", node->is_asked_for, "of_fork", node->is_of_fork, "automatic", node->automatic == listing->session->number, "hidden", node->family == NULL || !is_told);
     listing->failed |= !row || json_array_append_new(listing->rows, row) < 0;
@@ -426,6 +426,7 @@ static int read_node(struct family *family, const json_t *row, struct building *
     node->live = live ? live_get(live) : NULL;
     node->name = text_of(json_object_get(row, "name"));
     node->made_ns = number(row, "made_ns");
+    node->generation = (uint64_t)number(row, "generation");
     node->is_live = flag(row, "was_live");
     node->is_asked_for = flag(row, "asked_for");
     node->is_of_fork = flag(row, "of_fork");

@@ -59,6 +59,7 @@ struct box {
     const void *numbers;        /* of a copy: struct number, for files that keep theirs (base/numbers.h) */
     size_t numbers_length;
     int64_t since_ns;           /* CLOCK_REALTIME: since when its files have been a sandbox'; 0: its own birth */
+    uint64_t generation;        /* how many states its files have been through */
 };
 
 /* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */

@@ -255,6 +255,8 @@ static int take_fields(const struct wire_message *message, struct box *box) {
                 return -EBADMSG;
             box->since_ns = (int64_t)id;
         }
+        if (field.tag == GUEST_GENERATION && wire_u64(&field, &box->generation) < 0)
+            return -EBADMSG;
         if (field.tag == GUEST_UUID)
             box->uuid = wire_text(&field);
         if (field.tag == GUEST_UPPER)

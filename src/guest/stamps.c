@@ -13,6 +13,8 @@
  *
  * A fork of files alone has its clock at the start again. So that what it writes is newer than what it has got, the times that were told before it began are shown before its start, in their order.
  *
+ * Which of several clocks it was of that a time was told by is in its last digits: what forks of forks have got comes in the order of these.
+ *
  * A stamp that a guest sets is read back as it was set. If it is not older than the sandbox it would be taken for the kernel's, so it is stored MARK_S later, and shown without that. One that init has set is known by its last digits, or by twice that.
  *
  * Devices are numbered by the kernel as it has numbers free, and programs write them down (git's index, with each file that is added). So those of the private places in memory, and of what the policy's template has made, have numbers here, in the order in which they are mounted; those that an overlay has for
@@ -43,7 +45,8 @@
 
 #define NS 1000000000ll
 #define MARK_S ((int64_t)STAMPS_MARK_S)
-#define KEPT_NS 501             /* beyond the microsecond */
+#define KEPT_NS 501             /* beyond the microsecond; and one more for each generation, up to */
+#define LAST_KEPT_NS 999
 #define LONG_AGO_NS 86400e9
 #define NEVER INT64_MIN
 #define MAX_PATH 4096
@@ -120,6 +123,7 @@ static uint64_t made[2] = { UINT64_MAX, UINT64_MAX };    /* mounts that were mad
 static uint64_t pipes = UINT64_MAX, pipes_device = UINT64_MAX;  /* the latter as stat(2) has it */
 static uint64_t anonymous = UINT64_MAX, anonymous_device = UINT64_MAX;  /* likewise: eventfd, timerfd, epoll, ... */
 static int64_t start_ns;                /* virtual: of the clock */
+static int64_t kept_ns = KEPT_NS;       /* of what is written now */
 static size_t n_mounts;
 static struct known *known;              /* N_KNOWN and N_KNOWN_OTHERS, in memory of its own: the program itself has to be small (restore.c) */
 static struct recent recents[N_RECENT];
@@ -195,6 +199,7 @@ static bool is_made(const struct uapi_statx *file) {
 
 void stamps_prepare(const struct box *box) {
     born_ns = box->since_ns ? box->since_ns : clock_coarse_ns();
+    kept_ns = box->generation < LAST_KEPT_NS - KEPT_NS ? KEPT_NS + (int64_t)box->generation : LAST_KEPT_NS;
 }
 
 void stamps_find_mounts(const struct plan *plan) {
@@ -404,9 +409,13 @@ static bool is_kernels(const struct uapi_statx_time *stamp, int64_t since_ns, bo
     return ns != INT64_MAX && ns >= since_ns && (own || ns <= clock_real_ns());
 }
 
+static bool is_kept(int64_t seconds, int64_t nanoseconds) {
+    return seconds >= 0 && nanoseconds % 1000 >= KEPT_NS;
+}
+
 /* What a guest sets, as it is stored. Was it to be stored in another way? */
 static bool mark(struct timespec *t) {
-    bool wanted = t->tv_sec < MARK_S && (t->tv_sec >= born_ns / NS || (is_virtual && t->tv_sec >= 0 && t->tv_nsec % 1000 == KEPT_NS));
+    bool wanted = t->tv_sec < MARK_S && (t->tv_sec >= born_ns / NS || (is_virtual && is_kept(t->tv_sec, t->tv_nsec)));
 
     t->tv_sec += wanted ? MARK_S : 0;
     return wanted;
@@ -419,29 +428,32 @@ static struct timespec kept(int64_t ns) {
     if (t.tv_sec >= born_ns / NS)
         t.tv_sec += 2 * MARK_S;
     else
-        t.tv_nsec += KEPT_NS - t.tv_nsec % 1000;
+        t.tv_nsec += kept_ns - t.tv_nsec % 1000;
     return t;
 }
 
-/* The reverse. Has init set it? */
-static bool unmark(struct uapi_statx_time *stamp, bool touched, bool *ret_any) {
-    bool is_new = stamp->seconds >= 2 * MARK_S, is_old = is_virtual && touched && stamp->seconds >= 0 && stamp->seconds < born_ns / NS && stamp->nanoseconds % 1000 == KEPT_NS;
+/* The reverse. Has init set it, and how many clocks ago, if that is known? */
+static bool unmark(struct uapi_statx_time *stamp, bool touched, bool *ret_any, int64_t *ret_ago) {
+    bool is_new = stamp->seconds >= 2 * MARK_S, is_old = is_virtual && touched && stamp->seconds < born_ns / NS && is_kept(stamp->seconds, stamp->nanoseconds);
+    int64_t digits = stamp->nanoseconds % 1000;
+
+    *ret_ago = is_old && digits < kept_ns ? kept_ns - digits : 1;
 
     if (stamp->seconds >= MARK_S)
         stamp->seconds -= is_new ? 2 * MARK_S : MARK_S;
     else if (is_old)
-        stamp->nanoseconds -= KEPT_NS;
+        stamp->nanoseconds -= (uint32_t)digits;
     else
         return false;
     *ret_any = true;
     return is_new || is_old;
 }
 
-/* A time of the clock of a sandbox that this one is a fork of: a day before the start and then on, but never past it. */
-static int64_t long_ago(int64_t ns) {
+/* A time of the clock of a sandbox that this one is a fork of: a day before the start and then on, but never past it; and a day before that of one which that one is a fork of. */
+static int64_t long_ago(int64_t ns, int64_t ago) {
     double since = (double)(ns - told_before_ns);
 
-    return told_before_ns - (int64_t)(LONG_AGO_NS * LONG_AGO_NS / (LONG_AGO_NS + since));
+    return told_before_ns - (ago - 1) * (int64_t)LONG_AGO_NS - (int64_t)(LONG_AGO_NS * LONG_AGO_NS / (LONG_AGO_NS + since));
 }
 
 static int set_stamps(int fd, const struct timespec times[2]) {
@@ -602,11 +614,12 @@ static bool tell(int fd, struct uapi_statx *file, bool may_be_new) {
         return true;
     for (enum stamp i = MODIFIED; i < N_STAMPS; i++) {
         struct uapi_statx_time *stamp = stamp_of(file, i);
+        int64_t ago;
 
         kernels[i] = is_kernels(stamp, own ? born_ns : begun_ns, own);
         any |= kernels[i];
-        if (own && !kernels[i] && unmark(stamp, touched, &any) && is_virtual && ns_of(stamp) >= told_before_ns && was_set_before(file))
-            set_stamp(stamp, long_ago(ns_of(stamp)));
+        if (own && !kernels[i] && unmark(stamp, touched, &any, &ago) && is_virtual && ns_of(stamp) >= told_before_ns && was_set_before(file))
+            set_stamp(stamp, long_ago(ns_of(stamp), ago));
         if (kernels[i] && !is_virtual)
             set_stamp(stamp, ns_of(stamp) + (ns_of(stamp) < begun_ns ? ahead_before_ns : ahead_ns));
     }
