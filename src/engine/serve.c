@@ -89,7 +89,10 @@ static bool is_outside(int connection, pid_t pid) {
 
     if (!is_held && errno != ENOPROTOOPT)
         return false;
-    return proc_is_sandboxed(pid) == 0 && (!is_held || sys_pidfd_send_signal(process, 0, NULL, 0) == 0 || errno == EPERM);
+    if (proc_is_sandboxed(pid) != 0)
+        return false;
+    int there = is_held ? sys_pidfd_send_signal(process, 0, NULL, 0) : 0;
+    return there == 0 || there == -EPERM;
 }
 
 /* A guest that finds our socket in what it was granted has the caller's id, where that is no root's; but it is no caller. Who is outside of our pid namespace (0) is in no sandbox below it. */
