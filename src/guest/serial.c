@@ -77,6 +77,7 @@ static bool has_woken, has_signalled;   /* since init looked for the ends of wha
 static bool is_busy;            /* somebody has not asked for too long */
 static unsigned waiting;        /* at the last rest: enum idle_waits */
 static int64_t since_ns;        /* it has not rested since */
+static int64_t since_lost_ns;   /* what was lost before that */
 static int64_t look_ns, pause_ns, busy_look_ns;
 
 void serial_begin(void) {
@@ -293,8 +294,10 @@ static enum effect effect_of(const struct seccomp_notif *question) {
 void serial_moves(void) {
     if (!is_on)
         return;
-    if (!is_moving)
+    if (!is_moving) {
         since_ns = clock_now_ns();
+        since_lost_ns = idle_lost_ns();
+    }
     is_moving = true;
     must_look |= !in_turn;
     has_woken |= !in_turn;
@@ -376,7 +379,7 @@ static void turn(const struct plan *plan, size_t i) {
     has_signalled |= effect == SIGNALS;
     must_look = effect > WAKES || (effect == WAKES && waiting);
     since_ns = clock_now_ns();
-    idle_count_anew();
+    since_lost_ns = idle_lost_ns();
     pause_ns = 0;
     look_ns = since_ns + FIRST_PAUSE_NS;
     in_turn = true;
@@ -408,7 +411,7 @@ static void look_later(int64_t now, int64_t cost) {
     if (pause_ns > LAST_PAUSE_NS)
         pause_ns = LAST_PAUSE_NS;
     look_ns = now + (pause_ns > cost * PAUSE_BY_COST ? pause_ns : cost * PAUSE_BY_COST);
-    if (now - since_ns - idle_lost_ns() > SERIAL_PATIENCE_NS && !is_busy) {
+    if (now - since_ns - idle_lost_of_ns(now - since_ns, since_lost_ns) > SERIAL_PATIENCE_NS && !is_busy) {
         is_busy = true;
         busy_look_ns = now + BUSY_STEP_NS;
     }

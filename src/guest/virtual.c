@@ -399,8 +399,9 @@ int64_t virtual_grace_ns(void) {
     return serial_is_on() ? SERIAL_PATIENCE_NS : GRACE_NS;
 }
 
-int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int64_t deadline) {
-    int64_t fairly = over_ns + virtual_grace_ns() + idle_lost_ns(), next = jumped_ns + virtual_grace_ns(), took = now_ns - over_ns + length_ns, passed = length_ns - (deadline - virtual_now());
+int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int64_t deadline, int64_t lost_before_ns) {
+    int64_t took = now_ns - over_ns + length_ns, passed = length_ns - (deadline - virtual_now());
+    int64_t fairly = over_ns + virtual_grace_ns() + idle_lost_of_ns(took, lost_before_ns), next = jumped_ns + virtual_grace_ns();
 
     if (virtual_awaits_outside())
         return 0;
@@ -439,8 +440,8 @@ static void look_for_rest(int64_t now) {
     }
     if (!busy_from_ns) {
         busy_from_ns = now;
-        busy_lost_ns = idle_lost_in_all_ns();
-    } else if (now - busy_from_ns - (idle_lost_in_all_ns() - busy_lost_ns) >= busy_ns())
+        busy_lost_ns = idle_lost_ns();
+    } else if (now - busy_from_ns - (idle_lost_ns() - busy_lost_ns) >= busy_ns())
         virtual_reach(virtual_after(now - busy_found_ns));
     busy_found_ns = now;
     busy_look_ns = now + BUSY_STEP_NS;
@@ -452,6 +453,7 @@ bool virtual_stands(void) {
 
 void virtual_stand(void) {
     has_stood = page;
+    idle_stand();
 }
 
 /* That was a rest. */

@@ -146,7 +146,7 @@ bool virtual_end_overdue(void);
 /* How much later than by the real clock what init holds ends, if the sandbox never comes to rest. */
 int64_t virtual_grace_ns(void);
 /* Until when that can wait still which is to end by the real clock now: the sandbox does come to rest, and what is waited for nearer. 0: it cannot. */
-int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int64_t deadline);
+int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int64_t deadline, int64_t lost_before_ns);
 /* Nobody gets on: what is due by the real clock is not, until somebody does. */
 bool virtual_stands(void);
 /* When that was last looked for all waited, somebody of them for input from outside, or for output to be taken. */
@@ -173,10 +173,11 @@ void timer_executed(pid_t pid);
 enum idle { IDLE_NOT, IDLE_OUTSIDE, IDLE };
 /* IDLE: there was a moment in which every thread waited; OUTSIDE: one of them for what comes from outside of the sandbox. */
 enum idle idle_look(void);
-/* Of the time since that last found a rest, or was told to count anew: for how long who runs was kept from it by what else the machine does. Time that programs were not given is none that they took. */
+/* For how long, in all, who ran was kept from it by what else the machine does: time that programs were not given is none that they took. As of the last look; so of a span, since when it was `before_ns`, it is bounded by that. What was lost before the
+ * last rest is not counted. */
 int64_t idle_lost_ns(void);
-void idle_count_anew(void);
-int64_t idle_lost_in_all_ns(void);      /* of all time */
+int64_t idle_lost_of_ns(int64_t span_ns, int64_t before_ns);
+void idle_stand(void);                  /* the time from now to the next look is none that anybody could lose */
 /* Whether a thread runs, or is about to: one look at it alone. */
 bool idle_runs(pid_t thread);
 /* Whether a process is dead, waited for or not. */

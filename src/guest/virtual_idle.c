@@ -70,7 +70,8 @@ struct share {
 static pid_t runner;            /* who was found running by the look; 0: nobody */
 static struct share runners, ours;      /* as of the last look that took its time */
 static double part_lost;        /* of the time, by who was found running last */
-static int64_t lost_ns, lost_in_all_ns, counted_ns;
+static int64_t lost_ns, counted_ns;     /* in all, until then */
+static int64_t rest_lost_ns;    /* of that, before the last rest */
 
 /* What comes from outside and what goes there. */
 enum way { IN = 1, OUT = 2 };
@@ -209,7 +210,7 @@ static unsigned n_runners(void) {
 
 /* What part of the time is lost: what one who runs has had of it, since it was last seen or was born, times how many they are; for what they keep from each other is the sandbox' own. */
 static void estimate(const struct share *before, const struct share *now) {
-    bool is_same = before->thread == now->thread;
+    bool is_same = before->thread == now->thread && now->ran >= before->ran && now->waited >= before->waited;      /* its id may be another's meanwhile */
     uint64_t ran = now->ran - (is_same ? before->ran : 0), waited = now->waited - (is_same ? before->waited : 0);
 
     if (!now->thread || !(ran + waited))
@@ -232,22 +233,23 @@ static void count_lost(void) {
     lost = lost > kept_waiting ? lost : kept_waiting;
     lost = counted_ns ? lost < most ? lost : most : 0;
     lost_ns += lost;
-    lost_in_all_ns += lost;
     counted_ns = now;
     runners = theirs;
     ours = mine;
-}
-
-void idle_count_anew(void) {
-    lost_ns = 0;
 }
 
 int64_t idle_lost_ns(void) {
     return lost_ns;
 }
 
-int64_t idle_lost_in_all_ns(void) {
-    return lost_in_all_ns;
+int64_t idle_lost_of_ns(int64_t span_ns, int64_t before_ns) {
+    int64_t lost = lost_ns - (before_ns > rest_lost_ns ? before_ns : rest_lost_ns), most = span_ns > 0 ? span_ns / MOST_LOST * (MOST_LOST - 1) : 0;
+
+    return lost < most ? lost : most;
+}
+
+void idle_stand(void) {
+    counted_ns = 0;
 }
 
 /* ---- the looks ------------------------------------------------------------------------------------------------------ */
@@ -531,7 +533,7 @@ enum idle idle_look(void) {
     count_lost();
     if (!rests)
         return IDLE_NOT;
-    idle_count_anew();
+    rest_lost_ns = lost_ns;
     for (size_t i = 0; n_outside && i < n_seen; i++)
         if (waits_outside(&seen[i]))
             return IDLE_OUTSIDE;

@@ -43,6 +43,7 @@ struct timer {
     struct virtual_event event;         /* the next expiration; VIRTUAL_NEVER: not armed */
     int64_t interval, length_ns;
     int64_t over_ns, due_ns;            /* by the real clock; and when it is fired by that */
+    int64_t lost_ns;                    /* idle_lost_ns() when it began */
     uint64_t value;                     /* for the signal */
     uint64_t overrun;                   /* of the last signal that was taken */
     uint64_t missed;                    /* those that went by unnoticed, behind the first */
@@ -122,6 +123,7 @@ static void schedule(struct timer *t, int64_t deadline) {
 
     t->event.deadline = deadline;
     t->length_ns = length;
+    t->lost_ns = idle_lost_ns();
     t->over_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : clock_now_ns() + length;
     t->due_ns = deadline == VIRTUAL_NEVER ? INT64_MAX : t->over_ns + virtual_grace_ns();
 }
@@ -551,7 +553,7 @@ int64_t timer_look(int64_t now_ns) {
                 release(t);
                 continue;
             }
-            int64_t later = virtual_put_off(now_ns, t->over_ns, t->length_ns, t->event.deadline);
+            int64_t later = virtual_put_off(now_ns, t->over_ns, t->length_ns, t->event.deadline, t->lost_ns);
             if (later)
                 t->due_ns = later;
             else
@@ -572,6 +574,7 @@ void timer_stood(int64_t now_ns) {
             continue;
         t->over_ns += later;
         t->due_ns += later;
+        t->lost_ns = idle_lost_ns();
     }
 }
 

@@ -46,6 +46,7 @@
 #define PURGE_TICK_NS 100000000ll
 #define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
 #define SAME_NS 1000000ll               /* deadlines that are no further apart are one */
+#define MS_NS 1000000ll
 #define MAX_POLLED 32           /* descriptors of a wait that is held for them */
 #define MAX_SET 8192                    /* bytes of a set of select's */
 #define FUTEX_WAITV_CALL 449
@@ -73,6 +74,7 @@ struct wait {
     bool shared;                /* a futex' */
     bool polls;                 /* held, for descriptors */
     pid_t process;              /* of a futex' and of one that polls */
+    uint32_t lost_ms;           /* idle_lost_ns() when it began */
 };
 
 static const struct call {
@@ -543,6 +545,7 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
     wait->tick_ns = wait->polls ? POLL_TICK_NS : serial_is_on() ? SERIAL_PATIENCE_NS : futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS;
     wait->look_ns = now + wait->tick_ns;
     wait->over_ns = now + length;
+    wait->lost_ms = (uint32_t)(idle_lost_ns() / MS_NS);
     wait->due_ns = (wait->state == KERNEL && !wait->absolute) || wait->event.deadline == VIRTUAL_NEVER ? due : now + length + (length < SHORT_NS && futex && !serial_is_on() ? 0 : virtual_grace_ns());
     waits[n_waits++] = *wait;
     mark(wait, true);
@@ -864,7 +867,7 @@ static bool is_ours_to_end(const struct wait *w) {
 
 /* What has no grace, or is the kernel's to end, is not. */
 static bool put_off(struct wait *w, int64_t now_ns) {
-    int64_t later = w->due_ns > w->over_ns && is_ours_to_end(w) ? virtual_put_off(now_ns, w->over_ns, w->length_ns, w->event.deadline) : 0;
+    int64_t later = w->due_ns > w->over_ns && is_ours_to_end(w) ? virtual_put_off(now_ns, w->over_ns, w->length_ns, w->event.deadline, w->lost_ms * MS_NS) : 0;
 
     w->due_ns = later ? later : w->due_ns;
     return later;
@@ -915,6 +918,7 @@ void wait_stood(int64_t now_ns) {
             continue;
         w->over_ns += later;
         w->due_ns += later;
+        w->lost_ms = (uint32_t)(idle_lost_ns() / MS_NS);
     }
 }
 
