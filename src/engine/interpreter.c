@@ -126,7 +126,6 @@ __attribute__((format(printf, 3, 4))) static void fail(struct interpreter *inter
     interpreter->failed_ns = clock_now_ns();
     interpreter->again = again;
     interpreter_let_go_on(interpreter);
-    run_pump_soon(interpreter->engine);
     if (loop_timer_set(interpreter->engine->loop, &interpreter->settle, clock_now_ns(), on_settle) < 0)
         interpreter->again = false;     /* its launcher goes with the program, or starts anew boxes that have none */
 }
@@ -178,7 +177,6 @@ static void on_captured(struct loop_source *source, uint32_t events) {
         if (!captured || !interpreter->program->launcher || send_file(interpreter->program, GUEST_TOUCHES, interpreter->touches) < 0)
             close_fd(&interpreter->touches);    /* it is a little slower without */
         interpreter_let_go_on(interpreter);
-        run_pump_soon(interpreter->engine);
         return;
     }
     interpreter->state = INTERPRETER_LOADING;
@@ -333,7 +331,6 @@ static void on_impatient(struct loop_timer *timer) {
 
     interpreter->keeps_waiting = false;
     interpreter_let_go_on(interpreter);
-    run_pump_soon(interpreter->engine);
 }
 
 static void begin(struct interpreter *interpreter) {
@@ -493,6 +490,7 @@ void interpreter_let_go_on(struct interpreter *interpreter) {
 
         list_remove(&run->in_queue);
         run_enqueue(run);
+        run_pump_soon(interpreter->engine);
     }
 }
 
