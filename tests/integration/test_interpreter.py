@@ -475,6 +475,34 @@ def test_what_cannot_be_captured(trick, why):
         place.rmdir()
 
 
+def test_one_that_is_never_ready_is_not_waited_for():
+    """A run that came while it was made does not wait for one beside it, which could take for ever."""
+    place = Path("/var/tmp") / f"slow-{os.getpid()}"
+    place.mkdir(mode=0o755)
+    before = os.sched_getaffinity(0)
+    try:
+        (place / "python3").write_text(FAKE.format("time.sleep(1000)"))
+        (place / "python3").chmod(0o755)
+        policy = {**POLICY, "timeout": 15, "fs_readable": ["/usr", "/lib", "/lib64", "/etc", "/bin", str(place)], "env": {"PATH": f"{place}:/usr/bin:/bin"}}
+        os.sched_setaffinity(0, sorted(before)[:2])
+        with Engine() as engine:
+            def take_long():
+                with contextlib.suppress(rollbox.RollboxError):
+                    Sandbox(policy, engine=engine).run_code("import time; time.sleep(1000)")
+
+            first = threading.Thread(target=take_long)
+            first.start()
+            until(lambda: engine.status()["running"])
+            assert Sandbox(policy, engine=engine).run_code("print(5)", text=True).stdout == "5\n"
+            assert first.is_alive()
+            assert not engine.status()["interpreters"]["ready"]
+        first.join()
+    finally:
+        os.sched_setaffinity(0, before)
+        (place / "python3").unlink()
+        place.rmdir()
+
+
 def test_killed_while_it_is_captured():
     """Whatever dies on the way, code is run, and nothing stays behind."""
     for victim in ("rollbox-capture", "rollbox-launch"):
