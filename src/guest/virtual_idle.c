@@ -38,6 +38,7 @@
 #define MAX_KEPT 61             /* threads whose files are kept open */
 #define KEPT_FILES 3
 #define MOST_LOST 20            /* all but this part of a time is lost at the most; */
+#define MOST_LOST_OF_TURN 4     /* where it is ten times as long anyhow, but this; */
 #define SHORTEST_NS 1000000     /* of a shorter one nothing */
 #define MOSTLY 0.9              /* who has had so much of it has lost nothing that matters */
 
@@ -221,9 +222,15 @@ static void estimate(const struct share *before, const struct share *now) {
     part_lost = had < 1 ? 1 - had : 0;
 }
 
+static int64_t most_lost_of(int64_t span) {
+    int64_t part = serial_is_on() ? MOST_LOST_OF_TURN : MOST_LOST;
+
+    return span > 0 ? span / part * (part - 1) : 0;
+}
+
 /* Of the time since the last look. */
 static void count_lost(void) {
-    int64_t now = clock_now_ns(), span = now - counted_ns, most = span / MOST_LOST * (MOST_LOST - 1);
+    int64_t now = clock_now_ns(), span = now - counted_ns, most = most_lost_of(span);
 
     if (span < SHORTEST_NS)
         return;
@@ -243,7 +250,7 @@ int64_t idle_lost_ns(void) {
 }
 
 int64_t idle_lost_of_ns(int64_t span_ns, int64_t before_ns) {
-    int64_t lost = lost_ns - (before_ns > rest_lost_ns ? before_ns : rest_lost_ns), most = span_ns > 0 ? span_ns / MOST_LOST * (MOST_LOST - 1) : 0;
+    int64_t lost = lost_ns - (before_ns > rest_lost_ns ? before_ns : rest_lost_ns), most = most_lost_of(span_ns);
 
     return lost < most ? lost : most;
 }
