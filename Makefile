@@ -32,6 +32,7 @@ python: build
 # The same from the sources alone, as pip does it for a user, optimized as that is; and whether it runs.
 wheel: python
 	$(INSTALL) --config-settings=build-dir=build-wheel .
+	@.venv/bin/python tests/check_init_program.py build-wheel/rollbox-init
 	$(PYTHON) -m rollbox run -- true
 
 # With the address and undefined-behaviour sanitizers; for the unit tests and the corpora. Its init is linked with the other C library.

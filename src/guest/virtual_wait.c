@@ -35,7 +35,7 @@
 #include "sys/syscalls.h"
 
 #define MAX_WAITS 4096
-#define MAX_THREADS (1u << 20)          /* ids that are marked; threads with higher ones are looked at instead */
+#define MAX_THREADS (1u << 18)          /* ids that are marked; threads with higher ones are looked at instead */
 #define FUTEX_SLICE_NS 2000000
 #define SIGNAL_TICK_NS 5000000          /* doubled each time, */
 #define LAST_SIGNAL_TICK_NS 80000000

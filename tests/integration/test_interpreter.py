@@ -161,7 +161,7 @@ PROGRAMS = {
     "stderr_fd_closed": "import os; os.close(2); 1 / 0",
     "excepthook_exits": "import sys; sys.excepthook = lambda *a: sys.exit(9); 1 / 0",
     "excepthook_generator": "import sys\ndef g():\n    try:\n        yield\n    finally:\n        print('closed')\nx = g(); next(x); 1 / 0",
-    "thread": "import threading, time\ndef f():\n    time.sleep(0.02); print('thread')\nthreading.Thread(target=f).start(); print('main')",
+    "thread": "import threading\ne = threading.Event()\ndef f():\n    e.wait(); print('thread')\nthreading.Thread(target=f).start(); print('main'); e.set()",
     "thread_daemon": "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start(); print('main')",
     "thread_error": "import threading\nthreading.Thread(target=lambda: 1 / 0, name='T').start()",
     "thread_low": "import _thread, time\nl = _thread.allocate_lock(); l.acquire()\n_thread.start_new_thread(lambda: (print('low'), l.release()), ()); l.acquire()",
