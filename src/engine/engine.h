@@ -349,8 +349,7 @@ void program_leave(struct program *program);            /* a session has: a reti
 void program_tidy(struct engine *engine);               /* free slots of a peak that is over */
 
 /* interpreter.c: Python kept started. */
-void interpreter_expect(struct program *base);          /* a run of code has come: the second has one made */
-bool interpreter_holds(struct run *run);                /* it is to wait, by its in_queue, until there is one, or there is a processor for it: run_enqueue then */
+bool interpreter_holds(struct run *run);                /* of code, that has come; the second of a policy has one made. It is to wait, by its in_queue, until there is one, or there is a processor for it: run_enqueue then */
 void interpreter_let_go_on(struct interpreter *interpreter);    /* those of them that need not wait any more; NULL: nobody waits */
 struct program *interpreter_program(struct program *base);      /* in which a run of code is to be started: that one, or one that has the interpreter ready */
 int interpreter_code(const struct buf *request);        /* what the interpreter reads, as a memory file; or -errno */

@@ -66,8 +66,7 @@ struct interpreter {
     struct loop_timer settle;   /* after a failure */
     bool again;
     struct list waiting;        /* struct run.in_queue */
-    struct loop_timer patience;
-    bool keeps_waiting;         /* while that is not over */
+    struct loop_timer patience; /* they do not, when that is over */
     char problem[256];          /* why there is none, or was none in a sandbox */
 };
 
@@ -327,15 +326,12 @@ static void start_in_box(struct interpreter *interpreter, enum interpreter_state
 }
 
 static void on_impatient(struct loop_timer *timer) {
-    struct interpreter *interpreter = container_of(timer, struct interpreter, patience);
-
-    interpreter->keeps_waiting = false;
-    interpreter_let_go_on(interpreter);
+    interpreter_let_go_on(container_of(timer, struct interpreter, patience));
 }
 
 static void begin(struct interpreter *interpreter) {
     interpreter->tries++;
-    interpreter->keeps_waiting = loop_timer_set(interpreter->engine->loop, &interpreter->patience, clock_now_ns() + PATIENCE_SECONDS * 1000000000ll, on_impatient) == 0;
+    (void)loop_timer_set(interpreter->engine->loop, &interpreter->patience, clock_now_ns() + PATIENCE_SECONDS * 1000000000ll, on_impatient);      /* else nobody waits */
     start_in_box(interpreter, INTERPRETER_STARTING);
 }
 
@@ -450,7 +446,8 @@ static void interpreter_new(struct program *base) {
     begin(interpreter);
 }
 
-void interpreter_expect(struct program *base) {
+/* A run of code has come: the second has one made. */
+static void expect(struct program *base) {
     if (!base->interpreter && (base->serves || !is_eligible(base)))
         return;
     if (!base->interpreter && ++base->n_codes > 1 && box_has_room(base->engine) && !base->engine->stopping && make_room(base->engine))
@@ -470,14 +467,14 @@ static bool holds(const struct interpreter *interpreter) {
     cpu_set_t cpus;
     bool is_made = interpreter->state != INTERPRETER_READY && interpreter->state != INTERPRETER_FAILED;
 
-    if (!is_made || !interpreter->keeps_waiting || !interpreter->base->n_anew || sched_getaffinity(0, sizeof cpus, &cpus) < 0)
+    if (!is_made || !interpreter->patience.position || !interpreter->base->n_anew || sched_getaffinity(0, sizeof cpus, &cpus) < 0)
         return false;
     return (int)interpreter->base->n_anew + 1 >= CPU_COUNT(&cpus);
 }
 
 bool interpreter_holds(struct run *run) {
+    expect(run->program);
     struct interpreter *interpreter = run->program->interpreter;
-
     if (!interpreter || !holds(interpreter))
         return false;
     list_add_tail(&interpreter->waiting, &run->in_queue);

@@ -433,8 +433,6 @@ void run_request(struct client *client, struct wire_message *message) {
     run->program->n_runs++;
     run->program->n_running++;
     run->engine->n_queued++;
-    if (run->is_code)
-        interpreter_expect(run->program);
     if (run->is_code && interpreter_holds(run))
         return;
     run_enqueue(run);

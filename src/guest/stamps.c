@@ -148,29 +148,30 @@ static uint64_t device_of(const struct uapi_statx *file) {
     return (uint64_t)file->device_major << 32 | file->device_minor;
 }
 
+/* Where it is in a list; `n`: it is not. */
+static size_t index_of(const uint64_t *list, size_t n, uint64_t wanted) {
+    size_t i = 0;
+
+    while (i < n && list[i] != wanted)
+        i++;
+    return i;
+}
+
 static void number(uint64_t device) {
-    for (size_t i = 0; i < n_numbered; i++)
-        if (numbered[i] == device)
-            return;
-    if (device != UINT64_MAX && n_numbered < MAX_NUMBERED)
+    if (device != UINT64_MAX && n_numbered < MAX_NUMBERED && index_of(numbered, n_numbered, device) == n_numbered)
         numbered[n_numbered++] = device;
 }
 
 static bool is_private(const struct uapi_statx *file) {
-    for (size_t i = 0; i < n_private; i++)
-        if (private_mounts[i] == file->mount)
-            return true;
-    return false;
+    return index_of(private_mounts, n_private, file->mount) < n_private;
 }
 
 /* The minor number that its device is shown by, with 0 as the major one; 0: it is shown as it is. */
 static uint32_t number_of(const struct uapi_statx *file) {
     if (is_private(file))
         number(device_of(file));
-    for (uint32_t i = 0; i < n_numbered; i++)
-        if (numbered[i] == device_of(file))
-            return FIRST_NUMBER - i;
-    return 0;
+    size_t i = index_of(numbered, n_numbered, device_of(file));
+    return i < n_numbered ? FIRST_NUMBER - (uint32_t)i : 0;
 }
 
 /* As stat(2) has it. */
@@ -187,10 +188,7 @@ static int64_t ns_of(const struct uapi_statx_time *stamp) {
 }
 
 static bool is_own(const struct uapi_statx *file) {
-    for (size_t i = 0; i < n_mounts; i++)
-        if (mounts[i] == file->mount)
-            return true;
-    return false;
+    return index_of(mounts, n_mounts, file->mount) < n_mounts;
 }
 
 static bool is_made(const struct uapi_statx *file) {
@@ -213,12 +211,12 @@ void stamps_find_mounts(const struct plan *plan) {
         if (ops[i].kind != PLAN_OP_PLACE || look(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &file) < 0)
             continue;
         mounts[n_mounts++] = file.mount;
-        if (own_device == UINT64_MAX && !ops[i].source && !(plan->flags & PLAN_ON_DISK) && sys_call4(__NR_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        if (ops[i].source || plan->flags & PLAN_ON_DISK)
+            continue;
+        private_mounts[n_private++] = file.mount;
+        number(device_of(&file));
+        if (own_device == UINT64_MAX && sys_call4(__NR_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0)
             own_device = st.st_dev;
-        if (!ops[i].source && !(plan->flags & PLAN_ON_DISK)) {
-            private_mounts[n_private++] = file.mount;
-            number(device_of(&file));
-        }
     }
     /* What the policy's template has made for all sandboxes, unless an image is the root, whose /dev is made for each. */
     template_device = look(AT_FDCWD, "/", 0, &file) == 0 && !is_own(&file) ? device_of(&file) : UINT64_MAX;
@@ -855,7 +853,8 @@ static bool answer_statx(int listener, const struct seccomp_notif *question) {
             if (stamp_of(&theirs, i)->seconds || stamp_of(&theirs, i)->nanoseconds)      /* what was not asked for is zero */
                 *stamp_of(&theirs, i) = *stamp_of(&file, i);
         theirs.nlink = is_proc_root(&file) ? 1 : theirs.nlink;
-        theirs.device_minor = number_of(&file) ? number_of(&file) : theirs.device_minor;
+        uint32_t minor = number_of(&file);
+        theirs.device_minor = minor ? minor : theirs.device_minor;
         answer_with(listener, question, a[4], &theirs, sizeof theirs);
         told = true;
     }

@@ -161,6 +161,22 @@ static ssize_t state_of(pid_t thread, char *ret_state, uint64_t *ret_threads) {
     return 0;
 }
 
+static int each_of(int take_directory, bool (*each)(void *data, pid_t id), void *data) {
+    if (take_directory < 0)
+        return take_directory;
+    int r = tree_each_number(take_directory, each, data);
+    close(take_directory);
+    return r;
+}
+
+static int each_thread(pid_t process, bool (*each)(void *data, pid_t thread), void *data) {
+    return each_of(determinism_open(process, "/task", O_RDONLY | O_DIRECTORY), each, data);
+}
+
+static int each_process(bool (*each)(void *data, pid_t process), void *data) {
+    return each_of(openat(determinism_proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), each, data);
+}
+
 /* ---- what others have of the machine -------------------------------------------------------------------------------- */
 
 static struct share share_of(pid_t thread) {
@@ -174,11 +190,15 @@ static struct share share_of(pid_t thread) {
     return share;
 }
 
-static bool count_runner(void *data, pid_t thread) {
+static bool count(unsigned *n, char state) {
+    return state != 'R' || ++*n < MOST_LOST;
+}
+
+static bool count_thread(void *data, pid_t thread) {
     uint64_t threads;
     char state;
 
-    return state_of(thread, &state, &threads) < 0 || state != 'R' || ++*(unsigned *)data < MOST_LOST;
+    return state_of(thread, &state, &threads) < 0 || count(data, state);
 }
 
 static bool count_runners_of(void *data, pid_t pid) {
@@ -188,24 +208,16 @@ static bool count_runners_of(void *data, pid_t pid) {
     if (pid == 1 || command_is_agent(pid) || state_of(pid, &state, &threads) < 0)
         return true;
     if (threads <= 1)
-        return state != 'R' || ++*(unsigned *)data < MOST_LOST;
-    int directory = determinism_open(pid, "/task", O_RDONLY | O_DIRECTORY);
-    if (directory < 0)
-        return true;
-    (void)tree_each_number(directory, count_runner, data);
-    close(directory);
+        return count(data, state);
+    (void)each_thread(pid, count_thread, data);
     return *(unsigned *)data < MOST_LOST;
 }
 
 /* As far as it matters. */
 static unsigned n_runners(void) {
-    int all = openat(determinism_proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     unsigned n = 0;
 
-    if (all < 0)
-        return 1;
-    (void)tree_each_number(all, count_runners_of, &n);
-    close(all);
+    (void)each_process(count_runners_of, &n);
     return n ? n : 1;
 }
 
@@ -230,16 +242,18 @@ static int64_t most_lost_of(int64_t span) {
 
 /* Of the time since the last look. */
 static void count_lost(void) {
-    int64_t now = clock_now_ns(), span = now - counted_ns, most = most_lost_of(span);
+    int64_t now = clock_now_ns(), span = now - counted_ns;
 
     if (span < SHORTEST_NS)
         return;
     struct share theirs = share_of(runner), mine = share_of(1);
     estimate(&runners, &theirs);
-    int64_t lost = (int64_t)((double)span * part_lost), kept_waiting = ours.thread && counted_ns ? (int64_t)(mine.waited - ours.waited) : 0;
-    lost = lost > kept_waiting ? lost : kept_waiting;
-    lost = counted_ns ? lost < most ? lost : most : 0;
-    lost_ns += lost;
+    if (counted_ns) {
+        int64_t lost = (int64_t)((double)span * part_lost), kept_waiting = ours.thread ? (int64_t)(mine.waited - ours.waited) : 0, most = most_lost_of(span);
+
+        lost = lost > kept_waiting ? lost : kept_waiting;
+        lost_ns += lost < most ? lost : most;
+    }
     counted_ns = now;
     runners = theirs;
     ours = mine;
@@ -330,22 +344,12 @@ static bool look_at_process(void *data, pid_t pid) {
         return true;
     }
     *round = before;
-    int directory = determinism_open(pid, "/task", O_RDONLY | O_DIRECTORY);
-    if (directory < 0)
-        return is_missing(directory);
-    int r = tree_each_number(directory, look_at_thread, round);
-    close(directory);
-    return r == 0 || r == -ENOENT;
+    int r = each_thread(pid, look_at_thread, round);
+    return r == 0 || is_missing(r);
 }
 
 static bool do_all_wait(struct round *round) {
-    int all = openat(determinism_proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (all < 0)
-        return false;
-    int r = tree_each_number(all, look_at_process, round);
-    close(all);
-    return r == 0;
+    return each_process(look_at_process, round) == 0;
 }
 
 /* ---- the outside ---------------------------------------------------------------------------------------------------- */
