@@ -301,6 +301,7 @@ struct run {
     struct run_pipe pipes[3 + RUN_EXTRA_MOST];  /* of a session's: by the descriptor that it became. Of stdout and stderr: `outputs` */
     struct typing *typing;      /* session: from `input` into the terminal */
     struct buf request;         /* the message for init */
+    struct buf action;          /* of its step, once it has been sent; empty: it is made at its end */
     uint64_t step, begun_at, ended_as;  /* record.c; 0: it is no step; it was the n-th to end */
     size_t n_env;               /* of the request's variables, the last in it */
     unsigned n_extra_given;

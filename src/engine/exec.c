@@ -230,6 +230,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         close_fd(&run->stdio[i]);
     while (run->n_extra)
         close(run->extra[--run->n_extra]);
+    record_run_sent(run);
     run->state = RUN_STARTING;
     run->box = session->box;
     session->dirty = true;      /* again: a state may have been taken while it waited */

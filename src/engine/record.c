@@ -21,6 +21,7 @@
 #include "record/record.h"
 
 #define STEP_FDS 3u
+#define EARLY_BYTES 16384u      /* of a request whose part of its step is made before its end is known: it is in memory twice then */
 #define CLOSE_PATIENCE_NS 2000000000ll  /* without a word of the recorder's: a reader that does not read must not keep a CLOSE waiting */
 #define CLOSE_PATIENCE_MOST_NS 30000000000ll
 
@@ -284,6 +285,14 @@ static void add_action(const struct record *record, const struct run *run, struc
     close_part(to);
 }
 
+/* Whoever waits for its end does not wait for this part, too. */
+void record_run_sent(struct run *run) {
+    const struct record *record = run->session->record;
+
+    if (record && run->step && !run->action.length && run->recorded_stdin < 0 && run->request.length <= EARLY_BYTES)
+        add_action(record, run, &run->action, NULL, NULL);
+}
+
 static void add_stream(struct output *output, const char *key, const char *key_cut, struct buf *to, int *fds, size_t *n_fds, uint64_t *bytes) {
     wire_add_text(to, RECORD_KEY, key);
     if (output->truncated)
@@ -326,7 +335,12 @@ void record_run_ended(struct run *run) {
     begin_step(record, &message, run->step, run->begun_at);
     if (record->wants_secrets)
         add_secrets(run, &message);
-    add_action(record, run, &message, fds, &n_fds);
+    if (run->action.length) {
+        buf_add(&message, run->action.data, run->action.length);
+        message.failed |= run->action.failed;
+    } else {
+        add_action(record, run, &message, fds, &n_fds);
+    }
     open_part(&message, "observation", RECORD_OBJECT);
     add_word(&message, "outcome", rollbox_outcome_name(run->outcome));
     add_status(&message, "exit_code", run->outcome == ROLLBOX_OUTCOME_EXIT, WEXITSTATUS(run->status));

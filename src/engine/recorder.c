@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -81,6 +82,16 @@ static void lose_step(struct recorder *recorder, uint64_t number, int r) {
         give_up(recorder, record, -r, "a step could not be told to the recorder");
 }
 
+static void on_ring(struct loop_timer *timer) {
+    (void)eventfd_write(container_of(timer, struct recorder, ring)->bell, 1);
+}
+
+/* Something was sent. Once the engine is dead, the recorder wakes of itself. */
+static void ring_soon(struct recorder *recorder) {
+    if (!recorder->ring.position && loop_timer_set(recorder->engine->loop, &recorder->ring, 0, on_ring) < 0)
+        on_ring(&recorder->ring);
+}
+
 static void on_posted(struct sender *sender, struct outgoing *outgoing, int r) {
     struct recorder *recorder = container_of(sender, struct recorder, sender);
     struct posted *posted = container_of(outgoing, struct posted, outgoing);
@@ -89,6 +100,8 @@ static void on_posted(struct sender *sender, struct outgoing *outgoing, int r) {
     posted_free(recorder, posted);
     if (r < 0)
         lose_step(recorder, number, r);
+    else
+        ring_soon(recorder);
 }
 
 /* Whose guests write much must not end others' records: who holds most of what is short goes first. 0, or -ENOBUFS: that is the record itself. */
@@ -149,7 +162,9 @@ void recorder_post(struct record *record, struct buf *message, const int *fds, s
     int r = sender_send(&recorder->sender, message, fds, n_fds);
     if (r < 0)
         lose_step(recorder, record->number, r);
-    else if (r > 0 && keep(recorder, record, message, fds, n_fds, bytes) < 0)
+    else if (r == 0)
+        ring_soon(recorder);
+    else if ( keep(recorder, record, message, fds, n_fds, bytes) < 0)
         give_up(recorder, record, ENOBUFS, TOO_SLOW);
 }
 
@@ -160,7 +175,9 @@ static void lose(struct recorder *recorder) {
 
     loop_remove(engine->loop, &recorder->source);
     loop_timer_clear(engine->loop, &recorder->sender.retry);
+    loop_timer_clear(engine->loop, &recorder->ring);
     close_fd(&recorder->fd);
+    close_fd(&recorder->bell);
     engine->recorder = NULL;
     while (!list_empty(&recorder->sender.waiting))
         posted_free(recorder, posted_of(recorder->sender.waiting.next));
@@ -220,11 +237,11 @@ static void on_recorder(struct loop_source *source, uint32_t events) {
 
 /* ---- its start and end ------------------------------------------------------------------------------------------------ */
 
-static void become_recorder(int socket, int null) {
+static void become_recorder(int socket, int bell, int null) {
     /* The standard streams are somebody's pipes. */
-    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || spawn_shed("rollbox-record", &socket, 1) < 0)
+    if (dup2(null, 0) < 0 || dup2(null, 1) < 0 || dup2(null, 2) < 0 || spawn_shed("rollbox-record", (int[]){ socket, bell }, 2) < 0)
         _exit(1);
-    _exit(recorder_run(socket));
+    _exit(recorder_run(socket, bell));
 }
 
 int recorder_start(struct engine *engine, struct rollbox_error *error) {
@@ -233,12 +250,14 @@ int recorder_start(struct engine *engine, struct rollbox_error *error) {
 
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
         r = -errno;
-    auto_close int theirs = ends[1], ours = ends[0];
+    auto_close int theirs = ends[1], ours = ends[0], bell = r == 0 ? eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) : -EBADF;
+    if (r == 0 && bell < 0)
+        r = -errno;
     if (r == 0) {
         (void)setsockopt(ours, SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
         pid_t pid = fork();
         if (pid == 0)
-            become_recorder(theirs, engine->null_fd);
+            become_recorder(theirs, bell, engine->null_fd);
         r = pid < 0 ? -errno : loop_add(engine->loop, &recorder->source, ours, EPOLLIN, on_recorder);
     }
     if (r < 0) {
@@ -247,6 +266,7 @@ int recorder_start(struct engine *engine, struct rollbox_error *error) {
     }
     recorder->engine = engine;
     recorder->fd = TAKE_FD(ours);
+    recorder->bell = TAKE_FD(bell);
     sender_init(&recorder->sender, engine->loop, &recorder->source, on_posted);
     list_init(&recorder->records);
     engine->recorder = recorder;

@@ -9,7 +9,8 @@ struct recorder {
     struct engine *engine;
     struct loop_source source;
     struct sender sender;       /* of struct posted */
-    int fd;
+    int fd, bell;
+    struct loop_timer ring;     /* the bell, when what is to be done now has been done: whoever waits for a command's end does not wait for the recorder to wake */
     struct list records;
     uint64_t posted_bytes;
     unsigned posted_fds;

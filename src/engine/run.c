@@ -101,6 +101,7 @@ static void run_free(struct run *run) {
         output_done(&run->outputs[i]);
     }
     buf_done(&run->request);
+    buf_done(&run->action);
     list_for_each(node, &run->waiters) {
         list_remove(node);
         free(container_of(node, struct waiter, node));

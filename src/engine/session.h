@@ -465,6 +465,7 @@ void record_inherit(struct session *session, const struct session *parent);     
 int record_begin(struct session *session, struct wire_message *from, struct buf *json, struct rollbox_error *error);     /* VERB_RECORD */
 int record_note(struct session *session, struct wire_message *from, struct rollbox_error *error);       /* VERB_NOTE */
 void record_run_begun(struct run *run);
+void record_run_sent(struct run *run);      /* to init */
 void record_run_ended(struct run *run);
 void record_work_begun(struct work *work);
 void record_changes_after(struct session *session, uint64_t step);     /* a command has ended: what it has changed is to be a step, too, if that is wanted */

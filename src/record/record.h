@@ -71,8 +71,9 @@ enum record_tag {
     RECORD_DONE,                /* u64: its last line is written, or never will be */
 };
 
-/* Serves the other end of a SOCK_SEQPACKET socket (consumed) until that closes and all is written, or nobody takes it. Returns the exit status. */
-int recorder_run(int take_socket);
+/* Serves the other end of a SOCK_SEQPACKET socket until that closes and all is written, or nobody takes it. It looks there when the bell, an eventfd that does not block, is rung: so who sends decides when it wakes. Both are consumed.
+ * Returns the exit status. */
+int recorder_run(int take_socket, int take_bell);
 
 /* ---- rules ------------------------------------------------------------------------------------------------------------ */
 

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,6 +57,7 @@ struct trajectory {
 
 struct recorder {
     int socket;                 /* -EBADF: the engine is gone */
+    int bell;
     struct list trajectories;
 };
 
@@ -414,12 +416,14 @@ static void lose_message(struct recorder *recorder, int error_number) {
         stop(container_of(node, struct trajectory, node), error_number, "a step was lost on its way to the record");
 }
 
-/* The next messages, as far as they are there. False when the engine is gone. *ret_slow: they took long. */
-static bool receive(struct recorder *recorder, bool *ret_slow) {
+/* The next messages, as far as they are there. False when the engine is gone. *ret_slow: they took long. *ret_more: there may be others. */
+static bool receive(struct recorder *recorder, bool *ret_slow, bool *ret_more) {
     static struct wire_message message;
     const int64_t until_ns = clock_now_ns() + SLICE_NS;
+    eventfd_t rung;
     int r = 1;
 
+    (void)eventfd_read(recorder->bell, &rung);     /* before what it was rung for is looked for: the next may be rung for already */
     *ret_slow = false;
     for (int i = 0; i < MESSAGES_AT_ONCE && !*ret_slow && (r = wire_receive(recorder->socket, &message)) == 1; i++) {
         struct trajectory *trajectory = find(recorder, message.header.serial);
@@ -435,6 +439,7 @@ static bool receive(struct recorder *recorder, bool *ret_slow) {
         wire_message_done(&message);
         *ret_slow = clock_now_ns() > until_ns;
     }
+    *ret_more = r != -EAGAIN;
     if (r < 0 && r != -EAGAIN && r != -EINTR)
         lose_message(recorder, -r);
     return r != 0 && r != -ECONNRESET && r != -EPIPE;
@@ -467,9 +472,9 @@ static void lose_engine(struct recorder *recorder) {
     }
 }
 
-/* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. *ret_idle: nothing came. */
-static int turn(struct recorder *recorder, int64_t until_ns, bool *ret_idle) {
-    size_t n = 1, most = 1;
+/* 1: there is more to do; 0: nothing, or nobody takes it; -ENOMEM. *ret_idle: nothing came. `more`: it is not waited for. */
+static int turn(struct recorder *recorder, int64_t until_ns, bool more, bool *ret_idle) {
+    size_t n = 2, most = 2;
 
     list_for_each(node, &recorder->trajectories)
         most++;
@@ -477,7 +482,9 @@ static int turn(struct recorder *recorder, int64_t until_ns, bool *ret_idle) {
     auto_free struct trajectory **of = calloc(most, sizeof(struct trajectory *));
     if (!polls || !of)
         return -ENOMEM;
-    polls[0] = (struct pollfd){ .fd = recorder->socket, .events = POLLIN };
+    /* Of the socket it is only heard when the engine is gone. */
+    polls[0] = (struct pollfd){ .fd = recorder->socket };
+    polls[1] = (struct pollfd){ .fd = recorder->socket >= 0 ? recorder->bell : -1, .events = POLLIN };
     bool untold = false;
     list_for_each(node, &recorder->trajectories) {
         of[n] = container_of(node, struct trajectory, node);
@@ -487,16 +494,16 @@ static int turn(struct recorder *recorder, int64_t until_ns, bool *ret_idle) {
             n++;
         }
     }
-    if (recorder->socket < 0 && n == 1)
+    if (recorder->socket < 0 && n == 2)
         return 0;
     int64_t left_ms = recorder->socket >= 0 ? untold ? IDLE_MS : -1 : (until_ns - clock_now_ns()) / 1000000;
     if (recorder->socket < 0 && left_ms <= 0)
         return 0;
-    int ready = poll(polls, n, (int)left_ms);
+    int ready = poll(polls, n, more ? 0 : (int)left_ms);
     if (ready < 0 && errno != EINTR)
         return -errno;
-    *ret_idle = ready == 0;
-    for (size_t i = 1; i < n; i++)
+    *ret_idle = ready == 0 && !more;
+    for (size_t i = 2; i < n; i++)
         if (polls[i].revents) {
             flush(of[i]);
             of[i]->told &= of[i]->queue.length != 0;
@@ -504,22 +511,23 @@ static int turn(struct recorder *recorder, int64_t until_ns, bool *ret_idle) {
     return 1;
 }
 
-int recorder_run(int take_socket) {
-    struct recorder recorder = { .socket = take_socket };
+int recorder_run(int take_socket, int take_bell) {
+    struct recorder recorder = { .socket = take_socket, .bell = take_bell };
     int64_t until_ns = 0;
-    bool idle = false, slow = false;
+    bool idle = false, slow = false, more = false;
     int r;
 
     list_init(&recorder.trajectories);
     (void)fcntl(recorder.socket, F_SETFL, O_NONBLOCK);
     signal(SIGCHLD, SIG_DFL);   /* children that are ignored cannot be waited for */
     do {
-        if (recorder.socket >= 0 && !receive(&recorder, &slow)) {
+        if (recorder.socket >= 0 && !receive(&recorder, &slow, &more)) {
             lose_engine(&recorder);
+            more = false;
             until_ns = clock_now_ns() + (int64_t)PATIENCE_MS * 1000000;
         }
         settle(&recorder, idle || slow);
-        r = turn(&recorder, until_ns, &idle);
+        r = turn(&recorder, until_ns, more, &idle);
     } while (r > 0);
     return r < 0;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
@@ -582,12 +583,12 @@ TEST(beyond_what_was_kept_the_digest_tells) {
 /* ---- the recorder */
 
 struct recorded {
-    int socket, file;
+    int socket, bell, file;
     pid_t pid;
 };
 
 static struct recorded start_recorder(uint64_t file_most) {
-    struct recorded recorded = { .file = memfd_create("record", MFD_CLOEXEC) };
+    struct recorded recorded = { .bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .file = memfd_create("record", MFD_CLOEXEC) };
     auto_buf struct buf message = BUF_INIT;
     int ends[2];
 
@@ -597,7 +598,7 @@ static struct recorded start_recorder(uint64_t file_most) {
     if (recorded.pid == 0) {
         close(ends[0]);
         close(recorded.file);
-        _exit(recorder_run(ends[1]));
+        _exit(recorder_run(ends[1], recorded.bell));
     }
     close(ends[1]);
     wire_begin(&message, RECORD_BEGIN, 7);
@@ -712,6 +713,7 @@ TEST(a_file_is_let_go_of_before_its_end_is_told) {
     ASSERT_TRUE(flock(other, LOCK_EX | LOCK_NB) < 0 && !says_done(&recorded));
     wire_begin(&end, RECORD_END, 7);
     ASSERT_OK(wire_send(recorded.socket, &end, NULL, 0));
+    ASSERT_OK(eventfd_write(recorded.bell, 1));
     do
         ASSERT_TRUE(ptrace(PTRACE_SYSCALL, recorded.pid, NULL, NULL) == 0 && waitpid(recorded.pid, &status, 0) == recorded.pid && WIFSTOPPED(status));
     while (!says_done(&recorded));
