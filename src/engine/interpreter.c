@@ -462,12 +462,16 @@ struct program *interpreter_program(struct program *base) {
     return base->interpreter && base->interpreter->state == INTERPRETER_READY ? base->interpreter->program : base;
 }
 
-/* It takes a processor to make one; runs beside it that start a Python each would take that, and the longer all would be without. */
+/* It takes a processor to make one; runs beside it that start a Python each would take that, and the longer all would be without. Once its Python has been started, what is left is shorter than to start another. */
 static bool holds(const struct interpreter *interpreter) {
     cpu_set_t cpus;
     bool is_made = interpreter->state != INTERPRETER_READY && interpreter->state != INTERPRETER_FAILED;
 
-    if (!is_made || !interpreter->patience.position || !interpreter->base->n_anew || sched_getaffinity(0, sizeof cpus, &cpus) < 0)
+    if (!is_made || !interpreter->patience.position)
+        return false;
+    if (interpreter->state != INTERPRETER_STARTING)
+        return true;
+    if (!interpreter->base->n_anew || sched_getaffinity(0, sizeof cpus, &cpus) < 0)
         return false;
     return (int)interpreter->base->n_anew + 1 >= CPU_COUNT(&cpus);
 }
