@@ -125,6 +125,7 @@ static uint64_t anonymous = UINT64_MAX, anonymous_device = UINT64_MAX;  /* likew
 static int64_t start_ns;                /* virtual: of the clock */
 static int64_t kept_ns = KEPT_NS;       /* of what is written now */
 static size_t n_mounts;
+static const struct plan *unfound;      /* whose mounts have not been looked at yet */
 static struct known *known;              /* N_KNOWN and N_KNOWN_OTHERS, in memory of its own: the program itself has to be small (restore.c) */
 static struct recent recents[N_RECENT];
 static bool any_recent;         /* else they need not be looked at, which would take two pages' faults in each sandbox */
@@ -200,33 +201,65 @@ void stamps_prepare(const struct box *box) {
     kept_ns = box->generation < LAST_KEPT_NS - KEPT_NS ? KEPT_NS + (int64_t)box->generation : LAST_KEPT_NS;
 }
 
-void stamps_find_mounts(const struct plan *plan) {
+/* Of a place that is the sandbox' alone, in memory. */
+static bool is_of_memory(const struct plan *plan, const struct plan_op *op) {
+    return op->kind == PLAN_OP_PLACE && !op->source && !(plan->flags & PLAN_ON_DISK);
+}
+
+static void find_devices(const struct plan *plan) {
     const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
     struct uapi_statx file;
     struct stat st;
 
-    for (uint32_t i = 0; i < plan->box_ops.n && n_mounts < MAX_MOUNTS; i++) {
-        const char *path = plan_text(plan, ops[i].path);
+    for (uint32_t i = 0; i < plan->box_ops.n && own_device == UINT64_MAX; i++)
+        if (is_of_memory(plan, &ops[i]) && sys_call4(__NR_newfstatat, AT_FDCWD, plan_text(plan, ops[i].path), &st, AT_SYMLINK_NOFOLLOW) == 0)
+            own_device = st.st_dev;
+    bool is_there = look(AT_FDCWD, "/", 0, &file) == 0;
+    template_device = is_there ? device_of(&file) : UINT64_MAX;
+    template_ns = is_there ? ns_of(&file.born) : INT64_MAX;
+}
 
-        if (ops[i].kind != PLAN_OP_PLACE || look(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, &file) < 0)
+static void find_mounts(const struct plan *plan) {
+    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
+    struct uapi_statx file;
+
+    for (uint32_t i = 0; i < plan->box_ops.n && n_mounts < MAX_MOUNTS; i++) {
+        if (ops[i].kind != PLAN_OP_PLACE || look(AT_FDCWD, plan_text(plan, ops[i].path), AT_SYMLINK_NOFOLLOW, &file) < 0)
             continue;
         mounts[n_mounts++] = file.mount;
-        if (ops[i].source || plan->flags & PLAN_ON_DISK)
+        if (!is_of_memory(plan, &ops[i]))
             continue;
         private_mounts[n_private++] = file.mount;
         number(device_of(&file));
-        if (own_device == UINT64_MAX && sys_call4(__NR_newfstatat, AT_FDCWD, path, &st, AT_SYMLINK_NOFOLLOW) == 0)
-            own_device = st.st_dev;
     }
-    /* What the policy's template has made for all sandboxes, unless an image is the root, whose /dev is made for each. */
-    template_device = look(AT_FDCWD, "/", 0, &file) == 0 && !is_own(&file) ? device_of(&file) : UINT64_MAX;
-    template_ns = template_device == UINT64_MAX ? INT64_MAX : ns_of(&file.born);
+    /* The template is what the policy has for all sandboxes, unless an image is the root, whose /dev is made for each. */
+    if (look(AT_FDCWD, "/", 0, &file) == 0 && is_own(&file)) {
+        template_device = UINT64_MAX;
+        template_ns = INT64_MAX;
+    }
     dev_device = look(AT_FDCWD, "/dev", 0, &file) == 0 && !is_own(&file) ? device_of(&file) : UINT64_MAX;
     number(template_device);
     number(dev_device);
     proc_device = look(determinism_proc, "", AT_EMPTY_PATH, &file) == 0 ? device_of(&file) : UINT64_MAX;
     made[0] = look(AT_FDCWD, "/dev/pts", 0, &file) == 0 && device_of(&file) != dev_device && !is_templates(&file) ? file.mount : UINT64_MAX;
     made[1] = look(AT_FDCWD, "/proc/uptime", 0, &file) == 0 && device_of(&file) != proc_device && !is_templates(&file) ? file.mount : UINT64_MAX;
+}
+
+static void need_mounts(void) {
+    if (unfound)
+        find_mounts(unfound);
+    unfound = NULL;
+}
+
+/* Most programs ask about no file, so that init looks where they are when one does. But where an image's root or a host's directory may be written to, a guest could move what is to be found. */
+void stamps_find_mounts(const struct plan *plan) {
+    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
+
+    find_devices(plan);
+    unfound = plan;
+    for (uint32_t i = 0; i < plan->box_ops.n; i++)
+        if (ops[i].kind == PLAN_OP_PIVOT || (ops[i].kind == PLAN_OP_PLACE && ops[i].source))
+            need_mounts();
 }
 
 /* Where it is, by both names of a device. */
@@ -632,6 +665,7 @@ static void see(const struct recent *recent, bool may_be_new) {
     int fd = open_path(recent->base < 0 ? AT_FDCWD : recent->base, recent->path, false);
     struct uapi_statx file;
 
+    need_mounts();
     if (fd < 0)
         return;                 /* it comes yet, or is gone */
     if (look(fd, "", AT_EMPTY_PATH, &file) == 0 && is_own(&file))
@@ -786,6 +820,8 @@ static bool show(int fd, struct uapi_statx *file) {
 /* What a question is about, if it may be ours to answer; or -errno. */
 static int open_shown(const struct seccomp_notif *question, const struct place *place) {
     static struct spelled spelled;
+
+    need_mounts();
     int r = spell((pid_t)question->pid, place, &spelled);
 
     return r < 0 ? r : may_be_told(&spelled) ? open_spelled(&spelled) : -ENOENT;
@@ -914,6 +950,7 @@ static bool answer_set(int listener, const struct seccomp_notif *question, const
     struct uapi_statx file;
     int64_t now;
 
+    need_mounts();
     if (!read_times(question, from, times) || spell((pid_t)question->pid, place, &spelled) < 0)
         return false;
     int fd = open_spelled(&spelled);
