@@ -164,6 +164,21 @@ static int enter_user_namespace(const struct box *box, int proc_self) {
     return r < 0 ? r : limit_user_counts(box->proc_sys);
 }
 
+/* A single thread that moves itself ("0", tasks) is the one move that the kernel makes without waiting for a grace period, milliseconds, under a global lock. */
+int box_enter_cgroups(struct box *box) {
+    for (; box->n_tasks; box->n_tasks--)
+        if (write(*box->tasks++, "0", 1) != 1)
+            return -errno;
+    return 0;
+}
+
+/* Paths count from the cgroups of the one who makes the namespace, and those above them name the engine, or the caller's session. */
+static int enter_cgroups(struct box *box) {
+    int r = box_enter_cgroups(box);
+
+    return r == 0 && box->plan->flags & PLAN_CGROUPNS && unshare(CLONE_NEWCGROUP) < 0 ? -errno : r;
+}
+
 /* A new user namespace has them all. What is dropped no child has, nor any program. */
 static int drop_bounds(void) {
     static bool dropped;
@@ -255,14 +270,16 @@ static int load(struct box *box, int proc_self, struct guest_fault *fault) {
 int box_setup(struct box *box, struct guest_fault *fault) {
     const struct plan *plan = box->plan;
     int r, proc_self = openat(AT_FDCWD, "/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);  /* musl sets the flag once more after open() */
+    /* What the kernel makes for each sandbox alike need not be counted, piece by piece, as the sandbox' own. */
+    bool is_counted_late = ops_begin_empty(plan) && !box->n_layers;
 
     umask(0);
-    stamps_prepare(box);
+    if (plan->flags & PLAN_CLOCK)
+        stamps_prepare(box);
     if (proc_self < 0)
         return guest_fault(fault, GUEST_STAGE_TIME, 0, -errno);
-    /* Only now, in the cgroups of the sandbox: paths count from where the one who makes the namespace is, and those above name the engine, or the caller's session. */
-    if (plan->flags & PLAN_CGROUPNS && unshare(CLONE_NEWCGROUP) < 0)
-        return guest_fault(fault, GUEST_STAGE_CGROUP, 0, -errno);
+    if (!is_counted_late && (r = enter_cgroups(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
     r = enter_network(box, proc_self);
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_NETWORK, 0, r);
@@ -284,6 +301,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
     if (box->uuid && (r = seed_setup(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
+    if (is_counted_late && (r = enter_cgroups(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
     if (box->image >= 0 && (r = load(box, proc_self, fault)) < 0)
         return r;
     if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)

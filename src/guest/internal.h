@@ -50,6 +50,8 @@ struct box {
     int template;               /* with an image: the template's root, once the sandbox has entered its own; -1 */
     int root;                   /* and that */
     int proc_sys;               /* /proc/sys of its own, while it is set up; -1 */
+    const int *tasks;           /* of its cgroups v1: the files that take processes */
+    size_t n_tasks;
     int ruleset;                /* Landlock; -1 */
     int image, progress;        /* to be loaded (restore_load); -1: the launcher has, or there is none */
     int home;                   /* isolation process: the directory of its private files; -1 */
@@ -64,6 +66,8 @@ struct box {
 
 /* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
 extern uint64_t ops_others;     /* bit i: the i-th operation with an inode has found another one there; the last bit stands for all further ones */
+/* Whether a sandbox begins with nothing but what the template and the kernel have: no file is copied, and no directory of the host's or of an image's can be written to. */
+bool ops_begin_empty(const struct plan *plan);
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault);
 
 /* copy.c: owner, mode, times and attributes of the file `from`, whose stat is given, for the file `to`; both opened for reading. Those that an overlay has for itself are left out. */
@@ -97,6 +101,9 @@ void seed_begin(int file, uint64_t seed, uint64_t length);
 int seed_end(void);
 /* The sandbox' own seed, once it is in its own root. 0 or -errno. */
 int seed_setup(const struct box *box);
+
+/* The calling process enters the sandbox' cgroups, unless it has. 0 or -errno. */
+int box_enter_cgroups(struct box *box);
 
 /* Puts the plan's filter on the calling process. */
 int box_install_filter(const struct plan *plan);

@@ -226,15 +226,6 @@ static int build(const struct plan *plan, bool in_namespaces, struct guest_fault
     return r < 0 ? r : open_rules(plan, fault);
 }
 
-/* Into the cgroups v1 of the sandbox, before it uses any memory. A single thread that moves itself ("0", tasks) is the one move that the kernel makes without waiting for
- * a grace period, milliseconds, under a global lock. */
-static int enter_cgroups(const int *tasks, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (write(tasks[i], "0", 1) != 1)
-            return -errno;
-    return 0;
-}
-
 /* What the request says of this sandbox alone: the guest's id in U0, the CPUs that it and all its children keep to, the size of its files. */
 static int take_fields(const struct wire_message *message, struct box *box) {
     struct wire_field field;
@@ -312,9 +303,9 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
         box.netns = first_netns;
         box.netns_is_new = true;
     }
-    int r = enter_cgroups(message->fds + first_layer + n_layers, message->n_fds - first_layer - n_layers);
-    if (r == 0)
-        r = take_fields(message, &box);
+    box.tasks = message->fds + first_layer + n_layers;
+    box.n_tasks = message->n_fds - first_layer - n_layers;
+    int r = take_fields(message, &box);
     if (r < 0)
         guest_fault(&fault, GUEST_STAGE_CGROUP, 0, r);
     else if (plan->flags & PLAN_PROCESS)

@@ -531,6 +531,15 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
     return -EINVAL;
 }
 
+bool ops_begin_empty(const struct plan *plan) {
+    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
+
+    for (uint32_t i = 0; i < plan->box_ops.n; i++)
+        if (ops[i].kind == PLAN_OP_PIVOT || (ops[i].kind == PLAN_OP_PLACE && ops[i].source))
+            return false;
+    return true;
+}
+
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault) {
     const struct plan_op *ops = (const void *)((const char *)plan + which.offset);
     uint32_t begun = 0;

@@ -121,6 +121,8 @@ int process_setup(struct box *box, struct guest_fault *fault) {
     int r;
 
     prctl(PR_SET_NAME, "rollbox-init", 0, 0, 0);
+    if ((r = box_enter_cgroups(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
     if (!*home || box->plan->rules.n > MAX_RULES || (box->plan->flags & PLAN_AS_ROOT && !box->outer_id))
         return guest_fault(fault, GUEST_STAGE_REQUEST, 0, -EBADMSG);
     box->home = open(home, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -80,11 +80,12 @@ void seed_begin(int file, uint64_t seed, uint64_t length) {
 }
 
 int seed_end(void) {
+    if (!making.length)
+        return 0;
     if (making.maker)
         while (waitpid(making.maker, NULL, __WALL) < 0 && errno == EINTR)
             ;
-    if (making.length)
-        close(making.file);
+    close(making.file);
     making.maker = 0;
     making.length = 0;
     return making.error;

@@ -253,13 +253,10 @@ static void need_mounts(void) {
 
 /* Most programs ask about no file, so that init looks where they are when one does. But where an image's root or a host's directory may be written to, a guest could move what is to be found. */
 void stamps_find_mounts(const struct plan *plan) {
-    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
-
     find_devices(plan);
     unfound = plan;
-    for (uint32_t i = 0; i < plan->box_ops.n; i++)
-        if (ops[i].kind == PLAN_OP_PIVOT || (ops[i].kind == PLAN_OP_PLACE && ops[i].source))
-            need_mounts();
+    if (!ops_begin_empty(plan))
+        need_mounts();
 }
 
 /* Where it is, by both names of a device. */

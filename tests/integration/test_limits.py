@@ -696,3 +696,29 @@ def test_a_stricter_limit_of_the_caller_holds(caller):
     done = caller.call("bash", "-c", code, binaries() / "rollbox")
     assert done.returncode == 0, done.stderr
     assert [line.split()[-3:-1] for line in done.stdout.decode().splitlines()] == [["0", "0"], ["65536", "65536"], ["100", "100"]]
+
+
+INOTIFY = """
+import sys
+sys.path.insert(0, %r)
+from rollbox import Policy, Sandbox
+
+program = '''
+import ctypes, errno, os, signal
+libc, n = ctypes.CDLL(None, use_errno=True), 0
+while libc.inotify_init() >= 0:
+    n += 1
+print(n, errno.errorcode[ctypes.get_errno()], flush=True)
+if os.fork() == 0:
+    os.closerange(0, 3)
+    signal.pause()
+'''
+with Sandbox(Policy()) as one, Sandbox(Policy()) as other:
+    print(*(box.exec(["python3", "-c", program]).stdout.decode().strip() for box in (one, other)))
+"""
+
+
+def test_inotify_is_counted_for_each_sandbox(caller):
+    """Two of one launcher, both alive, whose user is the same to the kernel: what one has used up the other has still."""
+    done = caller.script(INOTIFY)
+    assert done.stdout == b"16 EMFILE 16 EMFILE\n", done
