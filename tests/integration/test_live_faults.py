@@ -77,6 +77,11 @@ def images(pid):
     return {number: name for number, name in found.items() if "rollbox-image" in name or re.fullmatch(r"/#\d+ \(deleted\)", name)}
 
 
+def captured(engine):
+    """A snapshot is told of when its image is written; the capturer lets go of the processes after that, and may be killed while it does."""
+    until(lambda: not children(engine.pid, "rollbox-capture"))
+
+
 class Running:
     """A sandbox with a tree of processes that hold a state."""
 
@@ -96,6 +101,7 @@ def test_a_capturer_that_is_killed_at_any_step():
         box.drop(box.snapshot())
         with Killer(engine.pid, "rollbox-capture", NEVER) as killer:
             box.drop(box.snapshot())
+            captured(engine)
         tree = len(box.tree())
         assert not images(engine.pid)
         count = counted(killer)
@@ -105,8 +111,9 @@ def test_a_capturer_that_is_killed_at_any_step():
                     box.drop(box.snapshot())
                 except RollboxError as problem:
                     assert problem.code == "setup_failed" and "killed" in str(problem), (step, problem)
+                captured(engine)
             assert killer.said.startswith(("killed", "ended")), killer.said
-            until(lambda: not children(engine.pid, "rollbox-capture") and not frozen(box.inspect()["pid"]))
+            until(lambda: not frozen(box.inspect()["pid"]))
             assert sh(box, "echo on").stdout == "on\n" and len(box.tree()) == tree
             try:
                 holds = running.holds()
@@ -128,6 +135,7 @@ def test_a_capturer_that_is_killed_at_any_step_of_a_fork():
         running, refused = Running(box), 0
         with Killer(engine.pid, "rollbox-capture", NEVER) as killer:
             box.fork(1)[0].close()
+            captured(engine)
         count = counted(killer)
         for step in steps(count):
             with Killer(engine.pid, "rollbox-capture", step) as killer:
@@ -136,7 +144,8 @@ def test_a_capturer_that_is_killed_at_any_step_of_a_fork():
                 except RollboxError as problem:
                     assert problem.code == "setup_failed" and "killed" in str(problem), (step, problem)
                     refused += 1
-            until(lambda: not children(engine.pid, "rollbox-capture") and not frozen(box.inspect()["pid"]))
+                captured(engine)
+            until(lambda: not frozen(box.inspect()["pid"]))
             until(lambda: len(children(engine.pid, "rollbox-hold")) <= 1 and len(images(engine.pid)) <= 1)
             try:
                 holds = running.holds()
