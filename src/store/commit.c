@@ -33,6 +33,7 @@
 #include "sys/syscalls.h"
 
 #define MARK "rollbox commit 1\n"
+#define TRIES 16
 #define MAX_NAMED 5             /* paths in the message about conflicts */
 
 /* A host directory as it was when it was read. */
@@ -153,18 +154,32 @@ static bool hand_over(const struct commit *commit) {
     return !buf_failed(&text) && fd_send(commit->job->kept, text.data, text.length, &commit->stage, 1) == 0;
 }
 
+/* One that was just made belongs to nobody for a moment, in which somebody else may sweep it. */
 static int make_stage(struct commit *commit) {
-    snprintf(commit->stage_name, sizeof commit->stage_name, COMMIT_PREFIX);
-    layer_random(commit->stage_name + strlen(commit->stage_name), 12);
-    if (mkdirat(commit->parent, commit->stage_name, 0700) < 0)
-        return fail(commit, -errno, "write beside", commit->path);
-    auto_close int stage = openat(commit->parent, commit->stage_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (stage < 0 || fchmod(stage, 0700) < 0 || flock(stage, LOCK_EX | LOCK_NB) < 0)
-        return fail(commit, -errno, "write beside", commit->path);
-    int r = layer_write_file(stage, "mark", MARK, commit->error);
-    fault_point(FAULT_commit_staged);
-    commit->stage = TAKE_FD(stage);
-    return r;
+    int r = -EBUSY;
+
+    for (int i = 0; i < TRIES && (r == -EBUSY || r == -ENOENT); i++) {
+        struct stat ours, there;
+
+        snprintf(commit->stage_name, sizeof commit->stage_name, COMMIT_PREFIX);
+        layer_random(commit->stage_name + strlen(commit->stage_name), 12);
+        if (mkdirat(commit->parent, commit->stage_name, 0700) < 0)
+            return fail(commit, -errno, "write beside", commit->path);
+        auto_close int stage = openat(commit->parent, commit->stage_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (stage < 0 || fchmod(stage, 0700) < 0 || flock(stage, LOCK_EX | LOCK_NB) < 0 || fstat(stage, &ours) < 0 ||
+            fstatat(commit->parent, commit->stage_name, &there, AT_SYMLINK_NOFOLLOW) < 0)
+            r = errno == EWOULDBLOCK ? -EBUSY : -errno;
+        else if (ours.st_ino != there.st_ino)
+            r = -EBUSY;
+        else {
+            r = layer_write_file(stage, "mark", MARK, commit->error);
+            fault_point(FAULT_commit_staged);
+            commit->stage = TAKE_FD(stage);
+            return r;
+        }
+        (void)unlinkat(commit->parent, commit->stage_name, AT_REMOVEDIR);
+    }
+    return fail(commit, r, "write beside", commit->path);
 }
 
 /* ---- conflicts ------------------------------------------------------------------------------------------------------ */
