@@ -40,6 +40,7 @@ struct engine {
     struct features features;
     struct cgroup_root *cgroups;
     int janitor;                /* write end of the janitor's pipe; -EBADF: not started */
+    int publishing;             /* of publish.c's janitor, likewise */
     char *leftovers;            /* see serve.h */
     size_t leftovers_size;
     char *init_path, *store_path;       /* of rollbox-init; of rollbox-store, NULL: not found */
@@ -520,7 +521,12 @@ int janitor_fork(int (*body)(void *), void *argument, int *ret_held);
 void janitor_wait(void);        /* in a janitor: until *ret_held, the engine's, is closed, or the engine dead */
 
 /* errand.c */
-void errand_sweep(struct engine *engine, const char *path);     /* a directory that a commit has replaced is not needed any more */
+/* Starts the removal of what commits have left beside it and nobody has locked. Its process, which nobody needs to wait for, or -errno. */
+pid_t errand_sweep(const struct engine *engine, const char *path);
+
+/* publish.c: a janitor that sweeps where commits were made when the engine, and whoever was lent its descriptor, are gone. */
+void publish_begin(struct engine *engine, const char *path); /* before rollbox-store begins to: it may be killed together with us */
+int publish_lend(const struct engine *engine);               /* a descriptor for it, or -errno */
 
 /* spawn.c: a program in a session of its own, without environment, whose descriptors 0 to n_fds - 1 are fds[] (each its own number, or above all of them). 0 or -errno. */
 int spawn_clean(const char *path, char *const *argv, const int *fds, int n_fds, pid_t *ret_pid);

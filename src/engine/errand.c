@@ -44,6 +44,7 @@ struct errand {
     int kept;                   /* of COMMIT: a socket on which the replaced directories come; of HIBERNATE: the lock on what sleeps; -EBADF */
     char sleeper[ASLEEP_ID_LENGTH + 1]; /* of HIBERNATE: what it writes */
     enum protocol_verb verb;
+    struct buf published;       /* of COMMIT: the paths, each with its zero */
 };
 
 /* What plan.c calls an image's root until it is entered. */
@@ -76,6 +77,11 @@ static json_t *under_place(const struct program *program, const char *path) {
     return under;
 }
 
+/* Can it be committed to, and is it to be (only; NULL: all)? */
+static bool is_published(const struct plan_op *op, const char *path, const char *only) {
+    return op->kind == PLAN_OP_PLACE && op->source && op->grant && (!only || !strcmp(path, only));
+}
+
 static json_t *places_of(const struct program *program, const char *only, bool with_stored, bool with_base, struct rollbox_error *error) {
     const struct plan *plan = program->plan;
     const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
@@ -84,7 +90,7 @@ static json_t *places_of(const struct program *program, const char *only, bool w
 
     for (uint32_t i = 0; i < plan->box_ops.n; i++) {
         const char *path = plan_text(plan, ops[i].path);
-        bool has_base = ops[i].source && ops[i].grant;
+        bool has_base = is_published(&ops[i], path, only);
         char part[16];
 
         if (ops[i].kind != PLAN_OP_PLACE || (only && strcmp(path, only)))
@@ -263,6 +269,7 @@ struct errand *errand_free(struct errand *errand) {
     close_fd(&errand->errors);
     close_fd(&errand->kept);
     layer_hold_done(&errand->layers);
+    buf_done(&errand->published);
     free(errand);
     return NULL;
 }
@@ -385,6 +392,9 @@ static void on_end(struct loop_source *source, uint32_t events) {
     }
     if (errand->verb == VERB_COMMIT)
         take_kept(errand);
+    /* One that was killed has left what it was at. */
+    for (const char *path = errand->published.data; !ok && path && path < errand->published.data + errand->published.length; path += strlen(path) + 1)
+        (void)errand_sweep(errand->engine, path);
     if (work && ok && r == 0 && errand->verb == VERB_COMMIT)
         note_commit(work);
     errand_free(errand);
@@ -414,12 +424,28 @@ static struct errand *errand_new(struct work *work, struct rollbox_error *error)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
         return NULL;
     }
-    *errand = (struct errand){ .work = work, .engine = work->session->engine, .pidfd = -EBADF, .output = memory_file(), .errors = memory_file(), .kept = -EBADF, .verb = work->verb };
+    *errand = (struct errand){ .work = work, .engine = work->session->engine, .pidfd = -EBADF, .output = memory_file(), .errors = memory_file(), .kept = -EBADF, .verb = work->verb, .published = BUF_INIT };
     if (layer_hold_family(&errand->layers, work->session->family) < 0) {
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "run", "out of memory");
         return errand_free(errand);
     }
     return errand;
+}
+
+/* Whoever is to sweep, should it be killed, is told. */
+static int note_published(struct errand *errand) {
+    const struct program *program = errand->work->session->program;
+    const struct plan_op *ops = plan_items(program->plan, box_ops, struct plan_op);
+
+    for (uint32_t i = 0; i < program->plan->box_ops.n; i++) {
+        const char *path = plan_text(program->plan, ops[i].path);
+
+        if (!is_published(&ops[i], path, errand->work->path))
+            continue;
+        buf_add(&errand->published, path, strlen(path) + 1);
+        publish_begin(errand->engine, path);
+    }
+    return buf_failed(&errand->published) ? -ENOMEM : 0;
 }
 
 /* With its end of `errand->kept`, for the program the last of the descriptors. */
@@ -508,6 +534,10 @@ int errand_start(struct work *work, struct rollbox_error *error) {
         fds[n_fds++] = fcntl(work->fd, F_DUPFD_CLOEXEC, HIGH_FD);
     if (r == 0 && work->verb == VERB_COMMIT)
         r = add_socket(errand, fds, &n_fds);
+    if (r == 0 && work->verb == VERB_COMMIT)
+        r = note_published(errand);
+    if (work->verb == VERB_COMMIT && (fds[n_fds] = publish_lend(errand->engine)) >= 0)
+        n_fds++;
     if (shows(work) && work->to->live)
         fds[n_fds++] = fcntl(work->to->live->image, F_DUPFD_CLOEXEC, HIGH_FD);
     if ((fds[n_fds] = upper_lend(errand->engine)) >= 0)
@@ -543,13 +573,13 @@ int errand_sleep(struct work *work, const char *command, const json_t *job, cons
     return launch(errand, MIN(r, MIN(input, 0)), input, words, all, n, error);
 }
 
-/* Nobody waits for it. */
-static void start_alone(struct engine *engine, char *const *argv) {
+/* Its id or -errno. */
+static pid_t start_alone(const struct engine *engine, char *const *argv) {
     int fds[HIGH_FD] = { engine->null_fd, engine->null_fd, engine->null_fd };
     pid_t pid;
+    int r = engine->store_path ? spawn_clean(engine->store_path, argv, fds, HIGH_FD, &pid) : -ENOENT;
 
-    if (engine->store_path)
-        (void)spawn_clean(engine->store_path, argv, fds, HIGH_FD, &pid);
+    return r < 0 ? r : pid;
 }
 
 void errand_forget(struct engine *engine) {
@@ -558,12 +588,12 @@ void errand_forget(struct engine *engine) {
     if (store_default_path(&store, NULL) < 0)
         return;
     char *argv[] = { (char *)"rollbox-store", (char *)"forget", (char *)"--json", (char *)"--store", store, NULL };
-    start_alone(engine, argv);
+    (void)start_alone(engine, argv);
 }
 
 /* What it cannot do, the next commit there does. */
-void errand_sweep(struct engine *engine, const char *path) {
+pid_t errand_sweep(const struct engine *engine, const char *path) {
     char *argv[] = { (char *)"rollbox-store", (char *)"sweep", (char *)path, NULL };
 
-    start_alone(engine, argv);
+    return start_alone(engine, argv);
 }

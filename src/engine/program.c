@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -255,9 +256,12 @@ struct kept {
 static void replaced_put(struct engine *engine, struct replaced *replaced) {
     if (!replaced || --replaced->references)
         return;
+    /* A fork of ours that was made just now may have it still. */
+    if (replaced->fd >= 0)
+        (void)flock(replaced->fd, LOCK_UN);
     close_fd(&replaced->fd);
     if (replaced->path && *replaced->path)
-        errand_sweep(engine, replaced->path);
+        (void)errand_sweep(engine, replaced->path);
     free(replaced->place);
     free(replaced->path);
     free(replaced);

@@ -284,7 +284,7 @@ static int start(struct engine *engine, const struct serve_options *options) {
         list_init(&engine->sessions_by[i]);
     for (size_t i = 0; i < ARRAY_SIZE(engine->finished_by); i++)
         list_init(&engine->finished_by[i]);
-    engine->pool = engine->janitor = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
+    engine->pool = engine->janitor = engine->publishing = engine->listen_fd = engine->signal_fd = engine->lock_fd = -EBADF;
     engine->next_id_base = (uint32_t)getpid() * 61;     /* engines that run at once should not meet */
     limits_settle();
     (void)umask(umask(0) & 077);        /* what we make for ourselves we must be able to use */
@@ -347,6 +347,7 @@ static void finish(struct engine *engine) {
         engine->leftovers[0] = '\0';
     engine->cgroups = cgroup_root_free(cgroups);
     close_fd(&engine->janitor);
+    close_fd(&engine->publishing);
     free(engine->init_path);
     free(engine->store_path);
     engine->loop = loop_free(engine->loop);

@@ -4,7 +4,7 @@
  *
  * The new version is built beside the old one, in a directory of ours (.rollbox-commit-XXXX): what did not change is a hard link to the host's own file, what did is copied out of the layers. When it is
  * on the disk, renameat2(RENAME_EXCHANGE) puts it into the old one's place: there is no moment in which neither is there. The old one is removed last. A crash leaves the old or the new version, and
- * perhaps our directory, which the next commit sweeps: its lock is free then, and the mark in it can have been made by nobody else.
+ * perhaps our directory, which the engine, or its janitor, has swept (rollbox-store sweep), and the next commit sweeps besides: its lock is free then, and the mark in it can have been made by nobody else.
  *
  * The layers were written by a guest: set-user-id bits and devices are not published, and every file gets the owner that the host's file, or else the host's directory, had.
  */

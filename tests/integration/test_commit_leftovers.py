@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commits have made beside a directory goes without another commit there, whoever is killed. (rollbox-store and the engine together: test_killed_at_faults.py.)"""
+
+import os
+import signal
+
+import pytest
+from harness import children, until
+from rollbox import Policy, RollboxError, Sandbox
+from stores import Shared, engine, failing, store  # noqa: F401
+from test_hibernate import FAULTS
+from test_live_faults import Killer, frozen
+
+
+@pytest.fixture
+def work(tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a").write_text("old\n")
+    return work
+
+
+def left(work):
+    return [name for name in os.listdir(work.parent) if name.startswith(".rollbox-commit-")]
+
+
+def changed(work, engine, text):  # noqa: F811
+    box = Sandbox(Policy(fs_writable=[str(work)]), engine=engine)
+    box.exec(["sh", "-c", f"echo {text} > {work}/a"], check=True)
+    return box
+
+
+# As the engine has it keep the old directory, it comes to no removing.
+@pytest.mark.parametrize("fault", [row for row in FAULTS if row["command"] == "commit" and row["name"] != "commit_removing"], ids=lambda row: row["name"])
+def test_of_a_store_program_that_is_killed(fault, failing, engine, work):  # noqa: F811
+    with changed(work, engine, "new") as box:
+        failing.write_text(f"export ROLLBOX_FAULT={fault['name']}\n")
+        with pytest.raises(RollboxError, match="rollbox-store was killed"):
+            box.commit()
+        until(lambda: not left(work))
+        assert (work / "a").read_text() == ("new\n" if fault["done"] else "old\n")
+
+
+def test_of_an_engine_that_is_killed_while_a_sandbox_sees_what_was_replaced(store, work):  # noqa: F811
+    with Shared(work.parent / "socket") as shared:
+        first, second = changed(work, shared.engine, "first"), changed(work, shared.engine, "second")
+        first.commit()
+        assert len(left(work)) == 1 and second.exec(["cat", f"{work}/a"]).stdout == b"second\n"
+        shared.end(signal.SIGKILL)
+        until(lambda: not left(work))
+        assert (work / "a").read_text() == "first\n"
+
+
+def test_of_one_that_a_fork_was_made_beside(engine, work):  # noqa: F811
+    """A fork of the engine has the lock on what was replaced until it comes to closing what it is not to have."""
+    with changed(work, engine, "new") as box:
+        box.commit()
+        until(lambda: not children(engine.pid, "rollbox-close"))        # so that another is made
+        with Killer(engine.pid, "+", 0):
+            box.close()
+            until(lambda: frozen(engine.pid).keys() - {engine.pid})
+            until(lambda: not left(work))
