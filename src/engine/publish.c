@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,12 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "engine/engine.h"
+#include "sys/syscalls.h"
+
+struct watch {
+    struct engine *engine;
+    pid_t pid; /* the engine's */
+};
 
 /* What comes last among the paths is dropped if it is there already. */
 static size_t take_path(struct buf *paths, size_t known, size_t size) {
@@ -49,16 +56,28 @@ static int hear_paths(struct buf *paths) {
     return 0;
 }
 
+/* Who dies closes one descriptor after the other, and what waits for every processor (mounts) in between: the pipe, and some time later the locks on what was replaced. */
+static void wait_gone(const struct watch *watch, int pidfd) {
+    struct pollfd process = { .fd = pidfd, .events = POLLIN };
+
+    while (pidfd >= 0 && getppid() == watch->pid && poll(&process, 1, -1) < 0 && errno == EINTR)
+        ;
+}
+
 static int look_after(void *argument) {
-    struct engine *engine = argument;
+    const struct watch *watch = argument;
+    struct engine *engine = watch->engine;
     auto_buf struct buf paths = BUF_INIT;
 
     /* Above the standard streams, for who is started. */
     auto_close int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     auto_close int high = fcntl(null, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     engine->null_fd = high;
+    /* What is our parent's is not another's that has its id by now. */
+    auto_close int pidfd = sys_pidfd_open(watch->pid, 0);
     if (hear_paths(&paths) < 0)
         return 1;
+    wait_gone(watch, pidfd);
     for (char *path = paths.data; path && path < paths.data + paths.length; path += strlen(path) + 1) {
         pid_t pid = errand_sweep(engine, path);
 
@@ -78,7 +97,8 @@ void publish_begin(struct engine *engine, const char *path) {
     if (tell(engine, path) || (engine->publishing >= 0 && errno == EAGAIN))
         return;
     close_fd(&engine->publishing);      /* it was killed */
-    if (janitor_fork(look_after, engine, &engine->publishing) < 0 || fcntl(engine->publishing, F_SETFL, O_NONBLOCK) < 0)
+    struct watch watch = { engine, getpid() };
+    if (janitor_fork(look_after, &watch, &engine->publishing) < 0 || fcntl(engine->publishing, F_SETFL, O_NONBLOCK) < 0)
         return;
     (void)tell(engine, path);
 }
