@@ -164,7 +164,7 @@ void recorder_post(struct record *record, struct buf *message, const int *fds, s
         lose_step(recorder, record->number, r);
     else if (r == 0)
         ring_soon(recorder);
-    else if ( keep(recorder, record, message, fds, n_fds, bytes) < 0)
+    else if (keep(recorder, record, message, fds, n_fds, bytes) < 0)
         give_up(recorder, record, ENOBUFS, TOO_SLOW);
 }
 
@@ -279,6 +279,7 @@ void recorder_leave(struct recorder *recorder) {
     while (!list_empty(&recorder->sender.waiting) && clock_now_ns() < until) {
         struct pollfd room = { .fd = recorder->fd, .events = POLLOUT };
 
+        on_ring(&recorder->ring);       /* no loop does it any more, and who sleeps makes no room */
         (void)poll(&room, 1, 10);
         sender_flush(&recorder->sender);
     }
