@@ -299,10 +299,10 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return r;
     if ((r = leave_template(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_PIVOT, 4, r);
-    if (box->uuid && (r = seed_setup(box)) < 0)
-        return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
     if (is_counted_late && (r = enter_cgroups(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_CGROUP, 0, r);
+    if (box->uuid && (r = seed_setup(box)) < 0)
+        return guest_fault(fault, GUEST_STAGE_BOX, 0, r);
     if (box->image >= 0 && (r = load(box, proc_self, fault)) < 0)
         return r;
     if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)

@@ -66,7 +66,7 @@ struct box {
 
 /* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
 extern uint64_t ops_others;     /* bit i: the i-th operation with an inode has found another one there; the last bit stands for all further ones */
-/* Whether a sandbox begins with nothing but what the template and the kernel have: no file is copied, and no directory of the host's or of an image's can be written to. */
+/* Whether its own places lie over nothing of the host's, an image's or a stored snapshot's: no file is copied, and no place is below a directory that a guest can rename. Layers are not looked at. */
 bool ops_begin_empty(const struct plan *plan);
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault);
 

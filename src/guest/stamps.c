@@ -251,7 +251,7 @@ static void need_mounts(void) {
     unfound = NULL;
 }
 
-/* Most programs ask about no file, so that init looks where they are when one does. But where an image's root or a host's directory may be written to, a guest could move what is to be found. */
+/* Most programs ask about no file, so that init looks where they are when one does. But where an image is the root, or a place of the sandbox' own lies over a host's directory, a guest could move what is to be found. */
 void stamps_find_mounts(const struct plan *plan) {
     find_devices(plan);
     unfound = plan;
