@@ -284,6 +284,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     struct launcher *launcher = options->holder ? options->holder : program->launcher;
     box->engine = engine;
     box->program = program;
+    box->made_ns = clock_coarse_ns();
     box->session = options->session;
     box->is_layered = options->session || options->base || program->n_sessions;
     box->launcher = launcher->number;

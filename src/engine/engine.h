@@ -215,6 +215,7 @@ struct box {
     struct list in_program;     /* program->spares */
     struct live *ahead;         /* a spare of this state, which has one, with its processes in it; NULL: of none */
     struct list in_launcher;
+    int64_t made_ns;            /* CLOCK_REALTIME: none of its files is older */
     uint64_t serial;            /* of CREATE */
     struct launcher *maker;     /* until that is answered */
     uint64_t launcher;          /* its number */

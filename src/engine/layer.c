@@ -211,10 +211,20 @@ struct node *node_new(struct engine *engine, struct family *family, struct node 
     return node;
 }
 
-int64_t node_since_ns(const struct node *node) {
+static struct node *beginning_of(const struct node *node) {
     while (node->parent)
         node = node->parent;
-    return node->made_ns;
+    return (struct node *)(uintptr_t)node;
+}
+
+int64_t node_since_ns(const struct node *node) {
+    return beginning_of(node)->made_ns;
+}
+
+void node_has_since(struct node *node, int64_t since_ns) {
+    struct node *beginning = beginning_of(node);
+
+    beginning->made_ns = MIN(beginning->made_ns, since_ns);
 }
 
 struct node *node_get(struct node *node) {

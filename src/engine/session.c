@@ -397,6 +397,8 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     if (!n && !live && !session->has_own_seed)
         box = box_take_spare(session->program, true);
     bool was_spare = box;
+    if (was_spare && !live)     /* it may be older than the session: what was made with it comes before its forks, too */
+        node_has_since(session->base, box->made_ns);
     r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder }, &box, error);
     if ((r == -EPIPE || r == -ECONNRESET) && holder && list_empty(&holder->creating)) {
         launcher_drop(holder);          /* it was killed, and we have not heard yet */

@@ -327,8 +327,9 @@ struct layer *layer_put(struct layer *layer);
 struct layer *layer_get(struct layer *layer);
 struct family *family_new(struct engine *engine, struct node **ret_beginning);
 struct family *family_put(struct family *family);
-/* When the first sandbox of its family was made: CLOCK_REALTIME. */
+/* No file of its family's sandboxes is older: CLOCK_REALTIME. */
 int64_t node_since_ns(const struct node *node);
+void node_has_since(struct node *node, int64_t since_ns);       /* a sandbox that was made ahead, say */
 struct node *node_new(struct engine *engine, struct family *family, struct node *parent, struct node *under, struct layer *take_layer);
 struct node *node_get(struct node *node);
 struct node *node_put(struct node *node);

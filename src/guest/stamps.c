@@ -565,7 +565,8 @@ static void tell_virtual(int fd, struct uapi_statx *file, const bool kernels[N_S
 
             if (i == MODIFIED && own) {
                 has_changed = !before;
-                keeps = has_changed || is_of_beginning(raw);
+                /* Of what was made with a sandbox that is no fork (its places, and little else) it is chance whether that was in that tick; a fork sees whether it is set. */
+                keeps = has_changed || is_of_beginning(raw) || kept_ns == KEPT_NS;
                 if (has_changed)
                     now = virtual_query_time_of_day();
             }

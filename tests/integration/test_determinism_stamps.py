@@ -382,6 +382,22 @@ def test_times_survive_a_fork(mode, runs):
                 process.kill()
 
 
+@pytest.mark.parametrize("mode", ("offset", "virtual"))
+def test_forks_of_one_that_was_made_ahead_have_its_times(mode):
+    """Of sandboxes one after another all but the first may have been made before they were asked for, their places with them: a fork that was told of the session's beginning alone took these for older than all clocks."""
+    looks = []
+    for _ in range(4):
+        with box_of(time_mode=mode) as box:
+            sh(box, "stat -c %Y /tmp /var/tmp /dev/shm")
+            (kid,) = box.fork(1)
+            try:
+                looks.append(sh(kid, "date +%Y-%m-%d; stat -c '%n %.9Y' /tmp /var/tmp /dev/shm").split())
+            finally:
+                kid.close()
+    assert all(float(seconds) < START_S + 60 for look in looks for seconds in look[2::2]), looks
+    assert mode == "offset" or all(look == looks[0] for look in looks), looks
+
+
 @pytest.mark.parametrize("way", ("fork", "reset", "wake"))
 def test_what_is_older_than_a_fork_stays_so(way, tmp_path, monkeypatch):
     """However often it is looked at, and whatever is changed of it but what is in it; also in the tick in which the fork's clock began, and beside a file of another layer with the same inode number."""
