@@ -345,6 +345,25 @@ static void put_in_order(const struct plan *plan, const struct seccomp_notif *qu
         (void)draw(plan->seed, pid, random, 16);
 }
 
+/* Of the program of questions, with an address in place of PLAN_LOADER_UNKNOWN; none: the plan's own serves. */
+#define LOADER_HIGH 0x7fff      /* the high half of addresses where it is, and no program that is not told where to be by it */
+static struct sock_filter learned[PLAN_QUESTIONS_MOST];
+static bool has_learned;
+
+/* A loader whose image was put in order when it asked for the break calls arch_prctl from here. Where it is does not change: addresses are not random, and each has the same loader. */
+static void learn(const struct plan *plan, uint64_t address) {
+    const struct sock_filter *program = plan_items(plan, notify, struct sock_filter);
+
+    if (has_learned || plan->notify.n > PLAN_QUESTIONS_MOST || address >> 32 != LOADER_HIGH)
+        return;
+    memcpy(learned, program, plan->notify.n * sizeof *program);
+    for (uint32_t i = 0; i < plan->notify.n; i++)
+        if (learned[i].code == (BPF_JMP | BPF_JEQ | BPF_K) && learned[i].k == PLAN_LOADER_UNKNOWN) {
+            learned[i].k = (uint32_t)address;
+            has_learned = true;
+        }
+}
+
 /* ---- answers -------------------------------------------------------------------------------------------------------- */
 
 void determinism_answer(int listener, uint64_t id, long value, int error) {
@@ -623,7 +642,9 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
         put_in_order(plan, question);
         break;
     case __NR_arch_prctl:       /* with glibc's loader after the other, with other starts before it */
-        if (!vdso_is_known((pid_t)question->pid))
+        if (vdso_is_known((pid_t)question->pid))
+            learn(plan, question->data.instruction_pointer);
+        else
             put_in_order(plan, question);
         break;
     default:
@@ -766,7 +787,8 @@ int determinism_begin(const struct plan *plan, struct determinism_start *start) 
 }
 
 int determinism_enter(const struct plan *plan, const struct determinism_start *start) {
-    struct sock_fprog program = { .len = (unsigned short)plan->notify.n, .filter = (void *)(uintptr_t)((const char *)plan + plan->notify.offset) };
+    const struct sock_filter *filter = has_learned ? learned : plan_items(plan, notify, struct sock_filter);
+    struct sock_fprog program = { .len = (unsigned short)plan->notify.n, .filter = (struct sock_filter *)(uintptr_t)filter };
     struct stream stream = { .state = start->stream };
     int r = 0;
 

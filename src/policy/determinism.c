@@ -150,6 +150,19 @@ static void guard_limits(struct calls *c) {
     compare(c, 2, 0, ALLOW, FORGED);    /* where there is no new value, it is a question */
 }
 
+/* The thread's pointer is set once in an image. Where that is by a loader that has been seen to ask for the break first, init knows of the image. (With serial each call is a turn.) */
+static void ask_arch_prctl(struct calls *c, enum determinism_clock clock) {
+    bool is_asked_before = clock == DETERMINISM_CLOCK_OFFSET || clock == DETERMINISM_CLOCK_VIRTUAL;
+
+    call(c, __NR_arch_prctl, is_asked_before ? 4 : 2);
+    if (is_asked_before) {
+        load(c, offsetof(struct seccomp_data, instruction_pointer));
+        emit(c, BPF_JMP | BPF_JEQ | BPF_K, ALLOW, NEXT, PLAN_LOADER_UNKNOWN);
+    }
+    load(c, ARGUMENT(0));
+    emit(c, BPF_JMP | BPF_JEQ | BPF_K, ASK, ALLOW, ARCH_SET_FS_CODE);
+}
+
 static void filter_seed(struct calls *c) {
     ask(c, __NR_getrandom);
     ask(c, __NR_fork);
@@ -441,7 +454,7 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
     /* The first that a C library does in a new image: init puts its clocks and its chance in order. Where glibc's loader asks for the break, it is yet to look for clocks; chance is needed after arch_prctl alone. */
     if (clock != DETERMINISM_CLOCK_REAL)
         if_equal(c, __NR_brk, 0, 0, ASK);
-    if_equal(c, __NR_arch_prctl, 0, ARCH_SET_FS_CODE, ASK);
+    ask_arch_prctl(c, clock);
     /* A process that is not dumpable is one that init could not put right. */
     if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
     if (seed && clock != DETERMINISM_CLOCK_SERIAL)

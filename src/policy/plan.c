@@ -704,7 +704,7 @@ static int notify(struct compiler *c, struct sock_filter *program, struct rollbo
     if (p->time_start)
         determinism_time(p->time_start, &c->plan.clock_seconds, &c->plan.clock_nanoseconds);
     enum determinism_clock clock = !p->time_start ? DETERMINISM_CLOCK_REAL : !is_virtual ? DETERMINISM_CLOCK_OFFSET : p->serial ? DETERMINISM_CLOCK_SERIAL : DETERMINISM_CLOCK_VIRTUAL;
-    int n = determinism_filter(p->have_seed, clock, program, DETERMINISM_MAX_INSTRUCTIONS);
+    int n = determinism_filter(p->have_seed, clock, program, PLAN_QUESTIONS_MOST);
     if (n < 0)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, -n, "policy", "%s: not available on this architecture; take it out of the policy", p->have_seed ? "random_seed" : "time_start");
     c->plan.notify.n = (uint32_t)n;
@@ -747,7 +747,7 @@ static int compile(struct compiler *c, struct sock_filter *program, struct sock_
 
 int plan_compile(const struct policy *policy, const struct plan_host *host, struct plan **ret_plan, struct rollbox_error *error) {
     struct compiler c = { .policy = policy, .host = host };
-    struct sock_filter program[FILTER_MAX_INSTRUCTIONS], asked[DETERMINISM_MAX_INSTRUCTIONS];
+    struct sock_filter program[FILTER_MAX_INSTRUCTIONS], asked[PLAN_QUESTIONS_MOST];
     int r = compile(&c, program, asked, error);
 
     if (r == 0 && (r = assemble(&c, program, asked, ret_plan)) == -ENOMEM)

@@ -129,6 +129,9 @@ enum plan_flag {
 #define PLAN_PROGRAMS_FROM 0x400000u
 /* With PLAN_CLOCK: the sixth argument of a newfstatat that is not asked about, which has four. The patched vDSO's text has it, so it is a plain number. */
 #define PLAN_STAT_UNASKED 0x726f6c6c73746174
+#define PLAN_QUESTIONS_MOST 256         /* instructions of the program of questions */
+/* In it, in place of the low half of an address: where glibc's loader calls arch_prctl from, which need not be asked about again. Init puts it there when it knows. */
+#define PLAN_LOADER_UNKNOWN 0xffffffffu
 /* Likewise of a timer_settime. */
 #define PLAN_SETTIME_UNASKED 0x726f6c6c74696d65
 

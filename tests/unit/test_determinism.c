@@ -11,14 +11,15 @@
 #include <time.h>
 
 #include "base/chacha.h"
+#include "base/cleanup.h"
 #include "policy/determinism.h"
 #include "policy/plan.h"
 #include "test.h"
 
-static struct sock_filter program[DETERMINISM_MAX_INSTRUCTIONS];
+static struct sock_filter program[PLAN_QUESTIONS_MOST];
 
 static void build(bool seed, enum determinism_clock clock) {
-    ASSERT_GT(determinism_filter(seed, clock, program, DETERMINISM_MAX_INSTRUCTIONS), 0);
+    ASSERT_GT(determinism_filter(seed, clock, program, PLAN_QUESTIONS_MOST), 0);
 }
 
 /* What the kernel would do, for the instructions that the program is made of. */
@@ -26,7 +27,7 @@ static uint32_t verdict_of(const struct seccomp_data *data) {
     uint32_t a = 0;
 
     for (const struct sock_filter *i = program;; i++) {
-        ASSERT_TRUE(i < program + DETERMINISM_MAX_INSTRUCTIONS);
+        ASSERT_TRUE(i < program + PLAN_QUESTIONS_MOST);
         switch (i->code) {
         case BPF_LD | BPF_W | BPF_ABS:
             memcpy(&a, (const char *)data + i->k, sizeof a);
@@ -72,6 +73,29 @@ TEST(the_first_calls_of_an_image_are_asked_about) {
         ASSERT_EQ(VERDICT(__NR_prctl, 3), ALLOW);
         ASSERT_EQ(VERDICT(__NR_read, 0), ALLOW);
         ASSERT_EQ(VERDICT(__NR_execve, 0), ALLOW);
+    }
+}
+
+TEST(a_loader_that_is_known_is_not_asked_about_again) {
+    static const enum determinism_clock clocks[] = { DETERMINISM_CLOCK_REAL, DETERMINISM_CLOCK_OFFSET, DETERMINISM_CLOCK_VIRTUAL, DETERMINISM_CLOCK_SERIAL };
+    struct seccomp_data data = { .nr = __NR_arch_prctl, .arch = AUDIT_ARCH_X86_64, .instruction_pointer = 0x7ffff7fe0123, .args = { 0x1002 } };
+
+    for (size_t i = 0; i < ARRAY_SIZE(clocks); i++) {
+        unsigned n = 0;
+
+        memset(program, 0, sizeof program);
+        build(true, clocks[i]);
+        ASSERT_EQ(verdict_of(&data), ASK);
+        for (size_t at = 0; at < ARRAY_SIZE(program); at++)
+            if (program[at].code == (BPF_JMP | BPF_JEQ | BPF_K) && program[at].k == PLAN_LOADER_UNKNOWN) {
+                program[at].k = (uint32_t)data.instruction_pointer;
+                n++;
+            }
+        ASSERT_EQ(n, clocks[i] == DETERMINISM_CLOCK_OFFSET || clocks[i] == DETERMINISM_CLOCK_VIRTUAL);
+        ASSERT_EQ(verdict_of(&data), n ? ALLOW : ASK);
+        data.instruction_pointer++;
+        ASSERT_EQ(verdict_of(&data), ASK);
+        data.instruction_pointer--;
     }
 }
 
