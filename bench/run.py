@@ -261,7 +261,7 @@ class Driver:
         jobs = [str(self.write_jobs(directory, programs))] if programs else []
         identity.own(directory)
         directory.chmod(0o755)
-        words = [str(PROJECT / ".venv" / "bin" / "python"), str(HERE / "determinism.py"), str(self.build / "rollbox"), str(2 * self.arguments.rounds), str(40 * self.arguments.rounds), str(clock), *jobs]
+        words = [str(PROJECT / ".venv" / "bin" / "python"), str(HERE / "determinism.py"), str(self.build / "rollbox"), str(3 * self.arguments.rounds), str(120 * self.arguments.rounds), str(clock), *jobs]
         with identity.popen(words, env={"ROLLBOX_LIBRARY": str(self.build / "librollbox.so")}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             out, problem = process.communicate()
         return json.loads(out) if process.returncode == 0 else {"determinism": {"failed": problem.strip()[-300:]}}
