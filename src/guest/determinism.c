@@ -354,7 +354,8 @@ static bool has_learned;
 static void learn(const struct plan *plan, uint64_t address) {
     const struct sock_filter *program = plan_items(plan, notify, struct sock_filter);
 
-    if (has_learned || plan->notify.n > PLAN_QUESTIONS_MOST || address >> 32 != LOADER_HIGH)
+    /* With serial nothing is learned: the program has no place for it. */
+    if (has_learned || plan->flags & PLAN_SERIAL || plan->notify.n > PLAN_QUESTIONS_MOST || address >> 32 != LOADER_HIGH)
         return;
     memcpy(learned, program, plan->notify.n * sizeof *program);
     for (uint32_t i = 0; i < plan->notify.n; i++)
