@@ -78,6 +78,7 @@ struct image_area {
 };
 
 #define IMAGE_NOT_FORKED 1u     /* MADV_DONTFORK */
+#define IMAGE_READ_ONLY 2u      /* MEMORY: it may not be made writable, by who mapped a descriptor to read, or after a seal */
 
 /* Pages that follow each other in memory and in the image. All others of the area are zero. */
 struct image_run {
@@ -135,10 +136,10 @@ struct image_file {
     uint32_t mode;              /* of st_mode */
     uint32_t is_nameless;       /* MEMORY: a deleted file, made anew without a name in directory `path` (0: a memory file) */
     uint64_t path;              /* PATH: its path; MEMORY: its name */
-    uint64_t offset;            /* where it is read and written next */
+    uint64_t offset;            /* where it is read and written next; TIMER: when it expires, by the time of day: nanoseconds; 0: after what is left in `timer` */
     uint64_t value;
     uint64_t length;            /* MEMORY; TIMER: its number among the alarms + 1 */
-    uint64_t seals;             /* MEMORY */
+    uint64_t seals;             /* MEMORY; TIMER, with `offset`: TFD_TIMER_* */
     struct image_range runs, targets;
     uint64_t timer[4];          /* TIMER: seconds and nanoseconds of its interval, and until it expires; 0: it is not set */
     uint64_t ticks;

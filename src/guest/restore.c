@@ -365,6 +365,21 @@ static bool has_more(uint32_t index) {
     return has->fds < p->fds.n || has->areas < p->areas.n;
 }
 
+static int give_area(uint32_t index, uint32_t first, bool is_last, const int *files) {
+    const struct image_area *area = &areas_of(index)[first];
+    int file = files[area->path], fd = -EACCES;
+
+    if (area->flags & IMAGE_READ_ONLY && restored_table(files, struct image_file)[area->path].kind == IMAGE_FILE_MEMORY &&
+        (fd = restore_read_only(file)) < 0 && fd != -EACCES) {
+        failure = (struct restore_failure){ -fd, RESTORE_MEMORY, restored_process(index)->pid };
+        return fd;
+    }
+    int r = order_more(index, RESTORE_TAKE_MEMORY, first, is_last, fd < 0 ? &file : &fd, 1);
+    if (fd >= 0)
+        close(fd);
+    return r;
+}
+
 /* The next of what it is to get, one order; with the last, or where there is none, it completes itself. */
 static int give(uint32_t index, const int *files) {
     const struct image_process *p = restored_process(index);
@@ -379,7 +394,7 @@ static int give(uint32_t index, const int *files) {
     if (!n && has_more(index)) {
         first = has->areas++;
         has->completes = !has_more(index);
-        return order_more(index, RESTORE_TAKE_MEMORY, first, has->completes, &files[areas_of(index)[first].path], 1);
+        return give_area(index, first, has->completes, files);
     }
     has->completes = !has_more(index);
     return n ? order_more(index, RESTORE_TAKE_FDS, first, has->completes, batch, n) : order_more(index, RESTORE_COMPLETE, 0, true, NULL, 0);
@@ -445,7 +460,7 @@ static int go_on(const struct box *box, const int *externals, size_t n_externals
         r = give_all(box, files);
     if (r == 0)
         r = make_threads(box);
-    if (r == 0 && (r = restore_watch(files, &file)) < 0)
+    if (r == 0 && ((r = restore_seal(files, &file)) < 0 || (r = restore_watch(files, &file)) < 0))
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
     /* Whose pids come next is among what goes on. */
     if (r == 0 && last_pid > 1)

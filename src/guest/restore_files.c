@@ -30,6 +30,10 @@
 #define BUFFER_LOCK 72          /* SO_BUF_LOCK */
 #define SET_PIPE_SIZE 1031      /* F_SETPIPE_SZ */
 #define ADD_SEALS 1033          /* F_ADD_SEALS */
+#define MEMORY_FLAGS 3u         /* MFD_CLOEXEC, MFD_ALLOW_SEALING */
+#define SEAL_SEAL 1u
+#define SEAL_WRITE 8u
+#define SEAL_FUTURE_WRITE 16u
 
 static int set_flags(int fd, uint32_t flags) {
     return flags & SETTABLE && fcntl(fd, F_SETFL, flags) < 0 ? -errno : 0;
@@ -106,21 +110,59 @@ static int open_nameless(void) {
     return fd < 0 ? -errno : fd;
 }
 
+static int give_mode(int fd, uint32_t mode) {
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    return (st.st_mode & 07777) == (mode & 07777) ? 0 : (int)sys_call2(__NR_fchmod, fd, mode & 07777);
+}
+
+/* F_SEAL_FUTURE_WRITE lets those write who mapped it before, and so comes when they have; F_SEAL_WRITE would find who maps it now to read as one who may write. */
+static uint64_t late_seals(const struct image_file *file) {
+    return file->kind == IMAGE_FILE_MEMORY && (file->seals & (SEAL_WRITE | SEAL_FUTURE_WRITE)) == SEAL_FUTURE_WRITE ? file->seals & (SEAL_FUTURE_WRITE | SEAL_SEAL) : 0;
+}
+
+/* A file that is there in place of a memory file has none. */
+static int add_seals(int fd, uint64_t seals) {
+    return seals && fcntl(fd, ADD_SEALS, (int)seals) < 0 && errno != EINVAL ? -errno : 0;
+}
+
+int restore_seal(const int *fds, uint32_t *ret_file) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    int r = 0;
+
+    for (uint64_t i = 0; i < restored.header->files.n && r == 0; i++) {
+        r = add_seals(fds[i], late_seals(&files[i]));
+        *ret_file = (uint32_t)i;
+    }
+    return r;
+}
+
+/* Its mode and seals come later, so it is not to have those that the host has for all by default (vm.memfd_noexec); where it has them for all without exception, there is no other. */
+static int create_memory(const char *name) {
+    int fd = (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS | 16 /* MFD_EXEC */);
+
+    if (fd == -EACCES)
+        fd = (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS | 8 /* MFD_NOEXEC_SEAL */);
+    return fd == -EINVAL ? (int)sys_call2(__NR_memfd_create, name, MEMORY_FLAGS) : fd;     /* before Linux 6.3 */
+}
+
 /* Where the memory of a sandbox is not counted by a cgroup, its filter knows no memory files: such are files of the private ones, which are counted. */
 static int make_memory(const struct image_file *file) {
-    int fd = file->is_nameless ? open_nameless() : (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3 /* MFD_CLOEXEC, MFD_ALLOW_SEALING */);
+    int fd = file->is_nameless ? open_nameless() : create_memory(restored_text(file->path));
 
     if (fd < 0)
-        fd = file->is_nameless ? (int)sys_call2(__NR_memfd_create, restored_text(file->path), 3) : open_nameless();
+        fd = file->is_nameless ? create_memory(restored_text(file->path)) : open_nameless();
     if (fd < 0)
         return fd;
     int r = fill(fd, file);
-    if (r == 0 && file->is_nameless && (file->mode & 07777) != NAMELESS_MODE)
-        r = (int)sys_call2(__NR_fchmod, fd, file->mode & 07777);
+    if (r == 0)
+        r = give_mode(fd, file->mode);  /* before F_SEAL_EXEC: of a file that can be executed it seals all else */
     if (r == 0 && lseek(fd, (off_t)file->offset, SEEK_SET) < 0)
         r = -errno;
-    if (r == 0 && file->seals)
-        r = fcntl(fd, ADD_SEALS, (int)file->seals) < 0 && errno != EINVAL ? -errno : 0;
+    if (r == 0)
+        r = add_seals(fd, file->seals & ~late_seals(file));
     if (r == 0)
         r = set_flags(fd, file->flags);
     return r < 0 ? fail(fd, r) : fd;
@@ -132,6 +174,12 @@ static int open_own(int fd, int access) {
 
     *guest_put_number(path + strlen(path), (uint64_t)fd) = '\0';
     return open(path, access | O_NONBLOCK | O_CLOEXEC);
+}
+
+int restore_read_only(int fd) {
+    int r = open_own(fd, O_RDONLY);
+
+    return r < 0 ? -errno : r;
 }
 
 /* Both ends of a pipe at once: for the files that are its ends. An end may have been opened several times (/dev/stdout), and has flags of its own each time. */
@@ -174,10 +222,13 @@ static int make_timer(const struct image_file *file) {
     int fd = (int)sys_call2(__NR_timerfd_create, file->value, (file->flags & O_NONBLOCK) | O_CLOEXEC);
     long r = fd;
 
-    if ((time[0] || time[1]) && !time[2] && !time[3])
+    if (file->offset) {
+        time[2] = file->offset / 1000000000u;
+        time[3] = file->offset % 1000000000u;
+    } else if ((time[0] || time[1]) && !time[2] && !time[3])
         time[3] = 1;
     if (fd >= 0 && (time[2] || time[3]))
-        r = sys_call4(__NR_timerfd_settime, fd, 0, time, NULL);
+        r = sys_call4(__NR_timerfd_settime, fd, file->offset ? file->seals : 0, time, NULL);
     if (r >= 0 && file->ticks)
         r = ioctl(fd, (int)SET_TICKS, &file->ticks) < 0 ? -errno : 0;
     return r < 0 ? fd < 0 ? fd : fail(fd, (int)r) : fd;

@@ -92,6 +92,12 @@ int restore_next_pid(uint32_t pid);
 /* restore_files.c, in init: makes the open files, each once. 0 or -errno, and which. */
 int restore_open_files(const int *externals, size_t n_externals, int *fds, uint32_t *ret_file);
 
+/* The same memory file, which cannot be mapped to be written to; -EACCES: its mode forbids it to be opened. */
+int restore_read_only(int fd);
+
+/* When all have mapped what they share: seals that would have kept them from it. 0 or -errno, and of which file. */
+int restore_seal(const int *fds, uint32_t *ret_file);
+
 /* When nobody opens anything any more: what inotify watches. 0 or -errno, and of which file. */
 int restore_watch(const int *fds, uint32_t *ret_file);
 
@@ -107,6 +113,7 @@ size_t restore_leave_terminals(int *ret_masters);
 
 /* restore_last.c: what is done without a program. */
 int restore_put_last(void);     /* in the launcher */
+void restore_await_threads(uint32_t n);     /* until so many others of this process have only to leave */
 struct restore_last {
     uint64_t frame, fs_base, gs_base, rseq, rseq_length, rseq_signature;
 };

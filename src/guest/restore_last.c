@@ -6,6 +6,7 @@
  * It is a page of code without a program, at IMAGE_LAST, and one of words, the *gate*, at which a process' threads meet: its first thread removes the memory that the others came from once they are all here, and lets them go.
  */
 #include <errno.h>
+#include <linux/futex.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -122,6 +123,14 @@ int restore_put_last(void) {
         .region = restored.region, .region_length = restored.region_end - restored.region, .sets_bases = getauxval(AT_HWCAP2) & HWCAP2_BASES,
     };
     return (int)sys_call3(__NR_mprotect, code, IMAGE_PAGE, PROT_READ | PROT_EXEC);
+}
+
+void restore_await_threads(uint32_t n) {
+    struct gate *gate = (void *)IMAGE_GATE;
+    uint32_t arrived;
+
+    while ((arrived = __atomic_load_n(&gate->arrived, __ATOMIC_ACQUIRE)) < n)
+        (void)sys_call4(__NR_futex, &gate->arrived, FUTEX_WAIT, arrived, NULL);
 }
 
 /* The compiler may use rbp for the frame of its function; nothing of that is needed any more once it is loaded last. */

@@ -266,21 +266,25 @@ static bool is_streams(int resource) {
     return resource == RLIMIT_RSS || resource == RLIMIT_LOCKS;
 }
 
-/* The soft ones that the process has set itself; never more than the sandbox' are. A command to be has set none. */
+/* One that the process has set itself; never more than the sandbox' is. */
+static int set_own_limit(int resource) {
+    const uint64_t *own = self->limits[resource];
+    struct rlimit now;
+
+    if (getrlimit(resource, &now) < 0 || (own[1] >= now.rlim_max && own[0] >= now.rlim_cur))
+        return 0;
+    return setrlimit(resource, &(struct rlimit){ own[0] < now.rlim_max ? own[0] : now.rlim_max, own[1] < now.rlim_max ? own[1] : now.rlim_max }) < 0 ? -errno : 0;
+}
+
+/* But for its own of descriptors. A command to be has set none. */
 static int set_limits(void) {
     int r = 0;
 
     for (size_t i = 0; i < n_limits && r == 0; i++)
         r = setrlimit((int)limits[i].resource, &(struct rlimit){ limits[i].value, limits[i].value }) < 0 ? -errno : 0;
-    for (int i = 0; i < IMAGE_RLIMITS && r == 0; i++) {
-        struct rlimit now;
-
-        if (restored.header->is_command && !is_streams(i))
-            continue;
-
-        if (getrlimit(i, &now) == 0 && (self->limits[i][1] < now.rlim_max || self->limits[i][0] < now.rlim_cur))
-            r = setrlimit(i, &(struct rlimit){ self->limits[i][0] < now.rlim_max ? self->limits[i][0] : now.rlim_max, self->limits[i][1] < now.rlim_max ? self->limits[i][1] : now.rlim_max }) < 0 ? -errno : 0;
-    }
+    for (int i = 0; i < IMAGE_RLIMITS && r == 0; i++)
+        if (restored.header->is_command ? is_streams(i) : i != RLIMIT_NOFILE)
+            r = set_own_limit(i);
     return r;
 }
 
@@ -435,6 +439,18 @@ static int make_threads(void) {
     return r < 0 ? r : make_timers();
 }
 
+/* They may be below what it has by now: of memory, of threads, of signals that wait. But for timers its threads are the last to take any of that. A command to be has them. */
+static int begin_limits(void) {
+    struct rlimit now;
+
+    step = RESTORE_LIMITS;
+    if (restored.header->is_command)
+        return 0;
+    if (self->threads.n > 1 && getrlimit(RLIMIT_SIGPENDING, &now) == 0 && self->limits[RLIMIT_SIGPENDING][0] < now.rlim_cur)
+        restore_await_threads(self->threads.n - 1);
+    return set_limits();
+}
+
 /* For all its threads, which do nothing yet that is asked about. The listener goes to init with the next word. */
 static int begin_asking(void) {
     step = RESTORE_ASK;
@@ -448,6 +464,8 @@ static int begin_asking(void) {
 static int begin_threads(void) {
     int r = make_threads();
 
+    if (r == 0)
+        r = begin_limits();
     return r < 0 ? r : begin_asking();
 }
 
@@ -561,9 +579,6 @@ static int complete(void) {
     step = RESTORE_CWD;
     if (chdir(restored_text(self->directory)) < 0)
         return -errno;
-    step = RESTORE_LIMITS;
-    if ((r = set_limits()) < 0)
-        return r;
     step = RESTORE_SIGNALS;
     return queue_signals(self->pending, (pid_t)self->pid, 0);
 }
@@ -580,7 +595,10 @@ static void say(int error) {
     listener = -1;
 }
 
+/* The limit of descriptors is the last: by it the kernel also reckons how many of its user's may be on their way, and the listener was one. */
 _Noreturn static void go(void) {
+    if (!restored.header->is_command && set_own_limit(RLIMIT_NOFILE) < 0)
+        _exit(1);
     for (int which = 0; which < 3; which++)
         if (self->timers[which][2] || self->timers[which][3])
             (void)sys_call3(__NR_setitimer, which, self->timers[which], NULL);
@@ -588,13 +606,22 @@ _Noreturn static void go(void) {
     restore_leave(&lasts[0], self->threads.n - 1);
 }
 
-/* As it ended, or without a trace of it. */
+/* signal(7) */
+static bool dumps_core(int number) {
+    const uint64_t those = 1ull << SIGQUIT | 1ull << SIGILL | 1ull << SIGTRAP | 1ull << SIGABRT | 1ull << SIGBUS | 1ull << SIGFPE |
+                           1ull << SIGSEGV | 1ull << SIGXCPU | 1ull << SIGXFSZ | 1ull << SIGSYS;
+
+    return number < 64 && those >> number & 1;
+}
+
+/* As it ended, or without a trace of it. No core, of us, for whoever collects them; but of who could not be dumped at its end an ordinary user is not told how it ended, and so could not capture it again. */
 _Noreturn static void end(void) {
     int number = self->kind == IMAGE_ZOMBIE ? (int)(self->status & 127) : 0;
     sigset_t none;
 
     if (number) {
-        (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);       /* no core, of us, for whoever collects them */
+        if (dumps_core(number))
+            (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
         (void)setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
         (void)sys_call4(__NR_rt_sigaction, number, &by_default.handler, NULL, sizeof by_default.mask);
         sigemptyset(&none);

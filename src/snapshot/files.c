@@ -20,6 +20,8 @@
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -303,6 +305,15 @@ static int capture_timer(struct capture *c, const struct open_file *file, struct
         return 0;
     }
     to->ticks = field_number(file, "\nticks: ", 10);
+    /* Until a moment of the day, however long nobody runs. Where the policy governs that, it goes on from where it stood. */
+    if (to->value == CLOCK_REALTIME && field_number(file, "\nsettime flags: ", 8) & TFD_TIMER_ABSTIME && (value[0] || value[1]) &&
+        !c->options->still) {
+        struct timespec now;
+
+        to->seals = field_number(file, "\nsettime flags: ", 8);
+        (void)clock_gettime(CLOCK_REALTIME, &now);
+        to->offset = ((uint64_t)now.tv_sec + value[0]) * 1000000000u + (uint64_t)now.tv_nsec + value[1];
+    }
     for (size_t i = 0; i < 2; i++) {
         to->timer[i] = interval[i];
         to->timer[2 + i] = value[i];

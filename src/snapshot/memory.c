@@ -288,11 +288,12 @@ static int identify(struct capture *c, const struct note *note, const struct map
 }
 
 /* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line that it has in maps. */
-static void add_flags(const char **at, struct image_area *area) {
+static void add_flags(const char **at, struct image_area *area, bool *ret_may_write) {
     char address[32], line[256];
 
     snprintf(address, sizeof address, "\n%08llx-", (unsigned long long)area->start);
     const char *found = strstr(*at, address), *flags = found ? strstr(found, "\nVmFlags:") : NULL;
+    *ret_may_write = true;
     if (!flags)
         return;
     /* The line alone: the rest of the text is long, and is looked through once. */
@@ -301,6 +302,7 @@ static void add_flags(const char **at, struct image_area *area) {
     area->flags = strstr(line, " dc") ? IMAGE_NOT_FORKED : 0;
     if (strstr(line, " gd"))
         area->kind = IMAGE_STACK;
+    *ret_may_write = strstr(line, " mw") != NULL;
     *at = flags;
 }
 
@@ -330,7 +332,7 @@ static bool is_refused(const struct capture *c, const struct map_line *map) {
 
 static int save_area(struct capture *c, struct subject *s, const struct map_line *map, const struct note *note, const char **flags_at) {
     struct image_area area = { .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS };
-    bool is_file = map->path[0] == '/';
+    bool is_file = map->path[0] == '/', may_write;
     size_t first_run = capture_count(&c->runs, struct image_run);
     int r = 0;
 
@@ -338,7 +340,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
         return 0;
     if (map->start < IMAGE_LOWEST)
         return capture_refuse(c, ENOTSUP, "it has memory at 0x%llx", (unsigned long long)map->start);
-    add_flags(flags_at, &area);
+    add_flags(flags_at, &area, &may_write);
     if (!strncmp(map->path, "[vvar", 5) || !strcmp(map->path, "[vdso]")) {
         area.kind = map->path[2] == 'v' ? IMAGE_VVAR : IMAGE_VDSO;
     } else if (is_nameless(map)) {
@@ -349,6 +351,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
         area.path = file;
         area.offset = map->offset;
         area.is_shared = 1;
+        area.flags |= !may_write ? IMAGE_READ_ONLY : 0;
     } else if (map->is_shared && c->options->is_command && map->protection & PROT_WRITE) {
         r = capture_refuse(c, ENOTSUP, "it shares writable memory, %.200s", map->path);
     } else if (area.forgets && is_file) {

@@ -2,6 +2,7 @@
 /* Capturing one process: what the kernel knows of it and of its threads, but for memory and descriptors. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -197,12 +198,9 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
             return capture_fail(c, "its habits", r);
         *asked[i].to = (uint32_t)value;
     }
-    int r = look_at_barriers(c, &voice, process);
-    if (r < 0)
-        return r;
     for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF; which++) {
         uint64_t arguments[] = { which, s->tools.scratch };
-        r = ask(&voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
+        int r = ask(&voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
 
         uint64_t *timer = process->timers[which];
         if (r < 0)
@@ -216,9 +214,10 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
     return 0;
 }
 
-/* What is of System V is no process' own, but its namespace's: one is asked for all. Where a filter knows none of these calls, there is nothing. */
+/* What is of System V is no process' own, but its namespace's. Who may enter that asks for himself; else one process is asked for all. Where a filter knows none of these calls, there is nothing. */
 static int refuse_shared_objects(struct capture *c, const struct subject *s) {
     const struct voice voice = voice_of(c, s);
+    auto_close int namespace = openat(s->proc, "ns/ipc", O_RDONLY | O_CLOEXEC);
     struct stat own, its;
     static const struct {
         long call;
@@ -232,9 +231,12 @@ static int refuse_shared_objects(struct capture *c, const struct subject *s) {
         { SYS_msgctl, 3, { 0, MSG_INFO }, offsetof(struct msginfo, msgpool), "message queues" },
     };
 
-    if (stat("/proc/self/ns/ipc", &own) < 0 || fstatat(s->proc, "ns/ipc", &its, 0) < 0)
+    if (namespace < 0 || stat("/proc/self/ns/ipc", &own) < 0 || fstat(namespace, &its) < 0)
         return capture_fail(c, "/proc", -errno);
-    for (size_t i = 0; i < ARRAY_SIZE(kinds) && own.st_ino != its.st_ino; i++) {
+    if (own.st_ino == its.st_ino)
+        return 0;
+    bool is_inside = setns(namespace, CLONE_NEWIPC) == 0;
+    for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         uint64_t arguments[4];
         union {
             struct shm_info memory;
@@ -245,12 +247,18 @@ static int refuse_shared_objects(struct capture *c, const struct subject *s) {
         int32_t number;
 
         memcpy(arguments, kinds[i].arguments, sizeof arguments);
-        arguments[kinds[i].n - 1] = voice.tools->scratch;
-        int r = ask(&voice, kinds[i].call, arguments, kinds[i].n, &info, sizeof info);
-        if (r < 0 && r != -ENOSYS)
+        arguments[kinds[i].n - 1] = is_inside ? (uint64_t)(uintptr_t)&info : voice.tools->scratch;
+        int r = 0;
+        if (!is_inside)
+            r = ask(&voice, kinds[i].call, arguments, kinds[i].n, &info, sizeof info);
+        else if (syscall(kinds[i].call, arguments[0], arguments[1], arguments[2], arguments[3]) < 0)
+            r = -errno;
+        if (r == -ENOSYS)
+            break;              /* nor does it know the others */
+        if (r < 0)
             return capture_fail(c, "what it shares", r);
         memcpy(&number, info.bytes + kinds[i].at, sizeof number);
-        if (r == 0 && number)
+        if (number)
             return capture_refuse(c, ENOTSUP, "it and others have %s of System V", kinds[i].what);
     }
     return 0;
@@ -427,7 +435,7 @@ static int look_at_heritage(struct capture *c, const struct voice *voice, struct
         return r;
     r = trace_call(voice->trace, voice->tools, SYS_brk, &zero, 1, NULL, 0, &brk);
     process->layout.brk = (uint64_t)brk;
-    return r < 0 ? capture_fail(c, "its layout", r) : 0;
+    return r < 0 ? capture_fail(c, "its layout", r) : look_at_barriers(c, voice, process);
 }
 
 int process_ask_twin(struct capture *c, struct subject *s) {

@@ -370,6 +370,28 @@ fcntl.fcntl(fd, 1033, 2 | 4)
 def check():
     assert os.pread(fd, 6, 600) == b"memory" and os.lseek(fd, 0, os.SEEK_CUR) == 6000 and fcntl.fcntl(fd, 1034) == 6
 """,
+    "sealed_memory_files": """
+try:
+    mine, program, mapped, read = [os.memfd_create("mine", flags) for flags in (8, 2, 2, 2)]     # 8: MFD_NOEXEC_SEAL, Linux 6.3
+except OSError:
+    print("absent", flush=True)
+    raise SystemExit
+def modes(): return [(fcntl.fcntl(fd, 1034), os.fstat(fd).st_mode & 0o7777) for fd in (mine, program, mapped, read)]
+os.fchmod(program, 0o640)
+os.ftruncate(mapped, 8192); m = mmap.mmap(mapped, 8192); fcntl.fcntl(mapped, 1033, 16 | 1)
+os.write(read, b"read" * 1024); fcntl.fcntl(read, 1033, 8 | 4 | 2); r = mmap.mmap(read, 4096, prot=mmap.PROT_READ)
+libc.mmap.restype = ctypes.c_void_p
+shown = libc.mmap(None, ctypes.c_size_t(4096), 1, 1, mapped, ctypes.c_long(0))
+was, n = modes(), 0
+def check():
+    global n
+    n += 1
+    os.pwrite(mine, b"%d" % n, 0); m[5] = n; assert os.pread(mapped, 1, 5) == bytes([n]) and r[:4] == b"read" and modes() == was, (modes(), was)
+    try: os.pwrite(mapped, b"x", 0)
+    except PermissionError: pass
+    else: raise AssertionError("it was sealed")
+    assert libc.mprotect(ctypes.c_void_p(shown), ctypes.c_size_t(4096), 3) == -1, "what was mapped after that can be written to"
+""",
     "given_back_memory": """
 m = mmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 m[:] = b"z" * (1 << 20); m.madvise(mmap.MADV_DONTNEED, 0, 1 << 19)
@@ -910,6 +932,30 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200)); resource.setrlimit(resou
 high = os.dup2(0, 99)
 def check():
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == (100, 200) and os.fstat(99) and fcntl.fcntl(99, fcntl.F_GETFD) == 0
+""",
+    "no_more_descriptors": """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+for _ in range(2): threading.Thread(target=threading.Event().wait, daemon=True).start()
+def check():
+    try: os.pipe()
+    except OSError as e: assert e.errno == 24 and resource.getrlimit(resource.RLIMIT_NOFILE) == (0, 0)
+    else: raise AssertionError("it may have one more")
+""",
+    "limits_below_what_there_is": """
+import resource
+told, has = [], threading.Event()
+signal.pthread_sigmask(signal.SIG_BLOCK, [40, 41])
+def waits():
+    told.append(threading.get_native_id()); has.set(); threading.Event().wait()
+threading.Thread(target=waits, daemon=True).start(); has.wait()
+for _ in range(5): threading.Thread(target=threading.Event().wait, daemon=True).start()
+for _ in range(3): libc.syscall(234, os.getpid(), told[0], 40); libc.sigqueue(os.getpid(), 41, ctypes.c_void_p(7))
+def pending(): return [re.findall("(?:SigPnd|ShdPnd):\\t(.*)", open(f"/proc/self/task/{tid}/status").read()) for tid in (os.getpid(), told[0])]
+low = {resource.RLIMIT_AS: 1 << 20, resource.RLIMIT_DATA: 4096, resource.RLIMIT_NPROC: 0, 11: 0, resource.RLIMIT_MEMLOCK: 0}
+was = pending(); assert was[1][0].strip("0"), was
+for number, to in low.items(): resource.setrlimit(number, (to, to))
+def check(): assert pending() == was and all(resource.getrlimit(number) == (to, to) for number, to in low.items())
 """,
     "odd_names": """
 libc.prctl(15, b"a) R (\\n\\\\n", 0, 0, 0)

@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,23 @@ def test_commands_under_way_are_cancelled_and_go_on(box):
     again.stdin.close()
     assert again.wait().exit_code == 7
     assert again.stdout.read() == b"hello\n"
+
+
+def test_a_moment_of_the_day_passes_while_it_sleeps(box):
+    asked = Asked.begin(
+        box,
+        "import ctypes, os, struct, time; libc = ctypes.CDLL(None)",
+        "def timer(flags, s): fd = libc.timerfd_create(time.CLOCK_REALTIME, os.O_NONBLOCK); libc.timerfd_settime(fd, flags, struct.pack('4q', 0, 0, s, 0), None); return fd",
+        "def flags(fd): return [line for line in open(f'/proc/self/fdinfo/{fd}') if 'settime flags' in line]",
+        "until, later, left = timer(1, int(time.time()) + 2), timer(3, int(time.time()) + 100000), timer(0, 100000)",
+        "was = [flags(fd) for fd in (later, left)]",
+    )
+    due = int(time.time()) + 3
+    box.hibernate()
+    until(lambda: time.time() >= due)
+    asked = asked.of(box)
+    assert asked("struct.unpack('Q', os.read(until, 8))") == "(1,)"
+    assert asked("was, [flags(fd) for fd in (later, left)] == was") == "([['settime flags: 03\\n'], ['settime flags: 00\\n']], True)"
 
 
 def test_any_call_wakes(box):

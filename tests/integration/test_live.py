@@ -121,6 +121,19 @@ def test_forks_are_forked_again_to_any_depth():
         assert sh(at, "cat /tmp/path").stdout.split() == [str(depth) for depth in range(12)]
 
 
+def test_how_children_ended_is_told_in_forks_of_forks():
+    with Sandbox() as box:
+        origin = Asked.begin(
+            box,
+            "import os, signal",
+            "def ended(how): pid = os.fork(); pid or (os.kill(os.getpid(), how) if how > 0 else os._exit(-how)); os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT); return pid",
+            "pids = [ended(how) for how in (signal.SIGKILL, signal.SIGTERM, -5)]",
+        )
+        (kid,) = box.fork(1)
+        with kid, kid.fork(1)[0] as grandchild:
+            assert origin.of(grandchild)("[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]") == "[-9, -15, 5]"
+
+
 def test_many_that_live_leave_the_engine_time():
     """Whose memory no cgroup counts is looked at; however many live, and do nothing, that is a part of the engine's time: a third, and what else it does."""
     def used(engine):

@@ -2,6 +2,9 @@
 """The corpus of live states (live_corpus.py): each program is captured, in forks and in forks of forks, and is what it was everywhere."""
 
 import contextlib
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -48,3 +51,36 @@ def test_what_it_was(name, program):
         for process in (again, origin):
             process.stdin.close()
             assert process.wait(60).exit_code == 0
+
+
+# In a pid namespace of its own, for which the default of memory files can be changed: prints their modes, here and in a fork.
+NOT_EXECUTED = """
+from rollbox import Sandbox
+GUEST = '''
+import os, sys
+files = [os.memfd_create("m", flags) for flags in (2, 2 | 8, 2 | 16)]
+for line in sys.stdin:
+    print([oct(os.fstat(fd).st_mode & 0o7777) for fd in files], flush=True)
+'''
+with open("/proc/sys/vm/memfd_noexec", "w") as default:
+    default.write("1")
+with Sandbox() as box:
+    origin = box.spawn(["python3", "-c", GUEST])
+    def ask(process):
+        process.stdin.write(b"?\\n")
+        process.stdin.flush()
+        return process.stdout.readline()
+    first = ask(origin)
+    with box.fork(1)[0] as kid:
+        print(first.decode(), ask(kid.process(origin.id)).decode(), sep="", end="")
+"""
+
+
+def test_memory_files_where_they_are_not_executed_by_default():
+    if os.geteuid() != 0:
+        pytest.skip("needs root: to change vm.memfd_noexec of a pid namespace")
+    if not os.path.exists("/proc/sys/vm/memfd_noexec"):
+        pytest.skip("the kernel has no vm.memfd_noexec: Linux 6.3")
+    done = subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", NOT_EXECUTED], capture_output=True, check=False)
+    first, copy = done.stdout.decode().splitlines()
+    assert first == copy == "['0o666', '0o666', '0o777']", done

@@ -6,6 +6,7 @@ one itself answers. make check runs this file as root and as an ordinary user.
 """
 
 import contextlib
+import socket
 import time
 
 import pytest
@@ -14,6 +15,7 @@ from harness import rounds
 from live_corpus import PROGRAMS, begin, files, missing
 from rollbox import Engine, FeatureMissing, Policy, Sandbox
 from test_live import Asked, closing, restorer, sh, until     # noqa: F401 (restorer: a fixture)
+from test_live_corpus import asks
 from test_live_terminals import Typed
 
 START = "2025-01-01T00:00:00"
@@ -298,10 +300,21 @@ def test_captured_at_any_moment(name, policy):
 
 
 CORPUS = ["objects", "random_state", "digest_under_way", "generator", "inotify", "connections", "asyncio_server_on_loopback", "server_with_a_kept_connection", "spinning_thread", "java", "terminals_with_input", "bash_on_a_terminal", "tmux_on_a_terminal",
-          "datagrams_one_way", "packets_and_their_end", "patience_of_sockets", "odd_names", "files_closed_to_itself", "barriers"]
+          "datagrams_one_way", "packets_and_their_end", "patience_of_sockets", "odd_names", "files_closed_to_itself", "barriers", "no_more_descriptors"]
 SOME = [name for name in PROGRAMS if name not in CORPUS][::4]
 # Captured or not, a virtual clock holds these up or overtakes them: what the kernel does by itself, between the ends of a terminal or of TCP, looks like rest, so that time-outs are over first; and where a thread spins, or in a JVM, others may not get their turn.
 OF_REAL_TIME = {"server_with_a_kept_connection", "spinning_thread", "java", *[name for name in PROGRAMS if name.endswith("on_a_terminal")]}
+
+
+def test_a_process_that_may_open_nothing_more_beside_descriptors_on_their_way():
+    """An ordinary user's, as its sandboxes' processes are."""
+    name = "no_more_descriptors"
+    ours, theirs = socket.socketpair()
+    with ours, theirs, Sandbox({**VIRTUAL, "max_processes": 200, "net": "loopback"}) as box:
+        socket.send_fds(ours, [b"nobody takes it"], [0])
+        origin = begin(box, name)
+        with closing(box.fork(1)) as kids:
+            assert asks(kids[0].process(origin.id)) == ["ok"]
 
 
 @pytest.mark.parametrize("name", [*CORPUS, *SOME])

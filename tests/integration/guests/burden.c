@@ -75,6 +75,51 @@ static int hidden(long mib) {
     return survived();
 }
 
+/* Hidden, and nobody of the same user may look. */
+static int unseen(long mib) {
+    return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0 ? 3 : hidden(mib);
+}
+
+/* The same by a program that may be executed and not read. */
+static int unreadable(const char *program, const char *mib) {
+    const char *directory = getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+    char path[4096], data[65536];
+    ssize_t n;
+
+    snprintf(path, sizeof path, "%s/unreadable", directory);
+    int from = open(program, O_RDONLY), to = open(path, O_WRONLY | O_CREAT | O_EXCL, 0111);
+    if (from < 0 || to < 0)
+        return 3;
+    while ((n = read(from, data, sizeof data)) > 0)
+        if (write(to, data, (size_t)n) != n)
+            return 3;
+    close(to);
+    execl(path, path, "hidden", mib, (char *)NULL);
+    return 3;
+}
+
+static pthread_t leader;
+
+static void *take_alone(void *mib) {
+    pthread_join(leader, NULL);
+    _exit(anonymous((long)mib, MAP_PRIVATE));
+}
+
+static void *hide_alone(void *mib) {
+    pthread_join(leader, NULL);
+    _exit(hidden((long)mib));
+}
+
+/* What a process has when its main thread has ended, which then shows none. */
+static int leaderless(long mib, void *(*take)(void *)) {
+    pthread_t thread;
+
+    leader = pthread_self();
+    if (pthread_create(&thread, NULL, take, (void *)mib) != 0)
+        return 3;
+    pthread_exit(NULL);
+}
+
 /* Eight processes, none of them large. They wait for each other so that all hold their share at once. */
 static int children(long mib) {
     int done[2], go[2];
@@ -283,6 +328,7 @@ static const struct {
     int (*take)(long amount);
 } takers[] = {
     { "hidden", hidden },
+    { "unseen", unseen },
     { "children", children },
     { "memfd", shared_file },
     { "sysv", sysv },
@@ -307,6 +353,12 @@ int main(int argc, char **argv) {
         return anonymous(amount, MAP_PRIVATE);
     if (!strcmp(kind, "mapshared"))
         return anonymous(amount, MAP_SHARED);
+    if (!strcmp(kind, "leaderless"))
+        return leaderless(amount, take_alone);
+    if (!strcmp(kind, "hiddenleaderless"))
+        return leaderless(amount, hide_alone);
+    if (!strcmp(kind, "unreadable"))
+        return unreadable(argv[0], argv[2]);
     if (!strcmp(kind, "locked"))
         return anonymous(amount, MAP_PRIVATE | MAP_LOCKED);
     if (!strcmp(kind, "file") && argc > 3)
