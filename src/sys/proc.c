@@ -310,15 +310,20 @@ static int add_memory_file(struct scan *scan, uint64_t device, uint64_t inode, u
     return 0;
 }
 
+/* By default, or by the name that the process gave it (PR_SET_VMA_ANON_NAME). Of a file's path either may be a part: whose process maps such a file counts more than it has. */
+static bool is_shared_anonymous(const char *line) {
+    return strstr(line, " /dev/zero (deleted)") != NULL || strstr(line, " [anon_shmem:") != NULL;
+}
+
 /* Shared anonymous memory keeps its pages when a process drops them from its tables (MADV_DONTNEED), where no counter shows them: what
- * is mapped is taken for used, as far as it reaches into the file behind it. */
+ * is mapped is taken for used, as far as it reaches into the file behind it. -EACCES: the mappings may not be looked at. */
 static int add_shared_mappings(struct scan *scan, int process_fd) {
     int fd = openat(process_fd, "maps", O_RDONLY | O_CLOEXEC), r = 0;
     char line[512], page[4096];
     FILE *file;
 
     if (fd < 0)
-        return shortage(errno);
+        return errno == EACCES || errno == EPERM ? -EACCES : shortage(errno);
     file = fdopen(fd, "r");
     if (file == NULL) {
         close(fd);
@@ -329,7 +334,7 @@ static int add_shared_mappings(struct scan *scan, int process_fd) {
         uint64_t start, end, offset, inode;
         unsigned major, minor;
 
-        if (strstr(line, " /dev/zero (deleted)") != NULL &&
+        if (is_shared_anonymous(line) &&
             sscanf(line, "%" SCNx64 "-%" SCNx64 " %*4c %" SCNx64 " %x:%x %" SCNu64, &start, &end, &offset, &major, &minor, &inode) == 6)
             r = add_memory_file(scan, makedev(major, minor), inode, offset + (end - start));
     }
@@ -385,21 +390,58 @@ static uint64_t sum_memory_files(struct scan *scan) {
     return bytes;
 }
 
-static int add_memory(struct scan *scan, int process_fd) {
+/* task_fd: the directory of a process, or of one of its threads. 0: it has no memory (any more). */
+static int add_memory_of(struct scan *scan, int task_fd, bool is_init) {
     char text[4096], status[4096] = "";
-    ssize_t n = read_text(process_fd, "status", status, sizeof(status));
+    ssize_t n = read_text(task_fd, "status", status, sizeof(status));
 
     if (n < 0 && shortage((int)-n) < 0)
         return (int)n;
+    uint64_t size = line_value(status, "VmSize:"), shared = line_value(status, "RssShmem:");
+    if (size == 0)
+        return 0;
     scan->usage.anon_bytes += line_value(status, "VmPTE:") * 1024;
-    if (scan->exact && read_text(process_fd, "smaps_rollup", text, sizeof(text)) > 0) {
+    if (scan->exact && read_text(task_fd, "smaps_rollup", text, sizeof(text)) > 0) {
         scan->usage.anon_bytes += (line_value(text, "Pss_Anon:") + line_value(text, "SwapPss:")) * 1024;
         scan->shared_bytes += line_value(text, "Pss_Shmem:") * 1024;
     } else {
         scan->usage.anon_bytes += (line_value(status, "RssAnon:") + line_value(status, "VmSwap:")) * 1024;
-        scan->shared_bytes += line_value(status, "RssShmem:") * 1024;
+        scan->shared_bytes += shared * 1024;
     }
-    return scan->exact || line_value(status, "VmSize:") * 1024 > HIDING_PLACE ? add_shared_mappings(scan, process_fd) : 0;
+    int r = scan->exact || size * 1024 > HIDING_PLACE ? add_shared_mappings(scan, task_fd) : 0;
+    /* A process can see to it that an ordinary user may not look (PR_SET_DUMPABLE, a program that cannot be read): then all that is mapped and cannot be private memory is taken for shared, and used. init is not the guest's. */
+    if (r == -EACCES) {
+        uint64_t seen = line_value(status, "VmData:") + shared;
+
+        if (!is_init && size * 1024 > HIDING_PLACE && size > seen)
+            scan->shared_bytes += (size - seen) * 1024;
+        r = 0;
+    }
+    if (r == 0 && scan->exact)
+        r = add_memory_files(scan, task_fd);
+    return r < 0 ? r : 1;
+}
+
+/* A main thread that has ended (pthread_exit) shows no memory, which its process has all the same, as long as another thread lives. */
+static int add_memory(struct scan *scan, int process_fd, unsigned threads, bool is_init) {
+    int r = add_memory_of(scan, process_fd, is_init);
+    const struct dirent *entry;
+
+    if (r != 0 || threads < 2)
+        return MIN(r, 0);
+    DIR *dir = open_directory(process_fd, "task");
+    if (dir == NULL)
+        return shortage(errno);
+    while (r == 0 && (errno = 0, entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] == '.')
+            continue;
+        auto_close int fd = openat(dirfd(dir), entry->d_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        r = fd < 0 ? shortage(errno) : add_memory_of(scan, fd, is_init);
+    }
+    if (r == 0)
+        r = shortage(errno);
+    closedir(dir);
+    return MIN(r, 0);
 }
 
 /* 0 also if the process is gone by now. */
@@ -422,13 +464,7 @@ static int scan_process(struct scan *scan, pid_t pid) {
         snprintf(path, sizeof(path), "task/%d/children", (int)pid);
         r = each_child_of_thread(fd, path, queue_child, &scan->queue);
     }
-    /* A zombie leader may have living threads, whose memory is still there; with none the files are empty. */
-    if (r == 0 && (line.state != 'Z' || line.threads > 1)) {
-        r = add_memory(scan, fd);
-        if (r == 0 && scan->exact)
-            r = add_memory_files(scan, fd);
-    }
-    return r;
+    return r == 0 ? add_memory(scan, fd, line.threads, pid == scan->queue.pids[0]) : r;
 }
 
 static int scan_from(pid_t init_pid, bool exact, struct proc_usage *ret_usage) {

@@ -34,7 +34,7 @@ int proc_scan(pid_t init_pid, struct proc_usage *ret_usage);
 /* The same with each shared page divided among those that map it (smaps_rollup's Pss; costs in proportion to the memory), and with
  * memory files (memfd) that are held open: those are in nobody's resident set unless mapped. Of mapped shared memory and memory
  * files only the greater is counted, as they may be the same. For when proc_scan exceeds the limit, and now and then for the memory
- * files. A process that may not be looked into counts as in proc_scan. */
+ * files. A process that may not be looked into counts as in proc_scan, and with all it has mapped beside private memory (but init). */
 int proc_scan_exact(pid_t init_pid, struct proc_usage *ret_usage);
 
 /* The children of a process, of all its threads: each has children of its own, and would be a place to hide some. How many, at most `most`; 0 also of one that is gone.

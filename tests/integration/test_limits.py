@@ -38,6 +38,14 @@ def test_memory(caller, kind):
     assert result.exit_code != 0 and result.peak_memory_bytes < 128 * MIB, result.told
 
 
+@pytest.mark.parametrize("level", ["namespace", "process"])
+@pytest.mark.parametrize("kind", ["leaderless", "hiddenleaderless", "unseen", "unreadable"])
+def test_memory_of_who_does_not_show_it(caller, kind, level):
+    """Nor by a process whose main thread has ended, or that an ordinary user may not look into: it made itself so, or its program cannot be read."""
+    result = caller.guest("burden", kind, 512, flags=["--memory", "64M", "--isolation", level])
+    assert "SURVIVED" not in result.stdout and result.outcome == "out_of_memory", result.told
+
+
 @pytest.mark.parametrize("kind", ["private", "mapshared", "children"])
 def test_memory_outcome(caller, kind):
     """Memory that a program touches beyond the limit ends it as out_of_memory, where a cgroup holds it."""
