@@ -179,7 +179,8 @@ struct slot {
     int entries[CGROUP_MAX_ENTRIES];
     int n_entries;
     bool deaf;                  /* it has lost the descriptor that tells of its limit */
-    bool told, was_full;        /* by that, since it is used: of memory that was short, here or above; and it was here */
+    bool told, is_own;          /* by that, since it is used: of memory that was short, here or above; and it was here */
+    bool ends;                  /* a process was lost, and its command told: all else in the session is to end, too */
     struct loop_timer look;
     bool resting, living;       /* of few descriptors; of a sandbox that lives: not to be used again, both */
     struct loop_source oom;
@@ -448,7 +449,8 @@ int slot_get(struct program *program, bool living, struct slot **ret_slot);     
 void slot_put(struct program *program, struct slot *slot);
 void slot_rest(struct slot *slot);
 bool slot_oom_told(const struct slot *slot);     /* there may have been kills */
-enum oom_cause slot_oom_cause(const struct slot *slot, uint64_t *known_kills);   /* of those that are not known yet; they are, then */
+enum oom_cause slot_oom_cause(struct slot *slot, uint64_t *known_kills);         /* of those that are not known yet; they are, then, and whatever else is in a session ends by them soon */
+void slot_oom_forget(const struct slot *slot, uint64_t *known_kills);           /* they are known, and all ends by them already */
 struct slot *slot_free(struct slot *slot);
 
 /* run.c */

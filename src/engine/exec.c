@@ -350,7 +350,7 @@ void exec_answer(struct session *session, const struct guest_record *record, int
         run->kill_due = false;
         run->exec = 0;
         if (run->outcome == ROLLBOX_OUTCOME_OUT_OF_MEMORY || run->error.code == ROLLBOX_ERR_HOST_OUT_OF_MEMORY)
-            (void)session_oom_cause(session);  /* that is counted by now, and no later kill's cause */
+            session_oom_forget(session);   /* that is counted by now, and no later kill's cause */
     }
     run_answer(run, record);
 }

@@ -372,9 +372,11 @@ static void leave_box(struct session *session, const struct rollbox_error *error
     session_give_up_box(session);
 }
 
-/* A box that was made ahead waits for its use, and may be dying when that comes; one that is made now has no such past. */
-static bool may_restore_again(struct session *session) {
-    if (!session->restores || !session->box->was_ahead || session->box->oom || session->restores_again)
+/* A box that was made ahead waits for its use, and may be dying when that comes; one that is made now has no such past, but who makes it may have been killed, and have begun nothing of it. */
+static bool may_restore_again(struct session *session, const struct rollbox_error *why) {
+    const bool was_lost = why->error_number == ECHILD && session->box->pid <= 0;
+
+    if (!session->restores || !(session->box->was_ahead || was_lost) || session->box->oom || session->restores_again)
         return false;
     session->restores_again = true;
     return true;
@@ -419,7 +421,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         live_make_ahead(live, program, session->base);
     if (session->state == SESSION_NEW && box->state == BOX_READY) {
         r = enter_box(session, error);
-        if (r < 0 && may_restore_again(session)) {
+        if (r < 0 && may_restore_again(session, error)) {
             leave_box(session, error);
             return session_need_box(session, error);
         }
@@ -496,11 +498,11 @@ void session_box_created(struct session *session) {
     restored(session, &record);
 }
 
-/* In a box that is made now, if the one that was made ahead has died: true. */
+/* In another box, if the one that was made ahead has died or nobody made it: true. */
 static bool restores_anew(struct session *session, const struct rollbox_error *why) {
     struct rollbox_error error;
 
-    if (!may_restore_again(session))
+    if (!may_restore_again(session, why))
         return false;
     leave_box(session, why);
     if (session_need_box(session, &error) < 0)
@@ -660,6 +662,11 @@ void session_broken(struct session *session) {
 
 enum oom_cause session_oom_cause(struct session *session) {
     return session->box && session->box->slot ? slot_oom_cause(session->box->slot, &session->oom_kills) : OOM_NONE;
+}
+
+void session_oom_forget(struct session *session) {
+    if (session->box && session->box->slot)
+        slot_oom_forget(session->box->slot, &session->oom_kills);
 }
 
 static void on_watch(struct loop_timer *timer) {

@@ -266,6 +266,7 @@ void session_out_of_memory(struct session *session, enum oom_cause cause);
 void session_over_disk(struct session *session, bool spares_agents);     /* disk_at store: there is more than max_disk */
 void session_broken(struct session *session);    /* a process of it would not go on as it was: all of them end, and their commands with an error */
 enum oom_cause session_oom_cause(struct session *session);       /* since this was asked last, by its group */
+void session_oom_forget(struct session *session);                /* what it has counted until now is the cause of no later end */
 void session_exec_ended(struct session *session, uint64_t step, bool has_run);
 void session_forget_client(struct client *client);
 void session_close(struct session *session);    /* and frees */

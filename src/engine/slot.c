@@ -22,27 +22,24 @@
 #define MAX_KEPT 128 /* of sandboxes that lived, for a second (program_tidy): each has a descriptor or two */
 #define MOST_LEFT(limit) ((limit) / 64)
 
-/* v1 tells a group of each group above it that is out of memory, too, and of both before it kills; and a limit that files in memory made room for was met as well. So whose fault it is can be seen at that moment alone: by whether
- * this group is full of what cannot be had back. v2 tells after the kill; it counts limits that files made room for among the hits, too. */
+/* v1 tells of memory that is short, here or above, before it kills; v2 of the kill. */
 static bool tells_early(const struct slot *slot) {
     return cgroup_slot_oom_events(slot->cgroup) & EPOLLIN;
 }
 
-enum oom_cause slot_oom_cause(const struct slot *slot, uint64_t *known_kills) {
-    struct cgroup_usage usage;
+static bool hears(const struct slot *slot) {
+    return !slot->deaf && cgroup_slot_oom_fd(slot->cgroup) >= 0;
+}
 
-    if (cgroup_slot_usage(slot->cgroup, &usage) < 0 || usage.oom_kills <= *known_kills)
-        return OOM_NONE;
-    *known_kills = usage.oom_kills;
-    if (tells_early(slot) && slot->told)
-        return slot->was_full ? OOM_LIMIT : OOM_HOST;
-    return usage.memory_limit_hits ? OOM_LIMIT : OOM_HOST;
+static enum oom_cause cause_of(struct slot *slot, const struct cgroup_usage *usage) {
+    slot->is_own |= cgroup_slot_hear_oom(slot->cgroup);
+    return slot->is_own || (!hears(slot) && usage->memory_limit_hits) ? OOM_LIMIT : OOM_HOST;
 }
 
 bool slot_oom_told(const struct slot *slot) {
     struct pollfd oom = { .fd = cgroup_slot_oom_fd(slot->cgroup), .events = tells_early(slot) ? POLLIN : POLLPRI };
 
-    return slot->told || slot->deaf || oom.fd < 0 || poll(&oom, 1, 0) != 0;
+    return slot->told || !hears(slot) || poll(&oom, 1, 0) != 0;
 }
 
 /* The kernel kills one process; a rollout that lost one at random is no result, so all go. */
@@ -54,40 +51,56 @@ static void end_all(struct slot *slot, enum oom_cause cause) {
         run_out_of_memory(box->run, cause);
     if (!box->session)
         return;
-    slot->told = slot->was_full = false;
+    slot->told = slot->is_own = slot->ends = false;
     session_out_of_memory(box->session, cause);
 }
 
-static bool has_killed(const struct slot *slot, const struct cgroup_usage *usage) {
-    return usage->oom_kills > (slot->box->session ? slot->box->session->oom_kills : 0);
+static bool must_end(const struct slot *slot, const struct cgroup_usage *usage) {
+    return slot->ends || usage->oom_kills > (slot->box->session ? slot->box->session->oom_kills : 0);
 }
 
 /* It was told of, and was not its own: has it lost anybody? */
-static void on_killed(struct loop_timer *timer) {
+static void on_look(struct loop_timer *timer) {
     struct slot *slot = container_of(timer, struct slot, look);
     struct cgroup_usage usage;
 
-    if (slot->box && cgroup_slot_usage(slot->cgroup, &usage) == 0 && has_killed(slot, &usage))
-        end_all(slot, OOM_HOST);
+    if (slot->box && cgroup_slot_usage(slot->cgroup, &usage) == 0 && must_end(slot, &usage))
+        end_all(slot, cause_of(slot, &usage));
+}
+
+enum oom_cause slot_oom_cause(struct slot *slot, uint64_t *known_kills) {
+    struct cgroup_usage usage;
+
+    if (cgroup_slot_usage(slot->cgroup, &usage) < 0 || usage.oom_kills <= *known_kills)
+        return OOM_NONE;
+    *known_kills = usage.oom_kills;
+    if (slot->box && slot->box->session) {      /* what tells has been heard, and may not tell again */
+        slot->ends = true;
+        (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns(), on_look);
+    }
+    return cause_of(slot, &usage);
+}
+
+void slot_oom_forget(const struct slot *slot, uint64_t *known_kills) {
+    struct cgroup_usage usage;
+
+    if (cgroup_slot_usage(slot->cgroup, &usage) == 0)
+        *known_kills = usage.oom_kills;
 }
 
 static void on_oom(struct loop_source *source, uint32_t events) {
     struct slot *slot = container_of(source, struct slot, oom);
     struct cgroup_usage usage;
-    uint64_t count;
 
     (void)events;
-    if (tells_early(slot) && read(source->fd, &count, sizeof count) < 0)
-        return;
+    slot->told = true;
+    slot->is_own |= cgroup_slot_hear_oom(slot->cgroup);
     if (!slot->box || cgroup_slot_usage(slot->cgroup, &usage) < 0)
         return;
-    bool is_own = usage.memory_limit_hits && (!tells_early(slot) || cgroup_slot_is_full(slot->cgroup));
-    slot->told = true;
-    slot->was_full |= is_own;
-    if (has_killed(slot, &usage) || (tells_early(slot) && is_own))
-        end_all(slot, is_own ? OOM_LIMIT : OOM_HOST);
+    if (must_end(slot, &usage) || (tells_early(slot) && slot->is_own && cgroup_slot_is_full(slot->cgroup)))
+        end_all(slot, cause_of(slot, &usage));
     else if (tells_early(slot))
-        (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns() + LOOK_NS, on_killed);
+        (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns() + LOOK_NS, on_look);
 }
 
 int *slot_oom(struct slot *slot, uint32_t *ret_events) {
@@ -181,15 +194,10 @@ static bool has_room(const struct program *program) {
 }
 
 void slot_put(struct program *program, struct slot *slot) {
-    uint64_t count;
-
     slot->box = NULL;
-    slot->told = slot->was_full = false;
+    slot->told = slot->is_own = slot->ends = false;
     loop_timer_clear(slot->engine->loop, &slot->look);
-    /* What the last user met is not told of the next. (The eventfd does not block.) */
-    if (cgroup_slot_oom_fd(slot->cgroup) >= 0 && cgroup_slot_oom_events(slot->cgroup) & EPOLLIN)
-        while (read(cgroup_slot_oom_fd(slot->cgroup), &count, sizeof count) > 0)
-            ;
+    (void)cgroup_slot_hear_oom(slot->cgroup);   /* what the last user met is not told of the next */
     if (slot->living && program && !slot->deaf && has_room(program)) {
         slot_rest(slot);
         list_add_tail(&program->slots, &slot->node);

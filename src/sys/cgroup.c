@@ -76,6 +76,8 @@ struct cgroup_root {
     char *paths[MAX_HIERARCHIES + 2];
     size_t n_paths;
     unsigned serial;            /* makes slots' names unique even while an old one is busy */
+    int oom_fd;                 /* v1: the eventfd of our own directory, which is told of the groups above alone. -1 or -EBADF: none */
+    uint64_t n_above;           /* how often it was */
     struct list busy;           /* slots that could not be removed yet */
 };
 
@@ -87,6 +89,9 @@ struct cgroup_slot {
     int dir_fd;                 /* v2 */
     int oom_fd;                 /* v1: eventfd. v2: borrowed from files */
     int files[SLOT_FILES];
+    uint64_t n_told;            /* how often memory was short, here (v2) or above too (v1) */
+    uint64_t n_above;           /* v1: of the root's count, what was before */
+    uint64_t n_own;             /* of n_told: here; as of the last look */
     bool peak_resets;
     bool resting;               /* `files` are opened for each look */
     uint64_t memory_limit;
@@ -477,6 +482,7 @@ int cgroup_root_open(const struct features *features, enum cgroup_use use, struc
     root->backend = CGROUP_NONE;
     list_init(&root->busy);
     drop_hierarchies(root);
+    root->oom_fd = -EBADF;
     if (start >= 0 && stat("/proc/self/ns/pid", &st) == 0 && read_at(AT_FDCWD, "/proc/self/cgroup", cgroups, sizeof(cgroups)) > 0) {
         root->pid_namespace = st.st_ino;
         snprintf(root->name, sizeof(root->name), "rollbox-%" PRIu64 "-%d-%" PRId64, root->pid_namespace, (int)getpid(), start);
@@ -759,22 +765,51 @@ int cgroup_slot_limit(struct cgroup_slot *slot, const struct cgroup_limits *limi
     return r < 0 ? r : limit_cpu(slot, limits->cpu_milli);
 }
 
-/* An eventfd that the kernel raises when the group is out of memory: "<eventfd> <memory.oom_control>" to cgroup.event_control. */
-static int arm_oom_eventfd(struct cgroup_slot *slot) {
+/*
+ * An eventfd that the kernel raises when the group is out of memory: "<eventfd> <memory.oom_control>" to cgroup.event_control. All groups below one that is out of memory are told, before the
+ * kernel kills: so what a slot was told more often than the directory above it, which nobody charges, it was told of itself.
+ */
+static int arm_oom_eventfd(int engine_fd, const char *group, int control, int *ret_fd) {
     auto_close int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    char text[32];
+    char path[96], text[32];
     int r;
 
     if (fd < 0)
         return -errno;
-    snprintf(text, sizeof(text), "%d %d", fd, slot->files[FILE_OOM]);
-    r = write_slot(slot, MEMORY, "cgroup.event_control", text);
+    snprintf(path, sizeof(path), "%s/cgroup.event_control", group);
+    snprintf(text, sizeof(text), "%d %d", fd, control);
+    r = write_at(engine_fd, path, text);
     if (r == -ENOENT)
         return 0;               /* a later kernel without the interface: oom_kills still counts */
     if (r < 0)
         return r;
-    slot->oom_fd = TAKE_FD(fd);
+    *ret_fd = TAKE_FD(fd);
     return 0;
+}
+
+static uint64_t take_count(int eventfd) {
+    uint64_t count;
+
+    return eventfd >= 0 && read(eventfd, &count, sizeof(count)) == (ssize_t)sizeof(count) ? count : 0;
+}
+
+static uint64_t told_above(struct cgroup_root *root) {
+    return root->n_above += take_count(root->oom_fd);
+}
+
+static int arm_root(struct cgroup_root *root, int engine_fd) {
+    auto_close int control = openat(engine_fd, "memory.oom_control", O_RDONLY | O_CLOEXEC);
+
+    return control < 0 ? -errno : arm_oom_eventfd(engine_fd, ".", control, &root->oom_fd);
+}
+
+static int arm_slot(struct cgroup_slot *slot) {
+    struct cgroup_root *root = slot->root;
+    const int engine_fd = root->hierarchies[root->where[MEMORY]].engine_fd;
+    int r = root->oom_fd < 0 ? arm_root(root, engine_fd) : 0;
+
+    slot->n_above = told_above(root);
+    return r < 0 ? r : arm_oom_eventfd(engine_fd, slot->name, slot->files[FILE_OOM], &slot->oom_fd);
 }
 
 static int open_readings(struct cgroup_slot *slot, size_t first, size_t last) {
@@ -810,7 +845,7 @@ static int open_files(struct cgroup_slot *slot) {
     int r = slot->resting ? open_readings(slot, FILE_OOM, FILE_OOM) : open_all_readings(slot);
 
     if (r < 0 || root->backend == CGROUP_V1)
-        return r < 0 ? r : arm_oom_eventfd(slot);
+        return r < 0 ? r : arm_slot(slot);
     slot->dir_fd = openat(root->hierarchies[0].engine_fd, slot->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (slot->dir_fd < 0)
         return -errno;
@@ -916,6 +951,7 @@ struct cgroup_root *cgroup_root_free(struct cgroup_root *root) {
         list_remove(node);
         free(container_of(node, struct cgroup_slot, node));
     }
+    close_fd(&root->oom_fd);
     drop_hierarchies(root);
     free(root);
     return NULL;
@@ -973,6 +1009,22 @@ int *cgroup_slot_oom(struct cgroup_slot *slot) {
 
 uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot) {
     return slot->root->backend == CGROUP_V2 ? EPOLLPRI : EPOLLIN;
+}
+
+bool cgroup_slot_hear_oom(struct cgroup_slot *slot) {
+    uint64_t n = slot->n_own;
+    char text[1024];
+
+    if (slot->root->backend == CGROUP_V1) {
+        slot->n_told += take_count(slot->oom_fd);
+        const uint64_t above = told_above(slot->root) - slot->n_above;
+        n = slot->n_told > above ? slot->n_told - above : 0;
+    } else if (read_fd(slot->files[FILE_OOM], text, sizeof(text)) > 0) {
+        n = slot->n_told = keyed_value(text, "oom");
+    }
+    const bool is_new = n > slot->n_own;
+    slot->n_own = MAX(slot->n_own, n);
+    return is_new;
 }
 
 /* ---- usage --------------------------------------------------------------------------------------------------------- */
@@ -1102,7 +1154,6 @@ int cgroup_slot_memory_now(struct cgroup_slot *slot, uint64_t *ret_bytes) {
 }
 
 int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes) {
-    uint64_t drained;
     int r = slot->resting ? open_all_readings(slot) : 0;
 
     if (r < 0)
@@ -1110,8 +1161,7 @@ int cgroup_slot_reset(struct cgroup_slot *slot, uint64_t most_bytes) {
     slot->resting = false;
     if (slot->peak_resets && pwrite(slot->files[FILE_MEMORY_PEAK], "0\n", 2, 0) < 0)
         slot->peak_resets = false;
-    if (slot->root->backend == CGROUP_V1 && slot->oom_fd >= 0 && read(slot->oom_fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
-        return -errno;
+    (void)cgroup_slot_hear_oom(slot);
     r = read_counts(slot, &slot->base);
     if (r == 0 && !slot->peak_resets)
         slot->base.memory_peak = read_peak(slot, slot->base.memory_now);

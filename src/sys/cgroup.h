@@ -39,8 +39,8 @@ struct cgroup_usage {
     uint64_t memory_peak;
     uint64_t cpu_ns;            /* 0 on v1 without CPU time */
     uint32_t processes_now;     /* tasks, attached launcher included */
-    uint32_t oom_kills;         /* processes that the OOM killer ended in this group, be it for the group's limit or the host's need: */
-    uint32_t memory_limit_hits; /* times that the group's limit was reached; 0 with oom_kills > 0: the host ran out, not the guest */
+    uint32_t oom_kills;         /* processes that the OOM killer ended in this group, be it for the group's limit or the host's need */
+    uint32_t memory_limit_hits; /* times that the group's limit was reached, also where files in memory made room */
 };
 
 /* Which controllers a root is for. Each hierarchy of v1 costs every group about 0.1 ms, so those that nobody asks are left out; on v2
@@ -111,6 +111,10 @@ int cgroup_slot_fd(const struct cgroup_slot *slot);
 int cgroup_slot_oom_fd(const struct cgroup_slot *slot);
 int *cgroup_slot_oom(struct cgroup_slot *slot);  /* that descriptor, which whoever asks may take out and put back; NULL: it is to stay (v2) */
 uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot);   /* the EPOLL* to wait for on it */
+
+/* Takes what that descriptor tells: has the group met its limit with nothing to be had back, since the last time? Otherwise it was a group above, or (v2) there was none. The kernel says so before it ends
+ * anybody, so whoever was ended for the limit is found by it whenever one asks. */
+bool cgroup_slot_hear_oom(struct cgroup_slot *slot);
 
 /* Since the last reset. A few microseconds: a read for each file. */
 /* Holds as few descriptors as it can from now on, for a group that is looked at now and then only, until it is reset. */

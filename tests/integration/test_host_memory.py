@@ -4,10 +4,13 @@
 import contextlib
 import json
 import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness import caller, skip, until  # noqa: F401
+from harness import caller, skip, until, wait_unmarked  # noqa: F401
+from rollbox import Engine, Policy, Sandbox
 from test_bad_input import SharedEngine
 
 LIMIT = 96 << 20
@@ -102,3 +105,46 @@ def test_who_has_only_met_its_limit_with_files_is_left_alone(caller, engine, ask
         result = caller.run("--engine", engine, "--memory", "512M", "--", "python3", "-c", EATS)
         assert (result.outcome, result.error["code"]) == ("error", "host_out_of_memory"), result
     assert b"sleep 1000" in ask("ps", "box").stdout
+
+
+@contextlib.contextmanager
+def unseen(engine, tmp_path):
+    """What waits for tmp_path/go meets the limit of its sandbox, and has given all back, before its engine gets to look."""
+    go = os.open(tmp_path / "go", os.O_WRONLY)
+    os.kill(engine.pid, signal.SIGSTOP)
+    try:
+        os.close(go)
+        wait_unmarked(str(tmp_path))
+        yield
+    finally:
+        os.kill(engine.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def eater(tmp_path):
+    os.mkfifo(tmp_path / "go")
+    return Policy(max_memory="64M", fs_shared=[str(tmp_path)]), ["python3", "-c", f"open('{tmp_path}/go').read(); {EATS}"]
+
+
+def test_a_limit_that_was_met_while_the_engine_was_kept_from_looking(tmp_path, eater):
+    """The command's own, though its group has been empty since."""
+    policy, argv = eater
+    with Engine() as engine, ThreadPoolExecutor(1) as pool:
+        if Sandbox(policy, engine=engine).run(["true"]).isolation["limits"]["memory"] == "watcher":
+            skip("no cgroup here: the engine asks itself, and does not get to")
+        result = pool.submit(Sandbox(policy, engine=engine).run, argv)
+        with unseen(engine, tmp_path):
+            pass
+        assert result.result().outcome == "out_of_memory", result.result()
+
+
+def test_so_do_others_of_its_sandbox_end(tmp_path, eater):
+    policy, argv = eater
+    with Engine() as engine, Sandbox(policy, engine=engine) as box:
+        if box.run(["true"]).isolation["limits"]["memory"] == "watcher":
+            skip("no cgroup here: the engine asks itself, and does not get to")
+        beside, eats = box.spawn(["sleep", "1000"]), box.spawn(argv)
+        with unseen(engine, tmp_path):
+            pass
+        assert [process.wait().outcome for process in (eats, beside)] == ["out_of_memory"] * 2
+        assert box.run(["true"]).exit_code == 0
