@@ -100,25 +100,58 @@ static ssize_t moved_so_far(const struct box *box, struct moved *ret_moved) {
     return n;
 }
 
+/*
+ * Finding it out twice at a command's end is what recording adds to that most. So the first time is when the command has begun, and init does something else then, if it has a processor; it holds until init waits for anybody or
+ * reads anything but word of an end.
+ */
+static struct {
+    bool is_known;
+    struct moved moved;
+    uint64_t since;             /* bytes that init has read after that */
+} noted;
+
+/* The main process of a command that is to be told of. 0: is there any? */
+static bool is_counted(pid_t pid) {
+    for (size_t i = 0; i < n_commands; i++)
+        if (commands[i].counted && (!pid || commands[i].pid == pid))
+            return true;
+    return false;
+}
+
+static void note_moved(const struct box *box) {
+    ssize_t n = moved_so_far(box, &noted.moved);
+
+    noted.is_known = n >= 0;
+    noted.since = (uint64_t)n;  /* reading this counts, too */
+}
+
+void command_has_read(uint64_t bytes) {
+    noted.since += bytes;
+}
+
+void command_has_read_more(void) {
+    noted.is_known = false;
+}
+
 /* As wait4 for any child. Of a command of which that is to be told: what it has moved, by the difference that waiting for it makes. */
 static pid_t wait_next(const struct box *box, int *ret_status, struct rusage *ret_usage, struct moved *ret_moved) {
-    siginfo_t info = { .si_pid = 0 };
-    struct moved before, after;
-    bool asked = false, is_counted = false;
-    ssize_t n = -1;
+    siginfo_t next = { 0 };
+    pid_t which = -1;
+    struct moved after;
 
-    for (size_t i = 0; i < n_commands; i++)
-        asked |= commands[i].counted;
-    if (asked)
-        (void)sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
-    for (size_t i = 0; i < n_commands && info.si_pid; i++)
-        is_counted |= commands[i].counted && commands[i].pid == info.si_pid;
-    if (is_counted)
-        n = moved_so_far(box, &before);
-    pid_t pid = sys_wait4(is_counted ? info.si_pid : -1, ret_status, WNOHANG | WUNTRACED | __WALL, ret_usage);
+    if (!noted.is_known && is_counted(0)) {
+        (void)sys_call5(__NR_waitid, P_ALL, 0, &next, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL);
+        if (next.si_pid && is_counted(next.si_pid)) {
+            which = next.si_pid;
+            note_moved(box);
+        }
+    }
+    pid_t pid = sys_wait4(which, ret_status, WNOHANG | WUNTRACED | __WALL, ret_usage);
     *ret_moved = unknown;
-    if (n >= 0 && moved_so_far(box, &after) >= 0)
-        *ret_moved = (struct moved){ after.read - before.read - (uint64_t)n, after.written - before.written };
+    if (pid > 0 && noted.is_known && is_counted(pid) && moved_so_far(box, &after) >= 0)
+        *ret_moved = (struct moved){ after.read - noted.moved.read - noted.since, after.written - noted.moved.written };
+    if (pid > 0 || which > 0)
+        noted.is_known = false;
     return pid;
 }
 
@@ -395,6 +428,8 @@ void command_start(const struct box *box, struct wire_message *message) {
         command.pid = r;
         commands[n_commands++] = command;
         record_send(box->socket, &record, &master, master >= 0);
+        if (command.counted && !determinism_wanted(box->plan))  /* questions take reading */
+            note_moved(box);
     } else {
         record_fault(box->socket, GUEST_EXEC_FAILED, command.serial, &fault, r);
     }

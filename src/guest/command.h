@@ -22,6 +22,9 @@ _Noreturn void init_leave(const struct box *box, int status);
 void command_start(const struct box *box, struct wire_message *message);
 /* A process that was restored is the main one of a command, as if an EXEC with this serial had started it. 0 or -errno. */
 int command_adopt(uint64_t serial, pid_t pid);
+/* Of what init itself reads, whatever it has not told is taken for a command's: so many bytes; or it is not known how many. */
+void command_has_read(uint64_t bytes);
+void command_has_read_more(void);
 /* Waits for processes that have ended and reports the ends of commands. True if there may be more. */
 bool command_reap(const struct box *box);
 /* The main process of the command that an EXEC with this serial started; 0: none runs. */

@@ -197,6 +197,7 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
         struct signalfd_siginfo info;
         int64_t until_ns;
         size_t n_listeners = determinism_poll(events + 3, &until_ns);
+        ssize_t n;
         int64_t left_ns = more || until_ns == INT64_MAX ? 0 : until_ns - clock_now_ns();
         struct timespec left = { 0 };
 
@@ -216,11 +217,12 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
             continue;           /* what they have asked meanwhile, that is */
         }
         determinism_serve(box->plan, events + 3, n_listeners, !ready && !more);
-        if (events[1].revents)
-            (void)!read(signals, &info, sizeof info);
+        if (events[1].revents && (n = read(signals, &info, sizeof info)) > 0)
+            command_has_read((uint64_t)n);
         if (events[1].revents || more)
             more = command_reap(box);
         if (events[0].revents) {
+            command_has_read_more();
             int r = wire_receive(box->socket, message);
             if (r == 1)
                 handle_request(box, message);
