@@ -71,7 +71,7 @@ class RollboxError(Exception):
     """The base of every error of rollbox.
 
     Attributes: `code` (str: "policy_invalid", ...; as in JSON results), `number` (int: the same on the wire), `http_status` (int), `stage` (str: a short
-    word, where it failed: arguments, policy, connect, setup, exec, run, result), `message` (str: what, where, how to mend it), `errno` (int or None).
+    word for people, where it failed: arguments, policy, connect, setup, exec, run, result, or what failed: files, snapshot, store), `message` (str: what, where, how to mend it), `errno` (int or None).
     """
 
     code: str = "unknown"
@@ -102,8 +102,8 @@ DOCS_HEAD = """\
 An error is what rollbox could not do. What the guest did (it exited, was killed by a signal, ran out of time or memory, wrote too much) is an
 *outcome*, never an error, and the two never mix: a result whose `outcome` is `error` says nothing about the guest program and must not be scored.
 
-An error carries a **code**, a **stage** (`arguments`, `policy`, `connect`, `setup`, `exec`, `run` or `result`), an **errno** where the kernel
-gave one, and a **message** of one line (`policy_invalid`: one line a problem) that says what failed, where, and how to mend it.
+An error carries a **code**, a **stage** (`arguments`, `policy`, `connect`, `setup`, `exec`, `run` or `result`, or what failed: `files`, `snapshot`, `restore`, `hibernate`, `wake`, `commit`, `export`, `import`,
+`store` and the like; for people, there may be others), an **errno** where the kernel gave one, and a **message** of one line (`policy_invalid`: one line a problem) that says what failed, where, and how to mend it.
 In a JSON result it is the object `error` with `code`, `stage` and `message`; in C a `struct rollbox_error`; in Python an exception below `rollbox.RollboxError`. Numbers never change.
 
 | code | number | HTTP | C | Python |

@@ -64,8 +64,8 @@ enum rollbox_error_code {
 #undef ROLLBOX_ERROR_ENUM
 };
 
-/* Filled by a failing call. `error_number` is a positive errno or 0. `stage` is a short fixed word: arguments, policy, connect, setup,
- * exec, run, result. `message` is one line (POLICY_INVALID: one line a problem), no trailing newline: what, where, and how to mend it. */
+/* Filled by a failing call. `error_number` is a positive errno or 0. `stage` is a short word: arguments, policy, connect, setup,
+ * exec, run, result, or what failed (files, snapshot, restore, hibernate, wake, commit, export, import, store and the like). `message` is one line (POLICY_INVALID: one line a problem), no trailing newline: what, where, and how to mend it. */
 struct rollbox_error {
     enum rollbox_error_code code;
     int error_number;
@@ -252,8 +252,8 @@ ROLLBOX_PUBLIC const char *rollbox_sandbox_name(const struct rollbox_sandbox *sa
 /* Ends the sandbox: its processes are killed, its files dropped; then frees the handle, also on failure. 0 also if it is gone already. */
 ROLLBOX_PUBLIC int rollbox_sandbox_close(struct rollbox_sandbox *sandbox, struct rollbox_error *error);
 
-/* The same, and tells what became of its trajectory: {"record": {"id", "steps", "written", "complete", "error"}}, or {} if it was not recorded; free(). Waits for the last line, but not for a reader that does
- * not read. */
+/* The same, and tells what became of its trajectory: {"record": {"id", "steps", "written", "complete", "error"}}, or {} if it was not recorded, or had ended before, {"lost": true} if it ended with its engine; free().
+ * Waits for the last line, but not for a reader that does not read. */
 ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char **ret_json, struct rollbox_error *error);
 
 /* Frees the handle alone. Takes and returns NULL. */

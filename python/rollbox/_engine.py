@@ -190,6 +190,7 @@ class _Connection:
         self._telling = threading.RLock()   # one thread at a time tells owners of ends
         self._users = 1
         self.retired = False
+        self.closed = False         # by whoever uses it, not lost
         self._runs: Dict[int, None] = {}
         self.loose: Dict[int, int] = {}     # of LooseRuns, with their tokens: freed at the latest with the handle
         self._plans: "OrderedDict[str, int]" = OrderedDict()
@@ -443,6 +444,7 @@ class Engine:
             self._closed = True
             connection, self._connection = self._connection, None
         if connection is not None:
+            connection.closed = True
             connection.retire(kill)
 
     @contextlib.contextmanager

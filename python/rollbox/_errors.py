@@ -11,7 +11,7 @@ class RollboxError(Exception):
     """The base of every error of rollbox.
 
     Attributes: `code` (str: "policy_invalid", ...; as in JSON results), `number` (int: the same on the wire), `http_status` (int), `stage` (str: a short
-    word, where it failed: arguments, policy, connect, setup, exec, run, result), `message` (str: what, where, how to mend it), `errno` (int or None).
+    word for people, where it failed: arguments, policy, connect, setup, exec, run, result, or what failed: files, snapshot, store), `message` (str: what, where, how to mend it), `errno` (int or None).
     """
 
     code: str = "unknown"

@@ -12,7 +12,7 @@ import ctypes
 import os
 import threading
 import weakref
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from . import _ffi
 from ._engine import Engine, LooseRun, PendingRun, _Connection
@@ -144,7 +144,7 @@ class Handle:
             return LooseRun(self.connection, lambda *callback: request.start(address, *callback))
 
     def close(self) -> None:
-        """Ends the sandbox. Does nothing the second time, in a forked child, and when the engine is gone."""
+        """Ends the sandbox. Does nothing the second time, in a forked child, and when the engine is gone, but for telling of a record that ended with it."""
         with self._lock:
             if self._closed or self.process != os.getpid():
                 return
@@ -154,28 +154,35 @@ class Handle:
                 self._address = None
         if address is None:
             return
+        answer = self._finish(address, busy)
+        if self.recording is not None:
+            self.recording.end(answer)
+
+    def _finish(self, address: int, busy: bool) -> Optional[Dict[str, Any]]:
+        """What the engine says of the sandbox' end; nothing if it is lost, and None if it had ended already (by its lifetime, another handle, with the engine that was closed)."""
         if not self.connection.use():
             if not busy:
                 self.connection.library.rollbox_sandbox_free(address)
-            return
+            return None if self.connection.closed else {}
         try:
             if busy:                        # by another name of it, as the handle is freed by its last user
                 try:
                     address = _output("rollbox_sandbox_open", self.connection.handle, self.name.encode("ascii"))
                 except NotFound:
-                    return
+                    return None
             error, text = _ffi.Error(), ctypes.c_void_p()
-            if self.connection.library.rollbox_sandbox_finish(address, ctypes.byref(text), ctypes.byref(error)) < 0:
-                problem = _ffi.exception(error)
-                if not isinstance(problem, (EngineLost, NotFound)):
-                    raise problem
-                if isinstance(problem, EngineLost):
-                    self.connection.retire()
-            answer = close_answer(_ffi.take_text(text))
+            if self.connection.library.rollbox_sandbox_finish(address, ctypes.byref(text), ctypes.byref(error)) == 0:
+                answer = close_answer(_ffi.take_text(text))
+                return {} if answer.get("lost") else answer or None
+            problem = _ffi.exception(error)
+            if isinstance(problem, NotFound):
+                return None
+            if not isinstance(problem, EngineLost):
+                raise problem
+            self.connection.retire()
+            return {}
         finally:
             self.connection.release()
-        if self.recording is not None:
-            self.recording.end(answer)
 
     def leave(self) -> None:
         """Forgets it without ending it."""

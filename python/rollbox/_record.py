@@ -164,17 +164,20 @@ class Recording:
         self._thread = threading.Thread(target=_follow, args=(take_fd, function, self.state), name="rollbox-record", daemon=True)
         self._thread.start()
 
-    def end(self, answer: Dict[str, Any]) -> None:
-        """The sandbox is closed; `answer` is what the engine said of the record."""
+    def end(self, answer: Optional[Dict[str, Any]]) -> None:
+        """The sandbox is closed; `answer` is what the engine said of the record, None if it had ended before: whether it is whole is told by its last line then."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
             if self._thread.is_alive():
                 self.state.setdefault("problem", "the record's function has not returned yet: it has not seen all steps")
         problem = self.state.get("problem")
-        self.state.update(answer.get("record") or {"complete": False, "error": "the engine is gone"})
+        if answer is None:
+            self.state.update(complete=None, error=None)
+        else:
+            self.state.update(answer.get("record") or {"complete": False, "error": "the engine is gone"})
         if problem is not None:
             self.state.update(complete=False, error=problem)
-        if not self.state.get("complete"):
+        if self.state["complete"] is False:
             warnings.warn(f"the trajectory {self.state.get('id')} is not whole: {self.state.get('error') or 'its end could not be written'}", RecordWarning, stacklevel=4)
 
 

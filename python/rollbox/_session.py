@@ -216,8 +216,8 @@ class Session(Base, SessionFiles):
 
     @property
     def recorded(self) -> Optional[Dict[str, Any]]:
-        """What is known here of this session's trajectory: its `id`; after `close` also `steps`, how many of them were `written`, whether it is `complete`, and the `error` if it is not. None: it is
-        not recorded (from here). While it is open, inspect()["record"] tells."""
+        """What is known here of this session's trajectory: its `id`; after `close` also `steps`, how many of them were `written`, whether it is `complete` (None if the
+        session had ended before: its last line tells), and the `error` if it is not. None: it is not recorded (from here). While it is open, inspect()["record"] tells."""
         return None if self._recorded is None else dict(self._recorded)
 
     def _in_session(self) -> bool:

@@ -43,7 +43,7 @@ __attribute__((format(printf, 3, 0))) static int fail(const struct options *opti
     /* A guest's words, or those of a file that somebody sent, may be in it. */
     shown_error(line ? line : "out of memory", line ? strlen(line) : strlen("out of memory"));
     fputc('\n', stderr);
-    note_failure(code, code == ROLLBOX_ERR_INVALID_ARGUMENT ? "arguments" : "run", 0, line ? line : "out of memory");
+    note_failure(code, code == ROLLBOX_ERR_INVALID_ARGUMENT ? "arguments" : code == ROLLBOX_ERR_ENGINE_LOST ? "connect" : "run", 0, line ? line : "out of memory");
     return CLI_EXIT_ERROR;
 }
 

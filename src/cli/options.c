@@ -343,8 +343,8 @@ static int check(const struct options *options, struct option_use *use) {
     case OPTION_COUNT:
         errno = 0;
         use->count = strtoull(value, &end, 10);
-        if (value[0] < '0' || value[0] > '9' || *end || errno || use->count > INT64_MAX) {
-            cli_fail(options, "--%s %s: must be a whole number, 0 or more", option->name, value);
+        if (value[0] < '0' || value[0] > '9' || *end || errno || (use->count > INT64_MAX && option->id != OPTION_SEED)) {
+            cli_fail(options, "--%s %s: must be a whole number, 0 or more%s", option->name, value, option->id == OPTION_SEED ? ", below 2^64" : "");
             return -EINVAL;
         }
         break;

@@ -3,6 +3,7 @@
 #include "cli/policy.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +78,8 @@ static json_t *option_value(const struct option_use *use) {
     case OPTION_FLAG:
         return json_boolean(use->option->id != OPTION_NO_CLEAN_ENV);
     case OPTION_COUNT:
-        return json_integer((json_int_t)use->count);
+        /* A seed may be more than a number of JSON holds here; a policy has it as digits then. */
+        return use->count <= INT64_MAX ? json_integer((json_int_t)use->count) : json_sprintf("%" PRIu64, use->count);
     case OPTION_NUMBER:
         return json_real(use->number);
     case OPTION_PATH: {
@@ -91,6 +93,13 @@ static json_t *option_value(const struct option_use *use) {
         break;
     }
     return json_string(use->value);
+}
+
+/* A relative path where there is nothing that it is relative to; errno tells why. */
+static bool has_no_place(const struct option_use *use) {
+    char cwd[PATH_MAX];
+
+    return use->option->kind == OPTION_PATH && use->value[0] != '/' && !getcwd(cwd, sizeof cwd);
 }
 
 /* Puts one use of an option into the policy. */
@@ -244,6 +253,9 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
         if (!use->option->policy_key)
             continue;
         int r = add(policy, use);
+        if (r == -EILSEQ && has_no_place(use))
+            return cli_fail(options, "--%s %s: the path is relative, and the working directory is gone or cannot be told: %s",
+                use->option->name, use->value, strerror(errno));
         if (r == -EILSEQ)
             return cli_fail(options, "--%s %s: not valid UTF-8", use->option->name, use->value);
         if (r < 0)

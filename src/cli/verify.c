@@ -171,8 +171,11 @@ static json_t *described(const struct divergence *divergence, const struct pair 
     json_object_set_new(object, "path", divergence->path.length ? json_loads(divergence->path.data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : json_null());
     json_object_set_new(object, "offset", divergence->offset < 0 ? json_null() : json_integer(divergence->offset));
     json_object_set_new(object, "hint", hint_of(divergence, pair) ? json_string(hint_of(divergence, pair)) : json_null());
-    for (int i = 0; i < 2; i++)
-        json_object_set_new(object, i ? "second" : "first", json_pack("{s:s, s:o}", "of", pair->names[i], "value", json_loads(divergence->values[i].data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)));
+    for (int i = 0; i < 2; i++) {
+        json_t *byte = divergence->offset < 0 || divergence->bytes[i] < 0 ? json_null() : json_integer(divergence->bytes[i]);
+
+        json_object_set_new(object, i ? "second" : "first", json_pack("{s:s, s:o, s:o}", "of", pair->names[i], "value", json_loads(divergence->values[i].data, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), "byte", byte));
+    }
     return object;
 }
 
@@ -196,6 +199,16 @@ static void tell_unseen(const struct pair *pair, bool whole) {
         printf(" (%s%s%s)", whole ? "" : "not whole, see standard error", !whole && *note ? "; " : "", note);
 }
 
+/* Bytes that are no text all look the same as text. */
+static void tell_byte(const struct divergence *divergence, int i) {
+    if (divergence->offset < 0 || strcmp(divergence->values[0].data, divergence->values[1].data) != 0)
+        return;
+    if (divergence->bytes[i] < 0)
+        printf(" (ends there)");
+    else
+        printf(" (byte 0x%02x)", (unsigned)divergence->bytes[i]);
+}
+
 static int tell(const struct options *options, const struct pair *pair, bool diverged, const struct divergence *divergence, uint64_t n_equal, bool whole) {
     bool colours = cli_colours(STDOUT_FILENO);
     int width = (int)MAX(strlen(pair->names[0]), strlen(pair->names[1]));
@@ -212,8 +225,11 @@ static int tell(const struct options *options, const struct pair *pair, bool div
     if (divergence->offset >= 0)
         printf(", byte %" PRId64, divergence->offset);
     printf("\n");
-    for (int i = 0; i < 2; i++)
-        printf("  %-*s  %s\n", width, pair->names[i], divergence->values[i].data);
+    for (int i = 0; i < 2; i++) {
+        printf("  %-*s  %s", width, pair->names[i], divergence->values[i].data);
+        tell_byte(divergence, i);
+        printf("\n");
+    }
     printf("  likely source: %s (a guess: %s)\n", divergence->source, divergence->why);
     if (hint_of(divergence, pair))
         printf("  %s\n", hint_of(divergence, pair));
@@ -300,8 +316,8 @@ static int twice(const struct options *options, struct pair *pair) {
         status = open_memory(options, &memory);
         if (!status)
             status = record_run(options, engine, policy.text, policy.length, memory, NULL, false, &pair->contents[i], &command_status);
-        if (!status)
-            status = command_status;
+        if (!status && command_status)
+            status = CLI_EXIT_ERROR;    /* what run says of a command that is not there is no answer of this one */
         if (!status)
             status = open_written(options, pair, i, memory, names[i]);
     }

@@ -204,14 +204,15 @@ ROLLBOX_PUBLIC int rollbox_sandbox_finish(struct rollbox_sandbox *sandbox, char 
     if (!sandbox)
         return request_invalid(error, "a sandbox must be given");
     int r = plain_call(sandbox, VERB_CLOSE, &json, &own);
-    if (r < 0 && (own.code == ROLLBOX_ERR_NOT_FOUND || (own.code == ROLLBOX_ERR_ENGINE_LOST && sandbox->lives_with_connection)))
+    bool lost = r < 0 && own.code == ROLLBOX_ERR_ENGINE_LOST && sandbox->lives_with_connection;
+    if (lost || (r < 0 && own.code == ROLLBOX_ERR_NOT_FOUND))
         r = 0;
     if (r < 0 && error)
         *error = own;
     rollbox_sandbox_free(sandbox);
     if (r < 0 || !ret_json)
         return r;
-    *ret_json = json ? TAKE_PTR(json) : strdup("{}");
+    *ret_json = json ? TAKE_PTR(json) : strdup(lost ? "{\"lost\": true}" : "{}");
     return *ret_json ? r : request_out_of_memory(error);
 }
 

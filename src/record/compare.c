@@ -408,6 +408,8 @@ static void add_excerpt(struct buf *to, struct bytes text, size_t at) {
 static int note_texts(struct divergence *divergence, const char *where, struct bytes a, struct bytes b, size_t at) {
     snprintf(divergence->where, sizeof divergence->where, "%s", where);
     divergence->offset = (int64_t)at;
+    divergence->bytes[0] = at < a.length ? (unsigned char)a.data[at] : -1;
+    divergence->bytes[1] = at < b.length ? (unsigned char)b.data[at] : -1;
     add_excerpt(&divergence->values[0], a, at);
     add_excerpt(&divergence->values[1], b, at);
     divergence->source = guess_text(a, b, at, divergence->header, &divergence->why);

@@ -11,6 +11,7 @@ struct divergence {
     char where[128];            /* "stdout", "exit_code", "action.argv[1]", ... */
     struct buf path;            /* of the file that differs, as JSON; empty: it is none */
     int64_t offset;             /* the first byte that differs; -1: it is no text, or lies beyond what was kept */
+    int bytes[2];               /* what each has there, where there is one: 0 to 255; -1: it has ended */
     const json_t *header;       /* borrowed, of the first; NULL: not known */
     struct buf values[2];       /* what each has there, a short excerpt, as JSON */
     const char *source;         /* "time", "randomness", "pid", "order", "network", "unknown": a guess */

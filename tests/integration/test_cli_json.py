@@ -58,7 +58,7 @@ def test_commands_that_there_are_not():
 @pytest.mark.parametrize("words", ["ps", "inspect x", "kill x y", "rm x", "pause x", "resume x", "hibernate x", "wake x", "reset x y", "export x y", "engine status", "engine stop", "exec x true", "tree x"])
 def test_no_engine(words, tmp_path):
     told = json.loads(rollbox(*words.split()[:1 + words.startswith("engine")], "--json", *words.split()[1 + words.startswith("engine"):], status=125, ROLLBOX_SOCKET=str(tmp_path / "none")).stdout)
-    assert told["error"]["code"] == "engine_lost" and "no engine serves" in told["error"]["message"]
+    assert told["error"]["code"] == "engine_lost" and told["error"]["stage"] == "connect" and "no engine serves" in told["error"]["message"]
 
 
 def test_answers_are_objects(tmp_path):

@@ -254,6 +254,13 @@ def test_relative_paths(cli, tmp_path):
     assert done.stdout == b"here\n", done.stderr
 
 
+def test_relative_path_without_a_working_directory(cli, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = cli("run", "--readable", "data", "--", "true", cwd=gone, preexec_fn=gone.rmdir)
+    assert done.returncode == 125 and b"--readable data: the path is relative" in done.stderr, done.stderr
+
+
 def test_readable_adds_to_the_default(cli, tmp_path):
     tmp_path.chmod(0o755)
     assert cli("run", "--readable", tmp_path, "--", "ls", "-d", tmp_path, "/usr").returncode == 0
@@ -313,6 +320,20 @@ def test_wrong_flags(cli, flags, words):
     assert text.startswith("rollbox run: ") and text.count("\n") == 1
     for word in words:
         assert word in text
+
+
+def test_seeds_of_64_bits(cli, tmp_path):
+    """A fork's own seed, which inspect and its record tell, is more than an int64 every other time: it is to be run again by --seed."""
+    seen = {}
+    for seed in ("9223372036854775807", "9223372036854775808", "18446744073709551615"):
+        file = tmp_path / f"{seed}.jsonl"
+        done = cli("record", "-o", file, "--json", "--seed", seed, "--", "sh", "-c", "head -c 8 /dev/urandom | od -An -tx1")
+        row = json.loads(done.stdout)
+        assert row["outcome"] == "exit" and row["isolation"]["determinism"]["random_seed"] == seed, done
+        seen[seed] = row["stdout"]
+        assert cli("verify", file).returncode == 0
+        assert json.loads(cli("run", "--json", "--seed", seed, "--", "sh", "-c", "head -c 8 /dev/urandom | od -An -tx1").stdout)["stdout"] == seen[seed]
+    assert len(set(seen.values())) == 3
 
 
 def test_nothing_to_run(cli):

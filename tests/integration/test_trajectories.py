@@ -16,11 +16,12 @@ import signal
 import subprocess
 import threading
 import time
+import warnings
 
 import pytest
 
 import rollbox
-from rollbox import AsyncSandbox, Engine, FeatureMissing, InvalidArgument, Policy, Record, RecordWarning, Sandbox, Trajectory
+from rollbox import AsyncSandbox, Engine, EngineLost, FeatureMissing, InvalidArgument, Policy, Record, RecordWarning, Sandbox, Trajectory
 from harness import DEADLINE, NO_FILES, binaries, caller, descendants, pidfds, wait_gone  # noqa: F401
 
 HOSTILE = b'\xff\xfe\x00{"step": 1, "digest": "x"}\n\x1b[2J\xed\xa0\x80\r\n{"end": {}}\n\xc2\x9b31m'
@@ -102,6 +103,52 @@ def test_what_was_read_and_written_is_counted(caller):
     assert idle.read_bytes < 100000 and idle.written_bytes == 0
     assert 12000000 <= busy.read_bytes < 12200000 and 12000000 <= busy.written_bytes < 12200000
     assert killed.read_bytes is not None and killed.written_bytes == 0 and lost.read_bytes is None
+
+
+def test_what_others_read_meanwhile_is_not_a_commands(caller):
+    home = caller.directory()
+    caller.write(home / "up", "x" * 3000000)
+    waits = "read line < gate; exit 3"
+    with shared_engine(caller) as call:
+        box = call("create", "--record", home / "a.jsonl")
+
+        def run(script):
+            call("exec", box, "--", "sh", "-c", script)
+
+        def waiting(*work):
+            """A command that waits for a line while something else is done."""
+            running = call("exec", "-d", box, "--", "sh", "-c", waits)
+            for one in work:
+                one()
+            run("echo line > gate")
+            call("attach", box, running, status=3)
+
+        def copy():
+            call("cp", home / "up", f"{box}:/tmp/up")
+            call("cp", f"{box}:/tmp/up", home / "down")
+
+        def busy():
+            run("cat up up up > /dev/null")
+
+        def orphan():
+            run("(cat up > /dev/null; exec 3> went) & exec true")
+            run("read x < went; :")
+
+        run("mkfifo gate went")
+        waiting()
+        waiting(copy)
+        waiting(busy)
+        waiting(copy, orphan, busy)
+        call("exec", box, "--", "sleep", "0")
+        running = call("exec", "-d", box, "--", "sleep", "1000")
+        call("kill", box, running)      # init looks for its tree
+        call("attach", box, running, status=137)
+        call("rm", box)
+    steps = read(home / "a.jsonl")[1]
+    ended, killed = [step.resources.read_bytes for step in steps if step.action.kind == "exec" and step.action.argv[0] == "sleep"]
+    assert 0 < killed <= ended      # it may be killed before it has read its libraries
+    seen = [(step.resources.read_bytes, step.resources.written_bytes) for step in steps if step.action.kind == "exec" and step.action.argv[-1] == waits]
+    assert len(seen) == 4 and len(set(seen)) == 1 and None not in seen[0]
 
 
 def test_record_gives_input_and_json(caller):
@@ -506,6 +553,34 @@ def test_an_engine_that_is_killed_leaves_all_that_had_ended(caller):
     assert trajectory.end.reason == "engine_lost" and not trajectory.complete and not trajectory.torn
 
 
+@pytest.mark.parametrize("noticed", [False, True])
+def test_an_engine_that_is_killed_is_told_of_by_close(tmp_path, noticed):
+    """Whether or not a call has said so before: a record that ended with it is not whole."""
+    with Engine() as engine, pytest.warns(RecordWarning, match="the engine is gone"):
+        box = Sandbox(engine=engine, record=tmp_path / "a.jsonl")
+        box.exec(["true"])
+        os.kill(engine.pid, signal.SIGKILL)
+        if noticed:
+            with pytest.raises(EngineLost):
+                box.exec(["true"])
+        box.close()
+    assert box.recorded["complete"] is False
+
+
+@pytest.mark.parametrize("how", ["engine", "handle"])
+def test_a_session_that_had_ended_before_close_is_no_broken_record(tmp_path, how):
+    with Engine() as engine, warnings.catch_warnings():
+        warnings.simplefilter("error", RecordWarning)
+        box = Sandbox(engine=engine, record=tmp_path / "a.jsonl")
+        box.exec(["true"])
+        if how == "engine":
+            engine.close()
+        else:
+            Sandbox.open(box.name, engine=engine).close()
+        box.close()
+    assert box.recorded["complete"] is None
+
+
 def test_a_recorder_that_is_killed_costs_the_record_alone(caller):
     home = caller.directory()
     with shared_engine(caller) as call:
@@ -819,6 +894,21 @@ def test_verify_names_the_step_the_stream_and_the_byte(caller):
     assert (seen["steps"], seen["divergence"]["step"], seen["divergence"]["where"], seen["divergence"]["offset"]) == (3, 4, "stderr", 6)
 
 
+def test_bytes_that_are_no_text_are_told_apart(caller):
+    home = caller.directory()
+    caller.write(home / "data", "")     # the caller's own
+    for name, content in (("a", b"ab\xff"), ("b", b"ab\xfe"), ("c", b"ab")):
+        (home / "data").write_bytes(content)
+        done = caller.rollbox("record", "-o", home / f"{name}.jsonl", "--readable", home / "data", "--", "cat", home / "data")
+        assert (done.returncode, done.stdout) == (0, content), done
+    told = caller.rollbox("verify", home / "a.jsonl", home / "b.jsonl").stdout.decode().splitlines()
+    assert told[0] == "diverged at step 1 (exec): stdout, byte 2" and told[1].endswith('"ab\\uFFFD" (byte 0xff)') and told[2].endswith('"ab\\uFFFD" (byte 0xfe)')
+    seen = verdict(caller, home / "a.jsonl", home / "b.jsonl", status=1)["divergence"]
+    assert (seen["offset"], seen["first"]["byte"], seen["second"]["byte"]) == (2, 255, 254)
+    seen = verdict(caller, home / "b.jsonl", home / "c.jsonl", status=1)["divergence"]
+    assert (seen["offset"], seen["first"]["byte"], seen["second"]["byte"]) == (2, 254, None)
+
+
 def test_a_changed_record_is_told_by_verify(caller):
     home = caller.directory()
     caller.rollbox("record", "-o", home / "a.jsonl", "--", "echo", "one")
@@ -833,6 +923,12 @@ def test_verify_twice(caller):
     assert caller.rollbox("verify", "--twice", "--seed", "3", "--", *python).stdout == b"equal: 1 step\n"
     done = caller.rollbox("verify", "--twice", "--", *python)
     assert done.returncode == 1 and done.stdout.startswith(b"diverged at step 1 (exec): stdout, byte ") and b"--seed" in done.stdout, done
+
+
+def test_verify_twice_of_a_command_that_is_not_there(caller):
+    """It could not be told: 125 and an error's object, not the 127 of run and nothing."""
+    done = caller.rollbox("verify", "--json", "--twice", "--", "/nope")
+    assert done.returncode == 125 and json.loads(done.stdout)["error"]["code"] == "command_not_found", done
 
 
 PORT = ["python3", "-c", "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname())"]
