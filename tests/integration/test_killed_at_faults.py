@@ -86,7 +86,8 @@ def test_engine_and_store_are_killed(command, how, done, fault, store, tmp_path)
         # Where most of an image has changed by chance, it is written whole.
         if command == "wake-again":
             until(lambda: is_a_difference(store) or box.wake() or box.hibernate())
-        fault.write_text(how + "\n")
+        (tmp_path / "next").write_text(how + "\n")
+        os.rename(tmp_path / "next", fault)     # whole, for whoever looks meanwhile
         with pytest.raises(EngineLost):
             WORK[command](box, str(to))
         assert not fault.exists(), "the point was reached"
