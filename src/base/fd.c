@@ -36,14 +36,15 @@ int fd_write_all(int fd, const void *data, size_t length) {
     return 0;
 }
 
+/* Most files are small, and memory that is not touched is none. */
 int fd_read_all(int fd, size_t limit, struct buf *to) {
     size_t total = 0;
 
-    for (;;) {
-        char *at = buf_reserve(to, 65536);
+    for (size_t step = 4096;; step = MIN(2 * step, (size_t)65536)) {
+        char *at = buf_reserve(to, step);
         if (!at)
             return -ENOMEM;
-        ssize_t n = read(fd, at, 65536);
+        ssize_t n = read(fd, at, step);
         if (n < 0) {
             if (errno == EINTR)
                 continue;

@@ -398,6 +398,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
             fds[n_fds++] = progress;
         memcpy(fds + n_fds, capturing->masters, live->n_terminals * sizeof *fds);
         capturing->socket = pair[0];
+        capture_prepare();
         r = spawn_fork("rollbox-capture", fds, n_fds + live->n_terminals);
         if (r == 0)
             capturer_run(&options, live->image, pair[1]);

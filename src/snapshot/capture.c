@@ -197,6 +197,9 @@ static int look_at_init(struct capture *c) {
     int r = fd < 0 ? -errno : fd_read_all(fd, CAPTURE_MAX_TEXT, &status);
     if (r < 0)
         return capture_fail(c, "the sandbox' init", r);
+    if (stat("/proc/self/ns/ipc", &st) < 0)
+        return capture_fail(c, "/proc", -errno);
+    c->own_ipc = st.st_ino;
     c->n_filters = strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10) + (c->options->still > 0);
     snprintf(path, sizeof path, "/proc/%d/exe", (int)c->options->init);
     if (stat(path, &st) < 0)
@@ -344,6 +347,10 @@ static void free_tables(struct capture *c) {
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);
+}
+
+void capture_prepare(void) {
+    trace_prepare();
 }
 
 int capture_begin(const struct capture_options *options, int fd, struct capture **ret_capture, struct rollbox_error *error) {

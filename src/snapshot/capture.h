@@ -41,6 +41,9 @@ struct capture_summary {
 
 struct capture;
 
+/* Finds out what each capture needs and is the same for all: for who forks the callers of the following, once or before each. */
+void capture_prepare(void);
+
 /* Looks at everything that is of this moment, and writes the image to the empty memory file `fd`, but for memory that twins have. After 0 they stand still, until capture_go_on or capture_end. 0 or -errno and the error: then they go on; -EAGAIN: what was
  * in the way may be gone in a moment. The options are the caller's until the end. */
 int capture_begin(const struct capture_options *options, int fd, struct capture **ret_capture, struct rollbox_error *error);

@@ -92,6 +92,7 @@ struct capture {
     struct buf scratch, smaps;
     uint64_t saved;             /* bytes of pages */
     uint64_t program_device, program_inode;     /* init's */
+    uint64_t own_ipc;           /* our namespace of System V: its inode */
     unsigned long n_filters;    /* of system calls; init's, and those of all its processes */
     const struct subject *current;      /* whom errors are about */
     unsigned n_threads;

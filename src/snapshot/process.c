@@ -2,12 +2,14 @@
 /* Capturing one process: what the kernel knows of it and of its threads, but for memory and descriptors. */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/nsfs.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -214,11 +216,19 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
     return 0;
 }
 
+/* An ordinary user may once he has the rights over the user namespace that it belongs to: that is one of his own. */
+static bool enters(int namespace, int kind) {
+    if (setns(namespace, kind) == 0)
+        return true;
+    auto_close int owner = ioctl(namespace, NS_GET_USERNS);
+    return owner >= 0 && setns(owner, CLONE_NEWUSER) == 0 && setns(namespace, kind) == 0;
+}
+
 /* What is of System V is no process' own, but its namespace's. Who may enter that asks for himself; else one process is asked for all. Where a filter knows none of these calls, there is nothing. */
 static int refuse_shared_objects(struct capture *c, const struct subject *s) {
     const struct voice voice = voice_of(c, s);
     auto_close int namespace = openat(s->proc, "ns/ipc", O_RDONLY | O_CLOEXEC);
-    struct stat own, its;
+    struct stat its;
     static const struct {
         long call;
         size_t n;
@@ -231,11 +241,11 @@ static int refuse_shared_objects(struct capture *c, const struct subject *s) {
         { SYS_msgctl, 3, { 0, MSG_INFO }, offsetof(struct msginfo, msgpool), "message queues" },
     };
 
-    if (namespace < 0 || stat("/proc/self/ns/ipc", &own) < 0 || fstat(namespace, &its) < 0)
+    if (namespace < 0 || fstat(namespace, &its) < 0)
         return capture_fail(c, "/proc", -errno);
-    if (own.st_ino == its.st_ino)
+    if (c->own_ipc == its.st_ino)
         return 0;
-    bool is_inside = setns(namespace, CLONE_NEWIPC) == 0;
+    const bool is_inside = enters(namespace, CLONE_NEWIPC);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         uint64_t arguments[4];
         union {
@@ -278,17 +288,17 @@ static bool holds_up(const struct image_pending *pending, int n) {
 
 static int look_at_pending(struct capture *c, const struct trace *trace, bool is_shared, struct image_range *ret_range) {
     size_t before = capture_count(&c->pending, struct image_pending);
-    struct image_pending *to = buf_reserve(&c->pending, MAX_PENDING * sizeof *to);
-    int n = to ? trace_pending(trace, is_shared, to, MAX_PENDING) : -ENOMEM;
+    static struct image_pending found[MAX_PENDING];
+    int n = trace_pending(trace, is_shared, found, MAX_PENDING);
 
     if (n < 0)
         return capture_fail(c, "signals that wait for it", n);
     if (n == MAX_PENDING)
         return capture_refuse(c, E2BIG, "%d signals wait for it", n);
-    if (holds_up(to, n))
+    if (holds_up(found, n))
         return capture_refuse(c, EAGAIN, "it is about to be stopped by a signal");
-    c->pending.length += (size_t)n * sizeof *to;
-    *ret_range = capture_range(&c->pending, before, sizeof *to);
+    buf_add(&c->pending, found, (size_t)n * sizeof *found);
+    *ret_range = capture_range(&c->pending, before, sizeof *found);
     return 0;
 }
 

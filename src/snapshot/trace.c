@@ -16,6 +16,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -36,9 +37,44 @@
 #define XSAVE_FEATURES 464u    /* where the kernel says which components the processor has */
 #define XSAVE_IN_USE 512u      /* XSTATE_BV: which of them are not as at the start */
 #define XSAVE_ON_REQUEST (3ull << 17)      /* AMX */
+#define XSAVE_LEAF 0xd         /* of CPUID */
+#define OWN_VDSO 4096u         /* of it that is looked through: its code begins in its first page */
 #define MAX_SIGNALS_MET 1000
 #define GET_DISPATCH 0x4211     /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
 #define CODE_64 0x33            /* cs */
+
+/* Where each component of the extended state ends; 0: it is not known. A virtual machine's CPUID is its hypervisor's to answer: some microseconds each. */
+static uint32_t component_ends[63];
+static bool components_known;
+static uint64_t instruction_at;         /* in the vDSO; 0: not known */
+
+static void learn_components(void) {
+    unsigned low, high, size, offset, unused;
+
+    components_known = true;
+    if (!__get_cpuid_count(XSAVE_LEAF, 0, &low, &unused, &unused, &high))
+        return;
+    const uint64_t features = (uint64_t)high << 32 | low;
+    for (unsigned component = 2; component < ARRAY_SIZE(component_ends); component++)
+        if (features >> component & 1) {
+            __cpuid_count(XSAVE_LEAF, component, size, offset, unused, unused);
+            component_ends[component] = offset + size;
+        }
+}
+
+static bool is_instruction(const unsigned char *code) {
+    return code[0] == 0x0f && code[1] == 0x05;
+}
+
+void trace_prepare(void) {
+    const unsigned char *vdso = (const void *)getauxval(AT_SYSINFO_EHDR);
+
+    if (!components_known)
+        learn_components();
+    for (size_t at = 0; vdso && !instruction_at && at + 1 < OWN_VDSO; at++)
+        if (is_instruction(vdso + at))
+            instruction_at = at;
+}
 
 static int get_registers(const struct trace *trace, struct image_registers *to) {
     struct iovec area = { to, sizeof *to };
@@ -197,10 +233,17 @@ ssize_t trace_read(int memory, uint64_t address, void *to, size_t length) {
 
 int trace_find_instruction(struct trace_tools *tools, uint64_t start, uint64_t length) {
     static unsigned char code[65536];
+
+    trace_prepare();
+    /* A process has the vDSO that we have, but for what it has been given of another. */
+    if (instruction_at && trace_read(tools->memory, start + instruction_at, code, SYSCALL_LENGTH) == SYSCALL_LENGTH && is_instruction(code)) {
+        tools->instruction = start + instruction_at;
+        return 0;
+    }
     ssize_t n = trace_read(tools->memory, start, code, MIN((size_t)length, sizeof code));
 
     for (ssize_t i = 0; i + 1 < n; i++)
-        if (code[i] == 0x0f && code[i + 1] == 0x05) {
+        if (is_instruction(code + i)) {
             tools->instruction = start + (uint64_t)i;
             return 0;
         }
@@ -339,13 +382,11 @@ int trace_fork(struct trace *trace, const struct trace_tools *tools, pid_t *ret_
 static size_t length_without(uint64_t *features) {
     size_t length = XSAVE_LEGACY;
 
+    trace_prepare();
     *features &= ~XSAVE_ON_REQUEST;
-    for (unsigned component = 2; component < 63; component++) {
-        unsigned size, offset, flags, unused;
-
-        if (*features >> component & 1 && __get_cpuid_count(0xd, component, &size, &offset, &flags, &unused))
-            length = MAX(length, (size_t)offset + size);
-    }
+    for (unsigned component = 2; component < ARRAY_SIZE(component_ends); component++)
+        if (*features >> component & 1)
+            length = MAX(length, (size_t)component_ends[component]);
     return length;
 }
 

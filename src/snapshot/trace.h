@@ -31,6 +31,8 @@ struct trace_tools {
     uint64_t scratch;           /* TRACE_SCRATCH bytes of its memory; they are put back after each call */
 };
 
+/* Finds out what is the same for all threads, and slow to find out; whoever forks others to trace does it once for all of them. It is done when it is needed, too. */
+void trace_prepare(void);
 /* Where to count, from now on, the threads that would not go on as they were if we were killed: who sees us dead can tell by it. NULL: nowhere. */
 void trace_count_at(volatile uint32_t *in_calls);
 /* Asks a thread to stand still. 0 or -errno; ESRCH: it is gone. */
