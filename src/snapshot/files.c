@@ -444,16 +444,19 @@ static int capture_locks(struct capture *c, const struct open_file *file) {
 }
 
 /* What was opened through its master has the flag itself, if it was opened with it, and fdinfo tells of that: only the process knows. */
-static int is_closed_on_exec(struct capture *c, const struct subject *s, const struct open_file *file, uint32_t *ret_answer) {
+static int is_closed_on_exec(struct capture *c, struct subject *s, const struct open_file *file, uint32_t *ret_answer) {
     struct trace *trace = &tree_main(c, s)->trace;
     const uint64_t arguments[] = { (uint64_t)file->number, F_GETFD };
     int64_t result = !!(file->flags & O_CLOEXEC);
-    int r = result && terminals_is_one(&file->st) ? trace_call(trace, &s->tools, SYS_fcntl, arguments, ARRAY_SIZE(arguments), NULL, 0, &result) : 0;
 
-    if (r == 0)
-        r = trace_put_back(trace);
-    if (r < 0 || result < 0)
-        return fail(c, file, r < 0 ? r : (int)result);
+    if (result && terminals_is_one(&file->st)) {
+        twin_made(c, s);
+        int r = trace_call(trace, &s->tools, SYS_fcntl, arguments, ARRAY_SIZE(arguments), NULL, 0, &result);
+        if (r == 0)
+            r = trace_put_back(trace);
+        if (r < 0 || result < 0)
+            return fail(c, file, r < 0 ? r : (int)result);
+    }
     *ret_answer = result & FD_CLOEXEC;
     return 0;
 }

@@ -39,6 +39,7 @@ struct subject {
     uint64_t handled;           /* signals that it ignores or has handlers for */
     struct pages twin;          /* twin.c; pid 0: none */
     pid_t inner_twin;           /* its number in the sandbox */
+    bool is_forking;            /* it is being made */
     char name[16];
 };
 
@@ -113,6 +114,8 @@ __attribute__((format(printf, 3, 4))) int capture_refuse(struct capture *c, int 
 int capture_fail(struct capture *c, const char *what, int negative_errno);
 /* A file below /proc/PID, with a NUL that is not counted. */
 int capture_read(struct capture *c, const struct subject *s, const char *name, struct buf *to);
+/* Field `n` of /proc/PID/stat, counted from 1 as in proc(5), past the name. */
+uint64_t capture_stat(const char *stat, unsigned n);
 /* The line of a text of /proc that begins so, past that; "" if there is none. */
 const char *capture_field(const char *text, const char *name);
 /* The last of a line's numbers: lines like "NSpid:" have one for each namespace, the innermost last. */
@@ -137,15 +140,19 @@ int process_ask_twin(struct capture *c, struct subject *s);
 
 /* twin.c */
 #define TWIN_GONE "its copy was killed before it was written; try again"
-/* Makes one, if there is room for it: then s->pages are its. */
+/* Begins to make one, if there is room for it. Until it is made no calls are made in the process' first thread, and what is read of its memory waits. */
 void twin_make(struct capture *c, struct subject *s);
+/* Waits for that, if it was begun; then s->pages are its. */
+void twin_made(struct capture *c, struct subject *s);
 /* Or was it killed? */
 bool twin_stands(const struct subject *s);
 void twin_end(struct capture *c, struct subject *s);
 
 /* memory.c */
 int memory_find_tools(struct capture *c, struct subject *s);
-/* What others may change once the process goes on: memory that is shared, what files are, and what is mapped of them. */
+/* What others may change once the process goes on: what the files are that it maps; */
+int memory_identify(struct capture *c, struct subject *s);
+/* and, of those that are known, what is mapped of them, and memory that is shared. */
 int memory_note(struct capture *c, struct subject *s);
 int memory_capture(struct capture *c, struct subject *s);
 /* What was promised for the memory of processes, in the order of its places in the image: `written` is told of each part. 0 or -errno and the error. */

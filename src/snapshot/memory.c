@@ -424,33 +424,50 @@ static int save_mapped(struct capture *c, struct subject *s, const struct map_li
     return r;
 }
 
-static int note_line(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
+static bool is_looked_at(const struct subject *s, const struct map_line *map) {
+    return !is_nobodys(s, map) && map->start >= IMAGE_LOWEST;
+}
+
+static int identify_line(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
     struct note note = { .error = -ENOENT }, *last = s->notes.length ? capture_entry(&s->notes, capture_count(&s->notes, struct note) - 1, struct note) : NULL;
+    bool has_path = is_looked_at(s, map) && !is_nameless(map) && map->path[0] == '/';
     char *last_path = data;
+
+    (void)c;
+    if (has_path && last && !strcmp(map->path, last_path))
+        note = *last;
+    else if (has_path && !ends_with(map->path, " (deleted)"))
+        identify_path(s, map->path, &note);
+    snprintf(last_path, MAX_LINE, "%s", map->path);
+    buf_add(&s->notes, &note, sizeof note);
+    return 0;
+}
+
+int memory_identify(struct capture *c, struct subject *s) {
+    char last_path[MAX_LINE] = "";
+    int r = each_line(c, s, identify_line, last_path);
+
+    return r < 0 ? fail(c, r) : buf_failed(&s->notes) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
+}
+
+static int note_line(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
+    size_t *n = data;
+    struct note *note = capture_entry(&s->notes, (*n)++, struct note);
     uint32_t file;
     int r = 0;
 
-    if (is_nobodys(s, map) || map->start < IMAGE_LOWEST)
-        ;
-    else if (is_nameless(map))
+    if (is_looked_at(s, map) && is_nameless(map))
         r = is_refused(c, map) ? 0 : files_memory(c, s, map, &file);
-    else if (map->path[0] == '/' && last && !strcmp(map->path, last_path))
-        note = *last;
-    else if (map->path[0] == '/' && !ends_with(map->path, " (deleted)"))
-        identify_path(s, map->path, &note);
-    note.is_saved = false;
-    if (r == 0 && s->twin.pid > 0 && map->path[0] == '/' && !map->is_shared && !note.is_fixed)
-        r = save_mapped(c, s, map, &note);
-    snprintf(last_path, MAX_LINE, "%s", map->path);
-    buf_add(&s->notes, &note, sizeof note);
+    if (r == 0 && s->twin.pid > 0 && map->path[0] == '/' && !map->is_shared && !note->is_fixed)
+        r = save_mapped(c, s, map, note);
     return r;
 }
 
 int memory_note(struct capture *c, struct subject *s) {
-    char last_path[MAX_LINE] = "";
-    int r = each_line(c, s, note_line, last_path);
+    size_t n = 0;
+    int r = each_line(c, s, note_line, &n);
 
-    return r < 0 ? fail(c, r) : buf_failed(&s->notes) ? capture_fail(c, "its mappings", -ENOMEM) : 0;
+    return r < 0 ? fail(c, r) : 0;
 }
 
 struct lines {

@@ -45,15 +45,6 @@ static int ask(const struct voice *voice, long number, const uint64_t *arguments
     return r < 0 ? r : result < 0 ? (int)result : 0;
 }
 
-/* Field `n` of /proc/PID/stat, counted from 1 as in proc(5), past the name. */
-static uint64_t stat_field(const char *stat, unsigned n) {
-    const char *at = strrchr(stat, ')');
-
-    for (unsigned field = 2; at && field < n; field++)
-        at = strchr(at + 1, ' ');
-    return at ? strtoull(at + 1, NULL, 10) : 0;
-}
-
 static int read_link(const struct subject *s, const char *name, char *to, size_t size) {
     ssize_t n = readlinkat(s->proc, name, to, size - 1);
 
@@ -74,12 +65,12 @@ static int look_at_layout(struct capture *c, struct subject *s, struct image_pro
     if (r < 0)
         return capture_fail(c, "its layout", r);
     *layout = (struct image_layout){
-        .start_code = stat_field(stat.data, 26), .end_code = stat_field(stat.data, 27), .start_data = stat_field(stat.data, 45), .end_data = stat_field(stat.data, 46),
-        .start_brk = stat_field(stat.data, 47), .start_stack = stat_field(stat.data, 28), .arg_start = stat_field(stat.data, 48),
-        .arg_end = stat_field(stat.data, 49), .env_start = stat_field(stat.data, 50), .env_end = stat_field(stat.data, 51),
+        .start_code = capture_stat(stat.data, 26), .end_code = capture_stat(stat.data, 27), .start_data = capture_stat(stat.data, 45), .end_data = capture_stat(stat.data, 46),
+        .start_brk = capture_stat(stat.data, 47), .start_stack = capture_stat(stat.data, 28), .arg_start = capture_stat(stat.data, 48),
+        .arg_end = capture_stat(stat.data, 49), .env_start = capture_stat(stat.data, 50), .env_end = capture_stat(stat.data, 51),
     };
-    process->goodbye = (uint16_t)(1 + (stat_field(stat.data, 38) & 0xff));
-    const uint64_t terminal = stat_field(stat.data, 7);
+    process->goodbye = (uint16_t)(1 + (capture_stat(stat.data, 38) & 0xff));
+    const uint64_t terminal = capture_stat(stat.data, 7);
     process->terminal = terminals_number(terminal);
     if (terminal && !process->terminal)
         return capture_refuse(c, ENOTSUP, "its terminal is from outside");
@@ -225,7 +216,7 @@ static bool enters(int namespace, int kind) {
 }
 
 /* What is of System V is no process' own, but its namespace's. Who may enter that asks for himself; else one process is asked for all. Where a filter knows none of these calls, there is nothing. */
-static int refuse_shared_objects(struct capture *c, const struct subject *s) {
+static int refuse_shared_objects(struct capture *c, struct subject *s) {
     const struct voice voice = voice_of(c, s);
     auto_close int namespace = openat(s->proc, "ns/ipc", O_RDONLY | O_CLOEXEC);
     struct stat its;
@@ -246,6 +237,8 @@ static int refuse_shared_objects(struct capture *c, const struct subject *s) {
     if (c->own_ipc == its.st_ino)
         return 0;
     const bool is_inside = enters(namespace, CLONE_NEWIPC);
+    if (!is_inside)
+        twin_made(c, s);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         uint64_t arguments[4];
         union {
@@ -461,6 +454,24 @@ int process_ask_twin(struct capture *c, struct subject *s) {
     return r < 0 ? capture_fail(c, "its threads", r) : look_at_heritage(c, &voice, process, s->handled);
 }
 
+/* What can be seen without the process, and without its memory, is looked at while its twin is made: that takes as long. */
+static int look_beside_twin(struct capture *c, struct subject *s, struct image_process *process) {
+    twin_make(c, s);            /* it may answer later */
+    int r = look_at_places(c, s, process);
+    if (r == 0)
+        r = look_at_layout(c, s, process);
+    if (r == 0 && !c->options->is_command)
+        r = files_capture(c, s, process);
+    if (r == 0 && !c->options->is_command && !c->is_looked_at) {
+        c->is_looked_at = true;
+        r = refuse_shared_objects(c, s);
+    }
+    if (r == 0)
+        r = memory_identify(c, s);
+    twin_made(c, s);
+    return r;
+}
+
 int process_capture(struct capture *c, struct subject *s) {
     struct image_process process = *capture_entry(&c->processes, s->index, struct image_process);
     struct task *first = tree_main(c, s);
@@ -483,11 +494,7 @@ int process_capture(struct capture *c, struct subject *s) {
     if (r == 0)
         r = memory_find_tools(c, s);
     if (r == 0)
-        r = look_at_places(c, s, &process);
-    if (r == 0)
-        r = look_at_layout(c, s, &process);
-    if (r == 0)
-        twin_make(c, s);        /* it may answer later */
+        r = look_beside_twin(c, s, &process);
     if (r == 0 && s->twin.pid <= 0) {
         const struct voice voice = voice_of(c, s);
 
@@ -495,10 +502,6 @@ int process_capture(struct capture *c, struct subject *s) {
     }
     if (r == 0)
         r = look_at_habits(c, s, &process);
-    if (r == 0 && !c->is_looked_at && !c->options->is_command) {
-        c->is_looked_at = true;
-        r = refuse_shared_objects(c, s);
-    }
     if (r == 0)
         r = look_at_timers(c, s, &process);
     if (r == 0)
@@ -507,8 +510,6 @@ int process_capture(struct capture *c, struct subject *s) {
         r = look_at_pending(c, &first->trace, true, &process.pending);
     if (r == 0)
         r = put_threads_back(c, s);
-    if (r == 0 && !c->options->is_command)
-        r = files_capture(c, s, &process);
     if (r == 0)
         r = memory_note(c, s);
     *capture_entry(&c->processes, s->index, struct image_process) = process;

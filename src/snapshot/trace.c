@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 #define NT_XSTATE 0x202         /* NT_X86_XSTATE */
 #define GET_RSEQ 0x420f         /* PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13 */
@@ -40,6 +41,8 @@
 #define XSAVE_LEAF 0xd         /* of CPUID */
 #define OWN_VDSO 4096u         /* of it that is looked through: its code begins in its first page */
 #define MAX_SIGNALS_MET 1000
+#define LOOK_NS 40000          /* so long nobody sleeps */
+#define FAR_NS 25000           /* what another processor has done takes longer, if it was slept for */
 #define GET_DISPATCH 0x4211     /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
 #define CODE_64 0x33            /* cs */
 
@@ -169,14 +172,23 @@ static void count(struct trace *trace, bool in_calls) {
     trace->is_counted = in_calls;
 }
 
-/* 0, or the PTRACE_EVENT_* that it stands for. */
+/*
+ * 0, or the PTRACE_EVENT_* that it stands for. What is waited for takes a few microseconds, and where another processor does it, falling asleep and being woken by that takes several times as long: so nobody sleeps then, for a while. Where it
+ * is this processor's to do, whoever does not sleep is in the way. Which it is, is taken to be as it was the last time.
+ */
 static int wait_for(pid_t tid) {
-    int status;
+    static bool is_far = true;
+    const bool looks = is_far;
+    const int64_t begun = clock_now_ns();
+    int status, r;
 
-    while (waitpid(tid, &status, __WALL) < 0)
-        if (errno != EINTR)
-            return -errno;
-    return WIFSTOPPED(status) ? status >> 16 : -ESRCH;
+    do {
+        is_far = looks && clock_now_ns() - begun < LOOK_NS;
+        r = waitpid(tid, &status, is_far ? __WALL | WNOHANG : __WALL);
+    } while (r == 0 || (r < 0 && errno == EINTR));
+    if (!looks)
+        is_far = clock_now_ns() - begun > FAR_NS;
+    return r < 0 ? -errno : WIFSTOPPED(status) ? status >> 16 : -ESRCH;
 }
 
 /* Its last call left it in a single step, which would kill it if we were killed now: it stands anew, without having gone on. Nothing else stops it first, for all signals are blocked yet. */
@@ -268,8 +280,14 @@ static int begin_calls(struct trace *trace) {
     return 0;
 }
 
+static int begin_step(const struct trace *trace) {
+    return ptrace(PTRACE_SINGLESTEP, trace->tid, 0, 0) < 0 ? -errno : 0;
+}
+
 static int step(const struct trace *trace) {
-    return ptrace(PTRACE_SINGLESTEP, trace->tid, 0, 0) < 0 ? -errno : wait_for(trace->tid);
+    int r = begin_step(trace);
+
+    return r < 0 ? r : wait_for(trace->tid);
 }
 
 int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result) {
@@ -333,13 +351,13 @@ static int begin_child(pid_t pid, const struct trace_tools *tools) {
     return r < 0 ? r : (int)result;
 }
 
-/* Past the call, with a stop for its child's birth on the way. Like a process that is killed meanwhile, its child has no stack: neither does anything with what it shares with others. */
+/* Past the call, which it is in, with a stop for its child's birth on the way. Like a process that is killed meanwhile, its child has no stack: neither does anything with what it shares with others. */
 static int step_over_fork(struct trace *trace, const struct trace_tools *tools, struct image_registers *registers, pid_t *ret_pid) {
     unsigned long pid = 0;
     int r = 0;
 
     for (unsigned met = 0; r >= 0 && met <= MAX_SIGNALS_MET; met++) {
-        int event = r = step(trace);
+        int event = r = met ? step(trace) : wait_for(trace->tid);
 
         if (event == PTRACE_EVENT_CLONE && ptrace(PTRACE_GETEVENTMSG, trace->tid, 0, &pid) < 0)
             r = -errno;
@@ -352,9 +370,8 @@ static int step_over_fork(struct trace *trace, const struct trace_tools *tools, 
     return r < 0 ? r : registers->rip == tools->instruction + SYSCALL_LENGTH ? 0 : -EINTR;
 }
 
-int trace_fork(struct trace *trace, const struct trace_tools *tools, pid_t *ret_pid, pid_t *ret_inner) {
+int trace_fork(struct trace *trace, const struct trace_tools *tools) {
     struct image_registers registers = trace->registers;
-    pid_t pid = 0;
     int r = begin_calls(trace);
 
     registers.rax = SYS_clone;
@@ -366,7 +383,17 @@ int trace_fork(struct trace *trace, const struct trace_tools *tools, pid_t *ret_
     if (r == 0)
         r = set_registers(trace, &registers);
     if (r == 0)
-        r = step_over_fork(trace, tools, &registers, &pid);
+        r = begin_step(trace);
+    if (r < 0)
+        (void)ptrace(PTRACE_SETOPTIONS, trace->tid, 0, 0);
+    return r;
+}
+
+int trace_forked(struct trace *trace, const struct trace_tools *tools, pid_t *ret_pid, pid_t *ret_inner) {
+    struct image_registers registers = { 0 };
+    pid_t pid = 0;
+    int r = step_over_fork(trace, tools, &registers, &pid);
+
     (void)ptrace(PTRACE_SETOPTIONS, trace->tid, 0, 0);
     if (r == 0 && (int64_t)registers.rax < 0)
         r = (int)registers.rax;
