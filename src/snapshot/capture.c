@@ -316,6 +316,14 @@ static int save_memory(struct capture *c, bool of_twins) {
     return r;
 }
 
+/* What is no process' own: any of them may be asked. */
+static int capture_shared(struct capture *c) {
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (is_captured(c->subjects[i]))
+            return process_capture_shared(c, c->subjects[i]);
+    return 0;
+}
+
 static int capture_all(struct capture *c) {
     int r = look_at_init(c);
 
@@ -335,6 +343,8 @@ static int capture_all(struct capture *c) {
         r = sockets_connect(c);
     if (r == 0)
         r = notify_connect(c);
+    if (r == 0)
+        r = capture_shared(c);
     if (r == 0)
         r = still_go(c);
     if (r < 0)

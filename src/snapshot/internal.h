@@ -136,6 +136,8 @@ int tree_hold(struct trace *trace, pid_t tid);
 
 /* process.c: everything but private memory, and what its twin can be asked as well while it goes on. */
 int process_capture(struct capture *c, struct subject *s);
+/* Of one of them, when all are captured: what is no process' own, and can be asked about last. */
+int process_capture_shared(struct capture *c, struct subject *s);
 int process_ask_twin(struct capture *c, struct subject *s);
 
 /* twin.c */

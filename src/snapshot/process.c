@@ -207,19 +207,9 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
     return 0;
 }
 
-/* An ordinary user may once he has the rights over the user namespace that it belongs to: that is one of his own. */
-static bool enters(int namespace, int kind) {
-    if (setns(namespace, kind) == 0)
-        return true;
-    auto_close int owner = ioctl(namespace, NS_GET_USERNS);
-    return owner >= 0 && setns(owner, CLONE_NEWUSER) == 0 && setns(namespace, kind) == 0;
-}
-
-/* What is of System V is no process' own, but its namespace's. Who may enter that asks for himself; else one process is asked for all. Where a filter knows none of these calls, there is nothing. */
-static int refuse_shared_objects(struct capture *c, struct subject *s) {
+/* What is of System V is no process' own, but its namespace's. Who has entered that asks for himself; else one process is asked for all. Where a filter knows none of these calls, there is nothing. */
+static int refuse_shared_objects(struct capture *c, const struct subject *s, bool is_inside) {
     const struct voice voice = voice_of(c, s);
-    auto_close int namespace = openat(s->proc, "ns/ipc", O_RDONLY | O_CLOEXEC);
-    struct stat its;
     static const struct {
         long call;
         size_t n;
@@ -232,13 +222,6 @@ static int refuse_shared_objects(struct capture *c, struct subject *s) {
         { SYS_msgctl, 3, { 0, MSG_INFO }, offsetof(struct msginfo, msgpool), "message queues" },
     };
 
-    if (namespace < 0 || fstat(namespace, &its) < 0)
-        return capture_fail(c, "/proc", -errno);
-    if (c->own_ipc == its.st_ino)
-        return 0;
-    const bool is_inside = enters(namespace, CLONE_NEWIPC);
-    if (!is_inside)
-        twin_made(c, s);
     for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
         uint64_t arguments[4];
         union {
@@ -265,6 +248,28 @@ static int refuse_shared_objects(struct capture *c, struct subject *s) {
             return capture_refuse(c, ENOTSUP, "it and others have %s of System V", kinds[i].what);
     }
     return 0;
+}
+
+/* An ordinary user may enter it who has taken the rights over the user namespace that it belongs to, which is one of his own. From then on all ids are those of that namespace, so it is for when nothing is asked about any more. */
+static bool enters(int namespace, bool may_change_ids) {
+    if (setns(namespace, CLONE_NEWIPC) == 0)
+        return true;
+    if (!may_change_ids)
+        return false;
+    auto_close int owner = ioctl(namespace, NS_GET_USERNS);
+    return owner >= 0 && setns(owner, CLONE_NEWUSER) == 0 && setns(namespace, CLONE_NEWIPC) == 0;
+}
+
+/* Once for all of them. */
+static int look_at_shared_objects(struct capture *c, struct subject *s, bool is_last) {
+    auto_close int namespace = openat(s->proc, "ns/ipc", O_RDONLY | O_CLOEXEC);
+    struct stat its;
+
+    if (namespace < 0 || fstat(namespace, &its) < 0)
+        return capture_fail(c, "/proc", -errno);
+    const bool is_ours = c->own_ipc == its.st_ino, is_inside = !is_ours && enters(namespace, is_last);
+    c->is_looked_at = is_ours || is_inside || is_last;
+    return is_ours || !c->is_looked_at ? 0 : refuse_shared_objects(c, s, is_inside);
 }
 
 /* One that cannot be blocked would stop or kill the copy before it is one. */
@@ -462,14 +467,20 @@ static int look_beside_twin(struct capture *c, struct subject *s, struct image_p
         r = look_at_layout(c, s, process);
     if (r == 0 && !c->options->is_command)
         r = files_capture(c, s, process);
-    if (r == 0 && !c->options->is_command && !c->is_looked_at) {
-        c->is_looked_at = true;
-        r = refuse_shared_objects(c, s);
-    }
+    if (r == 0 && !c->options->is_command && !c->is_looked_at)
+        r = look_at_shared_objects(c, s, false);
     if (r == 0)
         r = memory_identify(c, s);
     twin_made(c, s);
     return r;
+}
+
+int process_capture_shared(struct capture *c, struct subject *s) {
+    c->current = s;
+    if (c->options->is_command || c->is_looked_at)
+        return 0;
+    int r = look_at_shared_objects(c, s, true);
+    return r < 0 ? r : put_threads_back(c, s);
 }
 
 int process_capture(struct capture *c, struct subject *s) {
