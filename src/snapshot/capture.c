@@ -48,14 +48,6 @@ int capture_read(struct capture *c, const struct subject *s, const char *name, s
     return fd < 0 ? -errno : fd_read_all(fd, CAPTURE_MAX_TEXT, to);
 }
 
-uint64_t capture_stat(const char *stat, unsigned n) {
-    const char *at = strrchr(stat, ')');
-
-    for (unsigned field = 2; at && field < n; field++)
-        at = strchr(at + 1, ' ');
-    return at ? strtoull(at + 1, NULL, 10) : 0;
-}
-
 const char *capture_field(const char *text, const char *name) {
     const char *at = strstr(text, name);
 

@@ -114,8 +114,6 @@ __attribute__((format(printf, 3, 4))) int capture_refuse(struct capture *c, int 
 int capture_fail(struct capture *c, const char *what, int negative_errno);
 /* A file below /proc/PID, with a NUL that is not counted. */
 int capture_read(struct capture *c, const struct subject *s, const char *name, struct buf *to);
-/* Field `n` of /proc/PID/stat, counted from 1 as in proc(5), past the name. */
-uint64_t capture_stat(const char *stat, unsigned n);
 /* The line of a text of /proc that begins so, past that; "" if there is none. */
 const char *capture_field(const char *text, const char *name);
 /* The last of a line's numbers: lines like "NSpid:" have one for each namespace, the innermost last. */

@@ -45,6 +45,15 @@ static int ask(const struct voice *voice, long number, const uint64_t *arguments
     return r < 0 ? r : result < 0 ? (int)result : 0;
 }
 
+/* Field `n` of /proc/PID/stat, counted from 1 as in proc(5), past the name. */
+static uint64_t stat_field(const char *stat, unsigned n) {
+    const char *at = strrchr(stat, ')');
+
+    for (unsigned field = 2; at && field < n; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
 static int read_link(const struct subject *s, const char *name, char *to, size_t size) {
     ssize_t n = readlinkat(s->proc, name, to, size - 1);
 
@@ -65,12 +74,12 @@ static int look_at_layout(struct capture *c, struct subject *s, struct image_pro
     if (r < 0)
         return capture_fail(c, "its layout", r);
     *layout = (struct image_layout){
-        .start_code = capture_stat(stat.data, 26), .end_code = capture_stat(stat.data, 27), .start_data = capture_stat(stat.data, 45), .end_data = capture_stat(stat.data, 46),
-        .start_brk = capture_stat(stat.data, 47), .start_stack = capture_stat(stat.data, 28), .arg_start = capture_stat(stat.data, 48),
-        .arg_end = capture_stat(stat.data, 49), .env_start = capture_stat(stat.data, 50), .env_end = capture_stat(stat.data, 51),
+        .start_code = stat_field(stat.data, 26), .end_code = stat_field(stat.data, 27), .start_data = stat_field(stat.data, 45), .end_data = stat_field(stat.data, 46),
+        .start_brk = stat_field(stat.data, 47), .start_stack = stat_field(stat.data, 28), .arg_start = stat_field(stat.data, 48),
+        .arg_end = stat_field(stat.data, 49), .env_start = stat_field(stat.data, 50), .env_end = stat_field(stat.data, 51),
     };
-    process->goodbye = (uint16_t)(1 + (capture_stat(stat.data, 38) & 0xff));
-    const uint64_t terminal = capture_stat(stat.data, 7);
+    process->goodbye = (uint16_t)(1 + (stat_field(stat.data, 38) & 0xff));
+    const uint64_t terminal = stat_field(stat.data, 7);
     process->terminal = terminals_number(terminal);
     if (terminal && !process->terminal)
         return capture_refuse(c, ENOTSUP, "its terminal is from outside");

@@ -11,7 +11,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,6 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/fd.h"
 #include "snapshot/internal.h"
 
 /* What has less memory is copied faster than forked. */
@@ -54,39 +52,9 @@ static bool has_all(const struct subject *s, const struct pages *twin) {
     return n && n == pages_mapped(s->proc);
 }
 
-/* How many threads of the machine run, or would; 0: it is not known. */
-static unsigned running(void) {
-    auto_buf struct buf text = BUF_INIT;
-    unsigned n = 0;
-
-    return fd_read_file("/proc/loadavg", 4096, &text) == 0 && sscanf(text.data, "%*s %*s %*s %u", &n) == 1 ? n : 0;
-}
-
-static int processor_of(struct capture *c, const struct subject *s) {
-    auto_buf struct buf text = BUF_INIT;
-
-    return capture_read(c, s, "stat", &text) == 0 ? (int)capture_stat(text.data, 39) : -1;
-}
-
-/*
- * A process that is to fork goes on where it ran last, and the kernel may leave it there though others have nothing to do. If that is here, nothing is looked at beside: so another processor is taken, if nobody else wants any.
- */
-static void step_aside(struct capture *c, const struct subject *s) {
-    cpu_set_t all, others;
-    const int here = sched_getcpu();
-
-    if (here < 0 || sched_getaffinity(0, sizeof all, &all) < 0 || CPU_COUNT(&all) < 2 || processor_of(c, s) != here || running() != 1)
-        return;
-    others = all;
-    CPU_CLR(here, &others);
-    if (sched_setaffinity(0, sizeof others, &others) == 0)
-        (void)sched_setaffinity(0, sizeof all, &all);
-}
-
 void twin_make(struct capture *c, struct subject *s) {
     if (s->anonymous < (s->parent == c->options->init ? LEAST_OF_MAIN : LEAST_BELOW) || s->anonymous > c->options->twin_bytes || c->twins > c->options->twin_bytes - s->anonymous)
         return;
-    step_aside(c, s);
     s->is_forking = trace_fork(&tree_main(c, s)->trace, &s->tools) == 0;
 }
 
