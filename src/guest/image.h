@@ -247,9 +247,16 @@ struct image_layout {
     uint64_t start_code, end_code, start_data, end_data, start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end;
 };
 
+/* What becomes of a call that a thread was in, and is about to make again, when a signal is handled before. */
+enum image_interruption {
+    IMAGE_GOES_ON,              /* or it was in none */
+    IMAGE_ENDS_UNLESS_RESTARTED,        /* with EINTR, but for handlers with SA_RESTART */
+    IMAGE_ENDS,                 /* with EINTR */
+};
+
 struct image_thread {
     uint32_t tid;               /* inside */
-    uint32_t unused;
+    uint32_t interruption;      /* enum image_interruption */
     struct image_registers registers;
     uint64_t signal_mask;
     uint64_t alternate_stack[3];        /* stack_t */

@@ -114,6 +114,10 @@ size_t restore_leave_terminals(int *ret_masters);
 /* restore_last.c: what is done without a program. */
 int restore_put_last(void);     /* in the launcher */
 void restore_await_threads(uint32_t n);     /* until so many others of this process have only to leave */
+/* Places in a frame, as the kernel reads it; at the first, where it reads nothing, are the signals by which the call that the thread was in ends if one of them is pending. */
+#define RESTORE_FRAME_SIGNALS 8
+#define RESTORE_FRAME_RAX 144
+#define RESTORE_FRAME_RIP 168
 struct restore_last {
     uint64_t frame, fs_base, gs_base, rseq, rseq_length, rseq_signature;
 };

@@ -18,6 +18,9 @@
 
 #define HWCAP2_BASES 2          /* HWCAP2_FSGSBASE: programs may set the bases of FS and GS themselves, which is nothing that a filter asks init about */
 
+#define TEXT(x) #x
+#define PLACE(x) TEXT(x)
+
 struct gate {
     uint32_t arrived, open;
     uint64_t program, program_length, region, region_length;
@@ -26,7 +29,7 @@ struct gate {
 
 extern const char __ehdr_start[], _end[];
 
-/* rbx: the frame; r12: FS; r13, r14, r15: the restartable sequences'; rbp: GS; r9: how many others there are, of the first thread. The gate's page is the one before this one. */
+/* rbx: the frame, which has a set of signals where the kernel looks for nothing; r12: FS; r13, r14, r15: the restartable sequences'; rbp: GS; r9: how many others there are, of the first thread. The gate's page is the one before this one. */
 __asm__(".pushsection .rodata\n"
         "restore_code:\n"
         "restore_first:\n"
@@ -100,7 +103,18 @@ __asm__(".pushsection .rodata\n"
         "   test %rax, %rax\n"
         "   jnz 8f\n"
         "7: mov %rbx, %rsp\n"
-        "   mov $15, %eax\n"                    /* rt_sigreturn */
+        "   mov " PLACE(RESTORE_FRAME_SIGNALS) "(%rbx), %r12\n"
+        "   test %r12, %r12\n"
+        "   jz 4f\n"
+        "   lea " PLACE(RESTORE_FRAME_SIGNALS) "(%rbx), %rdi\n"
+        "   mov $8, %esi\n"
+        "   mov $127, %eax\n"                   /* rt_sigpending: all are blocked still */
+        "   syscall\n"
+        "   test %r12, " PLACE(RESTORE_FRAME_SIGNALS) "(%rbx)\n"
+        "   jz 4f\n"
+        "   addq $2, " PLACE(RESTORE_FRAME_RIP) "(%rbx)\n"     /* past the call: EINTR */
+        "   movq $-4, " PLACE(RESTORE_FRAME_RAX) "(%rbx)\n"
+        "4: mov $15, %eax\n"                    /* rt_sigreturn */
         "   syscall\n"
         "8: hlt\n"
         "restore_code_end:\n"

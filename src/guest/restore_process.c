@@ -11,6 +11,7 @@
 #include <linux/filter.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/file.h>
@@ -47,6 +48,8 @@ struct frame {
     uint64_t error, trap, old_mask, cr2, xstate, unused[8];
     uint64_t mask;
 };
+
+_Static_assert(offsetof(struct frame, link) == RESTORE_FRAME_SIGNALS && offsetof(struct frame, rax) == RESTORE_FRAME_RAX && offsetof(struct frame, rip) == RESTORE_FRAME_RIP, "where restore_last.c has them");
 
 #define FRAME_FLAGS 7u          /* UC_FP_XSTATE, UC_SIGCONTEXT_SS, UC_STRICT_RESTORE_SS */
 #define XSTATE_SOFTWARE 464u    /* where the kernel keeps struct _fpx_sw_bytes */
@@ -329,6 +332,19 @@ static int prepare(void) {
 
 /* ---- threads ------------------------------------------------------------------------------------------------------------ */
 
+/* By which its call ends, if one of them is pending when it goes on (restore_last.c): made again after the signal was handled, it would wait for what has come already. What is pending for the process the first thread takes, if it may. */
+static uint64_t ending_signals(const struct image_thread *thread, uint32_t index) {
+    const struct image_action *actions = restored_table(actions, struct image_action) + self->actions.first;
+    uint64_t may = ~thread->signal_mask, signals = 0;
+
+    if (index)
+        may &= (restored_table(threads, struct image_thread) + self->threads.first)->signal_mask;
+    for (uint32_t i = 0; i < self->actions.n && thread->interruption != IMAGE_GOES_ON; i++)
+        if (actions[i].number - 1 < IMAGE_SIGNALS && actions[i].handler > (uintptr_t)SIG_IGN && (thread->interruption == IMAGE_ENDS || !(actions[i].flags & SA_RESTART)))
+            signals |= 1ull << (actions[i].number - 1);
+    return signals & may;
+}
+
 static void put_frame(const struct image_thread *thread, uint32_t index) {
     const struct image_registers *r = &thread->registers;
     uint64_t page = IMAGE_FRAMES + index * IMAGE_FRAME, xstate = page + XSTATE_PLACE;
@@ -336,7 +352,7 @@ static void put_frame(const struct image_thread *thread, uint32_t index) {
     char *to = (char *)xstate;
 
     *(struct frame *)page = (struct frame){
-        .flags = FRAME_FLAGS, .stack = { thread->alternate_stack[0], thread->alternate_stack[1], thread->alternate_stack[2] },
+        .flags = FRAME_FLAGS, .link = ending_signals(thread, index), .stack = { thread->alternate_stack[0], thread->alternate_stack[1], thread->alternate_stack[2] },
         .r8 = r->r8, .r9 = r->r9, .r10 = r->r10, .r11 = r->r11, .r12 = r->r12, .r13 = r->r13, .r14 = r->r14, .r15 = r->r15, .rdi = r->rdi, .rsi = r->rsi, .rbp = r->rbp, .rbx = r->rbx, .rdx = r->rdx,
         .rax = r->rax, .rcx = r->rcx, .rsp = r->rsp, .rip = r->rip, .eflags = r->eflags, .cs = (uint16_t)r->cs, .ss = (uint16_t)r->ss, .xstate = xstate, .mask = thread->signal_mask,
     };

@@ -184,6 +184,20 @@ static int look_at_barriers(struct capture *c, const struct voice *voice, struct
     return r < 0 ? capture_fail(c, "its habits", r) : 0;
 }
 
+static int look_at_timer(struct capture *c, const struct voice *voice, uint64_t which, struct image_process *process) {
+    uint64_t arguments[] = { which, voice->tools->scratch }, *timer = process->timers[which];
+    int r = ask(voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), timer, sizeof process->timers[which]);
+
+    if (r < 0)
+        return capture_fail(c, "its timers", r);
+    /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would know. */
+    if ((timer[0] || timer[1]) && !timer[2] && !timer[3]) {
+        timer[2] = timer[0];
+        timer[3] = timer[1];
+    }
+    return 0;
+}
+
 static int look_at_habits(struct capture *c, struct subject *s, struct image_process *process) {
     const struct voice voice = voice_of(c, s);
     const struct {
@@ -200,20 +214,10 @@ static int look_at_habits(struct capture *c, struct subject *s, struct image_pro
             return capture_fail(c, "its habits", r);
         *asked[i].to = (uint32_t)value;
     }
-    for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF; which++) {
-        uint64_t arguments[] = { which, s->tools.scratch };
-        int r = ask(&voice, SYS_getitimer, arguments, ARRAY_SIZE(arguments), process->timers[which], sizeof process->timers[which]);
-
-        uint64_t *timer = process->timers[which];
-        if (r < 0)
-            return capture_fail(c, "its timers", r);
-        /* It has expired, and goes on when its signal, which waits, is taken: elsewhere nobody would know. */
-        if ((timer[0] || timer[1]) && !timer[2] && !timer[3]) {
-            timer[2] = timer[0];
-            timer[3] = timer[1];
-        }
-    }
-    return 0;
+    int r = 0;
+    for (uint64_t which = ITIMER_REAL; which <= ITIMER_PROF && r == 0; which++)
+        r = look_at_timer(c, &voice, which, process);
+    return r;
 }
 
 /* What is of System V is no process' own, but its namespace's. Who has entered that asks for himself; else one process is asked for all. Where a filter knows none of these calls, there is nothing. */
@@ -281,15 +285,18 @@ static int look_at_shared_objects(struct capture *c, struct subject *s, bool is_
     return is_ours || !c->is_looked_at ? 0 : refuse_shared_objects(c, s, is_inside);
 }
 
+static int number_of(const struct image_pending *pending) {
+    int32_t number;
+
+    memcpy(&number, pending->info, sizeof number);
+    return number;
+}
+
 /* One that cannot be blocked would stop or kill the copy before it is one. */
 static bool holds_up(const struct image_pending *pending, int n) {
-    for (int i = 0; i < n; i++) {
-        int32_t number;
-
-        memcpy(&number, pending[i].info, sizeof number);
-        if (number == SIGSTOP || number == SIGKILL)
+    for (int i = 0; i < n; i++)
+        if (number_of(&pending[i]) == SIGSTOP || number_of(&pending[i]) == SIGKILL)
             return true;
-    }
     return false;
 }
 
@@ -309,6 +316,13 @@ static int look_at_pending(struct capture *c, const struct trace *trace, bool is
     return 0;
 }
 
+static bool waits_for(struct capture *c, struct image_range pending, int number) {
+    for (uint32_t i = 0; i < pending.n; i++)
+        if (number_of(capture_entry(&c->pending, pending.first + i, struct image_pending)) == number)
+            return true;
+    return false;
+}
+
 /* ---- threads ------------------------------------------------------------------------------------------------------------ */
 
 static int look_at_registers(struct capture *c, struct subject *s, const struct trace *trace, struct image_thread *thread) {
@@ -317,6 +331,7 @@ static int look_at_registers(struct capture *c, struct subject *s, const struct 
     long list, list_length;
 
     thread->registers = trace->elsewhere;
+    thread->interruption = trace->interruption;
     thread->signal_mask = trace->signal_mask;
     int r = trace_xstate(trace, xstate, sizeof xstate, &length, &thread->xstate_features);
     if (r == 0 && length > IMAGE_MAX_XSTATE)
@@ -528,6 +543,11 @@ int process_capture(struct capture *c, struct subject *s) {
         r = look_at_threads(c, s, &process);
     if (r == 0)
         r = look_at_pending(c, &first->trace, true, &process.pending);
+    if (r == 0 && waits_for(c, process.pending, SIGALRM)) {     /* time has gone on: it may be that of a timer that was still to expire */
+        const struct voice voice = voice_of(c, s);
+
+        r = look_at_timer(c, &voice, ITIMER_REAL, &process);
+    }
     if (r == 0)
         r = put_threads_back(c, s);
     if (r == 0)

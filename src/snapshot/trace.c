@@ -3,8 +3,8 @@
  * ptrace.
  *
  * A thread that waits in a system call is stopped with the call broken off: the kernel has put -ERESTARTSYS or a relative of it into rax, and would make the call again when the thread goes on. Other calls are made in it meanwhile, at a
- * `syscall` instruction of the kernel's own vDSO; for them orig_rax is -1, so that the kernel restarts nothing, and all signals are blocked. What the thread goes on with, here or where it is restored, are the registers of
- * before the instruction it waits at. One difference there is: a wait for a time (-ERESTART_RESTARTBLOCK) the kernel continues here for what is left of it, and nobody else can.
+ * `syscall` instruction of the kernel's own vDSO; for them orig_rax is -1, so that the kernel restarts nothing, and all signals are blocked. What the thread goes on with where it is restored are the registers of before the instruction it waits at,
+ * which restoring makes those of after it where a signal is pending that it handles (IMAGE_ENDS). Here they are what they were, and the kernel makes the call again, or ends it for a signal; a wait for a time (-ERESTART_RESTARTBLOCK) it continues for what is left of it, which nobody else can.
  */
 #include "snapshot/trace.h"
 
@@ -31,6 +31,7 @@
 #define EVENT_STOP 128          /* PTRACE_EVENT_STOP */
 #define SYSCALL_LENGTH 2        /* 0f 05 */
 #define ERESTARTSYS 512
+#define ERESTARTNOINTR 513
 #define ERESTARTNOHAND 514
 #define ERESTART_RESTARTBLOCK 516
 #define RESTART_SYSCALL 219
@@ -96,7 +97,9 @@ static void rewind_call(struct trace *trace) {
     struct image_registers *registers = &trace->registers;
     int64_t result = (int64_t)registers->rax;
 
+    trace->stopped = *registers;
     trace->call = -1;
+    trace->interruption = IMAGE_GOES_ON;
     if ((int64_t)registers->orig_rax >= 0 && ((result <= -ERESTARTSYS && result >= -ERESTARTNOHAND) || result == -ERESTART_RESTARTBLOCK)) {
         trace->call = (long)registers->orig_rax;
         registers->rip -= SYSCALL_LENGTH;
@@ -104,13 +107,12 @@ static void rewind_call(struct trace *trace) {
     }
     registers->orig_rax = (uint64_t)-1;
     trace->elsewhere = *registers;
-    if (result == -ERESTART_RESTARTBLOCK && trace->call >= 0)
-        registers->rax = RESTART_SYSCALL;
     /* Continued already, and broken off again: what it was called for nobody can tell; for its caller a signal has come between. */
     if (trace->call == RESTART_SYSCALL) {
         trace->elsewhere.rip += SYSCALL_LENGTH;
         trace->elsewhere.rax = (uint64_t)-EINTR;
-    }
+    } else if (trace->call >= 0)
+        trace->interruption = result == -ERESTARTSYS ? IMAGE_ENDS_UNLESS_RESTARTED : result == -ERESTARTNOINTR ? IMAGE_GOES_ON : IMAGE_ENDS;
 }
 
 int trace_seize(struct trace *trace, pid_t tid) {
@@ -195,7 +197,7 @@ static int wait_for(pid_t tid) {
 int trace_put_back(struct trace *trace) {
     if (!trace->stands || !trace->is_used)
         return 0;
-    int r = set_registers(trace, &trace->registers);
+    int r = set_registers(trace, &trace->stopped);
     if (r == 0 && (ptrace(PTRACE_INTERRUPT, trace->tid, 0, 0) < 0 || ptrace(PTRACE_CONT, trace->tid, 0, 0) < 0))
         r = -errno;
     if (r == 0)

@@ -16,11 +16,13 @@ struct trace {
     pid_t tid;
     bool is_seized, stands;
     int stopped_by;             /* a signal, as job control does it; 0: by us alone */
-    bool is_used;               /* calls were made in it: it goes on with `registers` */
+    bool is_used;               /* calls were made in it */
     bool is_counted;            /* among those that would not go on as they were */
-    struct image_registers registers;   /* with which it goes on here */
+    struct image_registers stopped;     /* with which it goes on here: the kernel sees to what it was in */
+    struct image_registers registers;   /* the same before that, with which calls are made */
     struct image_registers elsewhere;   /* with which it goes on where it is restored: a relative wait that was broken off begins anew there */
     long call;                  /* in which it waits; -1: in none */
+    enum image_interruption interruption;
     uint64_t signal_mask;
 };
 

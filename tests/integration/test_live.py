@@ -1091,3 +1091,33 @@ def test_what_is_given_up_does_not_find_its_input_ended(tmp_path, how):
                 for kid in box.fork(2, snapshot=state):
                     kid.close()
         assert not (tmp_path / "woken").exists()
+
+
+# A timer rings once while the process waits for that; where all stand still just then its signal is pending.
+RINGS = """
+import ctypes, os, signal
+rung, libc, pair, byte = [], ctypes.CDLL(None), os.pipe(), ctypes.create_string_buffer(1)
+signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+print("ready", flush=True)
+for _ in range(60):
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    {}
+assert len(rung) == 60, len(rung)
+"""
+
+
+@pytest.mark.parametrize("wait", ["libc.pause()", "libc.select(0, None, None, None, None)", "libc.read(pair[0], byte, 1)"])
+def test_a_wait_that_a_signal_ends_while_all_stand_still(wait):
+    """Made again after the signal was handled, it waited for ever, here and in copies."""
+    with Sandbox() as box:
+        process = box.spawn(["python3", "-I", "-c", RINGS.format(wait)])
+        assert process.stdout.readline() == b"ready\n"
+        kids = []
+        while process.poll() is None and len(kids) < 6:
+            for _ in range(6):
+                box.snapshot()
+            kids += box.fork(1)
+        with closing(kids):
+            for one in [process, *(kid.process(process.id) for kid in kids)]:
+                result = one.wait(30)
+                assert result.exit_code == 0, result.stderr
