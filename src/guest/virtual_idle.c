@@ -31,6 +31,7 @@
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
+#define NEVER_BLOCKED (1ul << (SIGKILL - 1) | 1ul << (SIGSTOP - 1))
 #define MAX_SEEN 2048           /* threads; with more there is no rest to be seen */
 #define MAX_OUTSIDE 4096        /* more than the streams of all listeners, and what an image has */
 #define MAX_POLLED 16
@@ -320,9 +321,9 @@ static bool look_again(struct round *round, pid_t thread, char state) {
     return true;
 }
 
-/* By a capturer, which has stopped it wherever it was, and lets it go on in a moment. Processes of the sandbox that trace others are seen from here. */
-static bool is_traced_from_outside(pid_t thread) {
-    char text[1024];
+/* A capturer has stopped it wherever it was, and lets it go on in a moment; processes of the sandbox that trace others are seen from here. But a twin (snapshot/twin.c), which has all signals blocked, never goes on. */
+static bool is_about_to_go_on(pid_t thread) {
+    char text[4096];
     int fd = determinism_open(thread, "/status", O_RDONLY);
     ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
 
@@ -330,7 +331,8 @@ static bool is_traced_from_outside(pid_t thread) {
         close(fd);
     text[n > 0 ? n : 0] = '\0';
     const char *tracer = find(text, "TracerPid:");
-    return tracer && strtoul(tracer, NULL, 10) == 0;
+    const char *blocked = find(text, "SigBlk:");
+    return tracer && blocked && strtoul(tracer, NULL, 10) == 0 && (strtoul(blocked, NULL, 16) | NEVER_BLOCKED) != ~0ul;
 }
 
 static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
@@ -339,7 +341,7 @@ static bool look(struct round *round, pid_t thread, uint64_t *ret_threads) {
 
     if (r < 0)
         return is_missing(r);
-    if (state == 't' && is_traced_from_outside(thread))
+    if (state == 't' && is_about_to_go_on(thread))
         return false;
     if (determinism_holds(thread) || strchr("TtZX", state))          /* these do nothing of themselves */
         return true;
