@@ -135,7 +135,7 @@ static int add_task(struct capture *c, struct subject *s, pid_t tid) {
         void *more = realloc(c->tasks, room * sizeof *c->tasks);
 
         if (!more)
-            return -ENOMEM;
+            return capture_fail(c, "its threads", -ENOMEM);
         c->tasks = more;
         c->tasks_room = room;
     }
