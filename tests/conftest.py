@@ -21,7 +21,12 @@ BUILD = Path(os.environ.get("ROLLBOX_BUILD", Path(__file__).resolve().parent.par
 os.environ.setdefault("ROLLBOX_BUILD", str(BUILD))
 
 
+said_at_last = None             # standard error as it is while nothing is captured: what is captured is lost where a run ends at once
+
+
 def pytest_configure(config):
+    global said_at_last
+    said_at_last = os.fdopen(os.dup(2), "w")
     config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
     config.addinivalue_line("markers", "masked: runs again with kernel features masked")
     # A shell's background job ignores the first two and nohup's the third, and so would all that is started here, to which some tests send them.
@@ -68,7 +73,7 @@ def pytest_runtest_call(item):
     before = signal.signal(signal.SIGALRM, expired)
     signal.setitimer(signal.ITIMER_REAL, limit, AGAIN_S)
     # A call into C that never returns is not interrupted by the handler above: show where everybody is, and end the run.
-    faulthandler.dump_traceback_later(limit + 60, exit=True)
+    faulthandler.dump_traceback_later(limit + 60, exit=True, file=said_at_last)
     yield
     faulthandler.cancel_dump_traceback_later()
     signal.setitimer(signal.ITIMER_REAL, 0)

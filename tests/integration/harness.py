@@ -22,6 +22,7 @@ import re
 import resource
 import select
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -314,6 +315,12 @@ def until(condition):
         assert time.monotonic() < end, "it never came to be"
         select.select([], [], [], 0.005)
     return told
+
+
+def serves(path):
+    """Does an engine listen there by now? Its socket is there a moment before."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+        return one.connect_ex(str(path)) == 0
 
 
 def wait_gone(family, what="processes"):

@@ -17,7 +17,7 @@ import pytest
 
 from rollbox import EngineLost, FeatureMissing, Policy, RollboxError
 from rollbox.integrations import _common
-from harness import BUILD, DEADLINE
+from harness import BUILD, DEADLINE, serves
 
 INSPECT_EXCEPTIONS = {
     # adduser as root of the sandbox, then whoami as the new user: a sandbox has the one user of its policy, and nobody may write its /etc.
@@ -259,7 +259,7 @@ def test_rllm_snapshots_of_a_shared_engine(tmp_path):
     socket = str(tmp_path / "engine")
     process = subprocess.Popen([str(BUILD / "rollbox-engine"), "--socket", socket])
     try:
-        while not os.path.exists(socket):
+        while not serves(socket):
             assert process.poll() is None
         hooks = SnapshotHooks(socket, setup=setup_of)
         snapshots(pickle.loads(pickle.dumps(hooks)))

@@ -15,7 +15,7 @@ import pytest
 
 import rollbox
 from rollbox import (AsyncSandbox, Cancelled, CommandNotFound, Engine, EngineLost, InvalidArgument, NotFound, Outcome, Policy, RunFailed, Sandbox)
-from harness import BUILD, DEADLINE, pidfds, until, wait_gone
+from harness import BUILD, DEADLINE, pidfds, serves, until, wait_gone
 
 PYTHON = ["python3", "-I", "-S", "-c"]
 
@@ -596,7 +596,7 @@ def shared(tmp_path):
     socket = tmp_path / "engine"
     process = subprocess.Popen([str(BUILD / "rollbox-engine"), "--socket", str(socket)])
     try:
-        until(socket.exists)
+        until(lambda: serves(socket))
         yield str(socket)
     finally:
         process.terminate()

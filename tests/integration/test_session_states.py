@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from rollbox import Conflict, Engine, InvalidArgument, NotFound, Outcome, Policy, RollboxError, Sandbox
-from harness import BUILD, pidfds, until, wait_gone
+from harness import BUILD, pidfds, serves, until, wait_gone
 from stores import Shared
 from test_live import closing
 
@@ -463,7 +463,7 @@ def test_an_owner_that_is_killed_takes_its_sandboxes_along(tmp_path):
     socket = tmp_path / "socket"
     with subprocess.Popen([BUILD / "rollbox-engine", "--socket", socket], stdin=subprocess.DEVNULL) as engine:
         try:
-            until(socket.exists)
+            until(lambda: serves(socket))
             with subprocess.Popen([sys.executable, "-c", OWNER, str(socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
                 family = pidfds([int(owner.stdout.readline())])
                 owner.kill()
