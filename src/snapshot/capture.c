@@ -359,6 +359,12 @@ static void free_tables(struct capture *c) {
         buf_done(all[i]);
 }
 
+/* Whoever reads a verdict takes one without an error for an image: no failure goes without a word. */
+static void say_it_failed(struct capture *c, int r) {
+    if (!c->error->code)
+        capture_fail(c, "its state", r);
+}
+
 void capture_prepare(void) {
     trace_prepare();
 }
@@ -375,6 +381,7 @@ int capture_begin(const struct capture_options *options, int fd, struct capture 
     trace_count_at(options->in_calls);
     int r = capture_all(c);
     if (r < 0) {
+        say_it_failed(c, r);
         capture_end(c);
         return r;
     }
@@ -431,6 +438,8 @@ int capture_go_on(struct capture *c, struct rollbox_error *error) {
         if (r == 0)
             r = finish(c);
     }
+    if (r < 0)
+        say_it_failed(c, r);
     c->is_complete = r == 0;
     return r;
 }
