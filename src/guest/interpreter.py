@@ -8,13 +8,15 @@ Built into init (command.c); the engine (interpreter.c) has it run as `python3 -
 What comes on descriptor 3 are the words of the command line after `python3`: `-c`, code, arguments; or a file's name and arguments. None: then it is tried out, and waits again before its end, to be looked at. A program
 that cannot be compiled is left to an interpreter that is started anew, whose words about it are the right ones. Where all is to repeat, what there is no captured one for yet is this program, too, started anew with the
 words at hand and nobody to hear that it is ready (descriptor 4): so nothing here may depend on which of the two it is, not even what is allocated in which order.
+
+Modules of the standard library that many programs begin with are imported before it waits, and put on a shelf, out of `sys.modules`. A program that imports one is given that one, with what it needs, in the order in which they would have come, if each is what the import would find and execute anew.
 """
 
 import _warnings
 import sys
-from _io import StringIO
+from _io import BufferedReader, BytesIO, StringIO
 from _weakref import CallableProxyType, ProxyType, ReferenceType
-from posix import _exit, close, environ, execve, getcwd, open, pipe, read, stat, write
+from posix import _exit, access, close, environ, execve, getcwd, open, pipe, read, stat, write
 
 built_in = sys.modules["_frozen_importlib"]._builtin_from_name  # an import that waits for nobody: import's locks look at the clock, and a virtual one would tell
 atexit, gc = built_in("atexit"), built_in("gc")
@@ -24,15 +26,228 @@ MOST = 50000  # objects that are looked at: more take longer than the end does
 TRIAL = "class A:\n    def f(self, x): return [x, {str(x): (x,)}]\ntry:\n    print(A().f(5), sum(range(99)), sorted('ba'), f'{0.5:.3}')\nexcept ValueError: pass\n"
 BUILT_IN = frozenset(sys.builtin_module_names)
 # What a program can do so that it is noticed when somebody looks, or that cannot be looked for: a program that names these is for an interpreter that is started anew.
-WATCHERS = ("audit", "settrace", "setprofile", "monitoring", "tracemalloc", "faulthandler", "interpreters", "_ctypes", "ctypes", "pdb", "bdb", "breakpoint")
+WATCHERS = ("audit", "settrace", "setprofile", "monitoring", "tracemalloc", "faulthandler", "interpreters", "_ctypes", "ctypes", "pdb", "bdb", "breakpoint", "__subclasses__")
 # Modules in C whose objects do nothing more at their end than their types say. Others do: a dbm is written when it is freed, a library has buffers of its own.
 HARMLESS = frozenset("_asyncio _bz2 _contextvars _crypt _decimal _hashlib _json _lzma _multiprocessing _opcode _posixshmem _queue _ssl _statistics _typing _uuid _zoneinfo array binascii cmath fcntl grp math mmap "
                      "pyexpat resource select termios unicodedata zlib _abc _ast _codecs _collections _functools _imp _io _locale _operator _signal _sre _stat _string _symtable _thread _tokenize _warnings _weakref atexit errno itertools "
                      "marshal posix pwd spwd sys time _bisect _blake2 _csv _datetime _elementtree _heapq _md5 _pickle _posixsubprocess _random _sha1 _sha2 _sha256 _sha3 _sha512 _socket _struct".split())
 FINALIZER = "__del__"
 bases_of, names_of, told_of = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__, ReferenceType.__dict__.get("__callback__")
-objects, unfreeze, callbacks, references = gc.get_objects, gc.unfreeze, atexit._ncallbacks, sys.getrefcount
+objects, callbacks, references = gc.get_objects, atexit._ncallbacks, sys.getrefcount
 filters = list(_warnings.filters)
+bootstrap, external = modules["_frozen_importlib"], modules["_frozen_importlib_external"]
+SHELVED = ("typing",)  # with what it needs: collections, contextlib, enum, functools, operator, re, types and more
+shelf, things, stamps = set(), {}, {}  # names of modules that are on the shelf; modules by name; their files
+needs = {"": []}  # by name, in this order: a file that is read, as (); what is imported as it is executed; (what is under way itself then); what it puts into sys.modules; None is what cannot be imported
+taken, sure, in_place, filler = set(), set(), [], []  # to be executed, and have been; looked at already; what imports go by
+undoing = [(gc.unfreeze,), (shelf.clear,), (things.clear,), (stamps.clear,), (taken.clear,)]  # what is to be done before the end, if there is more to it than to be gone
+
+
+# ---- the shelf
+
+
+def is_file(thing, name):
+    """Is it a module of a file, under its own name?"""
+    spec = type(thing) is type(sys) and vars(thing).get("__spec__")
+    return bool(spec) and spec.name == name and spec.has_location
+
+
+def stamp(spec):
+    """Of the source, and of what it was compiled to."""
+    found = []
+    for file in (spec.origin, spec.cached):
+        try:
+            one = stat(file)
+            found.append((one.st_mtime_ns, one.st_size, one.st_ino))
+        except (OSError, TypeError):
+            found.append(None)
+    return found
+
+
+def is_part(name, of, visited):
+    visited.add(of)
+    return any(need == name or need not in visited and is_part(name, need, visited) for need in needs.get(of, ()))
+
+
+def shelve():
+    """Imports them without locks (those of files included), which look at the clock; notes who needs whom; and takes all of it out of sight again."""
+    builtins, cache, path = modules["builtins"], dict(sys.path_importer_cache), list(sys.path)
+    original, before, seen, under_way = builtins.__import__, set(modules), set(modules), set()
+
+    def note(importer):
+        """What has come since without an import is put there by who is executed."""
+        for name in [name for name in modules if name not in seen]:
+            seen.add(name)
+            needs[importer].append(name)
+
+    def bring(name, importer):
+        """True if there is such a module."""
+        if name not in modules:
+            parent, _, child = name.rpartition(".")
+            where, spec = vars(modules[parent])["__path__"] if parent else None, None
+            for finder in (bootstrap.BuiltinImporter, bootstrap.FrozenImporter, external.PathFinder):
+                spec = spec or finder.find_spec(name, where)
+            if spec is None:
+                needs[importer].append(None)
+                return False
+            seen.add(name)
+            under_way.add(name)
+            needs[name] = []
+            modules[name] = thing = bootstrap.module_from_spec(spec)
+            if spec.has_location:
+                spec.loader.get_data = lambda file: needs[name].append(()) or contents(file)
+            spec.loader.exec_module(thing)
+            if spec.has_location:
+                del spec.loader.get_data
+            note(name)
+            under_way.discard(name)
+            modules[name] = modules.pop(name)
+            if parent:
+                setattr(modules[parent], child, modules[name])
+        needs[importer].append(name)
+        return True
+
+    def importing(name, globals=None, locals=None, fromlist=(), level=0):
+        importer = globals["__name__"]
+        if importer not in under_way:
+            return original(name, globals, locals, fromlist, level)  # of the import system itself
+        note(importer)
+        if level:
+            base = globals["__package__"].rsplit(".", level - 1)[0]
+            name = f"{base}.{name}" if name else base
+
+        def wait_for(name):
+            if name in under_way:
+                needs[importer].append((name,))
+
+        wait_for(name)
+        parts = name.split(".")
+        for i in range(len(parts)):
+            if not bring(".".join(parts[: i + 1]), importer):
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        thing = modules[name]
+        if not fromlist and len(parts) > 1:
+            wait_for(parts[0])
+        for one in fromlist or ():
+            if hasattr(thing, "__path__") and not hasattr(thing, one) and bring(f"{name}.{one}", importer):
+                wait_for(parts[0])
+        return thing if fromlist else modules[parts[0]]
+
+    sys.path[:] = [entry for entry in path if entry]
+    builtins.__import__ = importing
+    try:
+        for name in SHELVED:
+            bring(name, "")
+    finally:
+        builtins.__import__ = original
+        sys.path[:] = path
+    names = [name for name in modules if name not in before]
+    shelf.update(names)
+    things.update({name: modules[name] for name in shelf.union(*needs.values()) if type(name) is str})
+    for name in names:
+        if is_file(things[name], name):
+            stamps[name] = things[name].__spec__, stamp(things[name].__spec__)
+        del modules[name]
+        parent, _, child = name.rpartition(".")
+        if parent and name in stamps and not is_part(name, parent, set()):
+            delattr(things[parent], child)
+    for name in sys.path_importer_cache.keys() - cache:
+        del sys.path_importer_cache[name]
+    in_place.extend((original, list(sys.meta_path), list(sys.path_hooks)))
+
+
+def is_found(name, spec):
+    """Would an import execute the very file that was, and leave nothing behind?"""
+    mine, known = stamps[name]
+    if spec is None or type(spec.loader) is not type(mine.loader) or spec.origin != mine.origin or spec.cached != mine.cached or stamp(spec) != known:
+        return False
+    if needs[name].count(()) < 2 or sys.dont_write_bytecode:
+        return True
+    directory = spec.cached.rpartition("/")[0]
+    return not access(directory, 2) and not access(directory.rpartition("/")[0], 2)  # it was compiled, and cannot be written down
+
+
+def is_complete(name, visited):
+    """Is what `name` needs there, or would it come from the shelf?"""
+    for need in needs[name]:
+        if type(need) is tuple or need in visited:
+            continue
+        visited.add(need)
+        if need in modules:
+            if modules[need] is not things[need]:
+                return False
+            continue
+        if need not in shelf:
+            return False  # the program has taken it away
+        if need in stamps and need not in sure:
+            parent = need.rpartition(".")[0]
+            if not is_found(need, external.PathFinder.find_spec(need, vars(things[parent])["__path__"] if parent else None)) or not is_complete(need, visited):
+                return False
+    return True
+
+
+def take(spec):
+    """A module is about to be made. Is there one on the shelf that is what would come of it?"""
+    name, visited = spec.name, set()
+    if type(name) is not str or name not in shelf or name in modules or [vars(modules["builtins"]).get("__import__"), sys.meta_path, sys.path_hooks] != in_place:
+        return None
+    if name in stamps:
+        if not (name in sure or is_found(name, spec)) or not is_complete(name, visited):
+            return None
+        sure.update(visited)
+        taken.add(name)
+    elif name not in BUILT_IN:
+        return None
+    shelf.discard(name)
+    return things[name]
+
+
+def is_taken(module):
+    """Is it to be executed, and has been? Then it is imported what it imports, with the same looks at the clock."""
+    name = vars(module).get("__name__")
+    if type(name) is not str or name not in taken or module is not things[name]:
+        return False
+    taken.discard(name)
+    for need in needs[name]:
+        if need == ():
+            with BufferedReader(BytesIO()) as file:
+                file.read()
+        elif type(need) is tuple:
+            bootstrap._lock_unlock_module(need[0])
+        elif need not in modules and (need in stamps or need in BUILT_IN):
+            bootstrap._gcd_import(need)
+        elif need in shelf:
+            shelf.discard(need)
+            modules[need] = things[need]
+    return True
+
+
+def give():
+    """Loaders ask the shelf first. What they call has the name and place that it had, for whoever looks at frames."""
+    for method, text in (
+        (external._LoaderBasics.create_module, "return take(spec)"),
+        (external._LoaderBasics.exec_module, "if take(module):\n  return\n code = self.get_code(module.__name__)\n if code is None:\n"
+         "  raise ImportError('cannot load module {!r} when get_code() returns None'.format(module.__name__))\n _bootstrap._call_with_frames_removed(exec, code, module.__dict__)"),
+        (bootstrap.BuiltinImporter.create_module, "made = take(spec)\n if made is not None:\n  return made\n"
+         " if spec.name not in sys.builtin_module_names:\n  raise ImportError('{!r} is not a built-in module'.format(spec.name), name=spec.name)\n return _call_with_frames_removed(_imp.create_builtin, spec)"),
+    ):
+        method = getattr(method, "__func__", method)
+        old, made = method.__code__, {}
+        exec(compile(f"def {old.co_name}({', '.join(old.co_varnames[: old.co_argcount])}):\n take = 'take'\n {text}\n", old.co_filename, "exec", dont_inherit=True), made)
+        code = made[old.co_name].__code__
+        undoing.append((type(method).__setattr__, method, "__code__", old))
+        asked = is_taken if old.co_name == "exec_module" else take
+        method.__code__ = code.replace(co_consts=tuple(asked if value == "take" else value for value in code.co_consts), co_firstlineno=old.co_firstlineno)
+
+
+def fill():
+    """Takes what is free in pages that are in use. What the program makes then lies side by side in few pages, and not in what the imports have left free all over the memory: each page is copied when it is first written to."""
+    pool = 1 << (14 if sys.version_info >= (3, 10) else 12)
+    for size in range(16, 513, 16):
+        for number in range(1 << 16):
+            filler.append(object() if size == 16 else 1 << 60 | number if size == 32 else bytes(size - 33))
+            if id(filler[-1]) & (pool - 1) == 48:
+                break
 
 
 # ---- the end
@@ -67,7 +282,7 @@ def is_over():
         return False
     if sys.stdout is not out or sys.stderr is not err or sys.__stdout__ is not out or sys.__stderr__ is not err or sys.flags.dev_mode or sys.warnoptions or _warnings.filters != filters:
         return False
-    for name in modules.keys() - known:
+    for name in modules.keys() - known if len(modules) != len(known) or next(reversed(modules)) is not last else ():  # what is new comes last; to look at all is to touch them
         if type(name) is not str or name in WATCHERS:
             return False
         if type(modules[name]) is not type(sys):
@@ -118,7 +333,6 @@ def leave(status):
         read(pipe()[0], 1)
     if over:
         _exit(status)
-    unfreeze()
 
 
 def report(error, trace):
@@ -134,7 +348,6 @@ def report(error, trace):
             sys.stderr.write("sys.excepthook is missing\n")
             sys.__excepthook__(type(error), error, trace)
     except SystemExit:
-        unfreeze()
         raise
     except BaseException as second:
         second.__traceback__ = second.__traceback__.tb_next
@@ -148,7 +361,20 @@ def report(error, trace):
 
 
 def is_watching(text):
-    return any(word in text for word in WATCHERS)
+    for word in WATCHERS:
+        if word in text:
+            return True
+    return False
+
+
+def contents(name):
+    file, parts = open(name, 0o2000000), []  # O_CLOEXEC
+    part = read(file, 1 << 18)
+    while part:
+        parts.append(part)
+        part = read(file, 1 << 18)
+    close(file)
+    return b"".join(parts)
 
 
 def compiled():
@@ -159,13 +385,7 @@ def compiled():
         if words[0] == "-c":
             return None if is_watching(words[1]) else (compile(words[1], "<string>", "exec", dont_inherit=True), None)
         name = words[0] if words[0].startswith("/") else f"{getcwd()}/{words[0]}"
-        file, parts = open(name, 0o2000000), []  # O_CLOEXEC
-        part = read(file, 1 << 20)
-        while part:
-            parts.append(part)
-            part = read(file, 1 << 20)
-        close(file)
-        data = b"".join(parts)
+        data = contents(name)
         text = data.decode("utf-8")
         if b"coding" in data[:512] or b"\0" in data or b"\r" in data or data.startswith(b"\xef") or is_watching(text):
             return None
@@ -174,31 +394,27 @@ def compiled():
         return None
 
 
-def is_elsewhere():
-    """There is a directory of the user's own packages that was not there when `site` looked."""
+def elsewhere():
+    """The directory of the user's own packages, which was not there when `site` looked; or None."""
     site = modules.get("site")
-    try:
-        return bool(site and site.ENABLE_USER_SITE and site.USER_SITE not in sys.path and stat(site.USER_SITE))
-    except OSError:
-        return False
+    return site.USER_SITE if site and site.ENABLE_USER_SITE and site.USER_SITE not in sys.path else None
 
 
 def receive():
     write(4, b"no: %s\n" % problem if problem else b"ready\n")
     close(4)
-    parts = []
-    part = read(3, 1 << 20)  # the image is of this moment
+    data = part = read(3, 1 << 16)  # the image is of this moment
     while part:
-        parts.append(part)
-        part = read(3, 1 << 20)
+        part = read(3, 1 << 16)
+        data += part
     close(3)
-    return [word.decode(sys.getfilesystemencoding(), "surrogateescape") for word in b"".join(parts).split(b"\0")]
+    return data.decode(encoding, "surrogateescape").split("\0")
 
 
 def begin():
     """The program, when all is as it would be found."""
     held = sys.stderr = StringIO()
-    found = None if problem or is_elsewhere() else compiled()
+    found = None if problem or not_there and access(not_there, 0) else compiled()
     sys.stderr = err
     if found is None:
         execve(sys.executable, ["python3", *words], environ)
@@ -209,7 +425,7 @@ def begin():
     sys.argv[:] = words if file else ["-c", *words[2:]]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[1:] = words
-    for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
+    for path in not_found:
         del sys.path_importer_cache[path]
     if file:
         sys.path[0] = file.rpartition("/")[0] or "/"
@@ -221,38 +437,38 @@ def begin():
 def run():
     failed, tracer, profiler = None, sys.gettrace, sys.getprofile
     try:
-        exec(program, space)
-    except SystemExit as end:
-        if type(end) is SystemExit:
-            code = end.code
-            if not tracer() and not profiler() and (code is None or type(code) is int and -0x80000000 <= code < 0x80000000):
-                leave((code or 0) & 255)
-                raise
-        unfreeze()
-        raise
-    except BaseException as error:
-        failed = error
-    if failed is not None:
-        trace = failed.__traceback__
-        while trace and trace.tb_frame.f_code is not program:
-            trace = trace.tb_next
-        report(failed, trace)
-    if words[0] and words[0] != "-c":
-        space.pop("__file__", None)
-        space.pop("__cached__", None)
-    if failed is None:
-        if tracer() or profiler():
-            unfreeze()
-        else:
-            leave(0)
-        return
-    if isinstance(failed, KeyboardInterrupt):
-        # The interpreter ends itself by the signal then; it has been told.
-        unfreeze()
-        sys.excepthook = lambda *_: None
-        raise failed
-    leave(1)
-    raise SystemExit(1)
+        try:
+            exec(program, space)
+        except SystemExit as end:
+            if type(end) is SystemExit:
+                code = end.code
+                if not tracer() and not profiler() and (code is None or type(code) is int and -0x80000000 <= code < 0x80000000):
+                    leave((code or 0) & 255)
+            raise
+        except BaseException as error:
+            failed = error
+        if failed is not None:
+            trace = failed.__traceback__
+            while trace and trace.tb_frame.f_code is not program:
+                trace = trace.tb_next
+            report(failed, trace)
+        if words[0] and words[0] != "-c":
+            space.pop("__file__", None)
+            space.pop("__cached__", None)
+        if failed is None:
+            if not tracer() and not profiler():
+                leave(0)
+            return
+        if isinstance(failed, KeyboardInterrupt):
+            # The interpreter ends itself by the signal then; it has been told.
+            sys.excepthook = lambda *_: None
+            raise failed
+        leave(1)
+        raise SystemExit(1)
+    finally:
+        # It takes itself apart as if there had been neither shelf nor freezer. Not by a function of ours, which a tracer would see.
+        for put_back, *what in undoing:
+            put_back(*what)
 
 
 problem = None
@@ -266,6 +482,14 @@ plain = frozenset(id(type(thing)) for thing in (run, {}, [], (), set(), frozense
 for name in modules.keys() - space.pop("before"):
     del modules[name]
 known = frozenset(modules)
+last = next(reversed(modules))
+try:
+    shelve()
+    give()
+except Exception:
+    shelf.clear()  # a library that is not as it usually is: it is imported when the program does
+    for name in modules.keys() - known:
+        del modules[name]
 kinds, seen = [object], set()
 for kind in kinds:  # and those below it
     for other in type.__subclasses__(kind):
@@ -279,6 +503,9 @@ held = {FINALIZER: None}
 if references(FINALIZER) == referred:
     referred = None  # it is not counted who refers to it (immortal since 3.12): it is always looked
 del held
+encoding, not_there = sys.getfilesystemencoding(), elsewhere()
+not_found = [path for path, finder in sys.path_importer_cache.items() if finder is None]
+fill()
 gc.freeze()
 words = receive()
 program = begin()

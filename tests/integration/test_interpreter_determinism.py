@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from corpus import START
 from harness import caller, rounds  # noqa: F401
-from test_interpreter import FILES, INPUT, POLICY, PROGRAMS, by_name, count, told, wait_until_ready
+from test_interpreter import FILES, INPUT, POLICY, PROGRAMS, SHELVED, by_name, count, told, wait_until_ready
 
 import rollbox
 from rollbox import Engine, Sandbox, run_many
@@ -137,6 +137,18 @@ def test_the_clock_stands_where_a_new_ones_does(engine, keys):
         seen = {result(box.run_code(CLOCKS)) for _ in range(5)}
         assert count(ready) == before + 5
         assert seen == {result(anew)} == {result(box.run(["python3", "-c", CLOCKS]))} and anew.ok
+
+
+@pytest.mark.parametrize("name", [*SHELVED, "re._constants", "dataclasses", "json", "random", "string"])
+def test_imports_look_at_the_clock_as_often(engine, name):
+    """What is on the shelf is executed no more, but an import waits for locks, and that is what the clock counts."""
+    code = f"import time; before = time.time_ns(); import {name}; print(time.time_ns() - before, time.monotonic_ns())"
+    anew = Sandbox(policy_of(VIRTUAL), engine=engine).run_code(code)
+    with kept(VIRTUAL) as (ready, box):
+        before = count(ready)
+        mine = result(box.run_code(code))
+        assert count(ready) == before + 1
+        assert mine == result(anew) == result(box.run(["python3", "-c", code])) and anew.ok
 
 
 def test_what_waits_is_ended_by_the_virtual_clock():
