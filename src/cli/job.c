@@ -175,7 +175,8 @@ static int take_rest(struct job *job, struct rollbox_error *error) {
 static int parse(struct job *job, const char *text, size_t length, struct rollbox_error *error) {
     json_error_t problem;
     const char *key;
-    const json_t *value;
+    json_t *value;
+    void *next;
 
     job->root = json_loadb(text, length, PARSE_FLAGS, &problem);
     if (!json_is_object(job->root)) {
@@ -188,13 +189,17 @@ static int parse(struct job *job, const char *text, size_t length, struct rollbo
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     if (!is_text(id) && !json_is_integer(id))
         return bad(job, error, id ? "\"id\" must be a string or a whole number" : "has no \"id\"");
-    json_object_foreach(job->root, key, value) {
+    json_object_foreach_safe(job->root, next, key, value) {
         size_t i = 0;
 
         while (i < ARRAY_SIZE(fields) && strcmp(fields[i], key) != 0)
             i++;
-        if (i < ARRAY_SIZE(fields))
+        if (i < ARRAY_SIZE(fields)) {
+            /* As if left out, as a policy's key is: programs write jobs with all fields, and null is what they have for none. */
+            if (json_is_null(value))
+                json_object_del(job->root, key);
             continue;
+        }
         const char *near = strcmp(key, "timeout") == 0 ? "timeout_s" : options_nearest(key, fields, ARRAY_SIZE(fields), sizeof fields[0]);
         return bad(job, error, "unknown field \"%s\"%s%s%s", key, near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
     }

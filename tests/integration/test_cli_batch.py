@@ -69,6 +69,23 @@ def test_places(cli, jobs, tmp_path):
     assert {id: row["stdout"] for id, row in by_id(out).items()} == {1: "/tmp\njob batch\nrel\nabs\n", 2: "/usr\n", 3: "mine\n", 4: "all\n"}
 
 
+def test_a_field_that_is_null_is_left_out(cli, jobs, tmp_path):
+    """As a policy's key is, and as run_many has it: programs write jobs with all fields. An id is not left out."""
+    none = dict.fromkeys(["argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"])
+    out = tmp_path / "rows.jsonl"
+    done = cli("batch", jobs(
+        {"id": 1, **none, "argv": ["sh", "-c", "pwd; cat"]},
+        {"id": 2, **none, "code": "print(2)", "language": "python"},
+        {"id": 3, **none},
+        {"id": 4, **none, "argv": ["true"], "unknown": None},
+        {**none, "id": None, "argv": ["true"]},
+    ), "-o", out)
+    assert done.returncode == 1, done.stderr
+    found = by_id(out)
+    assert (found[1]["stdout"], found[2]["stdout"]) == ("/tmp\n", "2\n"), found
+    assert [found[id]["error"]["code"] for id in (3, 4, None)] == ["invalid_argument"] * 3, found
+
+
 def test_jobs_do_not_meet(cli, jobs, tmp_path):
     out = tmp_path / "rows.jsonl"
     assert cli("batch", jobs(*({"id": i, "argv": ["sh", "-c", f"ls /tmp; echo {i} > /tmp/f{i}"]} for i in range(20))), "-o", out, "-j", 4).returncode == 0
