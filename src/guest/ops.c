@@ -220,7 +220,8 @@ static char *put_numbered(char *at, const char *text, uint64_t number) {
     return at;
 }
 
-/* mount(2), where `strictly` to a target that is reached without following links. A directory is entered for it: there may be no /proc yet to name it by. */
+/* mount(2), where `strictly` to a target that is reached without following links. A directory is entered for it: there may be no /proc yet to name it by. One that the sandbox' ids may not enter (root's own, to
+ * be covered) is a grant's, and those come when there is one. */
 static int mount_at(int root, const char *source, const char *path, const char *type, unsigned long flags, const char *options, bool strictly) {
     char descriptor[40] = ".";
     struct stat st;
@@ -231,10 +232,8 @@ static int mount_at(int root, const char *source, const char *path, const char *
     if (target < 0)
         return target;
     int r = fstat(target, &st) < 0 ? -errno : 0;
-    if (r == 0 && !S_ISDIR(st.st_mode))
+    if (r == 0 && (!S_ISDIR(st.st_mode) || fchdir(target) < 0))
         put_numbered(descriptor, "/proc/self/fd/", (uint64_t)target);
-    else if (r == 0 && fchdir(target) < 0)
-        r = -errno;
     if (r == 0 && mount(source, descriptor, type, flags, options) < 0)
         r = -errno;
     if (S_ISDIR(st.st_mode) && chdir("/") < 0)

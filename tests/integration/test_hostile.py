@@ -391,6 +391,16 @@ def test_denied_hides_inside_a_grant(caller):
     assert (grant / "key").read_text() == "secret" and (grant / "sub/key").read_text() == "secret"
 
 
+def test_denied_directory_that_the_sandbox_may_not_enter(caller):
+    """What only the caller may enter is hidden as all else is, also where it can be covered only from inside (below /tmp and /var/tmp)."""
+    grant = caller.directory(0o755)
+    (grant / "shut").mkdir(mode=0o700)
+    caller.own(grant / "shut")
+    for flag in ("--readable", "--writable", "--shared"):
+        result = caller.run(flag, grant, "--denied", grant / "shut", "--", "sh", "-c", f"stat -c %a {grant}/shut; ls {grant}")
+        assert (result.outcome, result.stdout) == ("exit", "0\nshut\n"), result.told
+
+
 def test_denied_survives_being_a_system_path(caller):
     """--denied holds for a file and a directory below the default grants."""
     result = caller.run(
