@@ -60,10 +60,23 @@ char *cli_path_absolute(const char *path) {
     return buf_take(&out);
 }
 
-static json_t *default_list(const char *key) {
+static bool is_given(const json_t *policy, const char *key) {
+    const json_t *value = json_object_get(policy, key);
+
+    return value && !json_is_null(value);
+}
+
+/* An image has a system of its own, and the defaults are none of it; a snapshot has not. */
+static bool has_own_root(const struct options *options, const json_t *policy) {
+    const char *image = options_has(options, OPTION_IMAGE) ? options_text(options, OPTION_IMAGE) : json_string_value(json_object_get(policy, "image"));
+
+    return image && strncmp(image, "snapshot:", 9) != 0;
+}
+
+static json_t *default_list(const struct options *options, const json_t *policy, const char *key) {
     json_t *list = json_array();
 
-    if (strcmp(key, "fs_readable") == 0)
+    if (strcmp(key, "fs_readable") == 0 && !has_own_root(options, policy))
         for (size_t i = 0; list && i < ARRAY_SIZE(default_readable); i++)
             if (access(default_readable[i], F_OK) == 0 && json_array_append_new(list, json_string(default_readable[i])) < 0) {
                 json_decref(list);
@@ -103,7 +116,7 @@ static bool has_no_place(const struct option_use *use) {
 }
 
 /* Puts one use of an option into the policy. */
-static int add(json_t *policy, const struct option_use *use) {
+static int add(const struct options *options, json_t *policy, const struct option_use *use) {
     const char *key = use->option->policy_key;
 
     if (use->option->id == OPTION_ENV) {
@@ -111,8 +124,10 @@ static int add(json_t *policy, const struct option_use *use) {
         const char *equals = strchr(use->value, '=');
         auto_free char *name = strndup(use->value, (size_t)(equals - use->value));
 
-        if (!env && json_object_set_new(policy, key, env = json_object()) < 0)
+        if (!is_given(policy, key) && json_object_set_new(policy, key, env = json_object()) < 0)
             return -ENOMEM;
+        if (json_is_array(env))
+            return json_array_append_new(env, json_string(use->value)) < 0 ? -EILSEQ : 0;
         return name && json_is_object(env) && json_object_set_new(env, name, json_string(equals + 1)) == 0 ? 0 : -EILSEQ;
     }
     auto_json json_t *value = option_value(use);
@@ -121,8 +136,12 @@ static int add(json_t *policy, const struct option_use *use) {
     if (strncmp(key, "fs_", 3) != 0)
         return json_object_set(policy, key, value) < 0 ? -ENOMEM : 0;
     json_t *list = json_object_get(policy, key);
-    if (!list && json_object_set_new(policy, key, list = default_list(key)) < 0)
+    if (!is_given(policy, key) && json_object_set_new(policy, key, list = default_list(options, policy, key)) < 0)
         return -ENOMEM;
+    /* What is there already, by default or given before, is there. */
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_equal(json_array_get(list, i), value))
+            return 0;
     return json_array_append(list, value) < 0 ? -ENOMEM : 0;
 }
 
@@ -176,12 +195,6 @@ json_t *cli_policy_override(const json_t *base, const json_t *overrides) {
             return NULL;
     }
     return TAKE_PTR(policy);
-}
-
-static bool is_given(const json_t *policy, const char *key) {
-    const json_t *value = json_object_get(policy, key);
-
-    return value && !json_is_null(value);
 }
 
 /* A command by itself; a replay is of whatever was recorded. */
@@ -252,7 +265,7 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
 
         if (!use->option->policy_key)
             continue;
-        int r = add(policy, use);
+        int r = add(options, policy, use);
         if (r == -EILSEQ && has_no_place(use))
             return cli_fail(options, "--%s %s: the path is relative, and the working directory is gone or cannot be told: %s",
                 use->option->name, use->value, strerror(errno));

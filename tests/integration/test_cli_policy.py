@@ -19,6 +19,18 @@ def test_valid(cli, tmp_path):
     assert cli.json("policy", "check", "--json", policy, status=0) == {"valid": True, "problems": []}
 
 
+def test_options_join_what_is_there(cli, tmp_path):
+    """Whichever form a file has it in, also where it says null; what is there already, by default or given before, is there once."""
+    policy, grant = tmp_path / "policy.json", tmp_path / "grant"
+    grant.mkdir()
+    show = ["--", "sh", "-c", f"echo $A $B; ls -d {grant} /usr"]
+    for text in ({}, {"fs_readable": None, "env": None}, {"env": ["A=0", "B=b"]}, {"env": {"A": "0", "B": "b"}}, {"fs_readable": ["/usr", "/bin", "/lib", "/lib64", str(grant)]}):
+        policy.write_text(json.dumps(text))
+        done = cli("run", "--policy", policy, "--readable", "/usr", "--readable", grant, "--readable", f"{grant}/.", "--env", "A=a", "--denied", "/opt/x", "--denied", "/opt/x", *show)
+        wanted = ["a", "b", "/usr", str(grant)] if text.get("env") else ["a", "/usr", str(grant)]
+        assert done.returncode == 0 and sorted(done.stdout.decode().split()) == sorted(wanted), done
+
+
 def test_all_problems_with_their_lines(cli, tmp_path):
     policy = tmp_path / "policy.json"
     policy.write_text(BAD)

@@ -80,8 +80,10 @@ def test_owners(store):
 
 
 def test_grants_in_an_image(store):
-    """Directories of the host where a policy grants them; the defaults are not for images."""
+    """Directories of the host where a policy grants them; the defaults are not for images, whichever options there are."""
     home = store.caller.directory(0o755)
+    result = run(store, "/bin/sh", "-c", "cat /etc/hosts /etc/passwd; ls /", flags=["--readable", home])
+    assert "me:x:1234:" in result.stdout and "usr" not in result.stdout.split(), result
     for name in ("read", "copy", "shared"):
         (home / name).mkdir()
         store.caller.own(home / name)
