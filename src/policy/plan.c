@@ -165,8 +165,8 @@ static int gather(struct compiler *c, const struct policy_paths *paths, const st
     for (size_t i = 0; i < paths->n; i++) {
         const char *path = paths->items[i].path, *key = grant_keys[kind];
 
-        if (c->host->image && paths->items[i].optional)
-            continue;           /* the defaults are about the host's own system */
+        if (c->host->image && paths->items[i].optional && kind != PLAN_GRANT_DENIED)
+            continue;           /* the system is the image's; of the host's, what is granted by name has secrets all the same */
         if (found[i].type == PLAN_PATH_MISSING || found[i].error) {
             if (paths->items[i].optional || (kind == PLAN_GRANT_DENIED && (found[i].error == ENOENT || found[i].error == ENOTDIR)))
                 continue;

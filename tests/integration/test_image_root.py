@@ -94,6 +94,12 @@ def test_grants_in_an_image(store):
     assert [(home / name / "g").exists() for name in ("read", "copy", "shared")] == [False, False, True]
 
 
+def test_secrets_of_the_host_in_an_image(store):
+    """The system is the image's; but what is granted of the host's has its secrets denied by default as elsewhere."""
+    result = run(store, "/bin/sh", "-c", "stat -c %a /etc/passwd /etc/shadow; ls /etc/ssh /etc/apt/auth.conf.d", flags=["--readable", "/etc"])
+    assert result.stdout == "644\n0\n", result
+
+
 @pytest.mark.parametrize("name", ("proc", "dev", "sys", "etc"))
 def test_image_with_links_in_the_way(store, name):
     """What a sandbox needs is put into an image at its own places, or nowhere."""
