@@ -16,6 +16,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/session.h"
+#include "engine/upper.h"
+#include "store/store.h"
 
 #define MAX_WARM 64
 #define MAX_PROGRAMS 8192
@@ -148,6 +150,23 @@ static int check_features(const struct features *features, const struct policy *
     return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s is missing (needed for %s): %s", feature_name(missing), feature_needed_for(missing), feature_hint(missing));
 }
 
+/* The store has other sandboxes' files, and memory of those that sleep: no grant of what is above it is meant for that. */
+static int deny_store(struct engine *engine, struct policy *policy, struct rollbox_error *error) {
+    auto_free char *path = NULL;
+    const char *uppers;
+    int r = 0;
+
+    /* Made, where there is none yet, before it is looked for. */
+    if (policy->disk_at == POLICY_DISK_STORE && policy->isolation != POLICY_ISOLATION_PROCESS)
+        r = upper_directory(engine, &uppers, error);
+    if (r < 0 || store_default_path(&path, NULL) < 0)
+        return r;
+    auto_free char *real = realpath(path, NULL);
+    if (real && policy_deny(policy, real) < 0)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    return 0;
+}
+
 static int compile(struct engine *engine, const char *text, size_t length, struct policy **ret_policy, struct plan **ret_plan, struct image **ret_image, struct grounds *ret_grounds, char **ret_isolation,
                    struct rollbox_error *error) {
     struct policy *policy = NULL;
@@ -160,6 +179,8 @@ static int compile(struct engine *engine, const char *text, size_t length, struc
     if (r < 0)
         return r;
     r = check_features(&engine->features, policy, error);
+    if (r == 0)
+        r = deny_store(engine, policy, error);
     /* Before anything is found at these paths: what comes between is seen by the next look. */
     if (r == 0 && (r = grounds_look(policy, &grounds)) < 0)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "policy", "out of memory");

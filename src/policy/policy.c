@@ -756,6 +756,17 @@ int policy_parse(const char *text, size_t length, struct policy **ret_policy, st
     return 0;
 }
 
+int policy_deny(struct policy *policy, const char *path) {
+    const struct policy_paths *named[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared, &policy->fs_denied };
+    struct reader r = { .policy = policy };
+
+    for (size_t i = 0; i < ARRAY_SIZE(named); i++)
+        for (size_t k = 0; k < named[i]->n; k++)
+            if (strcmp(named[i]->items[k].path, path) == 0)
+                return 0;
+    return add_path(&r, &policy->fs_denied, strdup(path), true) ? 0 : -ENOMEM;
+}
+
 struct policy *policy_free(struct policy *policy) {
     if (policy == NULL)
         return NULL;

@@ -77,6 +77,9 @@ struct policy_problems {
  * first, freed with policy_problems_done); -ENOMEM. */
 int policy_parse(const char *text, size_t length, struct policy **ret_policy, struct policy_problems *problems);
 struct policy *policy_free(struct policy *policy);
+/* Denies one more path by default: what is granted by name, or denied already, stays so. `path` as of struct policy_path. 0 or -ENOMEM. */
+int policy_deny(struct policy *policy, const char *path);
+
 void policy_problems_done(struct policy_problems *problems);
 
 /* "512M" -> bytes (K, M, G, T are powers of 1024; a bare number is bytes), exact, no overflow. 0 or -EINVAL / -ERANGE. */

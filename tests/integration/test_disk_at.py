@@ -74,6 +74,18 @@ def test_of_a_command_line(caller, monkeypatch):
     assert done.isolation["limits"]["disk"] == "watcher"
 
 
+@pytest.mark.parametrize("flag", ["--readable", "--writable", "--shared"])
+def test_private_files_of_others_in_a_grant(caller, monkeypatch, flag):
+    """A grant of what the store is below shows nothing of it, from its first sandbox on, which had the store made."""
+    home = caller.directory(0o755)
+    monkeypatch.setenv("ROLLBOX_STORE", str(home / "store"))
+    look = f"ls {home}/store; find {home} -name secret"
+    rows = caller.batch([{"id": i, "argv": ["sh", "-c", f"echo x >/tmp/secret; {look}"]} for i in range(4)], "--disk-at", "store", flag, home, "-j", "4")
+    assert {(row["outcome"], row["stdout"]) for row in rows.values()} == {("exit", "")}, rows
+    result = caller.run(flag, home, "--", "sh", "-c", look)
+    assert (result.outcome, result.stdout) == ("exit", ""), result
+
+
 def test_states_are_as_in_memory(box, store):
     box.exec("mkdir -p /tmp/a/b; echo first > /tmp/a/b/f; ln /tmp/a/b/f /tmp/link; mkfifo /tmp/fifo; setfattr -n user.x -v y /tmp/a 2>/dev/null; dd if=/dev/zero of=/tmp/big bs=1M count=8 2>/dev/null")
     base = box.snapshot()

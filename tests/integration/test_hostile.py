@@ -401,6 +401,37 @@ def test_denied_directory_that_the_sandbox_may_not_enter(caller):
         assert (result.outcome, result.stdout) == ("exit", "0\nshut\n"), result.told
 
 
+LOOK_INTO_A_STORE = """
+import os
+grant = "%s"
+attempt(lambda: print("listed", os.listdir(grant + "/above/store")))
+for top, _, names in os.walk(grant):
+    for name in names:
+        if name in ("version", "secret"): attempt(lambda: print(name, open(os.path.join(top, name)).read()))
+attempt(lambda: print("made", open(grant + "/above/store/made", "w")))
+attempt(lambda: print("moved", os.rename(grant + "/above", grant + "/aside")))
+if open(grant + "/beside/seen").read() != "seen": print("the rest is gone")
+"""
+
+
+@pytest.mark.parametrize("level", ["namespace", "process"])
+def test_the_store_is_no_part_of_a_grant(caller, level, monkeypatch):
+    """Who is granted what is above the store gets nothing of it: it has images, memory of sandboxes that sleep, and private files of others."""
+    grant = caller.directory(0o755)
+    store = grant / "above" / "store"
+    store.parent.mkdir()
+    (grant / "beside").mkdir()
+    caller.own(store.parent, caller.write(grant / "beside" / "seen", "seen").parent)
+    if level == "process":
+        grant.chmod(0o777)
+    assert caller.call(binaries() / "rollbox-store", "ls", "--store", store).returncode == 0
+    monkeypatch.setenv("ROLLBOX_STORE", str(store))
+    for flag in ("--readable", "--shared") if level == "process" else ("--readable", "--writable", "--shared"):
+        refused(caller.python(TRY + LOOK_INTO_A_STORE.replace("%s", str(grant)), *isolation_flags(level), flag, grant, env=caller.environment()))
+        (store / "version").read_text()
+        assert sorted(os.listdir(grant)) == ["above", "beside"] and not (store / "made").exists()
+
+
 def test_denied_survives_being_a_system_path(caller):
     """--denied holds for a file and a directory below the default grants."""
     result = caller.run(
