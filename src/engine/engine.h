@@ -555,6 +555,8 @@ void bury_wait(void);
 /* process.c: isolation process: private files, ids, processes. */
 struct home;
 int home_new(struct program *program, uint32_t id_base, struct home **ret_home);
+/* Where an engine's directory for them may be, in the order of preference; NULL-terminated, static. */
+const char *const *process_places(void);
 void home_fields(const struct home *home, struct buf *message);        /* of CREATE */
 bool home_is_over(struct home *home, uint64_t limit_bytes);            /* now and then looks, so that looking costs little */
 struct home *home_free(struct home *home);                              /* the sandbox is dead */

@@ -36,6 +36,7 @@ struct host {
     bool *proc_exists;
     const char *links[16];
     char link_texts[8][2][64];
+    char *places[4];            /* private_places, NULL-terminated */
 };
 
 struct host *host_free(struct host *host) {
@@ -48,6 +49,8 @@ struct host *host_free(struct host *host) {
         free(host->sysctls[i]);
     free(host->sysctls);
     free(host->proc_exists);
+    for (size_t i = 0; i < ARRAY_SIZE(host->places); i++)
+        free(host->places[i]);
     buf_done(&host->cpuinfo);
     buf_done(&host->stat);
     buf_done(&host->meminfo);
@@ -231,6 +234,16 @@ static char *where_missing(const char *path) {
     return NULL;
 }
 
+/* Those of other engines of this user, too. What does not exist is no place. */
+static void find_private_places(struct host *host) {
+    size_t n = 0;
+
+    for (const char *const *place = process_places(); *place && n + 1 < ARRAY_SIZE(host->places); place++)
+        if ((host->places[n] = realpath(*place, NULL)))
+            n++;
+    host->plan.private_places = (const char *const *)host->places;
+}
+
 static int look(struct host *host, struct engine *engine, const struct policy *policy, const struct image *image) {
     struct plan_host *h = &host->plan;
     struct rlimit limit;
@@ -262,6 +275,8 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     for (size_t i = 0; policy->isolation == POLICY_ISOLATION_PROCESS && i < policy->fs_denied.n; i++)
         if (!h->denied[i].real)
             h->denied[i].real = where_missing(policy->fs_denied.items[i].path);
+    if (policy->isolation == POLICY_ISOLATION_PROCESS && !h->own_ids)
+        find_private_places(host);
     find_root_links(host);
     unsigned cpus = h->cpus;
     if (policy->max_cpu_milli)

@@ -79,7 +79,7 @@ static bool is_reachable(const char *path) {
     return true;
 }
 
-static const char *const *places(void) {
+const char *const *process_places(void) {
     static const char *list[4];
     const char *named = secure_getenv("TMPDIR");
     size_t n = 0;
@@ -134,7 +134,7 @@ static int make_directory(struct process_state *state, bool for_others) {
     if (stat("/proc/self/ns/pid", &st) < 0)
         return -errno;
 
-    for (const char *const *place = places(); *place && !state->path; place++) {
+    for (const char *const *place = process_places(); *place && !state->path; place++) {
         if (for_others && !is_reachable(*place))
             continue;
         sweep(*place, (unsigned long long)st.st_ino);

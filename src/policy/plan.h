@@ -198,6 +198,7 @@ struct plan_host {
     bool is_root;
     bool own_ids;               /* isolation process: each sandbox gets user ids of its own; else it runs as the caller */
     const struct expand_lister *lister;     /* isolation process: looks into directories that contain something denied */
+    const char *const *private_places;      /* isolation process, as the caller: real paths of the directories that private files may be in; NULL-terminated, or NULL */
     int landlock_abi;           /* 0: none */
     bool seccomp;
     const char *uppers;         /* disk_at store: the host's directory for PLAN_UPPERS */

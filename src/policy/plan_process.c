@@ -71,6 +71,19 @@ static int emit(void *data, const char *path, bool directory, bool whole) {
     return 0;
 }
 
+/* The directory with private files of sandboxes that the grant would open, for they all have the caller's id; NULL: none. */
+static const char *opened(const struct grants *g, const char *real) {
+    for (const char *const *place = g->c->host->private_places; place && *place; place++) {
+        bool denied = !is_below(*place, real);
+
+        for (size_t i = 0; i < g->n_denied && !denied; i++)
+            denied = is_below(*place, g->denied[i]);
+        if (!denied)
+            return *place;
+    }
+    return NULL;
+}
+
 static int add_grant(struct grants *g, const struct policy_path *grant, const struct plan_host_path *found, enum plan_grant kind, struct rollbox_error *error) {
     const char *key = grant_keys[kind], *path = grant->path;
 
@@ -89,6 +102,11 @@ static int add_grant(struct grants *g, const struct policy_path *grant, const st
     if (!strcmp(found->real, "/") || is_below(found->real, "/proc") || is_below(found->real, "/sys") || !strcmp(found->real, "/dev") || is_below(found->real, "/dev/shm") || is_below(found->real, "/dev/pts"))
         return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: under isolation process this would be the host's own, with what it tells of every process; name the files or directories that are needed",
                          key, path);
+    const char *private = opened(g, found->real);
+    if (private)
+        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy",
+                         "%s: %s: under isolation process, run by an ordinary user, private files of all sandboxes are below %s, and this would open them to each other; grant what is needed of it, or use isolation namespace", key, path,
+                         private);
     if (kind == PLAN_GRANT_SHARED && g->c->host->own_ids && !found->others_write)
         return error_set(error, ROLLBOX_ERR_PATH_DENIED, EACCES, "policy",
                          "fs_shared: %s: under isolation process, run by root, a sandbox has a user id of its own, and its mode does not let others write there; allow it (chmod o+rwx), use isolation namespace, or run rollbox as its owner", path);

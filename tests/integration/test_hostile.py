@@ -432,6 +432,34 @@ def test_the_store_is_no_part_of_a_grant(caller, level, monkeypatch):
         assert sorted(os.listdir(grant)) == ["above", "beside"] and not (store / "made").exists()
 
 
+def test_private_files_in_a_grant(caller):
+    """Under isolation process a caller's sandboxes have one user id: what has the private files of all of them is not granted to one. What root runs has ids of its own."""
+    flags, around = process_isolation(), caller.directory(0o755)
+    temporary = around / "temporary"
+    temporary.mkdir(mode=0o755)
+    (around / "beside").mkdir()
+    caller.own(temporary, around / "beside")
+    caller.write(temporary / "given", "given")
+    env = caller.environment(TMPDIR=str(temporary))
+    look = 'cat "$0"/rollbox-*/*/secret 2>/dev/null; echo forged 2>/dev/null >"$0"/rollbox-*/1/secret; true'
+    with caller.start(*flags, "--", "sh", "-c", 'echo private >secret; echo; read -r _; cat secret', env=env) as other:
+        assert other.line() == ""
+        for grant in (temporary, around):
+            for flag in ("--readable", "--shared"):
+                if not caller.uid and flag == "--shared":
+                    continue
+                result = caller.run(*flags, flag, grant, "--", "sh", "-c", look, temporary, env=env)
+                if caller.uid:
+                    assert (result.outcome, result.error["code"]) == ("error", "policy_invalid") and str(temporary) in result.error["message"], result.told
+                else:
+                    assert (result.outcome, result.stdout) == ("exit", ""), result.told
+        for more in (["--readable", temporary / "given"], ["--readable", around, "--denied", temporary]):
+            result = caller.run(*flags, *more, "--", "sh", "-c", look, temporary, env=env)
+            assert (result.outcome, result.stdout) == ("exit", ""), result.told
+        other.say()
+        assert other.finish()[:2] == (0, b"private\n")
+
+
 def test_denied_survives_being_a_system_path(caller):
     """--denied holds for a file and a directory below the default grants."""
     result = caller.run(
