@@ -379,7 +379,7 @@ struct host;
 int host_look(struct engine *engine, const struct policy *policy, const struct image *image, struct host **ret_host, struct rollbox_error *error);
 const struct plan_host *host_plan(const struct host *host);
 struct host *host_free(struct host *host);
-int grounds_look(const struct policy *policy, struct grounds *ret_grounds);
+int grounds_look(const struct policy *policy, const char *later, struct grounds *ret_grounds);     /* `later`: where something will be denied once it is there, or NULL */
 bool grounds_hold(const struct grounds *grounds);
 bool grounds_base(const struct grounds *grounds, const char *path, uint64_t *ret_device, uint64_t *ret_inode);
 struct commit_exchange;

@@ -362,15 +362,40 @@ static int is_guests(const struct policy *policy, const char *path) {
     return 0;
 }
 
+/* A path at which there is nothing yet, if a grant has it below itself. 0 or -ENOMEM. */
+static int look_for_later(const struct policy *policy, const char *path, struct grounds *grounds) {
+    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared };
+    auto_free char *place = where_missing(path);
+
+    if (!place)
+        place = strdup(path);
+    for (size_t i = 0; place && i < ARRAY_SIZE(granted); i++)
+        for (size_t k = 0; k < granted[i]->n; k++) {
+            auto_free char *real = realpath(granted[i]->items[k].path, NULL);
+            size_t length = real ? strlen(real) : 0;
+
+            if (!real || strncmp(place, real, length) || place[length] != '/')
+                continue;
+            struct ground *ground = &grounds->items[grounds->n++];
+            *ground = (struct ground){ .path = TAKE_PTR(place), .writable = SIZE_MAX };
+            look_at(ground);
+            /* Made since it was looked for: that is a change, too. */
+            ground->error = ground->error ? ground->error : ENOENT;
+            ground->base = ground->is = (struct identity){ 0 };
+            return 0;
+        }
+    return place ? 0 : -ENOMEM;
+}
+
 /* Not the defaults, which are many and stay, and nothing that a guest could put something else in the place of. */
-int grounds_look(const struct policy *policy, struct grounds *ret_grounds) {
+int grounds_look(const struct policy *policy, const char *later, struct grounds *ret_grounds) {
     const struct policy_paths *lists[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared, &policy->fs_denied };
     struct grounds grounds = { 0 };
     size_t n = 0;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         n += lists[i]->n;
-    grounds.items = calloc(n + 1, sizeof *grounds.items);
+    grounds.items = calloc(n + 2, sizeof *grounds.items);
     if (!grounds.items)
         return -ENOMEM;
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
@@ -393,6 +418,10 @@ int grounds_look(const struct policy *policy, struct grounds *ret_grounds) {
             ground->writable = lists[i] == &policy->fs_writable ? k : SIZE_MAX;
             grounds.n++;
         }
+    if (later && look_for_later(policy, later, &grounds) < 0) {
+        grounds_done(&grounds);
+        return -ENOMEM;
+    }
     *ret_grounds = grounds;
     return 0;
 }

@@ -150,8 +150,8 @@ static int check_features(const struct features *features, const struct policy *
     return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s is missing (needed for %s): %s", feature_name(missing), feature_needed_for(missing), feature_hint(missing));
 }
 
-/* The store has other sandboxes' files, and memory of those that sleep: no grant of what is above it is meant for that. */
-static int deny_store(struct engine *engine, struct policy *policy, struct rollbox_error *error) {
+/* The store has other sandboxes' files, and memory of those that sleep: no grant of what is above it is meant for that. *ret_later: where it will be, if it is not there yet, for the caller to free; else NULL. */
+static int deny_store(struct engine *engine, struct policy *policy, char **ret_later, struct rollbox_error *error) {
     auto_free char *path = NULL;
     const char *uppers;
     int r = 0;
@@ -164,6 +164,7 @@ static int deny_store(struct engine *engine, struct policy *policy, struct rollb
     auto_free char *real = realpath(path, NULL);
     if (real && policy_deny(policy, real) < 0)
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "policy", "out of memory");
+    *ret_later = real ? NULL : TAKE_PTR(path);
     return 0;
 }
 
@@ -174,15 +175,16 @@ static int compile(struct engine *engine, const char *text, size_t length, struc
     struct host *host = NULL;
     struct buf isolation = BUF_INIT;
     struct grounds grounds = { 0 };
+    auto_free char *later = NULL;
     int r = parse(text, length, &policy, error);
 
     if (r < 0)
         return r;
     r = check_features(&engine->features, policy, error);
     if (r == 0)
-        r = deny_store(engine, policy, error);
+        r = deny_store(engine, policy, &later, error);
     /* Before anything is found at these paths: what comes between is seen by the next look. */
-    if (r == 0 && (r = grounds_look(policy, &grounds)) < 0)
+    if (r == 0 && (r = grounds_look(policy, later, &grounds)) < 0)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "policy", "out of memory");
     if (r == 0 && policy->image)
         r = image_get(policy, &image, error);

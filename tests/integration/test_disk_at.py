@@ -86,6 +86,18 @@ def test_private_files_of_others_in_a_grant(caller, monkeypatch, flag):
     assert (result.outcome, result.stdout) == ("exit", ""), result
 
 
+@pytest.mark.parametrize("flag", ["--readable", "--writable", "--shared"])
+def test_a_store_that_comes_later_in_a_grant(caller, monkeypatch, flag):
+    """A policy's sandboxes from before there was a store say nothing of those that begin when it is there."""
+    home = caller.directory(0o755)
+    monkeypatch.setenv("ROLLBOX_STORE", str(home / "below" / "store"))
+    (home / "below").mkdir()
+    caller.own(home / "below")
+    look = {"argv": ["sh", "-c", f"ls {home}/below/store; echo {home}/below/*"]}
+    rows = caller.batch([{"id": 0, **look}, {"id": 1, "argv": ["true"], "policy": {"disk_at": "store"}}, {"id": 2, **look}], flag, home, "-j", "1")
+    assert [(row["outcome"], row["stdout"]) for _, row in sorted(rows.items())] == [("exit", f"{home}/below/*\n"), ("exit", ""), ("exit", f"{home}/below/store\n")], rows
+
+
 def test_states_are_as_in_memory(box, store):
     box.exec("mkdir -p /tmp/a/b; echo first > /tmp/a/b/f; ln /tmp/a/b/f /tmp/link; mkfifo /tmp/fifo; setfattr -n user.x -v y /tmp/a 2>/dev/null; dd if=/dev/zero of=/tmp/big bs=1M count=8 2>/dev/null")
     base = box.snapshot()
