@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from harness import skip, until
 import rollbox
 from rollbox import AsyncSandbox, Engine, Policy, Sandbox, run_many
 
+SYSTEM_MINOR = int(subprocess.run(["/usr/bin/python3", "-c", "import sys; print(sys.version_info.minor)"], capture_output=True, check=True).stdout)
 POLICY = {"max_memory": "256M", "max_processes": 40, "timeout": 60}
 
 
@@ -315,6 +317,20 @@ def test_a_file_cannot_be_told_from_a_new_one(engine, name):
     assert count(engine) == before + 1, engine.status()["interpreters"]
     other = Sandbox(POLICY, engine=engine).run(["python3", "main.py"], files={"main.py": FILES[name], **files})
     assert {**told(mine), "stderr": TIMES.sub(b"", mine.stderr)} == {**told(other), "stderr": TIMES.sub(b"", other.stderr)}
+
+
+def test_a_library_that_a_program_changes_is_imported_as_it_is_then(engine):
+    """What was imported in advance is not given in its place, nor what needs it."""
+    library = f"/usr/lib/python3.{SYSTEM_MINOR}"
+    box = Sandbox({**POLICY, "fs_writable": [library]}, engine=engine)
+    wait_until_ready(engine, box, count(engine, "ready") + 1)
+    before = count(engine)
+    code = f"open('{library}/functools.py', 'a').write('mine = 5\\n')\nimport typing, functools; print(functools.mine, typing.functools is functools)"
+    for _ in range(2):
+        result = box.run_code(code, text=True)
+        assert result.stdout == "5 True\n" and not result.stderr, result
+    assert box.run_code("import functools; print(hasattr(functools, 'mine'))", text=True).stdout == "False\n"
+    assert count(engine) == before + 3
 
 
 def test_chance_is_new_each_time(sandbox):
