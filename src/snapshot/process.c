@@ -116,9 +116,16 @@ static void look_at_status(struct subject *s, struct image_process *process) {
     s->handled = strtoull(capture_field(status, "\nSigIgn:\t"), NULL, 16) | strtoull(capture_field(status, "\nSigCgt:\t"), NULL, 16);
 }
 
+static int ask_timer(struct capture *c, struct subject *s, struct image_timer *timer) {
+    const struct voice voice = voice_of(c, s);
+    uint64_t arguments[] = { timer->id, s->tools.scratch };
+    int r = ask(&voice, SYS_timer_gettime, arguments, ARRAY_SIZE(arguments), timer->time, sizeof timer->time);
+
+    return r < 0 ? capture_fail(c, "its timers", r) : 0;
+}
+
 /* A paragraph for each: "ID: 0\nsignal: 14/0000000000000000\nnotify: signal/pid.7\nClockID: 0\n"; pids are those of whoever reads. */
 static int look_at_timers(struct capture *c, struct subject *s, struct image_process *process) {
-    const struct voice voice = voice_of(c, s);
     size_t before = capture_count(&c->timers, struct image_timer);
     auto_buf struct buf text = BUF_INIT;
 
@@ -137,10 +144,9 @@ static int look_at_timers(struct capture *c, struct subject *s, struct image_pro
         for (size_t i = 0; timer.notify == 4 && i < c->n_tasks; i++)
             if (c->tasks[i].trace.tid == pid)
                 timer.tid = (uint32_t)i + 1;    /* its number inside is known when its thread is looked at */
-        uint64_t arguments[] = { timer.id, s->tools.scratch };
-        int r = ask(&voice, SYS_timer_gettime, arguments, ARRAY_SIZE(arguments), timer.time, sizeof timer.time);
+        int r = ask_timer(c, s, &timer);
         if (r < 0)
-            return capture_fail(c, "its timers", r);
+            return r;
         buf_add(&c->timers, &timer, sizeof timer);
         at += n;
     }
@@ -455,6 +461,38 @@ static int put_threads_back(struct capture *c, const struct subject *s) {
     return r < 0 ? capture_fail(c, "its registers", r) : 0;
 }
 
+static bool waits_of(struct capture *c, struct image_range pending, uint32_t timer) {
+    for (uint32_t i = 0; i < pending.n; i++) {
+        siginfo_t info;
+
+        memcpy(&info, capture_entry(&c->pending, pending.first + i, struct image_pending)->info, sizeof info);
+        if (info.si_code == SI_TIMER && (uint32_t)info.si_timerid == timer)
+            return true;
+    }
+    return false;
+}
+
+/* Time has gone on: a signal that waits may be that of a timer that was still to expire, and would come twice elsewhere. */
+static int look_at_expired(struct capture *c, struct subject *s, struct image_process *process) {
+    int r = 0;
+
+    if (waits_for(c, process->pending, SIGALRM)) {
+        const struct voice voice = voice_of(c, s);
+
+        r = look_at_timer(c, &voice, ITIMER_REAL, process);
+    }
+    for (uint32_t i = 0; i < process->posix_timers.n && r == 0; i++) {
+        struct image_timer *timer = capture_entry(&c->timers, process->posix_timers.first + i, struct image_timer);
+        bool waits = waits_of(c, process->pending, timer->id);
+
+        for (uint32_t k = 0; k < process->threads.n && !waits; k++)
+            waits = waits_of(c, capture_entry(&c->threads, process->threads.first + k, struct image_thread)->pending, timer->id);
+        if (waits)
+            r = ask_timer(c, s, timer);
+    }
+    return r;
+}
+
 /* What a fork has as the process that made it. */
 static int look_at_heritage(struct capture *c, const struct voice *voice, struct image_process *process, uint64_t handled) {
     const uint64_t zero = 0;
@@ -543,11 +581,8 @@ int process_capture(struct capture *c, struct subject *s) {
         r = look_at_threads(c, s, &process);
     if (r == 0)
         r = look_at_pending(c, &first->trace, true, &process.pending);
-    if (r == 0 && waits_for(c, process.pending, SIGALRM)) {     /* time has gone on: it may be that of a timer that was still to expire */
-        const struct voice voice = voice_of(c, s);
-
-        r = look_at_timer(c, &voice, ITIMER_REAL, &process);
-    }
+    if (r == 0)
+        r = look_at_expired(c, s, &process);
     if (r == 0)
         r = put_threads_back(c, s);
     if (r == 0)

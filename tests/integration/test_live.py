@@ -1121,3 +1121,42 @@ def test_a_wait_that_a_signal_ends_while_all_stand_still(wait):
             for one in [process, *(kid.process(process.id) for kid in kids)]:
                 result = one.wait(30)
                 assert result.exit_code == 0, result.stderr
+
+
+# One after the other they expire, each once; their signals wait until it is told to count them.
+EXPIRES = """
+import ctypes, sys
+libc, number, clock, never = ctypes.CDLL(None), 40, 1, (ctypes.c_long * 2)()
+
+class Event(ctypes.Structure):
+    _fields_ = [("value", ctypes.c_long), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("rest", ctypes.c_char * 48)]
+
+signals, timers, info = (ctypes.c_ulong * 16)(1 << number - 1), [], (ctypes.c_int * 32)()
+libc.sigprocmask(0, signals, None)
+for i in range(200):
+    timers.append(ctypes.c_void_p())
+    assert libc.timer_create(clock, ctypes.byref(Event(i, number)), ctypes.byref(timers[i])) == 0
+for i, timer in enumerate(timers):
+    assert libc.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, 0, 5000000 + i * 500000), None) == 0
+print("ready", flush=True)
+sys.stdin.readline()
+expired = [0] * len(timers)
+while 0 in expired:
+    assert libc.sigwaitinfo(signals, info) == number
+    expired[info[6]] += 1
+while libc.sigtimedwait(signals, info, never) == number:
+    expired[info[6]] += 1
+print(max(expired), flush=True)
+"""
+
+
+def test_a_timer_that_expires_while_it_is_looked_at_does_so_once():
+    """Asked what was left when that was something still, and for its signals when one waited, its copy got it twice."""
+    with Sandbox() as box:
+        process = box.spawn(["python3", "-I", "-c", EXPIRES])
+        assert process.stdout.readline() == b"ready\n"
+        with closing([kid for _ in range(8) for kid in box.fork(1)]) as kids:
+            for one in [process, *(kid.process(process.id) for kid in kids)]:
+                one.stdin.write(b"\n")
+                one.stdin.close()
+                assert one.stdout.readline() == b"1\n", one.wait(30).stderr
