@@ -150,6 +150,8 @@ void still_serve(const struct plan *plan) {
                 continue;
             break;
         case STILL_GO:
+            for (uint32_t i = 0; i < message.n; i++)
+                wait_end_broken_off(message.threads[i]);
             timer_unmark();
             (void)send_word(0);
             return;

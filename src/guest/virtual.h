@@ -57,6 +57,8 @@ uint32_t timer_tell(struct image_alarm *to);
 void timer_resume(const struct image_alarm *from, uint32_t n, const int *files);
 /* Answers what init holds of a thread so that it is done again; the end of it stays what it was. */
 void wait_give_back(pid_t thread, int result);
+/* It begins no call of before anew: a signal has ended it. */
+void wait_end_broken_off(pid_t thread);
 /* So that timer descriptors are known wherever they are found (still.h), and not any more. */
 void timer_mark(void);
 void timer_unmark(void);

@@ -986,6 +986,12 @@ void wait_give_back(pid_t thread, int result) {
         }
 }
 
+void wait_end_broken_off(pid_t thread) {
+    for (uint32_t i = n_again; i-- > 0;)
+        if (again[i].thread == (uint32_t)thread)
+            again[i] = again[--n_again];
+}
+
 /* Interrupted, these are done again as a whole even where they were; the others go on with what is left, of which init learns nothing. */
 static bool is_done_again(const struct wait *w) {
     return tells_rest(w);

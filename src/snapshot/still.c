@@ -3,6 +3,7 @@
 #include "guest/still.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -51,8 +52,63 @@ int still_hold(struct capture *c) {
     return say_plain(c, STILL_HOLD);
 }
 
+static uint64_t signals_among(struct capture *c, struct image_range pending) {
+    uint64_t signals = 0;
+
+    for (uint32_t i = 0; i < pending.n; i++) {
+        int32_t number;
+
+        memcpy(&number, capture_entry(&c->pending, pending.first + i, struct image_pending)->info, sizeof number);
+        signals |= 1ull << (number - 1);
+    }
+    return signals;
+}
+
+/* It handles a signal before it goes on, and by that ends the call that it was in: here, and where it is restored (restore_process.c, ending_signals). */
+static bool is_ended(struct capture *c, const struct image_process *p, uint32_t index) {
+    const struct image_thread *thread = capture_entry(&c->threads, p->threads.first + index, struct image_thread);
+    uint64_t shared = signals_among(c, p->pending), handlers = 0;
+
+    if (index)
+        shared &= capture_entry(&c->threads, p->threads.first, struct image_thread)->signal_mask;
+    for (uint32_t i = 0; i < p->actions.n && thread->interruption != IMAGE_GOES_ON; i++) {
+        const struct image_action *action = capture_entry(&c->actions, p->actions.first + i, struct image_action);
+
+        if (action->handler > (uintptr_t)SIG_IGN && (thread->interruption == IMAGE_ENDS || !(action->flags & SA_RESTART)))
+            handlers |= 1ull << (action->number - 1);
+    }
+    return (signals_among(c, thread->pending) | shared) & ~thread->signal_mask & handlers;
+}
+
+static bool is_of_ended(const struct still_message *ended, const struct image_wait *wait) {
+    for (uint32_t i = 0; i < ended->n; i++)
+        if ((uint32_t)ended->threads[i] == wait->thread)
+            return true;
+    return false;
+}
+
+/* What ends is no wait any more, neither for init nor in the image. */
 int still_go(struct capture *c) {
-    return say_plain(c, STILL_GO);
+    struct still_message message = { .order = STILL_GO };
+    size_t kept = 0;
+
+    if (!is_wanted(c))
+        return 0;
+    for (size_t i = 0; i < capture_count(&c->processes, struct image_process); i++) {
+        const struct image_process *p = capture_entry(&c->processes, i, struct image_process);
+
+        for (uint32_t k = 0; k < p->threads.n && message.n < STILL_MAX_THREADS; k++)
+            if (is_ended(c, p, k))
+                message.threads[message.n++] = (int32_t)capture_entry(&c->threads, p->threads.first + k, struct image_thread)->tid;
+    }
+    for (size_t i = 0; i < capture_count(&c->waits, struct image_wait); i++) {
+        const struct image_wait wait = *capture_entry(&c->waits, i, struct image_wait);
+
+        if (!is_of_ended(&message, &wait))
+            *capture_entry(&c->waits, kept++, struct image_wait) = wait;
+    }
+    c->waits.length = kept * sizeof(struct image_wait);
+    return say(c, &message);
 }
 
 void still_end(struct capture *c) {

@@ -351,6 +351,48 @@ def test_a_shell_on_a_terminal():
         assert said[0] == said[1] == said[2] and len(said[0]) == 3 and said[0][1].startswith(str(START_S + 4000).encode())
 
 
+# Its last child signals it each three seconds, after a moment of computing: before four of them are over. Those between have the first to be stopped stand a while before the last.
+SIGNALLED = """
+import ctypes, os, signal, time
+libc, me = ctypes.CDLL(None), os.getpid()
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.siginterrupt(signal.SIGUSR1, True)
+between = [pid for pid in (os.fork() for _ in range(20)) if pid or signal.pause()]
+last = os.fork()
+for _ in range(0 if last else 400):
+    time.sleep(3)
+    sum(range(50000))
+    os.kill(me, signal.SIGUSR1)
+    sum(range(10000))
+if not last:
+    os._exit(0)
+print("ready", flush=True)
+length, early = (ctypes.c_long * 2)(), 0
+while True:
+    length[0], length[1] = 4, 0
+    if libc.select(0, None, None, None, length) == 0:
+        if os.waitpid(last, os.WNOHANG)[0]:
+            break
+        early += 1
+[os.kill(pid, signal.SIGKILL) for pid in between]
+print(early, flush=True)
+"""
+
+
+def test_a_wait_that_a_signal_has_ended_is_not_gone_on_with():
+    """Broken off for a snapshot, and ended by a signal that was waiting, here and in copies: the next like it was over when that would have been."""
+    with Sandbox({**VIRTUAL, "max_processes": 64}) as box:
+        process = box.spawn(["python3", "-I", "-c", SIGNALLED])
+        assert process.stdout.readline() == b"ready\n"
+        kids = []
+        while process.poll() is None and len(kids) < 3:
+            for _ in range(4):
+                box.snapshot()
+            kids += box.fork(1) if process.poll() is None else []
+        with closing(kids):
+            assert [one.wait(60).stdout.split()[-1] for one in (process, *(kid.process(process.id) for kid in kids))] == [b"0"] * (len(kids) + 1)
+
+
 # Limits
 
 def test_serial_is_refused_by_name():
