@@ -18,9 +18,13 @@ def asks(process, times=1):
     """What it says to that many questions; the last words of its standard error where that is not "ok"."""
     said = []
     for _ in range(times):
-        process.stdin.write(b"check\n")
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(b"check\n")
+            process.stdin.flush()
         said.append(process.stdout.readline().decode().rstrip("\n"))
+        if not said[-1]:
+            said.append(process.stderr.read().decode()[-1000:])     # it has ended
+            break
     return said
 
 
