@@ -29,7 +29,7 @@
 #define FILTER_X32_BIT 0x40000000u
 #endif
 
-/* What is done with a call. Those up to FILTER_KILL are verdicts; the others are worked out from the options or the arguments. */
+/* What is done with a call. Those up to FILTER_TRACED are verdicts; the others are worked out from the options or the arguments. */
 enum filter_rule {
     FILTER_ENOSYS,      /* not there; also the rule of numbers without a row */
     FILTER_ALLOW,
@@ -42,6 +42,7 @@ enum filter_rule {
     FILTER_ESOCKTNOSUPPORT,
     FILTER_DONE,        /* returns 0 and does nothing */
     FILTER_KILL,
+    FILTER_TRACED,      /* a tracer that asked to be asked decides, which guests cannot; without one: ENOSYS */
     /* by argument */
     FILTER_CLONE,
     FILTER_UNSHARE,
@@ -64,8 +65,9 @@ enum filter_rule {
     FILTER_CHECK_MODE2,
     FILTER_CHECK_OPEN,          /* no set-id bits in the mode, if the flags say that there is one */
     FILTER_CHECK_OPENAT,
+    FILTER_CHECK_PTRACE,
+    FILTER_CHECK_FAULTS,
     FILTER_CHECK_NOT_INIT,      /* argument 0 is not pid 1 */
-    FILTER_CHECK_NOT_INIT1,     /* argument 1 */
     /* by option: one of the above */
     FILTER_RESERVE,
     FILTER_MEMFD,
@@ -77,6 +79,7 @@ enum filter_rule {
     FILTER_GETFD,
     FILTER_PEEK,
     FILTER_PTRACE,
+    FILTER_FAULTS,
     FILTER_PRIORITY,
     FILTER_IOPRIO,
     FILTER_WATCH,
@@ -111,7 +114,7 @@ struct program {
     struct sock_filter *instructions;           /* filled from the end */
     unsigned capacity, n;
     bool full;
-    unsigned places[FILTER_CHECK_NOT_INIT1 + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
+    unsigned places[FILTER_CHECK_NOT_INIT + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
 };
 
 static struct sock_filter *at(const struct program *p, unsigned place) {
@@ -166,7 +169,7 @@ static unsigned one_of(struct program *p, const uint32_t *values, size_t n, unsi
 }
 
 static uint32_t action_of(enum filter_rule rule) {
-    static const uint32_t actions[FILTER_KILL + 1] = {
+    static const uint32_t actions[FILTER_TRACED + 1] = {
         [FILTER_ENOSYS] = SECCOMP_RET_ERRNO | ENOSYS,
         [FILTER_ALLOW] = SECCOMP_RET_ALLOW,
         [FILTER_EPERM] = SECCOMP_RET_ERRNO | EPERM,
@@ -178,6 +181,7 @@ static uint32_t action_of(enum filter_rule rule) {
         [FILTER_ESOCKTNOSUPPORT] = SECCOMP_RET_ERRNO | ESOCKTNOSUPPORT,
         [FILTER_DONE] = SECCOMP_RET_ERRNO | 0,
         [FILTER_KILL] = SECCOMP_RET_KILL_PROCESS,
+        [FILTER_TRACED] = SECCOMP_RET_TRACE,
     };
 
     return actions[rule];
@@ -307,6 +311,21 @@ static unsigned check_not_init(struct program *p, unsigned argument) {
     return load(p, ARGUMENT(argument), test(p, BPF_JEQ, 1, verdict(p, FILTER_EPERM), verdict(p, FILTER_ALLOW)));
 }
 
+/* Nor does a guest, as a tracer, decide what a filter leaves to tracers (check_faults): EINVAL is what kernels without that option say. */
+static unsigned check_ptrace(struct program *p, const struct filter_options *options) {
+    static const uint32_t sets_options[] = { 0x4200 /* PTRACE_SETOPTIONS */, 0x4206 /* PTRACE_SEIZE */, 21 /* PTRACE_OLDSETOPTIONS */ };
+    unsigned allow = verdict(p, FILTER_ALLOW);
+    unsigned set = load(p, ARGUMENT(3), test(p, BPF_JSET, 0x80 /* PTRACE_O_TRACESECCOMP */, verdict(p, FILTER_EINVAL), allow));
+    unsigned request = load(p, ARGUMENT(0), one_of(p, sets_options, sizeof(sets_options) / sizeof(sets_options[0]), set, allow));
+
+    return options->process_isolation ? request : load(p, ARGUMENT(1), test(p, BPF_JEQ, 1, verdict(p, FILTER_EPERM), request));
+}
+
+/* A guest has none. The process that takes snapshots makes one in it, to be told which pages were written to (snapshot/track.c); and one that handles no fault of the kernel's. */
+static unsigned check_faults(struct program *p) {
+    return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0x80001 /* O_CLOEXEC, UFFD_USER_MODE_ONLY */, verdict(p, FILTER_TRACED), verdict(p, FILTER_EPERM)));
+}
+
 static unsigned check_not_user(struct program *p, uint32_t user) {
     return load(p, ARGUMENT(0), test(p, BPF_JEQ, user, verdict(p, FILTER_EPERM), check_not_init(p, 1)));
 }
@@ -381,10 +400,12 @@ static unsigned check(struct program *p, const struct filter_options *options, e
         return check_open(p, 1);
     case FILTER_CHECK_OPENAT:
         return check_open(p, 2);
+    case FILTER_CHECK_PTRACE:
+        return check_ptrace(p, options);
+    case FILTER_CHECK_FAULTS:
+        return check_faults(p);
     case FILTER_CHECK_NOT_INIT:
         return check_not_init(p, 0);
-    case FILTER_CHECK_NOT_INIT1:
-        return check_not_init(p, 1);
     default:
         return verdict(p, rule);
     }
@@ -412,7 +433,9 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
     case FILTER_PEEK:
         return o->process_isolation ? FILTER_ALLOW : FILTER_CHECK_NOT_INIT;
     case FILTER_PTRACE:
-        return o->process_isolation ? FILTER_ALLOW : FILTER_CHECK_NOT_INIT1;
+        return FILTER_CHECK_PTRACE;
+    case FILTER_FAULTS:
+        return o->process_isolation ? FILTER_EPERM : FILTER_CHECK_FAULTS;
     case FILTER_PRIORITY:
         return FILTER_CHECK_PRIORITY;
     case FILTER_IOPRIO:
@@ -497,7 +520,7 @@ static uint32_t weight(const struct range *from, const struct range *to) {
 }
 
 static unsigned leaf(struct program *p, const struct range *range) {
-    return range->rule <= FILTER_KILL ? verdict(p, range->rule) : p->places[range->rule];
+    return range->rule <= FILTER_TRACED ? verdict(p, range->rule) : p->places[range->rule];
 }
 
 /* How many of ranges[low..high) one leaf of the tree takes: a range, and with it up to MAX_SINGLES single numbers inside it that have rules of their own. A
@@ -542,7 +565,7 @@ int filter_build(const struct filter_options *options, struct sock_filter *progr
 
     emit(&p, BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS);      /* place 0, so that 0 means "not written" below */
     for (size_t i = 0; i < n_ranges; i++)
-        if (ranges[i].rule > FILTER_KILL && p.places[ranges[i].rule] == 0)
+        if (ranges[i].rule > FILTER_TRACED && p.places[ranges[i].rule] == 0)
             p.places[ranges[i].rule] = check(&p, options, ranges[i].rule);
 
     unsigned tree = load(&p, offsetof(struct seccomp_data, nr), search(&p, ranges, 0, n_ranges));

@@ -330,7 +330,7 @@
     X(320, kexec_file_load, EPERM) \
     X(321, bpf, EPERM) \
     X(322, execveat, ALLOW) \
-    X(323, userfaultfd, EPERM)                      /* holds kernel code at a page fault of its choosing */ \
+    X(323, userfaultfd, FAULTS)                     /* holds kernel code at a page fault of its choosing */ \
     X(324, membarrier, ALLOW) \
     X(325, mlock2, ALLOW) \
     X(326, copy_file_range, ALLOW) \

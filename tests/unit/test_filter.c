@@ -271,6 +271,7 @@ TEST(arguments_by_default) {
         { SYS_ptrace, { 16 /* PTRACE_ATTACH */, 1234 }, ALLOW },
         { SYS_ptrace, { 16, 1 }, ERRNO(EPERM) },
         { SYS_ptrace, { 0x4206 /* PTRACE_SEIZE */, 1 }, ERRNO(EPERM) },
+        { SYS_ptrace, { 0x4206, 1234 }, ALLOW },
         { SYS_prctl, { PR_SET_CHILD_SUBREAPER, 1 }, ALLOW },
         { SYS_prctl, { PR_SET_CHILD_SUBREAPER, 0 }, ERRNO(EPERM) },         /* what it orphans stays in its tree */
         { SYS_prctl, { PR_GET_CHILD_SUBREAPER, 0 }, ALLOW },
@@ -289,6 +290,9 @@ TEST(arguments_by_default) {
         { SYS_io_setup, { 0 }, ERRNO(ENOSYS) },
         { SYS_bpf, { 0 }, ERRNO(EPERM) },
         { SYS_userfaultfd, { 0 }, ERRNO(EPERM) },
+        { SYS_userfaultfd, { 1 /* UFFD_USER_MODE_ONLY */ }, ERRNO(EPERM) },
+        { SYS_userfaultfd, { 0x80001 }, SECCOMP_RET_TRACE },                /* of who takes snapshots; ENOSYS where nobody is asked */
+        { SYS_userfaultfd, { 0x80000 }, ERRNO(EPERM) },
         { SYS_open_by_handle_at, { 0 }, ERRNO(EPERM) },
         { SYS_keyctl, { 0 }, ERRNO(EPERM) },
         { SYS_memfd_secret, { 0 }, ERRNO(ENOSYS) },
@@ -296,6 +300,16 @@ TEST(arguments_by_default) {
 
     expect((struct filter_options){ 0 }, rows, ARRAY_SIZE(rows));
     build((struct filter_options){ 0 });
+    /* A guest does not become the tracer that is asked. */
+    static const uint64_t options[] = { 0x4200 /* PTRACE_SETOPTIONS */, 0x4206, 21 /* PTRACE_OLDSETOPTIONS */ };
+    for (size_t i = 0; i < ARRAY_SIZE(options); i++) {
+        struct seccomp_data asks = { .nr = SYS_ptrace, .arch = AUDIT_ARCH_X86_64, .args = { options[i], 1234, 0, 0x80 /* PTRACE_O_TRACESECCOMP */ } };
+        ASSERT_EQ(run_data(&asks), ERRNO(EINVAL));
+        asks.args[0] |= 1ull << 32;
+        ASSERT_EQ(run_data(&asks), ERRNO(EINVAL));
+        asks.args[3] = 0x7f;
+        ASSERT_EQ(run_data(&asks), ALLOW);
+    }
     struct seccomp_data whiteout = { .nr = SYS_renameat2, .arch = AUDIT_ARCH_X86_64, .args = { [4] = 4 } };
     ASSERT_EQ(run_data(&whiteout), ERRNO(EINVAL));
     whiteout.args[4] = 1 | 2;

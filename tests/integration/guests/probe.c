@@ -226,6 +226,7 @@ static void probe_bpf(void) {
     char attributes[128] = { [4] = (char)128 };
     REFUSED(syscall(SYS_perf_event_open, attributes, 0, -1, -1, 0));
     REFUSED(syscall(SYS_userfaultfd, 1 /* USER_MODE_ONLY */));
+    REFUSED(syscall(SYS_userfaultfd, 0x80001));
     REFUSED(syscall(SYS_userfaultfd, 0));
     REFUSED(syscall(SYS_fanotify_init, 0, 0));
     REFUSED(syscall(SYS_fanotify_init, 0x200 /* REPORT_FID */, 0));
