@@ -100,7 +100,13 @@ static int start_clocks(struct box *box, int proc_self) {
 
     if (unshare(CLONE_NEWTIME) < 0)
         return -errno;
-    if (!restore_clocks(&monotonic, &boottime)) {
+    if (box->clocks) {
+        int64_t ahead[2];
+
+        memcpy(ahead, box->clocks, sizeof ahead);
+        monotonic = now + ahead[0];
+        boottime = boot_now + ahead[1];
+    } else if (!restore_clocks(&monotonic, &boottime)) {
         monotonic = now % 1000000000;
         boottime = boot_now % 1000000000 + uptime_s * 1000000000;
     }

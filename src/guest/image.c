@@ -2,6 +2,8 @@
 /* Is an image sound? Whoever loads one, or looks into it, asks this first, and reads nothing past its end after. */
 #include "guest/image.h"
 
+#include <stddef.h>
+
 #define XSTATE_LEAST 576u       /* the legacy area and the header */
 
 static bool is_memory(const struct image_area *area) {
@@ -31,7 +33,7 @@ static bool are_tables(const struct image *it) {
         { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), 1 << 20 },
         { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },                  { it->terminals, sizeof(struct image_terminal), IMAGE_MAX_TERMINALS },
         { it->watches, sizeof(struct image_watch), IMAGE_MAX_WATCHES },       { it->waits, sizeof(struct image_wait), IMAGE_MAX_WAITS },      { it->alarms, sizeof(struct image_alarm), IMAGE_MAX_ALARMS },
-        { it->guards, sizeof(struct image_guard), IMAGE_MAX_GUARDS },
+        { it->guards, sizeof(struct image_guard), IMAGE_MAX_GUARDS },         { it->kept, sizeof(struct image_kept), IMAGE_MAX_KEPT },
     };
 
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++)
@@ -233,7 +235,7 @@ static bool are_once(const struct image *it, const char *base) {
     return true;
 }
 
-bool image_is_sound(const void *base, uint64_t length) {
+static bool is_consistent(const void *base, uint64_t length) {
     const struct image *it = (const void *)((const char *)base + length - sizeof *it);
     const char *bytes = base;
 
@@ -247,4 +249,122 @@ bool image_is_sound(const void *base, uint64_t length) {
         if (!is_process(it, base, (uint32_t)i))
             return false;
     return are_own(it, base);
+}
+
+bool image_is_sound(const void *base, uint64_t length) {
+    const struct image *it = (const void *)((const char *)base + length - sizeof *it);
+
+    return is_consistent(base, length) && !it->is_addition && !it->kept.n;
+}
+
+/* ---- additions ---------------------------------------------------------------------------------------------------------- */
+
+static bool is_same_text(const char *a, const char *b) {
+    for (; *a && *a == *b; a++, b++)
+        ;
+    return *a == *b;
+}
+
+static bool is_same_file(const struct image_area *was, const char *base, const struct image_area *now, const char *found) {
+    return was->end == now->end && was->protection == now->protection && was->offset == now->offset && was->is_shared == now->is_shared && was->is_written == now->is_written && was->inode == now->inode && was->size == now->size && was->mtime_s == now->mtime_s &&
+           was->mtime_ns == now->mtime_ns && is_same_text(base + was->path, found + now->path);
+}
+
+/* Those that begin there or, what grows downwards, end there. */
+const struct image_area *image_area_before(const struct image_area *areas, uint32_t n, const char *base, const struct image_area *area, const char *found) {
+    uint32_t low = 0, high = n;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (areas[middle].start < area->start)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const struct image_area *was = &areas[low];
+    if (low == n || was->kind != area->kind || was->flags != area->flags || was->forgets || area->forgets)
+        return NULL;
+    bool goes_on = was->start == area->start || (area->kind == IMAGE_STACK && was->end == area->end);
+    return goes_on && (is_memory(area) || (area->kind == IMAGE_FILE && is_same_file(was, base, area, found))) ? was : NULL;
+}
+
+static const struct image_area *next_part(const struct image_area **at, const struct image_area *end) {
+    while (*at < end && (*at)->kind != IMAGE_VVAR && (*at)->kind != IMAGE_VDSO)
+        (*at)++;
+    return *at < end ? (*at)++ : NULL;
+}
+
+bool image_has_same_parts(const struct image_area *was, uint32_t n, const struct image_area *now, uint32_t n_now) {
+    const struct image_area *end = was + n, *now_end = now + n_now;
+
+    for (;;) {
+        const struct image_area *a = next_part(&was, end), *b = next_part(&now, now_end);
+
+        if (!a || !b)
+            return !a && !b;
+        if (a->start != b->start || a->end != b->end || a->kind != b->kind)
+            return false;
+    }
+}
+
+bool image_is_of_same(const struct image *was, const char *base, const struct image *now, const struct image_process *processes, const char *texts) {
+    const struct image_process *before = image_table(was, base, processes, struct image_process);
+    bool is_alone = was->processes.n == 1 && was->threads.n == 1;
+
+    if (was->processes.n != now->processes.n || was->is_command || now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there || now->determinism.is_there || was->n_externals != now->n_externals || (is_alone && now->threads.n != 1))
+        return false;
+    for (uint64_t i = 0; i < was->processes.n; i++) {
+        const struct image_process *a = &before[i], *b = &processes[i];
+
+        if (a->kind != IMAGE_LIVING || b->kind != IMAGE_LIVING || a->pid != b->pid || a->session != b->session || a->group != b->group || a->parent != b->parent || a->goodbye != b->goodbye || a->is_subreaper != b->is_subreaper ||
+            a->barriers != b->barriers || !is_same_text(base + a->executable, texts + b->executable))
+            return false;
+    }
+    return true;
+}
+
+/* Each page of memory is said once, and those that are kept lie in an area that goes on, among pages of the base's of the same process and address. */
+static bool is_kept(const struct image *it, const char *found, const struct image_area *area, const struct image *was, const char *base, const struct image_area *before) {
+    const struct image_kept *kept = image_table(it, found, kept, struct image_kept) + area->kept.first;
+    const struct image_run *runs = image_table(was, base, runs, struct image_run);
+    uint64_t end = area->start;
+    uint32_t k = 0;
+
+    if (area->kept.n && !before)
+        return false;
+    for (uint32_t i = 0; i < area->kept.n; i++) {
+        if (!kept[i].length || (kept[i].address | kept[i].length) % IMAGE_PAGE || kept[i].address < end || kept[i].length > area->end - kept[i].address || kept[i].address > area->end)
+            return false;
+        end = kept[i].address + kept[i].length;
+        while (k < before->runs.n && runs[before->runs.first + k].address + runs[before->runs.first + k].length < end)
+            k++;
+        const struct image_run *run = &runs[before->runs.first + k];
+        if (k == before->runs.n || run->address > kept[i].address || kept[i].at != run->at + (kept[i].address - run->address))
+            return false;
+    }
+    return true;
+}
+
+bool image_is_addition(const void *found, uint64_t length, const void *base, uint64_t base_length) {
+    const struct image *it = (const void *)((const char *)found + length - sizeof *it), *was = (const void *)((const char *)base + base_length - sizeof *was);
+    uint64_t n_kept = 0;
+
+    if (!is_consistent(found, length) || !it->is_addition || !image_is_of_same(was, base, it, image_table(it, (const char *)found, processes, struct image_process), found))
+        return false;
+    for (uint64_t i = 0; i < it->processes.n; i++) {
+        const struct image_process *p = image_table(it, found, processes, struct image_process) + i, *q = image_table(was, base, processes, struct image_process) + i;
+
+        if (!image_has_same_parts(image_table(was, base, areas, struct image_area) + q->areas.first, q->areas.n, image_table(it, found, areas, struct image_area) + p->areas.first, p->areas.n))
+            return false;
+        for (uint32_t k = p->areas.first; k < p->areas.first + p->areas.n; k++) {
+            const struct image_area *area = image_table(it, found, areas, struct image_area) + k;
+
+            n_kept += area->kept.n;
+            if (n_kept > it->kept.n || !is_range(area->kept, it->kept) || (area->kept.n && !is_memory(area)) ||
+                !is_kept(it, found, area, was, base, image_area_before(image_table(was, base, areas, struct image_area) + q->areas.first, q->areas.n, base, area, found)))
+                return false;
+        }
+    }
+    return true;
 }

@@ -4,6 +4,8 @@
  *
  * One file without pointers: pages first, then tables at the offsets that the header names, and at its very end the header, so that a file that was not finished has none. It is for the kernel and the build that it names
  * (docs/image-format.md). What it says was a guest's to choose, so whoever loads it checks every range and index; what it says of registers and pages is for the guest alone.
+ *
+ * An *addition* is an image of processes of which there is one already, its *base*: of memory that is as it was then it has no pages, but says where the base has them (`kept`). It is of use to who has the base in memory (restore_amend.c), for a while.
  */
 #ifndef ROLLBOX_GUEST_IMAGE_H
 #define ROLLBOX_GUEST_IMAGE_H
@@ -12,13 +14,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define IMAGE_MAGIC 0x36456d4978427852ull
+#define IMAGE_MAGIC 0x37456d4978427852ull
 #define IMAGE_PAGE 4096u
 #define IMAGE_MAX_PROCESSES 512u
 #define IMAGE_MAX_THREADS 4096u
 #define IMAGE_MAX_AREAS 262144u
 #define IMAGE_MAX_RUNS 1048576u
 #define IMAGE_MAX_GUARDS 262144u
+#define IMAGE_MAX_KEPT 1048576u
 #define IMAGE_MAX_FILES 4096u
 #define IMAGE_MAX_FDS 65536u
 #define IMAGE_MAX_WATCHES 65536u        /* also the highest number of one */
@@ -36,6 +39,8 @@
 #define IMAGE_GATE 0x3fe000ull          /* two words that its threads meet at */
 #define IMAGE_FRAMES 0x300000ull
 #define IMAGE_FRAME 4096u
+#define IMAGE_REGIONS 0x200000000000ull /* from here on, where no process of the image has anything, that of who restores it: 32 TiB, far from where the kernel, and Go and Java, put things */
+#define IMAGE_REGIONS_END 0x300000000000ull     /* in general */
 #define IMAGE_MAX_OWN_THREADS ((IMAGE_GATE - IMAGE_FRAMES) / IMAGE_FRAME)      /* of one process */
 
 /* A table: where it begins, how many entries it has. */
@@ -75,6 +80,7 @@ struct image_area {
     int64_t mtime_s, mtime_ns;
     struct image_range runs;    /* its pages */
     struct image_range guards;
+    struct image_range kept;    /* of an addition: its pages that the base has */
 };
 
 #define IMAGE_NOT_FORKED 1u     /* MADV_DONTFORK */
@@ -84,6 +90,12 @@ struct image_area {
 struct image_run {
     uint64_t address, length;   /* of memory; of a memory file: the offset in it */
     uint64_t at;                /* offset in the image */
+};
+
+/* Pages that are the base's, at the same address. */
+struct image_kept {
+    uint64_t address, length;
+    uint64_t at;                /* offset in the base */
 };
 
 /* Pages of an area that nobody can touch (MADV_GUARD_INSTALL). */
@@ -334,13 +346,14 @@ struct image_alarm {
 };
 
 struct image {
-    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, waits, alarms, guards;
+    struct image_part processes, threads, areas, runs, actions, pending, timers, locks, files, pipes, targets, fds, terminals, watches, waits, alarms, guards, kept;
     struct image_determinism determinism;
     uint64_t texts, texts_end;  /* NUL-terminated each */
     int64_t clocks[3];          /* CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_REALTIME of the processes: nanoseconds */
     uint64_t n_externals;
     uint64_t n_lent;            /* terminals whose masters go to whoever restores it */
     uint64_t is_command;        /* there is one process, which has no descriptors: it is to be a command, and gets those of one */
+    uint64_t is_addition;
     char release[64];           /* of the kernel; uname(2) */
     uint64_t length;            /* of the whole */
     uint64_t magic;             /* the last thing */
@@ -353,6 +366,14 @@ struct image_progress {
 
 /* image.c: does it hold what it says? Every range and index in it is within it, every address where a guest's can be. `length` bytes at `base`, aligned to 8. */
 bool image_is_sound(const void *base, uint64_t length);
+/* And an addition, to that base, which is sound? That they are of the same processes, of which nothing differs that cannot be amended, is part of it. */
+bool image_is_addition(const void *found, uint64_t length, const void *base, uint64_t base_length);
+/* Of `n` areas of a base, by address: the one whose memory an area of the same process goes on with, where both have it; NULL: none, and it is made anew. Files: the one that is the same. The bases are what their texts' offsets count from. */
+const struct image_area *image_area_before(const struct image_area *areas, uint32_t n, const char *base, const struct image_area *area, const char *found);
+/* Whether the processes of one image are those of another, threads and all that cannot be amended included. Of the other, the counts in its header, its processes, and what their texts' offsets count from. */
+bool image_is_of_same(const struct image *was, const char *base, const struct image *now, const struct image_process *processes, const char *texts);
+/* And of one of them, whether the kernel's own parts of its memory are where they were. */
+bool image_has_same_parts(const struct image_area *was, uint32_t n, const struct image_area *now, uint32_t n_now);
 
 #define image_table(image, base, part, type) ((const type *)(const void *)((const char *)(base) + (image)->part.at))
 

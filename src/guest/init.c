@@ -70,10 +70,14 @@ static void restore(const struct box *box, const struct wire_message *message) {
     struct restore_failure failure = { 0 };
     int masters[IMAGE_MAX_TERMINALS];
     size_t n_masters = 0;
-    int r = restore_is_tree() ? adopt(message) : -EBADMSG;
+    const bool amends = message->header.flags & GUEST_RESTORE_AMENDS;
+    const size_t n_externals = message->n_fds - (amends && message->n_fds);
+    int r = restore_is_tree() && message->n_fds >= amends ? adopt(message) : -EBADMSG;
 
+    if (r == 0 && amends)
+        r = restore_amend(message->fds[n_externals], &failure);
     if (r == 0)
-        r = restore_finish(box, message->fds, message->n_fds, is_trial, masters, &n_masters, &failure);
+        r = restore_finish(box, message->fds, n_externals, is_trial, masters, &n_masters, &failure);
     struct guest_record record = { .kind = GUEST_RESTORED, .serial = message->header.serial, .error = r < 0 ? -r : 0, .stage = failure.step, .operation = failure.pid };
     record_send(box->socket, &record, masters, n_masters);
     while (n_masters)

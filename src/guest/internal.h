@@ -60,6 +60,7 @@ struct box {
     const char *uuid;
     const void *numbers;        /* of a copy: struct number, for files that keep theirs (base/numbers.h) */
     size_t numbers_length;
+    const void *clocks;         /* GUEST_CLOCKS; NULL */
     int64_t since_ns;           /* CLOCK_REALTIME: since when its files have been a sandbox'; 0: its own birth */
     uint64_t generation;        /* how many states its files have been through */
 };

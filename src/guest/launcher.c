@@ -256,6 +256,8 @@ static int take_fields(const struct wire_message *message, struct box *box) {
             box->numbers = field.data;
             box->numbers_length = field.length;
         }
+        if (field.tag == GUEST_CLOCKS && field.length == 2 * sizeof(int64_t))
+            box->clocks = field.data;
         if (field.tag == GUEST_PARTS && field.length == box->n_layers * sizeof box->parts[0])
             memcpy(box->parts, field.data, field.length);
         if (field.tag == GUEST_HOME && process_set_home(wire_text(&field)) < 0)

@@ -446,6 +446,17 @@ static int make_threads(const struct box *box) {
     return r;
 }
 
+int restore_amend(int addition, struct restore_failure *ret_failure) {
+    int r = hear_all();         /* they are prepared */
+
+    if (r == 0 && (r = restore_take_addition(addition, true)) < 0)
+        failure = (struct restore_failure){ -r, RESTORE_MEMORY, 0 };
+    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+        r = order_more(i, RESTORE_AMEND, 0, false, &addition, 1);
+    *ret_failure = failure;
+    return r;
+}
+
 static int go_on(const struct box *box, const int *externals, size_t n_externals, int *files) {
     uint32_t file = 0, last_pid = restored.header->determinism.last_pid;
     int r = still_resume(box);
@@ -565,6 +576,11 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
 }
 
 void restore_cancel(void) {
+}
+
+int restore_amend(int addition, struct restore_failure *ret_failure) {
+    (void)addition, (void)ret_failure;
+    return -EOPNOTSUPP;
 }
 
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {

@@ -37,6 +37,8 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
 /* It ends: another command is started in the sandbox. */
 void restore_cancel(void);
 
+/* What goes on is not what was loaded but what has become of it since, by an addition to that: before restore_finish. 0 or -errno and the failure, with which the sandbox is of no use any more. */
+int restore_amend(int addition, struct restore_failure *ret_failure);
 /* A tree goes on, unless it is only tried whether it could; `externals` are those of the image. 0 or -errno and the failure, with which the sandbox is of no use any more, as after a trial. The masters of its commands' terminals, IMAGE_MAX_TERMINALS at most, are the caller's to close. */
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure);
 /* And then: what is left of the image goes, which nobody is to wait for. */

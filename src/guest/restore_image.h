@@ -31,6 +31,8 @@ struct restore_image {
     struct restored_range memory[IMAGE_MAX_PROCESSES];  /* where that of a process and of all that descend from it is parked */
     const struct image_touch *touches;
     size_t n_touches;
+    const struct image *before; /* what was loaded, once `header` is an addition to it; NULL */
+    const char *before_base;
 };
 
 extern struct restore_image restored;
@@ -63,7 +65,7 @@ static inline uint64_t restored_are_together(const struct image_area *first) {
  * process completes itself; one with a single thread makes that, too, and others wait for RESTORE_MAKE_THREADS. */
 enum restore_order_kind {
     RESTORE_MAKE_CHILD = 1, RESTORE_JOIN_GROUP, RESTORE_END, RESTORE_REAP, RESTORE_AWAIT_END, RESTORE_PREPARE, RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY, RESTORE_COMPLETE, RESTORE_MAKE_THREADS, RESTORE_GO,
-    RESTORE_SET_FOREGROUND,
+    RESTORE_SET_FOREGROUND, RESTORE_AMEND,
 };
 
 struct restore_order {
@@ -80,6 +82,17 @@ struct restore_word {
 void restore_keep_from_forks(uint32_t index);
 void restore_take_to_forks(uint32_t index);
 void restore_give_up(uint32_t index);
+
+/* restore_amend.c. In init, and then, with the same file, in each process that is prepared: `restored` is the addition from there on. 0 or -errno, and then nothing has changed. */
+int restore_take_addition(int fd, bool is_init);
+/* In a process: memory without files becomes what the addition says, and what it says nothing of goes, files included. 0 or -errno. */
+int restore_amend_memory(uint32_t index);
+/* The area of the process that one of the addition's goes on with; NULL: it is new. */
+const struct image_area *restore_before(uint32_t index, const struct image_area *area);
+/* restore_last.c: the region has become longer. */
+void restore_put_region(void);
+/* restore_process.c */
+long restore_make_memory(const struct image_area *area);
 
 /* restore_process.c. What the fork of a process to be does from its birth on. */
 _Noreturn void restore_become(const struct box *box, uint32_t index);

@@ -139,6 +139,10 @@ int restore_put_last(void) {
     return (int)sys_call3(__NR_mprotect, code, IMAGE_PAGE, PROT_READ | PROT_EXEC);
 }
 
+void restore_put_region(void) {
+    ((struct gate *)IMAGE_GATE)->region_length = restored.region_end - restored.region;
+}
+
 void restore_await_threads(uint32_t n) {
     struct gate *gate = (void *)IMAGE_GATE;
     uint32_t arrived;

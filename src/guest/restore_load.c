@@ -19,7 +19,6 @@
 
 #if defined(__x86_64__) && !defined(__GLIBC__)
 
-#define FIRST_REGION 0x200000000000ull  /* 32 TiB: far from where the kernel, and Go and Java, put things; moved up as needed */
 #define REGION_ALIGNMENT 0x40000000ull
 #define N_PARTS 0x20000u        /* up to IMAGE_HIGHEST */
 #define VDSO_ROOM 0x20000ull
@@ -81,7 +80,7 @@ static uint64_t pack_place(const struct image_area *area, uint64_t at) {
     return area->end - area->start >= HUGE ? at + ((area->start - at) & (HUGE - 1)) : at;
 }
 
-/* The lowest place above FIRST_REGION in which none of them has anything; 0: there is none. A guest chooses where it has what, so each is looked at once: one bit for each part of the address space, of REGION_ALIGNMENT bytes. */
+/* The lowest place above IMAGE_REGIONS in which none of them has anything; 0: there is none. A guest chooses where it has what, so each is looked at once: one bit for each part of the address space, of REGION_ALIGNMENT bytes. */
 static uint64_t find_region(const struct image *it, const char *base, uint64_t length) {
     static uint64_t taken[N_PARTS / 64];
     const struct image_area *areas = image_table(it, base, areas, struct image_area);
@@ -90,7 +89,7 @@ static uint64_t find_region(const struct image *it, const char *base, uint64_t l
     for (uint64_t i = 0; i < it->areas.n; i++)
         for (uint64_t part = areas[i].start / REGION_ALIGNMENT; part <= (areas[i].end - 1) / REGION_ALIGNMENT; part++)
             taken[part / 64] |= 1ull << part % 64;
-    for (uint64_t part = FIRST_REGION / REGION_ALIGNMENT, n = 0; part < IMAGE_HIGHEST / REGION_ALIGNMENT; part++) {
+    for (uint64_t part = IMAGE_REGIONS / REGION_ALIGNMENT, n = 0; part < IMAGE_HIGHEST / REGION_ALIGNMENT; part++) {
         n = taken[part / 64] >> part % 64 & 1 ? 0 : n + 1;
         if (n == needed)
             return (part + 1 - n) * REGION_ALIGNMENT;

@@ -72,6 +72,10 @@ static uint32_t step;
 static struct restore_last lasts[IMAGE_MAX_OWN_THREADS];
 static const struct image_action by_default;
 
+static uint32_t own_index(void) {
+    return (uint32_t)(self - restored_process(0));
+}
+
 static const struct image_area *own_areas(void) {
     return restored_table(areas, struct image_area) + self->areas.first;
 }
@@ -108,7 +112,7 @@ static uint64_t own_vdso(void) {
     return 0;
 }
 
-static long make_memory(const struct image_area *area) {
+long restore_make_memory(const struct image_area *area) {
     int flags = MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0) | (area->forgets == IMAGE_DROPPABLE ? UAPI_MAP_DROPPABLE : MAP_PRIVATE);
 
     return mmap((void *)area->start, area->end - area->start, (int)area->protection, flags, -1, 0) == MAP_FAILED ? -errno : 0;
@@ -131,7 +135,7 @@ static int place_memory(void) {
             continue;
         if (restored_are_together(area))
             together = restored_are_together(area);
-        long r = restored_is_in_place(area) ? protect(area, area->start < together) : parked ? sys_call5(__NR_mremap, parked, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : make_memory(area);
+        long r = restored_is_in_place(area) ? protect(area, area->start < together) : parked ? sys_call5(__NR_mremap, parked, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, area->start) : restore_make_memory(area);
         if (r >= 0 && area->forgets == IMAGE_WIPED)
             r = sys_call3(__NR_madvise, area->start, length, UAPI_MADV_WIPEONFORK);
         if (r >= 0 && area->flags & IMAGE_NOT_FORKED)
@@ -163,8 +167,8 @@ static int map_files(void) {
     for (uint32_t i = 0; i < self->areas.n && r == 0; i++) {
         const struct image_area *area = &own_areas()[i];
 
-        if (area->kind != IMAGE_FILE)
-            continue;
+        if (area->kind != IMAGE_FILE || restore_before(own_index(), area))
+            continue;           /* or it is mapped */
         if (!last || last->path != area->path || last->is_written != area->is_written) {
             if (fd >= 0)
                 close(fd);
@@ -232,19 +236,24 @@ static int clear_place(void) {
 
 /* ---- the process -------------------------------------------------------------------------------------------------------- */
 
-static int become_program(void) {
+static int set_layout(int program) {
     const struct image_layout *layout = &self->layout;
     struct prctl_mm_map map = {
         .start_code = layout->start_code, .end_code = layout->end_code, .start_data = layout->start_data, .end_data = layout->end_data, .start_brk = layout->start_brk, .brk = layout->brk,
         .start_stack = layout->start_stack, .arg_start = layout->arg_start, .arg_end = layout->arg_end, .env_start = layout->env_start, .env_end = layout->env_end,
         .auxv = (void *)(uintptr_t)(restored.base + self->auxv), .auxv_size = (uint32_t)self->auxv_length,
+        .exe_fd = (uint32_t)program,
     };
+
+    return sys_prctl(PR_SET_MM, PR_SET_MM_MAP, (unsigned long)&map, sizeof map, 0);
+}
+
+static int become_program(void) {
     int fd = open(restored_text(self->executable), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 
     if (fd < 0)
         return -errno;
-    map.exe_fd = (uint32_t)fd;
-    int r = sys_prctl(PR_SET_MM, PR_SET_MM_MAP, (unsigned long)&map, sizeof map, 0);
+    int r = set_layout(fd);
     close(fd);
     return r;
 }
@@ -313,7 +322,7 @@ static int prepare(void) {
         return r;
     step = RESTORE_MEMORY;
     if (has_forked)
-        restore_take_to_forks((uint32_t)(self - restored_process(0)));
+        restore_take_to_forks(own_index());
     if ((r = clear_place()) < 0 || (r = place_memory()) < 0)
         return r;
     step = RESTORE_FILES;
@@ -670,7 +679,7 @@ static uint32_t goodbye_of(uint32_t index) {
 static int make_child(uint32_t index) {
     step = RESTORE_FORK;
     if (!has_forked)
-        restore_keep_from_forks((uint32_t)(self - restored_process(0)));
+        restore_keep_from_forks(own_index());
     has_forked = true;
     restore_take_to_forks(index);
     long pid = sys_call5(__NR_clone, goodbye_of(index), NULL, NULL, NULL, NULL);
@@ -680,6 +689,37 @@ static int make_child(uint32_t index) {
     }
     restore_give_up(index);
     return pid < 0 ? (int)pid : 0;
+}
+
+/* What it has become since the image that it was prepared from. The program is the same, so no right is needed. */
+static int amend(const int *fds, size_t n_fds) {
+    const struct image_process *before = self;
+    const struct image_action *actions = restored_table(actions, struct image_action) + before->actions.first;
+    const uint32_t index = own_index();
+    int r;
+
+    step = RESTORE_MEMORY;
+    if (n_fds != 1 || (r = restore_take_addition(fds[0], false)) < 0)
+        return n_fds != 1 ? -EBADMSG : r;
+    self = restored_process(index);
+    if ((r = restore_amend_memory(index)) < 0)
+        return r;
+    step = RESTORE_FILES;
+    if ((r = map_files()) < 0)
+        return r;
+    step = RESTORE_PROGRAM;
+    if ((r = set_layout(-1)) < 0)
+        return r;
+    step = RESTORE_SIGNALS;
+    for (uint32_t i = 0; i < before->actions.n; i++)
+        (void)sys_call4(__NR_rt_sigaction, actions[i].number, &by_default.handler, NULL, sizeof by_default.mask);
+    if ((r = set_actions()) < 0)
+        return r;
+    umask(self->umask);
+    if (prctl(PR_SET_PDEATHSIG, self->death_signal, 0, 0, 0) < 0)
+        return -errno;
+    step = RESTORE_DESCRIPTORS;
+    return keep_descriptors();
 }
 
 static int obey(const struct restore_order *order, const int *fds, size_t n_fds) {
@@ -718,6 +758,8 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
         break;
     case RESTORE_MAKE_THREADS:
         return begin_threads();
+    case RESTORE_AMEND:
+        return amend(fds, n_fds);
     case RESTORE_GO:
         go();
     }

@@ -215,4 +215,8 @@ struct uapi_pm_scan_arg {
 #define PM_SCAN_CHECK_WPASYNC (1ULL << 1)
 #endif
 
+/* userfaultfd(2): faults for writing are noted in the page's entry and nobody is asked, 6.7 */
+#define UAPI_UFFD_USER_MODE_ONLY 1
+#define UAPI_UFFD_FEATURE_WP_ASYNC (1ull << 15)
+
 #endif
