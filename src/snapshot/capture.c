@@ -21,6 +21,7 @@
 
 #define MAX_TRIES 2000
 #define TRY_AGAIN_NS 500000
+#define MOST_KEPT_BACK (256u << 10)     /* of pages, on their way to the file */
 #define PROGRESS_STEP(length) MAX((length) / 64, (uint64_t)1 << 20)    /* so that all that is told has room in a socket */
 
 int capture_refuse(struct capture *c, int error_number, const char *format, ...) {
@@ -125,10 +126,32 @@ static void relocate(struct capture *c, uint64_t blobs, uint64_t texts) {
     }
 }
 
-static int write_at(struct capture *c, const void *data, size_t length, uint64_t at) {
-    if (lseek(c->fd, (off_t)at, SEEK_SET) < 0)
-        return -errno;
-    return fd_write_all(c->fd, data, length);
+int capture_flush(struct capture *c) {
+    int r = fd_write_all(c->fd, c->written.data, c->written.length);
+
+    c->written.length = 0;
+    return r;
+}
+
+/* Many are a page or two. */
+int capture_put(struct capture *c, const void *pages, size_t length) {
+    int r = c->written.length + length > MOST_KEPT_BACK ? capture_flush(c) : 0;
+
+    if (r < 0)
+        return r;
+    c->saved += length;
+    if (length > MOST_KEPT_BACK)
+        return fd_write_all(c->fd, pages, length);
+    buf_add(&c->written, pages, length);
+    return buf_failed(&c->written) ? -ENOMEM : 0;
+}
+
+/* The next of what follows the pages. */
+static void add_table(struct buf *to, const void *data, size_t length, uint64_t at) {
+    static const char nothing[64];
+
+    buf_add(to, nothing, (size_t)at - to->length);
+    buf_add(to, data, length);
 }
 
 /* The pages are in the file already, from its beginning: the tables follow, and the header comes last. */
@@ -148,7 +171,7 @@ static int finish(struct capture *c) {
         { &c->files, &image->files, sizeof(struct image_file) },            { &c->pipes, &image->pipes, sizeof(struct image_pipe) },       { &c->targets, &image->targets, sizeof(struct image_target) },
         { &c->fds, &image->fds, sizeof(struct image_fd) },                  { &c->terminals, &image->terminals, sizeof(struct image_terminal) },
         { &c->watches, &image->watches, sizeof(struct image_watch) },       { &c->waits, &image->waits, sizeof(struct image_wait) },       { &c->alarms, &image->alarms, sizeof(struct image_alarm) },
-        { &c->guards, &image->guards, sizeof(struct image_guard) },
+        { &c->guards, &image->guards, sizeof(struct image_guard) },         { &c->kept, &image->kept, sizeof(struct image_kept) },
     };
     int r;
 
@@ -166,18 +189,24 @@ static int finish(struct capture *c) {
     image->n_externals = c->options->n_externals;
     image->n_lent = c->options->n_masters;
     image->is_command = c->options->is_command;
+    image->is_addition = c->base != NULL;
     if (uname(&name) == 0)
         snprintf(image->release, sizeof image->release, "%.63s", name.release);
     if (buf_failed(&c->texts) || buf_failed(&c->blobs))
         return capture_fail(c, "its image", -ENOMEM);
     relocate(c, blobs, image->texts);
-    r = write_at(c, c->blobs.data, c->blobs.length, blobs);
-    for (size_t i = 0; i < ARRAY_SIZE(tables) && r == 0; i++)
-        r = write_at(c, tables[i].buf->data, tables[i].buf->length, tables[i].part->at);
+    struct buf *rest = &c->scratch;
+    rest->length = 0;
+    add_table(rest, c->blobs.data, c->blobs.length, 0);
+    for (size_t i = 0; i < ARRAY_SIZE(tables); i++)
+        add_table(rest, tables[i].buf->data, tables[i].buf->length, tables[i].part->at - blobs);
+    add_table(rest, c->texts.data, c->texts.length, image->texts - blobs);
+    add_table(rest, image, sizeof *image, at - blobs);
+    r = buf_failed(rest) ? -ENOMEM : capture_flush(c);
+    if (r == 0 && lseek(c->fd, (off_t)blobs, SEEK_SET) < 0)
+        r = -errno;
     if (r == 0)
-        r = write_at(c, c->texts.data, c->texts.length, image->texts);
-    if (r == 0)
-        r = write_at(c, image, sizeof *image, at);
+        r = fd_write_all(c->fd, rest->data, rest->length);
     return r < 0 ? capture_fail(c, "its image", r) : 0;
 }
 
@@ -316,10 +345,32 @@ static int capture_shared(struct capture *c) {
     return 0;
 }
 
+/* While all stand. What an addition turns out not to be is saved whole. */
+static int save_standing(struct capture *c) {
+    const size_t runs = c->runs.length;
+    const uint64_t saved = c->saved;
+    int r = c->base ? capture_flush(c) : 0;
+
+    if (r < 0)
+        return capture_fail(c, "its image", r);
+    r = save_memory(c, false);
+
+    if (r < 0 || !c->base || track_goes_on(c))
+        return r;
+    track_forget(c);
+    c->areas.length = c->guards.length = 0;
+    c->runs.length = runs;
+    c->saved = saved;
+    c->written.length = 0;
+    return lseek(c->fd, (off_t)saved, SEEK_SET) < 0 ? capture_fail(c, "its image", -errno) : save_memory(c, false);
+}
+
 static int capture_all(struct capture *c) {
     int r = look_at_init(c);
 
     buf_add(&c->texts, "", 1);  /* at 0: no path */
+    if (r == 0)
+        r = track_begin(c);
     if (r == 0)
         r = c->options->is_command ? stop_command(c) : tree_stop(c);
     if (r == 0)
@@ -342,7 +393,9 @@ static int capture_all(struct capture *c) {
     if (r < 0)
         return r;
     still_finish(c);
-    r = save_memory(c, false);
+    r = save_standing(c);
+    if (r == 0 && c->options->tracks && !c->base)
+        track_start(c);
     if (r == 0)
         r = terminals_connect(c);
     if (r < 0 || c->twins)
@@ -352,8 +405,10 @@ static int capture_all(struct capture *c) {
 }
 
 static void free_tables(struct capture *c) {
+    aside_end();
     terminals_forget(c);
-    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->waits, &c->alarms, &c->guards, &c->guarded, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->promised, &c->reached, &c->scratch, &c->smaps };
+    track_end(c);
+    struct buf *all[] = { &c->processes, &c->threads, &c->areas, &c->runs, &c->actions, &c->pending, &c->timers, &c->locks, &c->files, &c->pipes, &c->targets, &c->fds, &c->terminals, &c->watches, &c->texts, &c->waits, &c->alarms, &c->guards, &c->guarded, &c->blobs, &c->known, &c->pipe_inodes, &c->sockets, &c->ends, &c->watched, &c->promised, &c->reached, &c->scratch, &c->smaps, &c->written };
 
     for (size_t i = 0; i < ARRAY_SIZE(all); i++)
         buf_done(all[i]);
@@ -378,6 +433,7 @@ int capture_begin(const struct capture_options *options, int fd, struct capture 
     c->options = options;
     c->error = error;
     c->fd = fd;
+    c->twin_bytes = options->twin_bytes;
     trace_count_at(options->in_calls);
     int r = capture_all(c);
     if (r < 0) {
@@ -391,6 +447,19 @@ int capture_begin(const struct capture_options *options, int fd, struct capture 
 
 bool capture_is_complete(const struct capture *c) {
     return c->is_complete;
+}
+
+bool capture_is_addition(const struct capture *c) {
+    return c->is_complete && c->base;
+}
+
+void capture_clocks(const struct capture *c, int64_t ret_clocks[2]) {
+    memcpy(ret_clocks, c->image.clocks, 2 * sizeof *ret_clocks);
+}
+
+size_t capture_trackers(const struct capture *c, const struct capture_tracker **ret_trackers) {
+    *ret_trackers = c->trackers;
+    return c->n_trackers;
 }
 
 /* Who does not listen any more is of no concern. */

@@ -27,12 +27,25 @@ struct capture_options {
     int still;                  /* a socket to the init of a sandbox with random_seed or time_start, told of it (GUEST_STILL); 0: it has neither */
     uint64_t most_bytes;        /* of memory to save */
     uint64_t twin_bytes;        /* of memory that processes may have for which twins stand (twin.c); 0: they stand themselves until everything is saved */
+    uint64_t memory_limit, most_processes;      /* with `base`, where nobody has asked yet what that may be: of the sandbox; 0: there is none */
     int progress;               /* a socket to who loads the image while the memory of twins is written (struct image_progress); 0: nobody does */
+    int base;                   /* an image of the same processes, since which their pages are tracked: a memory file that is sound, mapped for as long as this takes; if it can be, an addition to it is written (capture_is_addition). 0: none */
+    bool tracks;                /* unless that is written, pages are tracked from now on */
+    const struct capture_tracker *trackers;     /* that there are */
+    size_t n_trackers;
     bool is_command;            /* there is one process, with one thread, which waits in `call`, or is about to; its descriptors are not captured: restored, it gets those of a command */
     long call;
     unsigned highest_fd;        /* it may have descriptors up to this one */
     volatile uint32_t *in_calls;        /* shared with who has made us: how many threads would not go on as they were if we were killed now; NULL: nobody asks */
 };
+
+/* Of a process: a userfaultfd of its, which is to be kept open for as long as its pages are to be tracked. */
+struct capture_tracker {
+    pid_t pid;                  /* the host's */
+    int fd;
+};
+
+#define CAPTURE_MAX_TRACKERS 8u /* of more processes nothing is tracked */
 
 struct capture_summary {
     unsigned processes, threads;
@@ -49,6 +62,12 @@ void capture_prepare(void);
 int capture_begin(const struct capture_options *options, int fd, struct capture **ret_capture, struct rollbox_error *error);
 /* Is the image written? */
 bool capture_is_complete(const struct capture *capture);
+/* Is it an addition? Then it is written. */
+bool capture_is_addition(const struct capture *capture);
+/* CLOCK_MONOTONIC and CLOCK_BOOTTIME of the processes, when they stood: nanoseconds. */
+void capture_clocks(const struct capture *capture, int64_t ret_clocks[2]);
+/* Of all its processes, if they are tracked from here on: how many. They are the capture's, until its end. */
+size_t capture_trackers(const struct capture *capture, const struct capture_tracker **ret_trackers);
 /* The processes go on, and the rest of the image is written. 0 or -errno and the error. */
 int capture_go_on(struct capture *capture, struct rollbox_error *error);
 struct capture_summary capture_summary(const struct capture *capture);
@@ -61,6 +80,9 @@ void capture_end(struct capture *capture);
 
 /* What a restored process, of that image and alive, has touched of its memory: struct image_touch, by address, written to the empty memory file `fd`. It is not stopped. 0 or -errno and the error. */
 int capture_touched(pid_t pid, int image, int fd, struct rollbox_error *error);
+
+/* whole.c: from an addition and its base, memory files, to an image that needs no base, in the empty memory file `to`. 0 or -errno. */
+int capture_make_whole(int addition, int base, int to);
 
 /* maps.c: one line of /proc/PID/maps; `path` points into the line, "" if it has none. Parses what the kernel wrote, in which paths are a guest's. 0 or -EBADMSG. */
 struct map_line {

@@ -91,18 +91,24 @@ struct capture {
     const struct subject *reached_by;   /* access.c: who last, and which directory */
     struct buf reached;
     struct buf scratch, smaps;
+    struct buf written;         /* the last pages before `saved`, on their way to the file */
     uint64_t saved;             /* bytes of pages */
     uint64_t program_device, program_inode;     /* init's */
     uint64_t own_ipc;           /* our namespace of System V: its inode */
     unsigned long n_filters;    /* of system calls; init's, and those of all its processes */
     const struct subject *current;      /* whom errors are about */
     unsigned n_threads;
-    uint64_t twins;             /* bytes of memory that they have */
+    uint64_t twins, twin_bytes; /* bytes of memory that they have, and may have */
     struct buf promised;        /* struct promise: pages of the image that tables tell of and that are not written yet */
     bool promises;              /* what may be is promised */
     uint64_t n_promised;        /* pages */
     uint64_t told;              /* to who loads the image: what of it is written */
     bool is_complete;
+    const char *base;           /* track.c: the image that this is to be an addition to; NULL: none */
+    uint64_t base_length;
+    struct buf kept;            /* struct image_kept */
+    struct capture_tracker trackers[CAPTURE_MAX_TRACKERS];
+    size_t n_trackers;          /* of all processes, or 0 */
     bool is_looked_at;          /* process.c: what is no process' own has been asked for */
 };
 
@@ -118,6 +124,9 @@ int capture_read(struct capture *c, const struct subject *s, const char *name, s
 const char *capture_field(const char *text, const char *name);
 /* The last of a line's numbers: lines like "NSpid:" have one for each namespace, the innermost last. */
 uint32_t capture_innermost(const char *text, const char *name);
+/* Pages, to follow those before in the image; and those that are kept back go to the file. 0 or -errno. */
+int capture_put(struct capture *c, const void *pages, size_t length);
+int capture_flush(struct capture *c);
 uint64_t capture_text(struct capture *c, const char *text);
 uint64_t capture_blob(struct capture *c, const void *data, size_t length);
 struct image_range capture_range(const struct buf *table, size_t before, size_t entry_size);
@@ -140,6 +149,8 @@ int process_ask_twin(struct capture *c, struct subject *s);
 
 /* twin.c */
 #define TWIN_GONE "its copy was killed before it was written; try again"
+/* It takes twins after all. */
+void twin_reckon(struct capture *c);
 /* Begins to make one, if there is room for it. Until it is made no calls are made in the process' first thread, and what is read of its memory waits. */
 void twin_make(struct capture *c, struct subject *s);
 /* Waits for that, if it was begun; then s->pages are its. */
@@ -148,7 +159,13 @@ void twin_made(struct capture *c, struct subject *s);
 bool twin_stands(const struct subject *s);
 void twin_end(struct capture *c, struct subject *s);
 
-/* memory.c */
+/* aside.c: begins to read a file of a process', which is taken, beside what else is done. Then: was it read, to its end? Its text is added. What is not taken ends here. */
+void aside_begin(const struct subject *s, int take_fd);
+bool aside_take(const struct subject *s, struct buf *to);
+void aside_end(void);
+
+/* memory.c. Begins to read what is long and does not change while the process stands. */
+void memory_begin(struct capture *c, struct subject *s);
 int memory_find_tools(struct capture *c, struct subject *s);
 /* What others may change once the process goes on: what the files are that it maps; */
 int memory_identify(struct capture *c, struct subject *s);
@@ -163,6 +180,25 @@ int memory_save_file(struct capture *c, int fd, uint64_t length, struct image_ra
 int memory_save_shared(struct capture *c, const struct subject *s, const struct map_line *map, struct image_range *ret_runs);
 /* Does the process (still) have at this path what is in `st`? Its own root is where paths begin. 0; -ESTALE; -errno. */
 int memory_find_path(const struct subject *s, const char *path, struct stat *ret_st);
+
+/* track.c. The image that this may be an addition to is c->base, from here on; 0 or -errno and the error. From there: it is to be none. */
+int track_begin(struct capture *c);
+void track_forget(struct capture *c);
+/* Does the process go on from the base, with few pages that were written to since? */
+bool track_has_few(struct capture *c, const struct subject *s);
+/* The area of the base that one of the process' goes on with. NULL: none. */
+const struct image_area *track_area(const struct capture *c, const struct subject *s, const struct image_area *area);
+/* Calls back for each stretch of pages that is there between two addresses, with whether it may have been written to since; of a file's, what is not the process' own counts so. -errno of its own, or what `call` returns that is not 0. */
+int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, int (*call)(void *data, uint64_t address, uint64_t n, bool is_written), void *data);
+/* `n` pages that are as they were. 0 or -errno. */
+int track_keep(struct capture *c, const struct image_area *before, uint64_t address, uint64_t n);
+/* When all tables but the last are there: is nothing in the way of an addition? */
+bool track_goes_on(struct capture *c);
+/* From here on. If it cannot be, all is taken as written to (c->n_trackers is 0). */
+void track_start(struct capture *c);
+void track_end(struct capture *c);
+/* memory.c: each stretch of private memory of a process, by address. */
+int memory_each_private(struct capture *c, struct subject *s, int (*call)(void *data, uint64_t start, uint64_t end), void *data);
 
 /* guards.c. Where a process has guards in its memory; which of them are in an area, as areas come by address; and, as something could not be read there, is there one? 0 or -errno and the error. */
 int guards_find(struct capture *c, const struct subject *s);    /* without the error */

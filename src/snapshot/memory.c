@@ -84,10 +84,9 @@ static int save(struct capture *c, size_t first_run, uint64_t address, const cha
             return -E2BIG;
         else
             buf_add(&c->runs, &run, sizeof run);
-        int r = fd_write_all(c->fd, pages + i * IMAGE_PAGE, length);
+        int r = capture_put(c, pages + i * IMAGE_PAGE, length);
         if (r < 0)
             return r;
-        c->saved += length;
     }
     return 0;
 }
@@ -112,7 +111,10 @@ static bool may_promise(const struct capture *c, uint64_t n) {
 static int promise(struct capture *c, const struct subject *s, uint64_t address, uint64_t n) {
     struct promise pages = { .subject = s, .address = address, .n = n, .at = c->saved };
     struct image_run run = { .address = address, .length = n * IMAGE_PAGE, .at = c->saved };
+    int r = capture_flush(c);
 
+    if (r < 0)
+        return r;
     buf_add(&c->promised, &pages, sizeof pages);
     buf_add(&c->runs, &run, sizeof run);
     c->n_promised += n;
@@ -196,6 +198,43 @@ static int save_own(struct capture *c, const struct subject *s, void *data, uint
     return may_promise(c, n) ? promise(c, s, address, n) : save_stretch(c, s, *(const size_t *)data, address, n, false);
 }
 
+/* An area that goes on from the base. */
+struct since {
+    struct capture *c;
+    const struct subject *s;
+    const struct image_area *before;
+    size_t first_run;
+    bool is_file;
+    uint64_t end;               /* is_file: up to here all is said */
+};
+
+/* What of a file's is not the process' own may be otherwise by now. */
+static int save_rest(struct since *since, uint64_t end) {
+    uint64_t from = since->end;
+
+    since->end = end;
+    return since->is_file && end > from ? save_stretch(since->c, since->s, since->first_run, from, (end - from) / IMAGE_PAGE, true) : 0;
+}
+
+static int save_written(void *data, uint64_t address, uint64_t n, bool is_written) {
+    struct since *since = data;
+
+    if (is_written && since->is_file)
+        return 0;               /* with what lies before it, and is not there */
+    if (is_written)
+        return each_own_stretch(since->c, since->s, address, address + n * IMAGE_PAGE, save_own, &since->first_run);
+    int r = save_rest(since, address);
+    since->end = address + n * IMAGE_PAGE;
+    return r < 0 ? r : track_keep(since->c, since->before, address, n);
+}
+
+static int save_since(struct capture *c, const struct subject *s, const struct image_area *area, const struct image_area *before, size_t first_run, bool is_file) {
+    struct since since = { c, s, before, first_run, is_file, area->start };
+    int r = track_each(s, area->start, area->end, is_file, save_written, &since);
+
+    return r < 0 ? r : save_rest(&since, area->end);
+}
+
 static int is_there(struct capture *c, const struct subject *s, void *data, uint64_t address, uint64_t n) {
     (void)c, (void)s, (void)data, (void)address, (void)n;
     return 1;
@@ -266,6 +305,11 @@ struct note {
     struct image_range runs;
 };
 
+/* What may not be touched at all is often nothing but room between a library's parts: if it is no more than that, nothing is refused for it. */
+static bool may_be_found(const struct note *note, const struct map_line *map) {
+    return note->error == 0 && S_ISREG(note->mode) && note->may_be_read && !ends_with(map->path, " (deleted)");
+}
+
 static int identify(struct capture *c, const struct note *note, const struct map_line *map, struct image_area *area) {
     if (ends_with(map->path, " (deleted)"))
         return capture_refuse(c, ENOTSUP, "it maps a file that is deleted, %.200s", map->path);
@@ -333,7 +377,8 @@ static bool is_refused(const struct capture *c, const struct map_line *map) {
 static int save_area(struct capture *c, struct subject *s, const struct map_line *map, const struct note *note, const char **flags_at) {
     struct image_area area = { .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS };
     bool is_file = map->path[0] == '/', may_write;
-    size_t first_run = capture_count(&c->runs, struct image_run);
+    size_t first_run = capture_count(&c->runs, struct image_run), first_kept = capture_count(&c->kept, struct image_kept);
+    const struct image_area *before = NULL;
     int r = 0;
 
     if (is_nobodys(s, map))
@@ -361,10 +406,14 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
     } else if (!area.forgets && !note->is_saved) {
         int own = is_file ? each_own_stretch(c, s, map->start, map->end, is_there, NULL) : 0;
 
+        if (own >= 0 && (!is_file || own))
+            before = track_area(c, s, &area);
         if (own < 0)
             r = own;
-        else if (is_file && !own && map->protection)
+        else if (is_file && !own && (map->protection || may_be_found(note, map)))
             r = identify(c, note, map, &area);
+        else if (before)
+            r = save_since(c, s, &area, before, first_run, is_file);
         else if (is_file)
             r = own ? save_stretch(c, s, first_run, map->start, (map->end - map->start) / IMAGE_PAGE, true) : 0;
         else
@@ -374,6 +423,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
         return fail(c, r);
     if (area.kind <= IMAGE_STACK)
         area.runs = note->is_saved ? note->runs : capture_range(&c->runs, first_run, sizeof(struct image_run));
+    area.kept = capture_range(&c->kept, first_kept, sizeof(struct image_kept));
     r = guards_take(c, &area);
     if (r < 0)
         return r;
@@ -470,6 +520,26 @@ int memory_note(struct capture *c, struct subject *s) {
     return r < 0 ? fail(c, r) : 0;
 }
 
+struct private_lines {
+    int (*call)(void *data, uint64_t start, uint64_t end);
+    void *data;
+};
+
+/* What is mapped of a file and cannot be written to counts where pages are the process' own: a loader's relocations. */
+static int pass_private(struct capture *c, struct subject *s, const struct map_line *map, void *data) {
+    const struct private_lines *lines = data;
+    bool is_kernels = !strncmp(map->path, "[v", 2);
+
+    if (map->is_shared || is_kernels || !is_looked_at(s, map))
+        return 0;
+    int own = map->path[0] == '/' && !(map->protection & PROT_WRITE) ? each_own_stretch(c, s, map->start, map->end, is_there, NULL) : 1;
+    return own <= 0 ? own : lines->call(lines->data, map->start, map->end);
+}
+
+int memory_each_private(struct capture *c, struct subject *s, int (*call)(void *data, uint64_t start, uint64_t end), void *data) {
+    return each_line(c, s, pass_private, &(struct private_lines){ call, data });
+}
+
 struct lines {
     const char *flags_at;       /* in its smaps */
     size_t n;
@@ -502,15 +572,27 @@ int memory_find_tools(struct capture *c, struct subject *s) {
     return r < 0 ? r : s->tools.instruction && s->tools.scratch ? 0 : capture_refuse(c, ENOTSUP, "it has no vDSO, or no memory that can be written to");
 }
 
+void memory_begin(struct capture *c, struct subject *s) {
+    (void)c;
+    aside_begin(s, openat(s->proc, "smaps", O_RDONLY | O_CLOEXEC));
+}
+
+static int read_flags(struct capture *c, struct subject *s) {
+    c->smaps.length = 0;
+    buf_add(&c->smaps, "\n", 1);
+    if (aside_take(s, &c->smaps))
+        return 0;
+    c->smaps.length = 1;
+    auto_close int smaps = openat(s->pages.proc, "smaps", O_RDONLY | O_CLOEXEC);
+    return smaps < 0 ? -errno : fd_read_all(smaps, CAPTURE_MAX_TEXT, &c->smaps);
+}
+
 int memory_capture(struct capture *c, struct subject *s) {
     size_t before = capture_count(&c->areas, struct image_area);
     struct image_process *process = capture_entry(&c->processes, s->index, struct image_process);
-    auto_close int smaps = openat(s->pages.proc, "smaps", O_RDONLY | O_CLOEXEC);
 
     c->current = s;
-    c->smaps.length = 0;
-    buf_add(&c->smaps, "\n", 1);
-    int r = smaps < 0 ? -errno : fd_read_all(smaps, CAPTURE_MAX_TEXT, &c->smaps);
+    int r = read_flags(c, s);
     if (r < 0)
         return capture_fail(c, "its mappings", r);
     r = guards_find(c, s);

@@ -523,7 +523,14 @@ int process_ask_twin(struct capture *c, struct subject *s) {
 
 /* What can be seen without the process, and without its memory, is looked at while its twin is made: that takes as long. */
 static int look_beside_twin(struct capture *c, struct subject *s, struct image_process *process) {
-    twin_make(c, s);            /* it may answer later */
+    if (c->base && !track_has_few(c, s)) {
+        track_forget(c);
+        twin_reckon(c);
+    }
+    if (c->base)
+        memory_begin(c, s);
+    else
+        twin_make(c, s);        /* it may answer later */
     int r = look_at_places(c, s, process);
     if (r == 0)
         r = look_at_layout(c, s, process);

@@ -57,6 +57,9 @@ ssize_t trace_read(int memory, uint64_t address, void *to, size_t length);
 /* Makes the thread call; tools->scratch may be among the arguments: it is filled from `ret_data` and read back into it (NULL: neither). The call's result, or -errno, which ret_result tells apart. */
 int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result);
 
+/* A call of which the process' filter asks its tracer. */
+int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, int64_t *ret_result);
+
 /* Makes it fork: a child without descriptors that stands, and never runs; whose end is told to nobody, but by wait4 with __WCLONE. 0 or -errno. Then it is under way, and whoever has begun that does nothing else with the thread, or with memory of
  * its process, until trace_forked has waited for it. */
 int trace_fork(struct trace *trace, const struct trace_tools *tools);

@@ -20,6 +20,7 @@
 
 #include "base/cleanup.h"
 #include "snapshot/internal.h"
+#include "sys/proc.h"
 
 /* What has less memory is copied faster than forked. */
 #define LEAST_OF_MAIN (1u << 20)
@@ -52,8 +53,17 @@ static bool has_all(const struct subject *s, const struct pages *twin) {
     return n && n == pages_mapped(s->proc);
 }
 
+/* Files in memory are not counted here: so it is half of what may be had otherwise. */
+void twin_reckon(struct capture *c) {
+    const uint64_t limit = c->options->memory_limit;
+    struct proc_usage usage;
+
+    if (proc_scan(c->options->init, &usage) == 0 && (!c->options->most_processes || usage.threads <= c->options->most_processes / 2))
+        c->twin_bytes = !limit ? UINT64_MAX : limit > usage.anon_bytes ? (limit - usage.anon_bytes) / 4 : 0;
+}
+
 void twin_make(struct capture *c, struct subject *s) {
-    if (s->anonymous < (s->parent == c->options->init ? LEAST_OF_MAIN : LEAST_BELOW) || s->anonymous > c->options->twin_bytes || c->twins > c->options->twin_bytes - s->anonymous)
+    if (s->anonymous < (s->parent == c->options->init ? LEAST_OF_MAIN : LEAST_BELOW) || s->anonymous > c->twin_bytes || c->twins > c->twin_bytes - s->anonymous)
         return;
     s->is_forking = trace_fork(&tree_main(c, s)->trace, &s->tools) == 0;
 }

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reading a file beside other work.
+ *
+ * /proc/PID/smaps takes the kernel as long as there is of the process' memory, and it is read while that stands still. A child in our memory, with our descriptors, reads it on another processor, if there is one. It makes system calls alone, and such as leave errno, which is ours as well.
+ */
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "base/cleanup.h"
+#include "snapshot/internal.h"
+#include "sys/syscalls.h"
+
+#define ROOM (1u << 20)         /* what is longer is read again, as it otherwise would be */
+
+static struct {
+    pid_t pid;                  /* 0: nobody reads */
+    const struct subject *of;
+    int fd;
+    char *memory;
+    size_t length;              /* 0: it could not be read, or not all of it */
+    _Alignas(16) char stack[8192];
+} aside = { .fd = -EBADF };
+
+__attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))) static int read_it(void *unused) {
+    size_t length = 0;
+    long n;
+
+    (void)unused;
+    (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    do {
+        n = sys_call3(__NR_read, aside.fd, aside.memory + length, ROOM - length);
+        length += n > 0 ? (size_t)n : 0;
+    } while (n > 0 && length < ROOM);
+    aside.length = n == 0 ? length : 0;
+    sys_call1(__NR_exit, 0);
+    return 0;
+}
+
+void aside_begin(const struct subject *s, int take_fd) {
+    if (!aside.memory) {
+        void *memory = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+        aside.memory = memory == MAP_FAILED ? NULL : memory;
+    }
+    if (aside.pid > 0 || !aside.memory || take_fd < 0) {
+        close_fd(&take_fd);
+        return;
+    }
+    aside.of = s;
+    aside.fd = take_fd;
+    aside.length = 0;
+    aside.pid = clone(read_it, aside.stack + sizeof aside.stack, CLONE_VM | CLONE_FS | CLONE_FILES, NULL);
+    if (aside.pid < 0)
+        close_fd(&aside.fd);
+}
+
+bool aside_take(const struct subject *s, struct buf *to) {
+    if (aside.pid <= 0 || aside.of != s)
+        return false;
+    while (waitpid(aside.pid, NULL, __WALL) < 0 && errno == EINTR)
+        ;
+    aside.pid = 0;
+    close_fd(&aside.fd);
+    buf_add(to, aside.memory, aside.length);
+    return aside.length && !buf_failed(to);
+}
+
+void aside_end(void) {
+    auto_buf struct buf nothing = BUF_INIT;
+
+    if (aside.pid > 0)
+        (void)aside_take(aside.of, &nothing);
+}

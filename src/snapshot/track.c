@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which pages were written to.
+ *
+ * The second time that one is captured, most of a process' memory is as it was the first time. The kernel notes in a page's entry that it was written to, where a userfaultfd of the process' covers it (UFFD_FEATURE_WP_ASYNC, Linux 6.7): the page
+ * is protected once, the first write takes the protection away, and nobody is asked. /proc/PID/pagemap tells (PAGEMAP_SCAN). What is moved, mapped anew or was never covered is written to as well, by that; so nothing here has to be right for a copy to be.
+ *
+ * A process makes its userfaultfd itself, in a call that its filter leaves to a tracer, and which it has no other way to make. It has none of it in its descriptors after. It is lost with the last descriptor, and with a new program: all counts as written to then.
+ */
+#include <errno.h>
+#include <linux/userfaultfd.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "snapshot/internal.h"
+#include "sys/syscalls.h"
+
+#define REGIONS 512u
+#define MOST_WRITTEN 4096u      /* pages: more are copied faster while the process goes on */
+#define LEAST_MOST 512u         /* so many may be, however little it has */
+#define THERE (PAGE_IS_PRESENT | PAGE_IS_SWAPPED)
+
+static const struct image *header_of(const char *base, uint64_t length) {
+    return (const void *)(base + length - sizeof(struct image));
+}
+
+int track_begin(struct capture *c) {
+    struct stat st;
+
+    if (c->options->base <= 0)
+        return 0;
+    if (fstat(c->options->base, &st) < 0)
+        return capture_fail(c, "the image that it is compared with", -errno);
+    const char *base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, c->options->base, 0);
+    if (base == MAP_FAILED)
+        return capture_fail(c, "the image that it is compared with", -errno);
+    c->base = base;
+    c->base_length = (uint64_t)st.st_size;
+    return 0;
+}
+
+void track_forget(struct capture *c) {
+    if (c->base)
+        munmap((void *)(uintptr_t)c->base, c->base_length);
+    c->base = NULL;
+    c->kept.length = 0;
+}
+
+static const struct image_process *process_before(const struct capture *c, const struct subject *s) {
+    const struct image *it = header_of(c->base, c->base_length);
+
+    return s->index < it->processes.n ? image_table(it, c->base, processes, struct image_process) + s->index : NULL;
+}
+
+static uint64_t pages_before(const struct capture *c, const struct image_process *before) {
+    const struct image *it = header_of(c->base, c->base_length);
+    const struct image_area *areas = image_table(it, c->base, areas, struct image_area) + before->areas.first;
+    const struct image_run *runs = image_table(it, c->base, runs, struct image_run);
+    uint64_t n = 0;
+
+    for (uint32_t i = 0; i < before->areas.n; i++)
+        for (uint32_t k = 0; k < areas[i].runs.n && areas[i].kind <= IMAGE_STACK; k++)
+            n += runs[areas[i].runs.first + k].length / IMAGE_PAGE;
+    return n;
+}
+
+/* What is new is in nothing that is tracked: there is more of it all than there was. */
+bool track_has_few(struct capture *c, const struct subject *s) {
+    const struct image *it = header_of(c->base, c->base_length);
+    const struct image_process *before = process_before(c, s);
+    const uint64_t most = MIN(MAX((uint64_t)LEAST_MOST, s->anonymous / IMAGE_PAGE / 4), (uint64_t)MOST_WRITTEN);
+    struct uapi_page_region found[REGIONS];
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WRITTEN };
+    uint64_t n_written = 0;
+
+    if (!before || before->kind != IMAGE_LIVING || before->pid != s->inner_pid || (it->threads.n == 1 && c->n_tasks != 1))
+        return false;
+    const uint64_t was = pages_before(c, before), is = s->anonymous / IMAGE_PAGE;
+    n_written = is > was ? is - was : 0;
+    for (; scan.start < scan.end && n_written <= most; scan.start = scan.walk_end) {
+        int n = ioctl(s->pagemap, PAGEMAP_SCAN, &scan);
+
+        if (n < 0)
+            return false;
+        for (int i = 0; i < n; i++)
+            n_written += (found[i].end - found[i].start) / IMAGE_PAGE;
+    }
+    return n_written <= most;
+}
+
+const struct image_area *track_area(const struct capture *c, const struct subject *s, const struct image_area *area) {
+    const struct image_process *before = c->base ? process_before(c, s) : NULL;
+    const struct image *it = c->base ? header_of(c->base, c->base_length) : NULL;
+
+    return before ? image_area_before(image_table(it, c->base, areas, struct image_area) + before->areas.first, before->areas.n, c->base, area, c->texts.data) : NULL;
+}
+
+int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, int (*call)(void *data, uint64_t address, uint64_t n, bool is_written), void *data) {
+    struct uapi_page_region found[REGIONS];
+    const uint64_t told = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED | (is_file ? PAGE_IS_FILE : 0);     /* to tell that takes a look at each page */
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_anyof_mask = THERE, .return_mask = told };
+    int r = 0;
+
+    for (; scan.start < scan.end && r == 0; scan.start = scan.walk_end) {
+        int n = ioctl(s->pages.pagemap, PAGEMAP_SCAN, &scan);
+
+        if (n < 0)
+            return -errno;
+        for (int i = 0; i < n && r == 0; i++)
+            r = call(data, found[i].start, (found[i].end - found[i].start) / IMAGE_PAGE, found[i].categories != PAGE_IS_WPALLOWED);
+    }
+    return r;
+}
+
+/* In parts, as the base has them. What it has not was zero, and is. */
+int track_keep(struct capture *c, const struct image_area *before, uint64_t address, uint64_t n) {
+    const struct image_run *runs = image_table(header_of(c->base, c->base_length), c->base, runs, struct image_run) + before->runs.first;
+    const uint64_t end = address + n * IMAGE_PAGE;
+    uint32_t low = 0, high = before->runs.n;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (runs[middle].address + runs[middle].length <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < before->runs.n && runs[low].address < end; low++) {
+        const uint64_t from = MAX(address, runs[low].address), to = MIN(end, runs[low].address + runs[low].length);
+        struct image_kept kept = { from, to - from, runs[low].at + (from - runs[low].address) };
+
+        buf_add(&c->kept, &kept, sizeof kept);
+    }
+    return buf_failed(&c->kept) ? -ENOMEM : capture_count(&c->kept, struct image_kept) > IMAGE_MAX_KEPT ? -E2BIG : 0;
+}
+
+/* ---- from here on ------------------------------------------------------------------------------------------------------- */
+
+static int tracker_of(const struct capture *c, pid_t pid) {
+    for (size_t i = 0; i < c->options->n_trackers; i++)
+        if (c->options->trackers[i].pid == pid)
+            return fcntl(c->options->trackers[i].fd, F_DUPFD_CLOEXEC, 3);
+    return -1;
+}
+
+/* In the process, which has it among its descriptors for the moment: nothing of it runs meanwhile. */
+static int make_tracker(struct capture *c, struct subject *s) {
+    const uint64_t flags = O_CLOEXEC | UAPI_UFFD_USER_MODE_ONLY;
+    struct uffdio_api api = { .api = UFFD_API, .features = UAPI_UFFD_FEATURE_WP_ASYNC };
+    struct trace *trace = &tree_main(c, s)->trace;
+    int64_t result = -1, closed;
+    int r = trace_call_asked(trace, &s->tools, SYS_userfaultfd, &flags, 1, &result);
+
+    if (r < 0 || result < 0)
+        return r < 0 ? r : (int)result;
+    auto_close int process = sys_pidfd_open(s->pid, 0);
+    int fd = process < 0 ? process : sys_pidfd_getfd(process, (int)result, 0);
+    r = trace_call(trace, &s->tools, SYS_close, &(const uint64_t){ (uint64_t)result }, 1, NULL, 0, &closed);
+    if (fd >= 0 && (r < 0 || ioctl(fd, UFFDIO_API, &api) < 0)) {
+        r = r < 0 ? r : -errno;
+        close(fd);
+        return r;
+    }
+    return fd;
+}
+
+/* Those that it has, as one. The kernel refuses some kinds of memory, and then what was to be covered with them. */
+static void cover(int tracker, uint64_t start, uint64_t end) {
+    struct uffdio_register range = { .range = { start, end - start }, .mode = UFFDIO_REGISTER_MODE_WP };
+
+    if (start < end)
+        (void)ioctl(tracker, UFFDIO_REGISTER, &range);
+}
+
+struct covering {
+    int tracker;
+    uint64_t start, end;        /* not covered yet */
+};
+
+static int cover_area(void *data, uint64_t start, uint64_t end) {
+    struct covering *covering = data;
+
+    if (start != covering->end) {
+        cover(covering->tracker, covering->start, covering->end);
+        covering->start = start;
+    }
+    covering->end = end;
+    return 0;
+}
+
+static int start_one(struct capture *c, struct subject *s) {
+    struct covering covering = { .tracker = tracker_of(c, s->pid) };
+    struct uapi_pm_scan_arg protect = { .size = sizeof protect, .flags = PM_SCAN_WP_MATCHING, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .category_mask = PAGE_IS_PRESENT };
+
+    if (covering.tracker < 0)
+        covering.tracker = make_tracker(c, s);
+    if (covering.tracker < 0)
+        return covering.tracker;
+    int r = memory_each_private(c, s, cover_area, &covering);
+    cover(covering.tracker, covering.start, covering.end);
+    if (r == 0 && ioctl(s->pagemap, PAGEMAP_SCAN, &protect) < 0)
+        r = -errno;
+    if (r == 0)
+        r = trace_put_back(&tree_main(c, s)->trace);
+    if (r < 0) {
+        close(covering.tracker);
+        return r;
+    }
+    c->trackers[c->n_trackers++] = (struct capture_tracker){ s->pid, covering.tracker };
+    return 0;
+}
+
+static void drop_trackers(struct capture *c) {
+    while (c->n_trackers)
+        close(c->trackers[--c->n_trackers].fd);
+}
+
+void track_start(struct capture *c) {
+    int r = 0;
+
+    for (size_t i = 0; i < c->n_subjects && r == 0; i++)
+        if (!c->subjects[i]->is_apart && !c->subjects[i]->is_zombie)
+            r = c->n_trackers == CAPTURE_MAX_TRACKERS ? -E2BIG : start_one(c, c->subjects[i]);
+    if (r < 0)
+        drop_trackers(c);
+}
+
+bool track_goes_on(struct capture *c) {
+    const struct image *it = header_of(c->base, c->base_length);
+    const struct image_process *before = image_table(it, c->base, processes, struct image_process), *processes = (const void *)c->processes.data;
+    struct image now = { .processes.n = capture_count(&c->processes, struct image_process), .threads.n = capture_count(&c->threads, struct image_thread), .terminals.n = capture_count(&c->terminals, struct image_terminal), .n_externals = c->options->n_externals, .determinism = c->image.determinism };
+    bool goes_on = image_is_of_same(it, c->base, &now, processes, c->texts.data);
+
+    for (size_t i = 0; i < capture_count(&c->areas, struct image_area) && goes_on; i++) {
+        const struct image_area *area = capture_entry(&c->areas, i, struct image_area);
+
+        goes_on = area->start >= IMAGE_REGIONS_END || area->end <= IMAGE_REGIONS;        /* an addition has its place there */
+    }
+    for (uint64_t i = 0; i < now.processes.n && goes_on; i++)
+        goes_on = image_has_same_parts(image_table(it, c->base, areas, struct image_area) + before[i].areas.first, before[i].areas.n, (const struct image_area *)(const void *)c->areas.data + processes[i].areas.first, processes[i].areas.n);
+    return goes_on;
+}
+
+void track_end(struct capture *c) {
+    track_forget(c);
+    drop_trackers(c);
+    buf_done(&c->kept);
+}

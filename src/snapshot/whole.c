@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From an addition and its base to an image that needs no other (guest/image.h).
+ *
+ * All that the addition has keeps its place in the file; after it come the pages of memory once more, each area's by address, some of them the base's, then the tables that name them, and a header. What the addition had as pages is left out of the file: holes.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+#include "snapshot/internal.h"
+
+struct mapped {
+    const char *data;
+    uint64_t length;
+};
+
+static void unmap(struct mapped *mapped) {
+    if (mapped->data)
+        munmap((void *)(uintptr_t)mapped->data, mapped->length);
+}
+
+static int map(int fd, struct mapped *ret_mapped) {
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (st.st_size < (off_t)sizeof(struct image))
+        return -EBADMSG;
+    void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED)
+        return -errno;
+    *ret_mapped = (struct mapped){ data, (uint64_t)st.st_size };
+    return 0;
+}
+
+static const struct image *header_of(const struct mapped *mapped) {
+    return (const void *)(mapped->data + mapped->length - sizeof(struct image));
+}
+
+struct whole {
+    int fd;
+    uint64_t at;                /* where the next pages go */
+    struct buf runs;
+};
+
+static int put(struct whole *whole, const char *pages, uint64_t address, uint64_t length) {
+    struct image_run run = { .address = address, .length = length, .at = whole->at };
+
+    buf_add(&whole->runs, &run, sizeof run);
+    whole->at += length;
+    return fd_write_all(whole->fd, pages, (size_t)length);
+}
+
+/* Its runs and what it keeps, by address. */
+static int put_area(struct whole *whole, const struct mapped *addition, const struct mapped *base, struct image_range runs, struct image_range kept, struct image_range *ret_runs) {
+    const struct image_run *run = image_table(header_of(addition), addition->data, runs, struct image_run) + runs.first, *runs_end = run + runs.n;
+    const struct image_kept *keep = image_table(header_of(addition), addition->data, kept, struct image_kept) + kept.first, *kept_end = keep + kept.n;
+    const size_t before = capture_count(&whole->runs, struct image_run);
+    int r = 0;
+
+    while ((run < runs_end || keep < kept_end) && r == 0) {
+        if (keep == kept_end || (run < runs_end && run->address < keep->address)) {
+            r = put(whole, addition->data + run->at, run->address, run->length);
+            run++;
+        } else {
+            r = put(whole, base->data + keep->at, keep->address, keep->length);
+            keep++;
+        }
+    }
+    *ret_runs = capture_range(&whole->runs, before, sizeof(struct image_run));
+    return buf_failed(&whole->runs) ? -ENOMEM : r;
+}
+
+static uint64_t end_of_pages(const struct mapped *addition) {
+    const struct image *it = header_of(addition);
+    const struct image_run *runs = image_table(it, addition->data, runs, struct image_run);
+
+    return it->runs.n ? runs[it->runs.n - 1].at + runs[it->runs.n - 1].length : 0;
+}
+
+static uint64_t align(uint64_t at, uint64_t to) {
+    return (at + to - 1) & ~(to - 1);
+}
+
+static int put_table(struct whole *whole, const struct buf *table, size_t entry_size, struct image_part *ret_part) {
+    static const char nothing[64];
+    const uint64_t at = align(whole->at, sizeof nothing);
+    int r = fd_write_all(whole->fd, nothing, (size_t)(at - whole->at));
+
+    *ret_part = (struct image_part){ at, table->length / entry_size };
+    whole->at = at + table->length;
+    return r < 0 ? r : fd_write_all(whole->fd, table->data, table->length);
+}
+
+static int put_all(struct whole *whole, const struct mapped *addition, const struct mapped *base, struct buf *areas, struct buf *files) {
+    const struct image *it = header_of(addition);
+    struct image whole_header = *it;
+    const uint64_t pages = end_of_pages(addition);
+    int r = 0;
+
+    buf_add(areas, image_table(it, addition->data, areas, struct image_area), it->areas.n * sizeof(struct image_area));
+    buf_add(files, image_table(it, addition->data, files, struct image_file), it->files.n * sizeof(struct image_file));
+    if (buf_failed(areas) || buf_failed(files))
+        return -ENOMEM;
+    whole->at = align(addition->length, IMAGE_PAGE);
+    if (lseek(whole->fd, (off_t)pages, SEEK_SET) < 0)
+        return -errno;
+    r = fd_write_all(whole->fd, addition->data + pages, (size_t)(addition->length - sizeof *it - pages));
+    if (r == 0 && lseek(whole->fd, (off_t)whole->at, SEEK_SET) < 0)
+        r = -errno;
+    for (uint64_t i = 0; i < it->areas.n && r == 0; i++) {
+        struct image_area *area = capture_entry(areas, i, struct image_area);
+
+        if (area->kind > IMAGE_STACK)
+            continue;
+        r = put_area(whole, addition, base, area->runs, area->kept, &area->runs);
+        area->kept = (struct image_range){ 0 };
+    }
+    for (uint64_t i = 0; i < it->files.n && r == 0; i++) {
+        struct image_file *file = capture_entry(files, i, struct image_file);
+
+        r = put_area(whole, addition, base, file->runs, (struct image_range){ 0 }, &file->runs);
+    }
+    if (r == 0)
+        r = put_table(whole, &whole->runs, sizeof(struct image_run), &whole_header.runs);
+    if (r == 0)
+        r = put_table(whole, areas, sizeof(struct image_area), &whole_header.areas);
+    if (r == 0)
+        r = put_table(whole, files, sizeof(struct image_file), &whole_header.files);
+    whole_header.kept = (struct image_part){ 0 };
+    whole_header.is_addition = 0;
+    const uint64_t at = align(whole->at, 64);
+    whole_header.length = at + sizeof whole_header;
+    if (r == 0 && lseek(whole->fd, (off_t)at, SEEK_SET) < 0)
+        r = -errno;
+    return r < 0 ? r : fd_write_all(whole->fd, &whole_header, sizeof whole_header);
+}
+
+int capture_make_whole(int addition_fd, int base_fd, int to) {
+    __attribute__((cleanup(unmap))) struct mapped addition = { 0 }, base = { 0 };
+    auto_buf struct buf areas = BUF_INIT, files = BUF_INIT;
+    struct whole whole = { .fd = to };
+    int r = map(addition_fd, &addition);
+
+    if (r == 0)
+        r = map(base_fd, &base);
+    if (r == 0 && (!image_is_sound(base.data, base.length) || !image_is_addition(addition.data, addition.length, base.data, base.length)))
+        r = -EBADMSG;
+    if (r == 0)
+        r = put_all(&whole, &addition, &base, &areas, &files);
+    buf_done(&whole.runs);
+    return r;
+}
