@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/fd.h"
 #include "guest/image.h"
 
 _Static_assert(CAPTURER_MAX_MAINS >= IMAGE_MAX_PROCESSES, "a verdict has room for every process of an image");
@@ -21,8 +22,12 @@ _Noreturn static void end_all(pid_t init) {
     _exit(0);
 }
 
-static bool tell(int socket, const struct verdict *verdict) {
-    return send(socket, verdict, sizeof *verdict, MSG_NOSIGNAL) == sizeof *verdict;
+static bool tell(int socket, const struct verdict *verdict, const struct capture_tracker *trackers, size_t n) {
+    int fds[CAPTURE_MAX_TRACKERS];
+
+    for (size_t i = 0; i < n; i++)
+        fds[i] = trackers[i].fd;
+    return fd_send(socket, verdict, sizeof *verdict, fds, n) == 0;
 }
 
 /* What comes; 0: nothing more will. */
@@ -36,6 +41,7 @@ static char hear(int socket) {
 
 _Noreturn void capturer_run(const struct capture_options *options, int image, int socket) {
     static struct verdict verdict;
+    const struct capture_tracker *trackers = NULL;
     struct capture *capture = NULL;
     int r = capture_begin(options, image, &capture, &verdict.error);
 
@@ -47,11 +53,16 @@ _Noreturn void capturer_run(const struct capture_options *options, int image, in
         verdict.processes = summary.processes;
         verdict.bytes = summary.bytes;
         verdict.numbers = *capture_numbers(capture);
+        verdict.is_addition = capture_is_addition(capture);
+        verdict.n_trackers = (uint32_t)capture_trackers(capture, &trackers);
+        for (size_t i = 0; i < verdict.n_trackers; i++)
+            verdict.trackers[i] = (struct capture_tracker){ trackers[i].pid, -1 };
+        capture_clocks(capture, verdict.clocks);
         verdict.n_mains = (uint32_t)capture_mains(capture, verdict.mains, ARRAY_SIZE(verdict.mains));
     }
     if (r < 0 || verdict.is_complete)
         close(image);           /* it is for others to read now, and for nobody to write to */
-    char order = tell(socket, &verdict) && r == 0 ? hear(socket) : 0;
+    char order = tell(socket, &verdict, trackers, verdict.n_trackers) && r == 0 ? hear(socket) : 0;
     if (order == CAPTURER_END)
         end_all(options->init);
     if (order == CAPTURER_GO_ON && !verdict.is_complete) {
@@ -59,7 +70,7 @@ _Noreturn void capturer_run(const struct capture_options *options, int image, in
         close(image);
         verdict.is_complete = true;
         verdict.bytes = capture_summary(capture).bytes;
-        tell(socket, &verdict);
+        tell(socket, &verdict, NULL, 0);
     }
     capture_end(capture);
     _exit(r < 0);

@@ -23,6 +23,10 @@ struct verdict {
     struct rollbox_error error; /* code 0: it is captured, and stands still */
     bool may_pass;              /* what the error is about: a moment later there may be nothing in the way */
     bool is_complete;           /* and the image is written; else there is a second message when that is so */
+    bool is_addition;           /* to the base that was given */
+    uint32_t n_trackers;        /* with the first message come as many descriptors */
+    struct capture_tracker trackers[CAPTURE_MAX_TRACKERS];      /* without these */
+    int64_t clocks[2];          /* of the processes: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */
     uint64_t bytes;             /* of the image, then */
     uint32_t processes;
     struct numbers numbers;                             /* of the files that are open */

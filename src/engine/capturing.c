@@ -43,6 +43,7 @@ struct capturing {
     struct loop_source source;
     struct loop_timer deadline;
     struct numbers numbers;     /* of the files that are open */
+    struct tracking tracking;   /* what the session had of it, until the processes are captured */
     bool captured, complete;    /* they stand; and the image is written */
     bool goes_on;               /* they do not stand any more, and it is not */
     volatile uint32_t *in_calls;        /* shared with it: how many threads do not go on as they were if it is killed now */
@@ -159,6 +160,7 @@ static void dismiss(struct capturing *capturing) {
     if (!capturing->captured && capturing->pidfd >= 0)
         sys_pidfd_send_signal(capturing->pidfd, SIGKILL, NULL, 0);
     capturing->live = live_put(capturing->live);
+    tracking_forget(&capturing->tracking);
 }
 
 struct capturing *capturing_free(struct capturing *capturing) {
@@ -252,11 +254,16 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     struct capturing *capturing = container_of(source, struct capturing, source);
     static struct verdict verdict;
     struct rollbox_error error;
-    ssize_t n = recv(capturing->socket, &verdict, sizeof verdict, MSG_DONTWAIT);
+    int fds[FD_MESSAGE_MAX_FDS];
+    size_t n_fds = 0;
+    ssize_t n = fd_receive(capturing->socket, &verdict, sizeof verdict, fds, &n_fds);
 
     (void)events;
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+    if (n == -EAGAIN || n == -EINTR)
         return;
+    bool are_trackers = n == sizeof verdict && !verdict.error.code && n_fds == verdict.n_trackers && n_fds <= ARRAY_SIZE(verdict.trackers) && !capturing->captured;
+    while (!are_trackers && n_fds)
+        close(fds[--n_fds]);
     if (n != sizeof verdict || capturing->complete || (capturing->captured && !verdict.is_complete)) {
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that captured the sandbox was killed from outside; %s", *capturing->in_calls ? "what ran in the sandbox is ended, as one of its processes would not have gone on as it was" : "nothing was changed");
         fail(capturing, &error);
@@ -271,11 +278,16 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     struct live *live = capturing->live;
     int r = verdict.is_complete ? live_seal_image(&live->image) : 0;
     if (r < 0) {
+        while (n_fds)
+            close(fds[--n_fds]);
         error_set(&error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot", "the image cannot be sealed: %s", strerror(-r));
         fail(capturing, &error);
         return;
     }
     capturing->complete = verdict.is_complete;
+    if (!capturing->captured)
+        tracking_give_back(capturing->work->session, &capturing->tracking, live, verdict.is_addition, verdict.trackers, fds, n_fds);
+    memcpy(live->clocks, verdict.clocks, sizeof live->clocks);
     live->bytes = verdict.bytes;
     if (capturing->captured) {
         state_imaged(capturing->work, NULL);
@@ -325,10 +337,10 @@ static uint64_t twin_bytes(const struct work *work) {
 }
 
 /* A fork's holder loads the image while it is written, where it takes that long: the end of a socket for who writes, the other is the state's. 0: not so, or -errno. */
-static int make_progress(const struct work *work, struct live *live, uint64_t most_twins) {
+static int make_progress(const struct work *work, struct live *live, bool may_have_twins) {
     int pair[2];
 
-    if (work->verb != VERB_FORK || !most_twins)
+    if (work->verb != VERB_FORK || !may_have_twins)
         return 0;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
@@ -361,7 +373,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     int pair[2] = { -EBADF, -EBADF }, still = 0, progress = 0, r = !capturing ? -ENOMEM : session->box->pid > 0 ? 0 : -EAGAIN;
 
     if (capturing)
-        *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = live_new(engine) };
+        *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = tracking_next(session) };
     struct live *live = capturing ? capturing->live : NULL;
     void *shared = r == 0 ? mmap(NULL, sizeof *capturing->in_calls, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (shared != MAP_FAILED)
@@ -384,13 +396,22 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         r = -errno;
     if (r == 0)
         r = MIN(still = capturing_tell_init(session->box), 0);
-    const uint64_t twins = r == 0 ? twin_bytes(work) : 0;
+    struct capture_options options = { 0 };
     if (r == 0)
-        r = MIN(progress = make_progress(work, live, twins), 0);
+        tracking_take(work, &capturing->tracking, &options);
+    const uint64_t twins = r == 0 && options.base <= 0 ? twin_bytes(work) : 0;
+    if (r == 0)
+        r = MIN(progress = make_progress(work, live, twins || options.base > 0), 0);
     if (r == 0) {
-        struct capture_options options = { .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twins, .still = still, .progress = progress, .in_calls = capturing->in_calls };
-        int fds[4 + CAPTURER_MAX_TERMINALS] = { live->image, pair[1] };
+        const struct policy *policy = session->program->policy;
+        options = (struct capture_options){ .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twins, .still = still, .progress = progress, .in_calls = capturing->in_calls, .base = options.base, .tracks = options.tracks, .trackers = options.trackers, .n_trackers = options.n_trackers, .memory_limit = policy->max_memory_bytes, .most_processes = policy->max_processes };
+        int fds[5 + CAPTURER_MAX_TERMINALS + CAPTURE_MAX_TRACKERS] = { live->image, pair[1] };
         size_t n_fds = 2;
+
+        if (options.base > 0)
+            fds[n_fds++] = options.base;
+        for (size_t i = 0; i < options.n_trackers; i++)
+            fds[n_fds++] = options.trackers[i].fd;
 
         if (still)
             fds[n_fds++] = still;
@@ -402,6 +423,8 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         r = spawn_fork("rollbox-capture", fds, n_fds + live->n_terminals);
         if (r == 0)
             capturer_run(&options, live->image, pair[1]);
+        if (r > 0)
+            tracking_begin_box(&capturing->tracking, session, live);
     }
     close_fd(&pair[1]);
     if (still > 0)

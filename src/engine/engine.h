@@ -56,6 +56,7 @@ struct engine {
     struct list lost_copies;    /* struct copy.in_launcher: their launcher is gone, and who waits for them is about to be told */
     struct list holders;        /* struct live.node: those that have one, the longest unused first */
     unsigned n_holders;
+    struct session *forked_last;        /* as it ran; NULL: it is gone */
     int pool;                   /* live.c: for images; -EBADF: none yet */
     bool pool_asked;
     uint32_t pool_id;           /* whose it is; 0: the caller's own */
@@ -407,6 +408,7 @@ struct box_options {
     struct node *base;          /* a state of files that it stands on; NULL: none */
     struct launcher *holder;    /* that makes it; NULL: the program's launcher */
     struct live *loads;         /* or what it loads itself, while that is written */
+    const int64_t *ahead_ns;    /* what CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours in it; NULL: as the plan, or its image, says */
 };
 int box_new(struct program *program, const struct box_options *options, struct box **ret_box, struct rollbox_error *error);
 void box_created(struct box *box, pid_t pid, int take_pidfd);

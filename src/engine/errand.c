@@ -539,7 +539,7 @@ int errand_start(struct work *work, struct rollbox_error *error) {
     if (work->verb == VERB_COMMIT && (fds[n_fds] = publish_lend(errand->engine)) >= 0)
         n_fds++;
     if (shows(work) && work->to->live)
-        fds[n_fds++] = fcntl(work->to->live->image, F_DUPFD_CLOEXEC, HIGH_FD);
+        fds[n_fds++] = fcntl(live_image(work->to->live), F_DUPFD_CLOEXEC, HIGH_FD);
     if ((fds[n_fds] = upper_lend(errand->engine)) >= 0)
         n_fds++;
     const char *words[] = { commands[work->verb], "--json", work->fd >= 0 ? file : NULL, NULL };

@@ -396,6 +396,8 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
         wire_add_u64(&message, GUEST_SINCE, (uint64_t)node_since_ns(base));
         wire_add_u64(&message, GUEST_GENERATION, base->generation);
     }
+    if (options->ahead_ns)
+        wire_add(&message, GUEST_CLOCKS, options->ahead_ns, 2 * sizeof *options->ahead_ns);
     fds[n++] = box_socket;
     if (box->netns >= 0) {
         fds[n++] = box->netns;

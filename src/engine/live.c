@@ -32,7 +32,7 @@ struct live *live_new(struct engine *engine) {
         return NULL;
     live->engine = engine;
     live->references = 1;
-    live->image = live->progress = -EBADF;
+    live->image = live->whole = live->progress = -EBADF;
     list_init(&live->node);
     return live;
 }
@@ -50,7 +50,9 @@ struct live *live_put(struct live *live) {
     if (live->holder)
         launcher_stop(live->holder);
     close_fd(&live->image);
+    close_fd(&live->whole);
     close_fd(&live->progress);
+    live_put(live->base);
     origin_put(&live->origin);
     for (size_t i = 0; i < live->n_commands; i++)
         free(live->commands[i].description);
@@ -97,6 +99,10 @@ int live_new_image(struct program *program) {
     if (fd < 0)
         fd = memfd_create("rollbox-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     return fd < 0 ? -errno : fd;
+}
+
+int live_image(const struct live *live) {
+    return live->base ? live->whole : live->image;
 }
 
 int live_open_to_read(int image) {
@@ -148,6 +154,8 @@ void live_drop_holders(struct engine *engine) {
 int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error) {
     struct engine *engine = live->engine;
 
+    if (live->base)
+        return live_holder(live->base, program, ret_holder, error);
     if (!live->holder) {
         drop_holders(engine, MAX_HOLDERS - 1);
         int r = launcher_hold(program, live, error);
@@ -168,7 +176,7 @@ void live_make_ahead(struct live *live, struct program *program, struct node *ba
     struct rollbox_error error;
     struct box *box;
 
-    if (++live->n_restored < 2 || live->ahead || live->references < 2 || engine->stopping || engine->n_queued || program->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
+    if (++live->n_restored < 2 || live->ahead || live->base || live->references < 2 || engine->stopping || engine->n_queued || program->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
         return;
     /* What goes wrong the next one will meet and tell. */
     if (live_holder(live, program, &holder, &error) == 0 && box_new(program, &(struct box_options){ .base = base, .holder = holder }, &box, &error) == 0)
@@ -239,8 +247,12 @@ int live_restore(struct session *session, struct rollbox_error *error) {
         r = make_pipe(session, pipe->command < 0 ? NULL : runs[pipe->command], pipe, &ends[n]);
         n += r == 0;
     }
-    if (r == 0 && !buf_failed(&message) && session->is_trial)
-        ((struct wire_header *)(void *)message.data)->flags |= GUEST_RESTORE_TRIAL;
+    if (r == 0 && !buf_failed(&message))
+        ((struct wire_header *)(void *)message.data)->flags |= (session->is_trial ? GUEST_RESTORE_TRIAL : 0) | (live->base ? GUEST_RESTORE_AMENDS : 0);
+    if (r == 0 && live->base) {
+        r = MIN(ends[n] = live_open_to_read(live->image), 0);
+        n += r == 0;
+    }
     if (r == 0)
         r = wire_send_patiently(session->box->socket, &message, ends, n);
     while (n)

@@ -171,6 +171,9 @@ static void session_free(struct session *session) {
         free(ended);
     }
     capturing_free(session->releasing);
+    tracking_forget(&session->tracking);
+    if (engine->forked_last == session)
+        engine->forked_last = NULL;
     live_put(session->restores);
     free(session->strays);
     free(session->checkpoints.refusal);
@@ -202,6 +205,8 @@ void session_close(struct session *session) {
 
     if (session->state == SESSION_CLOSING)
         return;
+    /* Where one fork is given up, the next may be wanted. */
+    struct session *forked = session->engine->forked_last, *of = forked && forked != session && session->parent == forked->number ? forked : NULL;
     session->state = SESSION_CLOSING;
     sleep_close(session, session->engine->stopping && !session->client);        /* a detached one outlives its engine */
     error_set(&error, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the sandbox %s was closed", session->name);
@@ -220,6 +225,8 @@ void session_close(struct session *session) {
         box_kill(session->box);         /* session_box_dead frees us */
     else if (!session->stepping)
         session_free(session);
+    if (of)
+        tracking_make_ahead(of);
 }
 
 void session_forget_client(struct client *client) {
@@ -399,9 +406,13 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     if (!n && !live && !session->has_own_seed)
         box = box_take_spare(session->program, true);
     bool was_spare = box;
+    int64_t ahead_ns[2];
+    const bool amends = live && live->base && !box;
+    if (amends)
+        tracking_clocks(live, ahead_ns);
     if (was_spare && !live)     /* it may be older than the session: what was made with it comes before its forks, too */
         node_has_since(session->base, box->made_ns);
-    r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder }, &box, error);
+    r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder, .ahead_ns = amends ? ahead_ns : NULL }, &box, error);
     if ((r == -EPIPE || r == -ECONNRESET) && holder && list_empty(&holder->creating)) {
         launcher_drop(holder);          /* it was killed, and we have not heard yet */
         return session_need_box(session, error);
@@ -441,6 +452,7 @@ void session_give_up_box(struct session *session) {
     if (!box)
         return;
     session->box = NULL;
+    tracking_forget(&session->tracking);
     session->thaw_due = session->restored_early = false;
     session->n_strays = session->n_agents = 0;
     if (session->state == SESSION_LIVE)

@@ -20,6 +20,7 @@
 
 #include "base/numbers.h"
 #include "engine/engine.h"
+#include "engine/tracking.h"
 #include "engine/protocol.h"
 
 #define SESSION_NAME_MAX 64
@@ -64,6 +65,9 @@ struct live {
     unsigned n_restored;
     int64_t taken_ns;           /* when a box that was made ahead was, the last time */
     int image;                  /* a sealed memory file */
+    struct live *base;          /* what the image is an addition to (tracking.h); a reference. NULL: it is complete */
+    int whole;                  /* then: one that is none, for who has no base (whole.c); -EBADF: nobody has asked for it */
+    int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */
     int progress;               /* a socket that tells who loads it how far it is written, while it is; -EBADF */
     struct origin origin;
     unsigned processes;
@@ -163,6 +167,7 @@ struct session {
     bool was_used;              /* something was done in it that a record begun now has not */
     struct work *fork;          /* of another session: that made this one and waits for its box */
     struct capturing *releasing;        /* lets its processes go; until then nobody else can capture them */
+    struct tracking tracking;
     struct live *restores;      /* what is to go on in its box, until it does; a reference */
     bool restores_again;        /* in a box that is made for it, as one made ahead has died */
     struct stray *strays;
@@ -223,6 +228,7 @@ struct work {
     unsigned n_captures;        /* that were in vain and may be tried again */
     struct capturing *capturing;        /* while the processes stand still for it */
     struct live *live;          /* what came of that; a reference */
+    struct whole *whole;        /* being put together for it; NULL */
     struct layer *layer;        /* and of the files, while the image is written yet; NULL: nothing */
     struct node *from, *to;     /* references */
     char *name, *path;
@@ -390,6 +396,10 @@ void live_make_ahead(struct live *live, struct program *program, struct node *ba
 bool live_is_in_demand(struct live *live);      /* a box that was made ahead is taken: is the next one to be made at once? */
 void live_load_box(struct live *live, struct program *program, struct node *base);    /* for the one who waits for what is being written; live->progress is gone if there is one */
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
+int live_image(const struct live *live);         /* borrowed: an image that is no addition; -EBADF: there is none yet */
+/* whole.c. An image is being put together that the work needs: it starts when it is there, or has failed. */
+bool whole_begin(struct work *work);
+struct whole *whole_free(struct whole *whole);
 int live_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
 int live_take_terminals(struct session *session, int *fds, size_t n_fds);      /* those of its commands; takes what is one (-EBADF) */
 void live_restored(struct session *session);    /* they go on */

@@ -165,7 +165,7 @@ static int open_parts(const struct sleep_parts *parts, int *fds) {
         if ((fds[i] = openat(parts->layers[i]->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
             return -errno;
     for (size_t i = 0; i < parts->n_lives; i++)
-        if ((fds[parts->n_layers + i] = fcntl(parts->lives[i]->image, F_DUPFD_CLOEXEC, 3)) < 0)
+        if ((fds[parts->n_layers + i] = fcntl(live_image(parts->lives[i]), F_DUPFD_CLOEXEC, 3)) < 0)
             return -errno;
     return 0;
 }

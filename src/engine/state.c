@@ -35,6 +35,7 @@ struct work *work_free(struct work *work) {
     if (work->session)
         copy_forget(work->session->program, work);
     work->errand = errand_free(work->errand);
+    work->whole = whole_free(work->whole);
     if (work->session)
         sleep_forget_work(work);
     if (work->measures && work->session && work->session->box)
@@ -66,6 +67,8 @@ static void close_made(struct work *work) {
 static void leave(struct work *work) {
     struct session *session = work->session;
 
+    if (work->verb == VERB_FORK && !work->from)
+        session->engine->forked_last = session;
     work_free(work);
     family_tidy(session->family);
     session_next(session);
@@ -429,7 +432,7 @@ static void fail_copy(struct work *work, int error_number) {
 static void load_ahead(struct work *work) {
     struct launcher *holder;
 
-    if (work->verb == VERB_FORK && !work->live->ahead)
+    if (work->verb == VERB_FORK && !work->live->base && (!work->live->ahead || work->session->tracking.since == work->live))
         (void)live_holder(work->live, work->session->program, &holder, NULL);
 }
 
@@ -566,10 +569,13 @@ void state_captured(struct work *work, struct live *take_live, const struct roll
         close_fd(&work->live->progress);
         load_ahead(work);       /* else they go on first */
     }
-    if (state_files_are_as_made(session->box))
+    if (state_files_are_as_made(session->box)) {
         taken(work, NULL);
-    else
-        copy_files(work);
+        return;
+    }
+    if (work->live->ahead)      /* it stands on other files */
+        box_kill(work->live->ahead);
+    copy_files(work);
 }
 
 /* ---- standing still for a walk ------------------------------------------------------------------------------------------ */
@@ -951,6 +957,8 @@ void state_start(struct work *work) {
     struct session *session = work->session;
     struct rollbox_error error;
 
+    if (whole_begin(work))
+        return;
     switch (work->verb) {
     case VERB_CREATE:
         if (session_need_box(session, &error) < 0)

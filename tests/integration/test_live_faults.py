@@ -130,7 +130,7 @@ def test_a_capturer_that_is_killed_at_any_step():
 
 
 def test_a_capturer_that_is_killed_at_any_step_of_a_fork():
-    """What loads an image while it is written finds that the rest will never come: the fork is refused, and nothing of it is left but the state that the origin was in last."""
+    """What loads an image while it is written finds that the rest will never come: the fork is refused, and nothing of it is left but the state that the origin was in last, and what that adds to."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         running, refused = Running(box), 0
         with Killer(engine.pid, "rollbox-capture", NEVER) as killer:
@@ -146,7 +146,8 @@ def test_a_capturer_that_is_killed_at_any_step_of_a_fork():
                     refused += 1
                 captured(engine)
             until(lambda: not frozen(box.inspect()["pid"]))
-            until(lambda: len(children(engine.pid, "rollbox-hold")) <= 1 and len(images(engine.pid)) <= 1)
+            # What is noted of its memory is since a state that is kept, with its holder; the last may be an addition to it.
+            until(lambda: len(children(engine.pid, "rollbox-hold")) <= 1 and len(images(engine.pid)) <= 2)
             try:
                 holds = running.holds()
             except BrokenPipeError:

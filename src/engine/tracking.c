@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/tracking.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "engine/session.h"
+
+static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
+
+void tracking_forget(struct tracking *tracking) {
+    tracking->since = live_put(tracking->since);
+    tracking->next = live_put(tracking->next);
+    while (tracking->n_trackers)
+        close(tracking->trackers[--tracking->n_trackers].fd);
+}
+
+void tracking_take(struct work *work, struct tracking *ret_tracking, struct capture_options *options) {
+    struct session *session = work->session;
+
+    *ret_tracking = (struct tracking){ 0 };
+    if (work->verb != VERB_FORK || work->drops || session->was_thawed || session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS))
+        return;
+    *ret_tracking = session->tracking;
+    ret_tracking->next = NULL;
+    ret_tracking->is_taken = true;
+    session->tracking = (struct tracking){ .n_forks = session->tracking.n_forks + 1 };
+    /* Its holder may have been given up, for others'. */
+    if (ret_tracking->since && !ret_tracking->since->holder)
+        ret_tracking->since = live_put(ret_tracking->since);
+    options->base = ret_tracking->since ? ret_tracking->since->image : 0;
+    options->tracks = session->tracking.n_forks > 1 && box_has_room(session->engine);
+    options->trackers = ret_tracking->trackers;
+    options->n_trackers = ret_tracking->n_trackers;
+}
+
+/* What the clocks of a sandbox' processes are ahead of ours. init itself stays outside of their namespace, and has it for its children. 0 or -errno. */
+static int read_clocks(struct box *box, int64_t ret_ahead_ns[2]) {
+    static const char *const names[2] = { "\nmonotonic", "\nboottime" };
+    auto_buf struct buf text = BUF_INIT;
+    char path[48];
+
+    snprintf(path, sizeof path, "/proc/%d/timens_offsets", (int)box->pid);
+    buf_add(&text, "\n", 1);
+    int r = fd_read_file(path, 256, &text);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+        const char *line = strstr(text.data, names[i]);
+        long long seconds, ns;
+
+        if (!line || sscanf(line + strlen(names[i]), "%lld %lld", &seconds, &ns) != 2)
+            return -EBADMSG;
+        ret_ahead_ns[i] = seconds * 1000000000 + ns;
+    }
+    return 0;
+}
+
+void tracking_begin_box(const struct tracking *tracking, struct session *session, struct live *live) {
+    int64_t ahead_ns[2];
+    struct box *box;
+
+    if (!tracking->since || !tracking->since->holder || live->ahead || !session->box || session->box->pid <= 0 || !box_has_room(session->engine) || !state_files_are_as_made(session->box) || read_clocks(session->box, ahead_ns) < 0)
+        return;
+    if (box_new(session->program, &(struct box_options){ .base = session->base, .holder = tracking->since->holder, .ahead_ns = ahead_ns }, &box, NULL) == 0)
+        box_make_ahead(box, live);
+}
+
+struct live *tracking_next(struct session *session) {
+    struct tracking *tracking = &session->tracking;
+    struct live *live = tracking->next;
+
+    tracking->next = NULL;
+    /* Without it the processes of another state would be there. */
+    if (live && live->ahead && (tracking->next_stands_on != session->base || !tracking->since || !tracking->since->holder))
+        box_kill(live->ahead);
+    return live ? live : live_new(session->engine);
+}
+
+void tracking_make_ahead(struct session *session) {
+    struct tracking *tracking = &session->tracking;
+    struct engine *engine = session->engine;
+
+    if (!tracking->since || !tracking->since->holder || session->at == NULL || !session->at->live || session->at->live->base != tracking->since || tracking->next || engine->stopping || engine->n_queued || session->state == SESSION_CLOSING)
+        return;
+    tracking->next = live_new(engine);
+    tracking->next_stands_on = session->base;
+    if (tracking->next)
+        tracking_begin_box(tracking, session, tracking->next);
+}
+
+void tracking_give_back(struct session *session, struct tracking *take_tracking, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n) {
+    struct tracking *tracking = &session->tracking;
+
+    if (!take_tracking->is_taken)
+        return;
+    if (is_addition) {
+        live->base = live_get(take_tracking->since);
+        take_tracking->n_forks = tracking->n_forks;
+        take_tracking->next = tracking->next;
+        *tracking = *take_tracking;
+        tracking->is_taken = false;
+        *take_tracking = (struct tracking){ 0 };
+        return;
+    }
+    if (live->ahead)            /* it has what was */
+        box_kill(live->ahead);
+    for (size_t i = 0; i < n; i++)
+        tracking->trackers[i] = (struct capture_tracker){ trackers[i].pid, take_fds[i] };
+    tracking->n_trackers = n;
+    tracking->since = n ? live_get(live) : NULL;
+}
+
+void tracking_clocks(const struct live *live, int64_t ret_ahead_ns[2]) {
+    for (size_t i = 0; i < ARRAY_SIZE(clocks); i++) {
+        struct timespec now;
+
+        clock_gettime(clocks[i], &now);
+        ret_ahead_ns[i] = live->clocks[i] - (now.tv_sec * 1000000000ll + now.tv_nsec);
+    }
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sandboxes that are forked again and again as they run.
+ *
+ * From the second fork of one on the kernel is told to note which of its pages are written to (snapshot/track.c), since the state that was captured then: that state, its *base*, is kept, with a holder. The next fork captures what has changed since, which is an addition
+ * to the base (guest/image.h), and its sandboxes are the holder's, begun while the processes are being captured, and amended when that is done.
+ *
+ * What the kernel notes is since the last time that it was told to, so a base is good for who has it until somebody may have told again: a capture takes it out of its session, and puts back what is known to be good after it.
+ */
+#ifndef ROLLBOX_ENGINE_TRACKING_H
+#define ROLLBOX_ENGINE_TRACKING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "snapshot/capture.h"
+
+struct box;
+struct live;
+struct node;
+struct program;
+struct session;
+struct work;
+
+struct tracking {
+    unsigned n_forks;           /* of a session, as it ran */
+    struct live *since;         /* NULL: nothing is noted; a reference */
+    struct capture_tracker trackers[CAPTURE_MAX_TRACKERS];
+    size_t n_trackers;
+    struct live *next;          /* what the next capture is to fill, with the sandbox that it is for, ahead of need; NULL; a reference */
+    const struct node *next_stands_on;  /* that sandbox: the session's base, then */
+    bool is_taken;              /* by a capture */
+};
+
+void tracking_forget(struct tracking *tracking);
+/* For a capture, of what this session has; empty if it is none for a fork. */
+void tracking_take(struct work *work, struct tracking *ret_tracking, struct capture_options *options);
+/* A sandbox for an addition to that, which is on its way, if there is none: `live` has it as the one that was made ahead. What goes wrong who needs one will meet and tell. */
+void tracking_begin_box(const struct tracking *tracking, struct session *session, struct live *live);
+/* The state to be captured: with such a sandbox, if there is one that would be right yet. NULL: out of memory. */
+struct live *tracking_next(struct session *session);
+/* The next fork, where there is likely to be one, finds its sandbox, which waits for a second. Not while the last one is on its way: it would take its processors. */
+void tracking_make_ahead(struct session *session);
+/* The processes are captured: an addition, or a state that is noted from by `fds`, which are taken; 0: nothing is. */
+void tracking_give_back(struct session *session, struct tracking *take_tracking, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n);
+/* What the clocks of a sandbox are ahead of ours that goes on from this state now: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds. */
+void tracking_clocks(const struct live *live, int64_t ret_ahead_ns[2]);
+
+#endif
