@@ -71,6 +71,12 @@ struct interpreter {
 };
 
 static void begin(struct interpreter *interpreter);
+
+/* Its launcher has it. To try it out tells what it touches, and no more: a run that it cannot be restored for is started anew. */
+static bool is_there(const struct interpreter *interpreter) {
+    return interpreter->state == INTERPRETER_TRYING || interpreter->state == INTERPRETER_LOOKING || interpreter->state == INTERPRETER_READY;
+}
+
 static void let_go(struct program *twin);
 
 /* What is of no use any more goes: as soon as no run waits for a box of that launcher, which has what it needs to run the command anew. From the loop. */
@@ -175,7 +181,6 @@ static void on_captured(struct loop_source *source, uint32_t events) {
         interpreter->state = INTERPRETER_READY;
         if (!captured || !interpreter->program->launcher || send_file(interpreter->program, GUEST_TOUCHES, interpreter->touches) < 0)
             close_fd(&interpreter->touches);    /* it is a little slower without */
-        interpreter_let_go_on(interpreter);
         return;
     }
     interpreter->state = INTERPRETER_LOADING;
@@ -363,19 +368,21 @@ void interpreter_box_lost(struct interpreter *interpreter, struct box *box) {
 int interpreter_load(const struct program *program) {
     int r = send_file(program, GUEST_IMAGE, program->serves->image);
 
-    return r == 0 && program->serves->touches >= 0 ? send_file(program, GUEST_TOUCHES, program->serves->touches) : r;
+    return r == 0 && program->serves->state == INTERPRETER_READY && program->serves->touches >= 0 ? send_file(program, GUEST_TOUCHES, program->serves->touches) : r;
 }
 
 bool interpreter_has_image(const struct program *program) {
-    return program->serves && program->serves->image >= 0 && program->serves->state == INTERPRETER_READY;
+    return program->serves && program->serves->image >= 0 && is_there(program->serves);
 }
 
 void interpreter_loaded(struct interpreter *interpreter, int error_number) {
     loop_timer_clear(interpreter->engine->loop, &interpreter->deadline);
     if (error_number)
         fail(interpreter, error_number == EEXIST, "its image cannot be loaded: %s", strerror(error_number));
-    else if (interpreter->state == INTERPRETER_LOADING)
+    else if (interpreter->state == INTERPRETER_LOADING) {
         start_in_box(interpreter, INTERPRETER_TRYING);
+        interpreter_let_go_on(interpreter);
+    }
 }
 
 /* What rules Python's start by what is in the sandbox then, files of the run included, is none of these. */
@@ -459,13 +466,13 @@ static void expect(struct program *base) {
 }
 
 struct program *interpreter_program(struct program *base) {
-    return base->interpreter && base->interpreter->state == INTERPRETER_READY ? base->interpreter->program : base;
+    return base->interpreter && is_there(base->interpreter) ? base->interpreter->program : base;
 }
 
 /* It takes a processor to make one; runs beside it that start a Python each would take that, and the longer all would be without. Once its Python has been started, what is left is shorter than to start another. */
 static bool holds(const struct interpreter *interpreter) {
     cpu_set_t cpus;
-    bool is_made = interpreter->state != INTERPRETER_READY && interpreter->state != INTERPRETER_FAILED;
+    bool is_made = !is_there(interpreter) && interpreter->state != INTERPRETER_FAILED;
 
     if (!is_made || !interpreter->patience.position)
         return false;
@@ -520,7 +527,7 @@ struct grounds *interpreter_grounds(struct interpreter *interpreter) {
 }
 
 struct program *interpreter_base_of(struct program *twin) {
-    if (!twin->engine->stopping && twin->serves->base->number && twin->serves->state == INTERPRETER_READY)
+    if (!twin->engine->stopping && twin->serves->base->number && is_there(twin->serves))
         (void)program_keep_spares(twin);
     return twin->serves->base;
 }
@@ -578,7 +585,7 @@ void interpreter_started(struct program *program, const struct guest_record *rec
     }
     interpreter->n_anew++;
     snprintf(interpreter->problem, sizeof interpreter->problem, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
-    if (interpreter->state == INTERPRETER_READY && ++interpreter->anew_in_a_row == MAX_ANEW) {
+    if (is_there(interpreter) && ++interpreter->anew_in_a_row == MAX_ANEW) {
         interpreter->tries = 0;
         interpreter->anew_in_a_row = 0;
         fail(interpreter, true, "step %u of restoring it in a sandbox: %s", record->stage, restore_words(record));
