@@ -458,6 +458,8 @@ static int prepare(struct batch *batch, int *ret_jobs_fd) {
     batch->policy_json = json_loadb(batch->policy.text, batch->policy.length, 0, NULL);
     if (!batch->policy_json)
         return cli_fail(batch->options, "out of memory");
+    /* First: meanwhile it has what the jobs' sandboxes have in common made. */
+    int opened = open_engine(batch, &error);
     if (batch->lines.blocking)
         status = survey(batch);
     if (!status)
@@ -465,7 +467,7 @@ static int prepare(struct batch *batch, int *ret_jobs_fd) {
     if (status)
         return status;
     batch->progress.skipped = ids_common(&batch->seen, &batch->results.done);
-    return open_engine(batch, &error) < 0 ? cli_fail_error(batch->options, &error) : 0;
+    return opened < 0 ? cli_fail_error(batch->options, &error) : 0;
 }
 
 /* Lets go of what did not come to a row. */
