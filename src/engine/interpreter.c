@@ -270,10 +270,12 @@ static void on_said(struct loop_source *source, uint32_t events) {
     fail(interpreter, false, "%s%s%.*s", n > 0 ? "it is not kept" : "it ended at its start", length ? ": " : "", MIN(length, 200), last);
 }
 
-static void add_program(struct buf *message) {
+static void add_program(struct buf *message, bool is_fixed) {
     wire_add_text(message, GUEST_ARG, "python3");
     wire_add_text(message, GUEST_ARG, "-c");
     wire_add(message, GUEST_INTERPRETER, "", 0);
+    if (!is_fixed)
+        wire_add_text(message, GUEST_ARG, "quick");
 }
 
 /* Starts it; or, once it is loaded, tries it out: the words of its command are none. */
@@ -293,7 +295,7 @@ static int send_start(struct interpreter *interpreter) {
     if (r == 0 && words < 0)
         r = words;
     wire_begin(&message, GUEST_EXEC, 0);
-    add_program(&message);
+    add_program(&message, interpreter_is_fixed(program));
     wire_add_text(&message, GUEST_CWD, "/");
     (void)run_add_environment(&message, program, NULL, NULL, 0);
     if (r == 0)
@@ -568,7 +570,7 @@ int interpreter_request(const struct buf *request, struct buf *to) {
     size_t position = 0;
 
     wire_begin(to, GUEST_EXEC, 0);
-    add_program(to);
+    add_program(to, true);
     while (wire_next(request->data + sizeof(struct wire_header), request->length - sizeof(struct wire_header), &position, &field) > 0)
         if (field.tag != GUEST_ARG)
             wire_add(to, field.tag, field.data, field.length);

@@ -40,6 +40,8 @@ SHELVED = ("typing",)  # with what it needs: collections, contextlib, enum, func
 shelf, things, stamps = set(), {}, {}  # names of modules that are on the shelf; modules by name; their files
 needs = {"": []}  # by name, in this order: a file that is read, as (); what is imported as it is executed; (what is under way itself then); what it puts into sys.modules; None is what cannot be imported
 taken, sure, in_place, filler = set(), set(), [], []  # to be executed, and have been; looked at already; what imports go by
+quick = sys.argv[1:] == ["quick"]  # no clock of its own tells how often it was looked at
+threads = modules["_thread"]._count
 undoing = [(gc.unfreeze,), (shelf.clear,), (things.clear,), (stamps.clear,), (taken.clear,)]  # what is to be done before the end, if there is more to it than to be gone
 
 
@@ -97,6 +99,7 @@ def shelve():
             if spec.has_location:
                 spec.loader.get_data = lambda file: needs[name].append(()) or contents(file)
             spec.loader.exec_module(thing)
+            spec._initializing = False  # as an import leaves it
             if spec.has_location:
                 del spec.loader.get_data
             note(name)
@@ -196,18 +199,48 @@ def take(spec):
             return None
         sure.update(visited)
         taken.add(name)
+        spec.cached  # is reckoned when a module is made
     elif name not in BUILT_IN:
         return None
     shelf.discard(name)
     return things[name]
 
 
+def put(name):
+    """Imports what was found already and waits for nobody, with what it needs: what is left of it is the same, and the order in sys.modules."""
+    shelf.discard(name)
+    modules[name] = thing = things[name]
+    if name in BUILT_IN:
+        return
+    bring_needs(name)
+    modules[name] = modules.pop(name)
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(things[parent], child, thing)
+
+
+def bring_needs(name):
+    for need in needs[name]:
+        if type(need) is tuple or need in modules:
+            continue
+        if need in shelf and (need in BUILT_IN or need in stamps and need in sure and (not need.rpartition(".")[0] or need.rpartition(".")[0] in modules)):
+            put(need)
+        elif need in stamps or need in BUILT_IN:
+            bootstrap._gcd_import(need)
+        elif need in shelf:
+            shelf.discard(need)
+            modules[need] = things[need]
+
+
 def is_taken(module):
-    """Is it to be executed, and has been? Then it is imported what it imports, with the same looks at the clock."""
+    """Is it to be executed, and has been? Then it is imported what it imports, with the same looks at the clock where they can be told."""
     name = vars(module).get("__name__")
     if type(name) is not str or name not in taken or module is not things[name]:
         return False
     taken.discard(name)
+    if quick and not threads():  # nobody else can be importing one of them
+        bring_needs(name)
+        return True
     for need in needs[name]:
         if need == ():
             with BufferedReader(BytesIO()) as file:

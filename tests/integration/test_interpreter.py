@@ -249,6 +249,10 @@ PROGRAMS.update({
 PROGRAMS.update({
     "shelf_several": "import itertools, re, sys; from typing import List; import collections; print(list(sys.modules), itertools.chain is collections._chain, vars(sys.modules['typing'])['collections'] is collections, len(re._cache))",
     "shelf_users": "import copy, dataclasses, heapq, json, random, string, sys; print(list(sys.modules))",
+    "shelf_specs": "import sys, typing, json\nfor name in sys.modules:\n    s = getattr(sys.modules[name], '__spec__', None)\n    if s:\n        loader = s.loader if isinstance(s.loader, type) else sorted(vars(s.loader).items())\n"
+                   "        print(name, sorted(item for item in vars(s).items() if item[0] != 'loader'), loader, list(vars(sys.modules[name]))[:9], sorted(sys.path_importer_cache))",
+    "shelf_threads_of_parts": "import threading\nr = []\ndef f(name):\n    import sys\n    r.append(__import__(name) is sys.modules[name])\nt = [threading.Thread(target=f, args=(name,)) for name in ('typing', 'enum', 're', 'functools', 'contextlib') * 3]\n"
+                              "for x in t: x.start()\nfor x in t: x.join()\nimport typing, enum, re, sys\nprint(r, re.enum is enum is sys.modules['enum'], typing.re is not None)",
     "shelf_twice": "import typing, sys; a = typing; del sys.modules['typing']; import typing; print(a is typing, a.List is typing.List); import re; b = re; del sys.modules['re']; import re; print(b is re)",
     "shelf_nested_gone": "import re, sys; del sys.modules['enum']; import typing; print(list(sys.modules)); import enum; print(re.RegexFlag.__mro__[1] is enum.IntFlag)",
     "shelf_shadowed": "import os; os.chdir('/tmp'); open('enum.py', 'w').write('print(__name__, __file__)\\nclass IntFlag: pass\\n')\nimport typing",
