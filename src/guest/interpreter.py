@@ -22,6 +22,7 @@ built_in = sys.modules["_frozen_importlib"]._builtin_from_name  # an import that
 atexit, gc = built_in("atexit"), built_in("gc")
 space = globals()["space"]
 modules, out, err = sys.modules, sys.stdout, sys.stderr
+MOST_LISTED = 500  # names in a directory
 MOST = 50000  # objects that are looked at: more take longer than the end does
 TRIAL = "class A:\n    def f(self, x): return [x, {str(x): (x,)}]\ntry:\n    print(A().f(5), sum(range(99)), sorted('ba'), f'{0.5:.3}')\nexcept ValueError: pass\n"
 BUILT_IN = frozenset(sys.builtin_module_names)
@@ -37,7 +38,7 @@ objects, callbacks, references = gc.get_objects, atexit._ncallbacks, sys.getrefc
 filters = list(_warnings.filters)
 bootstrap, external = modules["_frozen_importlib"], modules["_frozen_importlib_external"]
 SHELVED = ("typing",)  # with what it needs: collections, contextlib, enum, functools, operator, re, types and more
-shelf, things, stamps = set(), {}, {}  # names of modules that are on the shelf; modules by name; their files
+shelf, things, stamps, beside = set(), {}, {}, {}  # names of modules that are on the shelf; modules by name; their files; of those that lie beside each other in the library
 needs = {"": []}  # by name, in this order: a file that is read, as (); what is imported as it is executed; (what is under way itself then); what it puts into sys.modules; None is what cannot be imported
 taken, sure, in_place, filler = set(), set(), [], []  # to be executed, and have been; looked at already; what imports go by
 quick = sys.argv[1:] == ["quick"]  # no clock of its own tells how often it was looked at
@@ -54,10 +55,10 @@ def is_file(thing, name):
     return bool(spec) and spec.name == name and spec.has_location
 
 
-def stamp(spec):
+def stamp(*files):
     """Of the source, and of what it was compiled to."""
     found = []
-    for file in (spec.origin, spec.cached):
+    for file in files:
         try:
             one = stat(file)
             found.append((one.st_mtime_ns, one.st_size, one.st_ino))
@@ -145,11 +146,15 @@ def shelve():
         builtins.__import__ = original
         sys.path[:] = path
     names = [name for name in modules if name not in before]
+    library = modules[SHELVED[0]].__spec__.origin.rpartition("/")[0]
     shelf.update(names)
     things.update({name: modules[name] for name in shelf.union(*needs.values()) if type(name) is str})
     for name in names:
         if is_file(things[name], name):
-            stamps[name] = things[name].__spec__, stamp(things[name].__spec__)
+            spec = things[name].__spec__
+            stamps[name] = spec, stamp(spec.origin, spec.cached)
+            if spec.origin == f"{library}/{name}.py" and needs[name].count(()) < 2:
+                beside[name] = spec.origin, spec.cached
         del modules[name]
         parent, _, child = name.rpartition(".")
         if parent and name in stamps and not is_part(name, parent, set()):
@@ -157,12 +162,13 @@ def shelve():
     for name in sys.path_importer_cache.keys() - cache:
         del sys.path_importer_cache[name]
     in_place.extend((original, list(sys.meta_path), list(sys.path_hooks)))
+    return library
 
 
 def is_found(name, spec):
     """Would an import execute the very file that was, and leave nothing behind?"""
     mine, known = stamps[name]
-    if spec is None or type(spec.loader) is not type(mine.loader) or spec.origin != mine.origin or spec.cached != mine.cached or stamp(spec) != known:
+    if spec is None or type(spec.loader) is not type(mine.loader) or spec.origin != mine.origin or spec.cached != mine.cached or stamp(spec.origin, spec.cached) != known:
         return False
     if needs[name].count(()) < 2 or sys.dont_write_bytecode:
         return True
@@ -170,7 +176,37 @@ def is_found(name, spec):
     return not access(directory, 2) and not access(directory.rpartition("/")[0], 2)  # it was compiled, and cannot be written down
 
 
-def is_complete(name, visited):
+def search():
+    """What finds a file in the library, by which loaders, and what it is compiled to."""
+    finder = sys.path_importer_cache.get(library)
+    return finder, getattr(finder, "_loaders", None), vars(external.FileFinder).get("find_spec"), vars(external.PathFinder).get("find_spec"), sys.pycache_prefix, sys.implementation.cache_tag
+
+
+def is_as_listed():
+    """Would what is beside each other in the library be found there? It is if nothing that is searched before has such a name, and the library has no others than it had."""
+    try:
+        if type(sys.path) is not list or type(sys.path_importer_cache) is not dict or search() != searched or stamp(library) != listed:
+            return False
+        for entry in sys.path:
+            where = type(entry) is str and (entry or getcwd())
+            if not where or where not in sys.path_importer_cache:
+                return False
+            finder = sys.path_importer_cache[where]
+            if finder is searched[0]:
+                return True
+            if finder is None:
+                continue
+            if type(finder) is not external.FileFinder or stat(finder.path).st_mtime != finder._path_mtime or len(finder._path_cache) > MOST_LISTED:
+                return False
+            for name in finder._path_cache:
+                if name.partition(".")[0] in beside:
+                    return False
+    except (AttributeError, OSError):
+        pass
+    return False
+
+
+def is_complete(name, visited, as_listed):
     """Is what `name` needs there, or would it come from the shelf?"""
     for need in needs[name]:
         if type(need) is tuple or need in visited:
@@ -183,8 +219,12 @@ def is_complete(name, visited):
         if need not in shelf:
             return False  # the program has taken it away
         if need in stamps and need not in sure:
-            parent = need.rpartition(".")[0]
-            if not is_found(need, external.PathFinder.find_spec(need, vars(things[parent])["__path__"] if parent else None)) or not is_complete(need, visited):
+            if as_listed and need in beside:
+                found = stamp(*beside[need]) == stamps[need][1]
+            else:
+                parent = need.rpartition(".")[0]
+                found = is_found(need, external.PathFinder.find_spec(need, vars(things[parent])["__path__"] if parent else None))
+            if not found or not is_complete(need, visited, as_listed):
                 return False
     return True
 
@@ -195,7 +235,7 @@ def take(spec):
     if type(name) is not str or name not in shelf or name in modules or [vars(modules["builtins"]).get("__import__"), sys.meta_path, sys.path_hooks] != in_place:
         return None
     if name in stamps:
-        if not (name in sure or is_found(name, spec)) or not is_complete(name, visited):
+        if not (name in sure or is_found(name, spec)) or not is_complete(name, visited, quick and is_as_listed()):
             return None
         sure.update(visited)
         taken.add(name)
@@ -517,7 +557,9 @@ for name in modules.keys() - space.pop("before"):
 known = frozenset(modules)
 last = next(reversed(modules))
 try:
-    shelve()
+    library = shelve()
+    searched, listed = search(), stamp(library)
+    searched = (*searched[:1], list(searched[1] or ()), *searched[2:])
     give()
 except Exception:
     shelf.clear()  # a library that is not as it usually is: it is imported when the program does

@@ -253,6 +253,11 @@ PROGRAMS.update({
                    "        print(name, sorted(item for item in vars(s).items() if item[0] != 'loader'), loader, list(vars(sys.modules[name]))[:9], sorted(sys.path_importer_cache))",
     "shelf_threads_of_parts": "import threading\nr = []\ndef f(name):\n    import sys\n    r.append(__import__(name) is sys.modules[name])\nt = [threading.Thread(target=f, args=(name,)) for name in ('typing', 'enum', 're', 'functools', 'contextlib') * 3]\n"
                               "for x in t: x.start()\nfor x in t: x.join()\nimport typing, enum, re, sys\nprint(r, re.enum is enum is sys.modules['enum'], typing.re is not None)",
+    "shelf_shadowed_in_path": "import os, sys; os.mkdir('/tmp/lib'); open('/tmp/lib/keyword.py', 'w').write('from operator import *; print(__file__); kwlist = []; iskeyword = print')\nsys.path.insert(0, '/tmp/lib')\nimport typing; print(typing.NamedTuple('A', [('b', int)]))",
+    "shelf_shadowed_late": "import os, sys, operator, importlib.util; os.chdir('/tmp'); s = importlib.util.find_spec('typing'); open('/tmp/keyword.py', 'w').write('print(__file__); kwlist = []; iskeyword = print')\nm = importlib.util.module_from_spec(s); s.loader.exec_module(m); print(m.__name__)",
+    "shelf_odd_path": "import sys; sys.path[:0] = [b'/tmp', None, [], '/nowhere', '/etc/passwd', '/usr/lib']; import typing; print(typing.List, sorted(sys.path_importer_cache))",
+    "shelf_no_directory": "import os, sys; os.mkdir('/tmp/gone'); os.chdir('/tmp/gone'); os.rmdir('/tmp/gone'); import typing; print(typing.List, sorted(sys.path_importer_cache))",
+    "shelf_elsewhere_compiled": "import sys; sys.pycache_prefix = '/tmp/cache'; import typing, enum; print(typing.__cached__, enum.__cached__, enum.__spec__.cached)",
     "shelf_twice": "import typing, sys; a = typing; del sys.modules['typing']; import typing; print(a is typing, a.List is typing.List); import re; b = re; del sys.modules['re']; import re; print(b is re)",
     "shelf_nested_gone": "import re, sys; del sys.modules['enum']; import typing; print(list(sys.modules)); import enum; print(re.RegexFlag.__mro__[1] is enum.IntFlag)",
     "shelf_shadowed": "import os; os.chdir('/tmp'); open('enum.py', 'w').write('print(__name__, __file__)\\nclass IntFlag: pass\\n')\nimport typing",
