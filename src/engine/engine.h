@@ -458,6 +458,7 @@ struct slot *slot_free(struct slot *slot);
 /* run.c */
 void run_request(struct client *client, struct wire_message *message);
 void run_kill(struct run *run, enum rollbox_outcome outcome);
+int64_t run_filling_ns(const struct engine *engine, uint64_t bytes);    /* how long it takes a guest at least to bring in so much memory */
 void run_out_of_memory(struct run *run, enum oom_cause cause);       /* with all else in its sandbox: it may have begun already, which init has not said yet. One that nobody has asked init for begins after it */
 void run_broken(struct run *run);              /* session_broken */
 void run_fail(struct run *run, enum rollbox_error_code code, int error_number, const char *stage, const char *message);

@@ -296,6 +296,7 @@ int live_take_terminals(struct session *session, int *fds, size_t n_fds) {
 
 void live_restored(struct session *session) {
     struct guest_record started = { .kind = GUEST_STARTED };
+    const uint64_t bytes = session->restores->bytes;
 
     loop_timer_clear(session->engine->loop, &session->box->deadline);
     if (session->restores->origin.woken) {
@@ -311,5 +312,5 @@ void live_restored(struct session *session) {
         if (run->state == RUN_STARTING)
             run_answer(run, &started);
     }
-    session_watch(session);
+    session_watch_restored(session, bytes);
 }

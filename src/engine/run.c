@@ -649,6 +649,10 @@ static void on_timeout(struct loop_timer *timer) {
         run_kill(run, ROLLBOX_OUTCOME_TIMEOUT);
 }
 
+int64_t run_filling_ns(const struct engine *engine, uint64_t bytes) {
+    return (int64_t)(bytes / (BYTES_A_SECOND * engine->features.cpus / 1000000000ull + 1));
+}
+
 /* Without a memory cgroup: looks as often as the limit could have been reached since the last look, never mind what the guest does. */
 static void on_watch(struct loop_timer *timer) {
     struct run *run = container_of(timer, struct run, watch);
@@ -680,8 +684,7 @@ static void on_watch(struct loop_timer *timer) {
     const int64_t now = clock_now_ns();
     run->look_ns = now - begun;
     uint64_t left = run->box && run->box->slot ? limit : limit - MIN(run->peak_memory, limit);
-    int64_t pause = (int64_t)(left / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1));
-    loop_timer_set(run->engine->loop, &run->watch, now + MAX(MAX(WATCH_LEAST_NS, run->look_ns), MIN(pause, WATCH_MOST_NS)), on_watch);
+    loop_timer_set(run->engine->loop, &run->watch, now + MAX(MAX(WATCH_LEAST_NS, run->look_ns), MIN(run_filling_ns(run->engine, left), WATCH_MOST_NS)), on_watch);
 }
 
 /* 0, or -ENOMEM: it has failed, and may be gone. */
@@ -696,9 +699,8 @@ static int started(struct run *run) {
     if (run->session)
         return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     int r = run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
-    uint64_t first = run->program->policy->max_memory_bytes / (BYTES_A_SECOND * run->engine->features.cpus / 1000000000ull + 1);
     if (r == 0)
-        r = loop_timer_set(loop, &run->watch, now + MAX(WATCH_LEAST_NS, MIN((int64_t)first, WATCH_MOST_NS)), on_watch);
+        r = loop_timer_set(loop, &run->watch, now + MAX(WATCH_LEAST_NS, MIN(run_filling_ns(run->engine, run->program->policy->max_memory_bytes), WATCH_MOST_NS)), on_watch);
     if (r < 0)
         run_fail(run, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "run", "the engine is out of memory");
     return r;

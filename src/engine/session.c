@@ -21,6 +21,7 @@
 #include "engine/session.h"
 
 #define WATCH_NS 50000000ll
+#define WATCH_RESTORED_NS 200000000ll   /* the longest until the first look at what was restored */
 #define WATCH_SHARE 3          /* the part of our time that looking at all sandboxes takes at most: a third */
 #define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
 
@@ -709,9 +710,20 @@ static void on_watch(struct loop_timer *timer) {
     box_rest(session->box);
 }
 
-void session_watch(struct session *session) {
+static void watch_from(struct session *session, int64_t pause_ns) {
     if (session->box && box_needs_watch(session->box) && !session->watch.position)
-        (void)loop_timer_set(session->engine->loop, &session->watch, clock_now_ns() + WATCH_NS / 10, on_watch);
+        (void)loop_timer_set(session->engine->loop, &session->watch, clock_now_ns() + pause_ns, on_watch);
+}
+
+void session_watch(struct session *session) {
+    watch_from(session, WATCH_NS / 10);
+}
+
+/* What they have is known: twice the image at most, where all its pages came with large ones. The first look, the dearest of all, is not before they can have reached the limit. */
+void session_watch_restored(struct session *session, uint64_t image_bytes) {
+    uint64_t limit = session->program->policy->max_memory_bytes, most = image_bytes > limit / 2 ? limit : 2 * image_bytes;
+
+    watch_from(session, MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), WATCH_RESTORED_NS)));
 }
 
 void session_exec_ended(struct session *session, uint64_t step, bool has_run) {

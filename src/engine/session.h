@@ -290,6 +290,7 @@ struct session *session_new(struct engine *engine, struct program *program, stru
 void session_reply(struct client *client, uint64_t serial, struct buf *json);   /* consumed */
 void session_next(struct session *session);     /* the next work, else what waits */
 void session_watch(struct session *session);
+void session_watch_restored(struct session *session, uint64_t image_bytes);
 
 /* exec.c: commands in sessions. */
 void exec_enter(struct run *run);
