@@ -149,6 +149,8 @@ static void end_keeper(void) {
 static struct restore_failure failure;
 static bool has_begun[IMAGE_MAX_PROCESSES];     /* and we have its word */
 
+static bool goes_unasked;       /* the one process, when it has all */
+
 /* A listener may come with it: it is the caller's, who expects it (ret_listener). */
 static int hear_with(uint32_t index, int *ret_listener) {
     struct restore_word word;
@@ -171,7 +173,7 @@ static int hear(uint32_t index) {
 }
 
 static int order_more(uint32_t index, enum restore_order_kind kind, uint32_t argument, bool is_last, const int *fds, size_t n_fds) {
-    struct restore_order message = { kind, argument, is_last };
+    struct restore_order message = { kind, argument, is_last, is_last && goes_unasked };
     int r = fd_send(sockets[index], &message, sizeof message, fds, n_fds);
 
     if (r < 0)
@@ -331,8 +333,8 @@ int restore_fork(const struct box *box) {
         r = make_one(box, i);
     for (uint32_t i = 0; i < n_processes(); i++)
         close(restore_sockets[i]);
-    if (restored.header->is_command)
-        return 0;
+    if (restored.header->is_command || restored_is_by_itself())
+        return r;
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         r = hear_begin(i);
     if (r == 0)
@@ -447,7 +449,7 @@ static int make_threads(const struct box *box) {
 }
 
 int restore_amend(int addition, struct restore_failure *ret_failure) {
-    int r = hear_all();         /* they are prepared */
+    int r = restored_is_by_itself() ? 0 : hear_all();   /* they are prepared */
 
     if (r == 0 && (r = restore_take_addition(addition, true)) < 0)
         failure = (struct restore_failure){ -r, RESTORE_MEMORY, 0 };
@@ -465,8 +467,8 @@ static int go_on(const struct box *box, const int *externals, size_t n_externals
         r = restore_open_files(externals, n_externals, files, &file);
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
-    if (r == 0)
-        r = hear_all();         /* they are prepared */
+    if (r == 0 && (restored.before || !restored_is_by_itself()))
+        r = hear_all();         /* they are prepared, or amended */
     if (r == 0)
         r = give_all(box, files);
     if (r == 0)
@@ -481,6 +483,11 @@ static int go_on(const struct box *box, const int *externals, size_t n_externals
     return r;
 }
 
+/* Nothing is left to do, and could fail, between its having all and its going on. Nor has init a file open with it, which one that closes it would find locked, or without an end, for a moment longer. */
+static bool may_go_unasked(const struct box *box) {
+    return restored_is_by_itself() && !takes_turns(0) && !determinism_wanted(box->plan) && restored.header->determinism.last_pid < 2 && !restore_makes_files();
+}
+
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     size_t n = (size_t)restored.header->files.n, length = (n + 1) * sizeof(int);
     int *files = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -488,6 +495,7 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
 
     for (size_t i = 0; i < n && files != MAP_FAILED; i++)
         files[i] = -1;
+    goes_unasked = !is_trial && may_go_unasked(box);
     if (r == 0)
         r = go_on(box, externals, n_externals, files);
     end_keeper();
@@ -497,7 +505,7 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
     *ret_n_masters = restore_leave_terminals(ret_masters);
     /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it than elsewhere. */
     for (uint32_t i = 0; i < n_processes() && r == 0 && !is_trial; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING)
+        if (restored_process(i)->kind == IMAGE_LIVING && !goes_unasked)
             (void)order(i, RESTORE_GO, 0);
     for (uint32_t i = 0; i < n_processes(); i++)
         close(sockets[i]);

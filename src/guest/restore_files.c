@@ -569,6 +569,15 @@ int restore_open_files(const int *externals, size_t n_externals, int *fds, uint3
     return r;
 }
 
+bool restore_makes_files(void) {
+    const struct image_file *files = restored_table(files, struct image_file);
+    bool makes = false;
+
+    for (uint64_t i = 0; i < restored.header->files.n && !makes; i++)
+        makes = files[i].kind != IMAGE_FILE_EXTERNAL;
+    return makes;
+}
+
 /* ---- inotify ------------------------------------------------------------------------------------------------------------ */
 
 /* Numbers are given one after another, so what is nobody's is watched, for those in between; of a pipe, which no guest watches. */

@@ -61,15 +61,23 @@ static inline uint64_t restored_are_together(const struct image_area *first) {
     return restored.together[first - restored_table(areas, struct image_area)];
 }
 
+/* One that is alone, has no group to join and no terminal: nothing is to be said between the two until it gets its descriptors. It prepares itself, and tells how that went only where it went wrong, or with the next word. */
+static inline bool restored_is_by_itself(void) {
+    const struct image_process *p = restored_process(0);
+
+    return restored.header->processes.n == 1 && !restored.header->is_command && p->kind == IMAGE_LIVING && p->session == p->pid && !p->terminal;
+}
+
 /* From init to a process: what to do; `index`: of a process, or file descriptor. Descriptors come with RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY. With the last of them, or RESTORE_COMPLETE where there is none (`is_last`), a
- * process completes itself; one with a single thread makes that, too, and others wait for RESTORE_MAKE_THREADS. */
+ * process completes itself; one with a single thread makes that, too, and others wait for RESTORE_MAKE_THREADS. `goes`: as after RESTORE_GO, if all that went well. */
 enum restore_order_kind {
     RESTORE_MAKE_CHILD = 1, RESTORE_JOIN_GROUP, RESTORE_END, RESTORE_REAP, RESTORE_AWAIT_END, RESTORE_PREPARE, RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY, RESTORE_COMPLETE, RESTORE_MAKE_THREADS, RESTORE_GO,
     RESTORE_SET_FOREGROUND, RESTORE_AMEND,
 };
 
 struct restore_order {
-    uint32_t kind, index, is_last;
+    uint32_t kind, index;
+    bool is_last, goes;
 };
 
 /* And back, after each: 0 or -errno, and the step. */
@@ -113,6 +121,9 @@ int restore_seal(const int *fds, uint32_t *ret_file);
 
 /* When nobody opens anything any more: what inotify watches. 0 or -errno, and of which file. */
 int restore_watch(const int *fds, uint32_t *ret_file);
+
+/* Others than those that were brought along. */
+bool restore_makes_files(void);
 
 /* Things that only who has the descriptors can do. 0 or -errno. */
 int restore_fill_epoll(const struct image_process *process);

@@ -730,6 +730,13 @@ static int amend(const int *fds, size_t n_fds) {
     return keep_descriptors();
 }
 
+static int keep_and_prepare(void) {
+    step = RESTORE_DESCRIPTORS;
+    int r = keep_descriptors();
+
+    return r < 0 ? r : prepare();
+}
+
 static int obey(const struct restore_order *order, const int *fds, size_t n_fds) {
     int r = -EBADMSG;
 
@@ -752,9 +759,7 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
     case RESTORE_AWAIT_END:
         return await_end(order->index, WNOWAIT);
     case RESTORE_PREPARE:
-        step = RESTORE_DESCRIPTORS;
-        r = keep_descriptors();
-        return r < 0 ? r : prepare();
+        return keep_and_prepare();
     case RESTORE_TAKE_FDS:
         r = take_fds(order->index, fds, n_fds);
         break;
@@ -874,7 +879,10 @@ static void serve(uint32_t index) {
 
     if (restored.header->is_command && r == 0)
         become_command();
-    say(r);
+    if (restored_is_by_itself() && r == 0)
+        r = keep_and_prepare();
+    if (!restored_is_by_itself() || r < 0)
+        say(r);
     while (r == 0) {
         struct restore_order order;
         int fds[FD_MESSAGE_MAX_FDS];
@@ -885,6 +893,8 @@ static void serve(uint32_t index) {
             _exit(1);
         r = obey(&order, fds, n_fds);
         say(r);
+        if (order.goes && r == 0)
+            go();
     }
     _exit(1);
 }
