@@ -31,10 +31,9 @@
 #define STREAMS 4
 #define FDS_AT_ONCE 32
 
-int restore_sockets[IMAGE_MAX_PROCESSES];
+struct restore_end restore_ends[IMAGE_MAX_PROCESSES];
 int restore_pids = -1;
 
-static int sockets[IMAGE_MAX_PROCESSES];        /* our ends */
 static pid_t keeper;            /* of the pids */
 static pid_t command;           /* the one process, of a command to be; 0: none, or it goes on by now */
 
@@ -147,7 +146,6 @@ static void end_keeper(void) {
 /* ---- the tree ----------------------------------------------------------------------------------------------------------- */
 
 static struct restore_failure failure;
-static bool has_begun[IMAGE_MAX_PROCESSES];     /* and we have its word */
 
 static bool goes_unasked;       /* the one process, when it has all */
 
@@ -156,7 +154,7 @@ static int hear_with(uint32_t index, int *ret_listener) {
     struct restore_word word;
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds = 0;
-    ssize_t n = fd_receive(sockets[index], &word, sizeof word, fds, &n_fds);
+    ssize_t n = fd_receive(restore_ends[index].ours, &word, sizeof word, fds, &n_fds);
 
     if (n == sizeof word && word.error == 0) {
         *ret_listener = n_fds ? fds[0] : -1;
@@ -174,7 +172,7 @@ static int hear(uint32_t index) {
 
 static int order_more(uint32_t index, enum restore_order_kind kind, uint32_t argument, bool is_last, const int *fds, size_t n_fds) {
     struct restore_order message = { kind, argument, is_last, is_last && goes_unasked };
-    int r = fd_send(sockets[index], &message, sizeof message, fds, n_fds);
+    int r = fd_send(restore_ends[index].ours, &message, sizeof message, fds, n_fds);
 
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_DESCRIPTORS, restored_process(index)->pid };
@@ -215,17 +213,17 @@ static int open_sockets(void) {
 
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
             return -errno;
-        sockets[i] = pair[0];
-        restore_sockets[i] = pair[1];
+        restore_ends[i].ours = pair[0];
+        restore_ends[i].its = pair[1];
     }
     return 0;
 }
 
 /* It begins while the next one is made. */
 static int hear_begin(uint32_t index) {
-    if (has_begun[index])
+    if (restore_ends[index].has_begun)
         return 0;
-    has_begun[index] = true;
+    restore_ends[index].has_begun = true;
     return hear(index);
 }
 
@@ -332,7 +330,7 @@ int restore_fork(const struct box *box) {
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
         r = make_one(box, i);
     for (uint32_t i = 0; i < n_processes(); i++)
-        close(restore_sockets[i]);
+        close(restore_ends[i].its);
     if (restored.header->is_command || restored_is_by_itself())
         return r;
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
@@ -348,19 +346,13 @@ int restore_fork(const struct box *box) {
 
 /* ---- a tree goes on ----------------------------------------------------------------------------------------------------- */
 
-static struct given {
-    uint32_t fds, areas;        /* how many it has, or has no need of */
-    bool completes;             /* has been told all that there is for it, and completes itself */
-    bool waits;                 /* for its word */
-} given[IMAGE_MAX_PROCESSES];
-
 static const struct image_area *areas_of(uint32_t index) {
     return restored_table(areas, struct image_area) + restored_process(index)->areas.first;
 }
 
 static bool has_more(uint32_t index) {
     const struct image_process *p = restored_process(index);
-    struct given *has = &given[index];
+    struct restore_end *has = &restore_ends[index];
 
     while (has->areas < p->areas.n && areas_of(index)[has->areas].kind != IMAGE_MEMORY)
         has->areas++;
@@ -386,7 +378,7 @@ static int give_area(uint32_t index, uint32_t first, bool is_last, const int *fi
 static int give(uint32_t index, const int *files) {
     const struct image_process *p = restored_process(index);
     const struct image_fd *fds = restored_table(fds, struct image_fd) + p->fds.first;
-    struct given *has = &given[index];
+    struct restore_end *has = &restore_ends[index];
     uint32_t first = has->fds, n = 0;
     int batch[FDS_AT_ONCE];
 
@@ -427,13 +419,13 @@ static int give_all(const struct box *box, const int *files) {
     while (is_more && r == 0) {
         is_more = false;
         for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-            if (restored_process(i)->kind == IMAGE_LIVING && !given[i].completes)
+            if (restored_process(i)->kind == IMAGE_LIVING && !restore_ends[i].completes)
                 r = give(i, files);
         for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-            if (given[i].waits) {
-                is_more |= !given[i].completes;
-                given[i].waits = false;
-                r = given[i].completes && !takes_turns(i) ? has_threads(box, i) : hear(i);
+            if (restore_ends[i].waits) {
+                is_more |= !restore_ends[i].completes;
+                restore_ends[i].waits = false;
+                r = restore_ends[i].completes && !takes_turns(i) ? has_threads(box, i) : hear(i);
             }
     }
     return r;
@@ -508,7 +500,7 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
         if (restored_process(i)->kind == IMAGE_LIVING && !goes_unasked)
             (void)order(i, RESTORE_GO, 0);
     for (uint32_t i = 0; i < n_processes(); i++)
-        close(sockets[i]);
+        close(restore_ends[i].ours);
     if (files != MAP_FAILED)
         (void)munmap(files, length);
     *ret_failure = failure;
@@ -525,7 +517,7 @@ void restore_forget(void) {
 void restore_cancel(void) {
     if (command <= 0 || !restored.header || !restored.header->is_command)
         return;
-    close(sockets[0]);
+    close(restore_ends[0].ours);
     (void)kill(command, SIGKILL);
     (void)waitpid(command, NULL, __WALL);
     command = 0;
@@ -552,9 +544,9 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
     int listener, r = begin_serving(box, &listener);
     /* If it has ended, it has left word of why. */
     if (r == 0)
-        (void)fd_send(sockets[0], request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
+        (void)fd_send(restore_ends[0].ours, request->cwd, strlen(request->cwd) + 1, request->fds, STREAMS);
     if (r == 0 && hear(0) == 0) {
-        close(sockets[0]);
+        close(restore_ends[0].ours);
         command = 0;
         virtual_started(listener, request->fds);
         return pid;

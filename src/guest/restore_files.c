@@ -471,8 +471,8 @@ static int make_one(const struct image_file *file, const int *externals, int *fd
     case IMAGE_FILE_PATH:
         return open_path(file);
     case IMAGE_FILE_EXTERNAL:
-        fd = fcntl(externals[file->value], F_DUPFD_CLOEXEC, 3);
-        return fd < 0 ? -errno : fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail(fd, -errno) : fd;
+        fd = sys_dup_above(externals[file->value], 3);
+        return fd < 0 ? fd : fcntl(fd, F_SETFL, file->flags & SETTABLE) < 0 ? fail(fd, -errno) : fd;
     case IMAGE_FILE_PIPE:
         return make_pipe(file->value, fds);
     case IMAGE_FILE_MEMORY:

@@ -104,8 +104,15 @@ long restore_make_memory(const struct image_area *area);
 
 /* restore_process.c. What the fork of a process to be does from its birth on. */
 _Noreturn void restore_become(const struct box *box, uint32_t index);
-/* Sockets of the processes, and of who keeps the pids: descriptors of init's, which each process has, too, until it has forked. */
-extern int restore_sockets[IMAGE_MAX_PROCESSES];        /* the processes' ends */
+/* What init keeps of each process, side by side, as each page that it writes to costs. The sockets, and that of who keeps the pids, are descriptors of init's, which each process has, too, until it has forked. */
+struct restore_end {
+    int ours, its;
+    uint32_t fds, areas;        /* how many it has, or has no need of */
+    bool has_begun;             /* and we have its word */
+    bool completes;             /* has been told all that there is for it, and completes itself */
+    bool waits;                 /* for its word */
+};
+extern struct restore_end restore_ends[IMAGE_MAX_PROCESSES];
 extern int restore_pids;        /* -1: nobody does */
 /* The next task of the sandbox will have this pid. 0 or -errno. */
 int restore_next_pid(uint32_t pid);

@@ -476,15 +476,22 @@ void restore_give_up(uint32_t index) {
     const struct image_process *process = restored_process(index);
     const struct image_area *areas = restored_table(areas, struct image_area) + process->areas.first;
 
-    uint64_t end = 0;
+    uint64_t start = 0, end = 0;
 
     (void)sys_call2(__NR_munmap, range->start, range->end - range->start);
     for (uint32_t i = 0; i < process->areas.n; i++) {
         if (!restored_is_in_place(&areas[i]) || areas[i].start < end)
             continue;
+        /* There is nothing of init's below the first region, so what is there goes at once. */
+        if (areas[i].start >= IMAGE_REGIONS && end) {
+            (void)sys_call2(__NR_munmap, start, end - start);
+            start = 0;
+        }
+        start = start ? start : areas[i].start;
         end = restored_are_together(&areas[i]) ? restored_are_together(&areas[i]) : areas[i].end;
-        (void)sys_call2(__NR_munmap, areas[i].start, end - areas[i].start);
     }
+    if (end)
+        (void)sys_call2(__NR_munmap, start, end - start);
 }
 
 /* ---- the program -------------------------------------------------------------------------------------------------------- */

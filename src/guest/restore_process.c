@@ -149,7 +149,7 @@ static int place_memory(void) {
 /* Not by its number: what was written in the sandbox is copied for a snapshot, times included. */
 static int open_same(const struct image_area *area) {
     struct stat st;
-    int fd = open(restored_text(area->path), (area->is_written ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = openat(AT_FDCWD, restored_text(area->path), (area->is_written ? O_RDWR : O_RDONLY) | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);  /* musl sets the flag once more after open() */
 
     if (fd < 0)
         return -errno;
@@ -160,12 +160,21 @@ static int open_same(const struct image_area *area) {
     return -ESTALE;
 }
 
+/* Where it is among memory that was mapped together with what is between: there it takes the place of that at once. `*end`: of the memory, as areas are gone through by address. */
+static bool is_between(const struct image_area *area, uint64_t *end) {
+    if (restored_is_memory(area) && !restored.before && restored_are_together(area))
+        *end = restored_are_together(area);
+    return area->kind == IMAGE_FILE && area->start < *end;
+}
+
 static int map_files(void) {
     const struct image_area *last = NULL;
+    uint64_t together = 0;
     int fd = -1, r = 0;
 
     for (uint32_t i = 0; i < self->areas.n && r == 0; i++) {
         const struct image_area *area = &own_areas()[i];
+        const int place = is_between(area, &together) ? MAP_FIXED : MAP_FIXED_NOREPLACE;
 
         if (area->kind != IMAGE_FILE || restore_before(own_index(), area))
             continue;           /* or it is mapped */
@@ -177,7 +186,7 @@ static int map_files(void) {
         }
         if (fd < 0)
             r = fd;
-        else if (mmap((void *)area->start, area->end - area->start, (int)area->protection, (area->is_shared ? MAP_SHARED : MAP_PRIVATE) | MAP_FIXED_NOREPLACE, fd, (off_t)area->offset) == MAP_FAILED)
+        else if (mmap((void *)area->start, area->end - area->start, (int)area->protection, (area->is_shared ? MAP_SHARED : MAP_PRIVATE) | place, fd, (off_t)area->offset) == MAP_FAILED)
             r = -errno;
     }
     if (fd >= 0)
@@ -217,14 +226,17 @@ static void touch(void) {
     }
 }
 
-/* But for what lies where it belongs. Areas come by address. */
+/* But for what lies where it belongs, and what something takes the place of. Areas come by address. */
 static int clear(uint64_t from, uint64_t to) {
+    uint64_t together = 0;
     int r = 0;
 
     for (uint32_t i = 0; i < self->areas.n && r == 0; i++) {
         const struct image_area *area = &own_areas()[i];
 
-        if (!restored_is_in_place(area) || area->start < from || area->start >= to)
+        const bool is_replaced = is_between(area, &together);
+
+        if (!(is_replaced || restored_is_in_place(area)) || area->start < from || area->start >= to)
             continue;
         if (area->start > from)
             r = (int)sys_call2(__NR_munmap, from, area->start - from);
@@ -233,13 +245,43 @@ static int clear(uint64_t from, uint64_t to) {
     return r < 0 || from >= to ? r : (int)sys_call2(__NR_munmap, from, to - from);
 }
 
-/* Everything that is neither this program nor the region goes, init's stack included. */
-static int clear_place(void) {
-    int r = move_kernel_parts(getauxval(AT_SYSINFO_EHDR), restored.vdso_at + 0x10000);
+/* Where the kernel's parts are, or are to be, if the last of them is at `vdso`. Nowhere for a process that has none. */
+static struct restored_range kernel_parts(uint64_t vdso) {
+    const uint64_t own = own_vdso();
+    struct restored_range range = { 0 };
+
+    for (uint32_t i = 0; i < self->areas.n && own; i++) {
+        const struct image_area *area = &own_areas()[i];
+
+        if (area->kind != IMAGE_VVAR && area->kind != IMAGE_VDSO)
+            continue;
+        if (!range.start)
+            range.start = area->start - own + vdso;
+        range.end = area->end - own + vdso;
+    }
+    return range;
+}
+
+static int clear_but(uint64_t from, uint64_t to, struct restored_range kept) {
+    if (kept.start < from || kept.end > to)
+        return clear(from, to);
+    int r = clear(from, kept.start);
+    return r < 0 ? r : clear(kept.end, to);
+}
+
+/* Everything that is neither this program nor the region goes, init's stack included. The kernel's parts go to where the process has them, or wait in the region where that is in part where they are. */
+static int clear_place(bool *ret_vdso_waits) {
+    const uint64_t vdso = getauxval(AT_SYSINFO_EHDR);
+    const struct restored_range now = kernel_parts(vdso), later = kernel_parts(own_vdso());
+    const bool waits = now.start < later.end && later.start < now.end;
+    int r = waits ? move_kernel_parts(vdso, restored.vdso_at + 0x10000) : 0;
 
     if (r == 0)
-        r = clear(IMAGE_LOWEST, restored.region);
-    return r < 0 ? r : clear(restored.region_end, IMAGE_HIGHEST);
+        r = clear_but(IMAGE_LOWEST, restored.region, waits ? (struct restored_range){ 0 } : now);
+    if (r == 0)
+        r = clear_but(restored.region_end, IMAGE_HIGHEST, waits ? (struct restored_range){ 0 } : now);
+    *ret_vdso_waits = waits;
+    return r < 0 || waits ? r : move_kernel_parts(vdso, own_vdso());
 }
 
 /* ---- the process -------------------------------------------------------------------------------------------------------- */
@@ -257,7 +299,7 @@ static int set_layout(int program) {
 }
 
 static int become_program(void) {
-    int fd = open(restored_text(self->executable), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int fd = openat(AT_FDCWD, restored_text(self->executable), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 
     if (fd < 0)
         return -errno;
@@ -291,7 +333,7 @@ static int set_own_limit(int resource) {
     const uint64_t *own = self->limits[resource];
     struct rlimit now;
 
-    if (getrlimit(resource, &now) < 0 || (own[1] >= now.rlim_max && own[0] >= now.rlim_cur))
+    if (own[0] == RLIM_INFINITY || getrlimit(resource, &now) < 0 || (own[1] >= now.rlim_max && own[0] >= now.rlim_cur))
         return 0;
     return setrlimit(resource, &(struct rlimit){ own[0] < now.rlim_max ? own[0] : now.rlim_max, own[1] < now.rlim_max ? own[1] : now.rlim_max }) < 0 ? -errno : 0;
 }
@@ -309,6 +351,7 @@ static int set_limits(void) {
 }
 
 static int prepare(void) {
+    bool vdso_waits;
     int r;
 
     /* The one step that needs a right, and then none is left: what follows opens and maps what a guest has named. */
@@ -331,13 +374,13 @@ static int prepare(void) {
     step = RESTORE_MEMORY;
     if (has_forked)
         restore_take_to_forks(own_index());
-    if ((r = clear_place()) < 0 || (r = place_memory()) < 0)
+    if ((r = clear_place(&vdso_waits)) < 0 || (r = place_memory()) < 0)
         return r;
     step = RESTORE_FILES;
     if ((r = map_files()) < 0)
         return r;
     step = RESTORE_VDSO;
-    if ((r = move_kernel_parts(restored.vdso_at + 0x10000, own_vdso())) < 0)
+    if (vdso_waits && (r = move_kernel_parts(restored.vdso_at + 0x10000, own_vdso())) < 0)
         return r;
     step = RESTORE_SIGNALS;
     if ((r = set_actions()) < 0)
@@ -520,7 +563,7 @@ static int keep_descriptors(void) {
 
     /* They may lie where they are to go. */
     for (size_t i = 0; i < KEPT; i++)
-        fds[i] = *kept[i] < 0 ? -1 : fcntl(*kept[i], F_DUPFD_CLOEXEC, first + KEPT);
+        fds[i] = *kept[i] < 0 ? -1 : sys_dup_above(*kept[i], first + KEPT);
     for (size_t i = 0; i < KEPT; i++) {
         if (*kept[i] < 0)
             continue;
@@ -541,7 +584,7 @@ static int take_fds(uint32_t index, const int *received, size_t n) {
     if (index > self->fds.n || n > self->fds.n - index)
         return -EBADMSG;
     for (size_t i = 0; i < n; i++, to++) {
-        if (fcntl(received[i], F_DUPFD_CLOEXEC, to) != to)
+        if (sys_dup_above(received[i], to) != to)
             return -EMFILE;
         close(received[i]);
     }
@@ -787,7 +830,7 @@ static int begin(uint32_t index) {
 
     step = RESTORE_FORK;
     self = restored_process(index);
-    to_init = restore_sockets[index];
+    to_init = restore_ends[index].its;
     /* Those, too, that a C library keeps for itself and leaves out of all: a guest's handler would be run in the middle of this. */
     int r = (int)sys_call4(__NR_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
     if (r < 0)

@@ -53,6 +53,11 @@ static inline long sys_call6(long number, long a, long b, long c, long d, long e
 #define sys_call4(n, a, b, c, d) sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), 0, 0)
 #define sys_call5(n, a, b, c, d, e) sys_call6((n), SYS_ARG(a), SYS_ARG(b), SYS_ARG(c), SYS_ARG(d), SYS_ARG(e), 0)
 
+/* fcntl(2), F_DUPFD_CLOEXEC; musl's wrapper asks once more, and so does its open(2). */
+static inline int sys_dup_above(int fd, int least) {
+    return (int)sys_call3(__NR_fcntl, fd, 1030, least);
+}
+
 /* Returns in both processes, like fork: 0 in the child. With args->stack 0 the child runs on a copy of the caller's stack, so
  * CLONE_VM without a stack of its own is allowed only together with CLONE_VFORK, and then from a function whose frame the child
  * never returns from. glibc's fork handlers do not run, and its cached state is the parent's: the child keeps to this header and to
