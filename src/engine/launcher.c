@@ -414,6 +414,8 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
     }
     if (box->is_layered)
         flags |= GUEST_CREATE_LAYERED;
+    if (launcher->live && live_may_be_kept(launcher->live, box))
+        flags |= GUEST_CREATE_KEEPS;
     if (base && (n_layers = node_chain(base, layers, GUEST_MAX_LAYERS))) {
         add_disk(box, base, &message);
         flags |= (uint32_t)n_layers << GUEST_CREATE_LAYERS_SHIFT;

@@ -201,6 +201,13 @@ void live_load_box(struct live *live, struct program *program, struct node *base
     box_make_ahead(box, live);
 }
 
+/* A group counts what init keeps, as each page, once. Who looks without one counts it again, so the first look must be late, and the limit out of reach until then. */
+bool live_may_be_kept(const struct live *live, const struct box *box) {
+    const uint64_t limit = box->program->policy->max_memory_bytes;
+
+    return live->bytes && (box->slot || (live->bytes < limit / 3 && run_filling_ns(live->engine, limit - 3 * live->bytes) >= LIVE_REST_NS));
+}
+
 /* ---- going on ----------------------------------------------------------------------------------------------------------- */
 
 /* The sandbox' end of a new pipe in the place of one that was captured; the other is ours. */

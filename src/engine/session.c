@@ -21,7 +21,6 @@
 #include "engine/session.h"
 
 #define WATCH_NS 50000000ll
-#define WATCH_RESTORED_NS 200000000ll   /* the longest until the first look at what was restored */
 #define WATCH_SHARE 3          /* the part of our time that looking at all sandboxes takes at most: a third */
 #define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
 
@@ -723,7 +722,7 @@ void session_watch(struct session *session) {
 void session_watch_restored(struct session *session, uint64_t image_bytes) {
     uint64_t limit = session->program->policy->max_memory_bytes, most = image_bytes > limit / 2 ? limit : 2 * image_bytes;
 
-    watch_from(session, MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), WATCH_RESTORED_NS)));
+    watch_from(session, MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), LIVE_REST_NS)));
 }
 
 void session_exec_ended(struct session *session, uint64_t step, bool has_run) {

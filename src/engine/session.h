@@ -290,6 +290,7 @@ struct session *session_new(struct engine *engine, struct program *program, stru
 void session_reply(struct client *client, uint64_t serial, struct buf *json);   /* consumed */
 void session_next(struct session *session);     /* the next work, else what waits */
 void session_watch(struct session *session);
+#define LIVE_REST_NS 200000000ll        /* the longest until the first look at what was restored */
 void session_watch_restored(struct session *session, uint64_t image_bytes);
 
 /* exec.c: commands in sessions. */
@@ -396,6 +397,7 @@ void live_holder_gone(struct live *live);
 void live_make_ahead(struct live *live, struct program *program, struct node *base);  /* a box for the next one, if there is likely to be one */
 bool live_is_in_demand(struct live *live);      /* a box that was made ahead is taken: is the next one to be made at once? */
 void live_load_box(struct live *live, struct program *program, struct node *base);    /* for the one who waits for what is being written; live->progress is gone if there is one */
+bool live_may_be_kept(const struct live *live, const struct box *box);       /* by its init, what its process was forked from: for a while, and only of a holder */
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
 int live_image(const struct live *live);         /* borrowed: an image that is no addition; -EBADF: there is none yet */
 /* whole.c. An image is being put together that the work needs: it starts when it is there, or has failed. */

@@ -46,6 +46,7 @@ enum guest_create_flag {
     GUEST_CREATE_NETNS = 1 << 8,        /* a network namespace to enter */
     GUEST_CREATE_CGROUP = 1 << 9,       /* a cgroup v2 directory to be cloned into */
     GUEST_CREATE_LOADS = 1 << 11,       /* an image that is being written, and who tells of that: it loads that itself, and goes on from there */
+    GUEST_CREATE_KEEPS = 1 << 12,       /* with an image: what init has of a process that goes on may stay for a while */
     GUEST_CREATE_LAYERED = 1 << 10,     /* BOX_READY is to carry the private tmpfs as a layer (GUEST_VALUE_DISK) */
 };
 

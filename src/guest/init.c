@@ -119,6 +119,7 @@ static int send_signal(const struct wire_message *message, uint64_t *ret_n) {
 static int serve_files(struct wire_message *message) {
     if (!command_in_session || message->n_fds != 1)
         return -EBADMSG;
+    restore_forget_rest();      /* an agent is to have none of it */
     int r = tree_is_frozen() ? -EBUSY : command_serve_files(message->fds[0]);
     if (r < 0)
         files_refuse(message->fds[0]);
@@ -201,7 +202,11 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
         struct signalfd_siginfo info;
         int64_t until_ns;
         size_t n_listeners = determinism_poll(events + 3, &until_ns);
+        const int64_t rests_until_ns = restore_rests_until_ns();
         ssize_t n;
+
+        if (rests_until_ns < until_ns)
+            until_ns = rests_until_ns;
         int64_t left_ns = more || until_ns == INT64_MAX ? 0 : until_ns - clock_now_ns();
         struct timespec left = { 0 };
 
@@ -216,6 +221,8 @@ _Noreturn void init_run(struct box *box, struct wire_message *message) {
                 init_leave(box, 1);
             continue;
         }
+        if (!ready && !more)
+            restore_forget_rest();
         if (events[2].revents) {
             still_serve(box->plan);
             continue;           /* what they have asked meanwhile, that is */

@@ -54,6 +54,7 @@ struct box {
     size_t n_tasks;
     int ruleset;                /* Landlock; -1 */
     int image, progress;        /* to be loaded (restore_load); -1: the launcher has, or there is none */
+    bool keeps;                 /* what is restored, for a while after it goes on: nobody counts it */
     int home;                   /* isolation process: the directory of its private files; -1 */
     int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */
     uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */

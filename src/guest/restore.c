@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "guest/determinism.h"
 #include "guest/restore_image.h"
@@ -30,6 +31,7 @@
 
 #define STREAMS 4
 #define FDS_AT_ONCE 32
+#define REST_NS 120000000ll     /* by then, of a hundred that are made at once, the last has answered; and before the engine looks (LIVE_REST_NS) */
 
 struct restore_end restore_ends[IMAGE_MAX_PROCESSES];
 int restore_pids = -1;
@@ -240,6 +242,15 @@ static void keep_from_each_other(void) {
             restore_keep_from_forks(i);
 }
 
+static bool keeps_memory;       /* what is for the one process, until it has gone on for a while */
+static const struct image *rests;       /* that image; NULL: nothing is left of one */
+static int64_t rests_until_ns;
+
+/* Removing what init had for it takes as long as all else between its fork and its answer, and others wait for the processor. It writes no fewer copies of pages meanwhile: those that a holder has, its own forks have, too. */
+static bool may_keep_memory(const struct box *box) {
+    return box->keeps && restored_is_by_itself() && !determinism_wanted(box->plan);
+}
+
 /* Nobody else is made meanwhile, so the one after the last that was made comes by itself. */
 static int make_one(const struct box *box, uint32_t index) {
     uint32_t parent = restored_process(index)->parent, pid_before = index ? restored_process(index - 1)->pid : 0;
@@ -257,7 +268,9 @@ static int make_one(const struct box *box, uint32_t index) {
     if (pid == 0)
         restore_become(box, index);
     command = (pid_t)pid;
-    restore_give_up(index);   /* init has no use for it, and would be counted for it */
+    keeps_memory = may_keep_memory(box);
+    if (!keeps_memory)
+        restore_give_up(index);   /* init has no use for it, and would be counted for it */
     return pid < 0 ? (int)pid : 0;
 }
 
@@ -507,9 +520,32 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
     return r;
 }
 
-void restore_forget(void) {
+static void forget_region(void) {
     (void)munmap((void *)restored.region, restored.region_end - restored.region);
     restored.header = NULL;
+}
+
+void restore_forget(void) {
+    if (!keeps_memory) {
+        forget_region();
+        return;
+    }
+    rests = restored.header;
+    rests_until_ns = clock_now_ns() + REST_NS;
+    restored.header = NULL;
+}
+
+int64_t restore_rests_until_ns(void) {
+    return rests ? rests_until_ns : INT64_MAX;
+}
+
+void restore_forget_rest(void) {
+    if (!rests)
+        return;
+    restored.header = rests;
+    restore_give_up(0);
+    forget_region();
+    rests = NULL;
 }
 
 /* ---- a command to be ---------------------------------------------------------------------------------------------------- */
@@ -589,6 +625,13 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
 }
 
 void restore_forget(void) {
+}
+
+int64_t restore_rests_until_ns(void) {
+    return INT64_MAX;
+}
+
+void restore_forget_rest(void) {
 }
 
 #endif

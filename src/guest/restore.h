@@ -41,7 +41,9 @@ void restore_cancel(void);
 int restore_amend(int addition, struct restore_failure *ret_failure);
 /* A tree goes on, unless it is only tried whether it could; `externals` are those of the image. 0 or -errno and the failure, with which the sandbox is of no use any more, as after a trial. The masters of its commands' terminals, IMAGE_MAX_TERMINALS at most, are the caller's to close. */
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure);
-/* And then: what is left of the image goes, which nobody is to wait for. */
+/* And then: what is left of the image goes, which nobody is to wait for; or it waits until then (INT64_MAX: there is nothing), or until init makes a fork of its own. */
 void restore_forget(void);
+int64_t restore_rests_until_ns(void);
+void restore_forget_rest(void);
 
 #endif
