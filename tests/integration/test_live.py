@@ -932,6 +932,35 @@ def test_where_memory_is_short_there_are_no_twins():
             assert origin("x.count(b'1')") == str(40 << 8)
 
 
+def test_a_copy_is_held_to_the_limit_of_memory():
+    """It is looked at first when it can have reached the limit; what its init keeps of it for a moment is nothing that it has."""
+    for limit, fits in ("64M", 20), ("2G", 40):
+        with Sandbox(Policy(max_memory=limit)) as box:
+            origin = Asked.begin(box, f"x = bytearray(b'1' * ({fits} << 20))")
+            with closing(box.fork(2, snapshot=box.snapshot())) as (within, over):
+                copied = origin.of(within)
+                assert copied("x[::4096] = b'2' * len(x[::4096])") == "done"
+                assert {copied("len(x)") for _ in range(2000)} == {str(fits << 20)}
+                if limit == "64M":
+                    too_much = origin.of(over).process
+                    too_much.stdin.write(b"y = bytearray(b'1' * (200 << 20))\n")
+                    too_much.stdin.flush()
+                    assert too_much.wait(60).outcome is Outcome.OUT_OF_MEMORY
+            assert origin("len(x)") == str(fits << 20)
+
+
+def test_an_agent_has_nothing_of_what_init_keeps():
+    """Right after a fork, when init has the memory of what it has made yet: a file is written and read by a fork of init."""
+    with Sandbox(Policy(max_memory="1G")) as box:
+        origin = Asked.begin(box, "x = bytearray(b'1' * (64 << 20))")
+        state = box.snapshot()
+        for _ in range(4):
+            fork, = box.fork(1, snapshot=state)
+            with fork:
+                fork.write_file("/tmp/f", b"kept")
+                assert fork.read_file("/tmp/f") == b"kept" and origin.of(fork)("len(x)") == str(64 << 20)
+
+
 # What is told
 
 def test_states_say_what_they_have():
