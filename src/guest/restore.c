@@ -530,6 +530,11 @@ void restore_forget(void) {
         forget_region();
         return;
     }
+    if (restored.before) {      /* that is what init has */
+        restored.header = restored.before;
+        restored.base = restored.before_base;
+        restored.before = NULL;
+    }
     rests = restored.header;
     rests_until_ns = clock_now_ns() + REST_NS;
     restored.header = NULL;
