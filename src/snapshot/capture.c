@@ -365,6 +365,15 @@ static int save_standing(struct capture *c) {
     return lseek(c->fd, (off_t)saved, SEEK_SET) < 0 ? capture_fail(c, "its image", -errno) : save_memory(c, false);
 }
 
+/* Of the first, before calls are made in it: it takes its turns on the other processor, too. */
+static void begin_reading(struct capture *c) {
+    for (size_t i = 0; i < c->n_subjects && c->base; i++)
+        if (is_captured(c->subjects[i])) {
+            memory_begin(c->subjects[i]);
+            return;
+        }
+}
+
 static int capture_all(struct capture *c) {
     int r = look_at_init(c);
 
@@ -377,6 +386,8 @@ static int capture_all(struct capture *c) {
         r = still_pass(c);
     if (r == 0)
         r = tree_describe(c);
+    if (r == 0)
+        begin_reading(c);
     if (r == 0)
         r = look_at_clocks(c);
     for (size_t i = 0; i < c->n_subjects && r == 0; i++)

@@ -165,7 +165,7 @@ bool aside_take(const struct subject *s, struct buf *to);
 void aside_end(void);
 
 /* memory.c. Begins to read what is long and does not change while the process stands. */
-void memory_begin(struct capture *c, struct subject *s);
+void memory_begin(struct subject *s);
 int memory_find_tools(struct capture *c, struct subject *s);
 /* What others may change once the process goes on: what the files are that it maps; */
 int memory_identify(struct capture *c, struct subject *s);

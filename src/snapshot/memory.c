@@ -572,8 +572,7 @@ int memory_find_tools(struct capture *c, struct subject *s) {
     return r < 0 ? r : s->tools.instruction && s->tools.scratch ? 0 : capture_refuse(c, ENOTSUP, "it has no vDSO, or no memory that can be written to");
 }
 
-void memory_begin(struct capture *c, struct subject *s) {
-    (void)c;
+void memory_begin(struct subject *s) {
     aside_begin(s, openat(s->proc, "smaps", O_RDONLY | O_CLOEXEC));
 }
 

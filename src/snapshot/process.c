@@ -528,7 +528,7 @@ static int look_beside_twin(struct capture *c, struct subject *s, struct image_p
         twin_reckon(c);
     }
     if (c->base)
-        memory_begin(c, s);
+        memory_begin(s);
     else
         twin_make(c, s);        /* it may answer later */
     int r = look_at_places(c, s, process);
