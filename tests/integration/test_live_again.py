@@ -5,13 +5,15 @@ The model: a guest changes all that it has, by numbers (guests/changer.c), and d
 """
 
 import contextlib
+import os
 import random
-import threading
+import signal
 
 import pytest
 
-from rollbox import Engine, Policy, Sandbox
+from rollbox import Engine, Sandbox, SetupFailed
 from harness import children, guest, rounds, until
+from test_live import Asked, restorer  # noqa: F401
 
 PROGRAM = "/tmp/changer"
 
@@ -54,3 +56,143 @@ def test_forks_are_as_their_origin_whatever_it_did_since_the_last(seed):
                 alike(changer, kid, chance)
             for _ in range(chance.choice([0, 1, 1, 3, 10])):
                 changer(chance.randrange(1 << 40))
+
+
+def test_several_at_once_and_several_processes():
+    chance = random.Random(77)
+    with Sandbox() as box:
+        one, other = Changer.begin(box), Changer(box.spawn([PROGRAM]))
+        for _ in range(rounds(40, 12)):
+            kids = box.fork(3)
+            try:
+                copies = [(one.of(kid), other.of(kid)) for kid in kids]     # one whose input is closed ends
+                for copy in copies:
+                    assert (copy[0](), copy[1]()) == (one(), other())
+                for kid, copy in zip(kids, copies):     # and none of them has anything of another's
+                    what = chance.randrange(1 << 40)
+                    with kid.fork(1)[0] as further:
+                        assert one.of(further)(what) == copy[0](what)
+            finally:
+                for kid in kids:
+                    kid.close()
+            for changer in (one, other, one):
+                changer(chance.randrange(1 << 40))
+
+
+def state_of(box):
+    return next(node for node in box.tree() if box.inspect()["name"] in node.sandboxes)
+
+
+def forked_thrice(box, origin, *lines):
+    """The last one's, which is an addition to what was captured for the second."""
+    for line in lines:
+        origin(line)
+    for _ in range(2):
+        box.fork(1)[0].close()
+    return box.fork(1)[0]
+
+
+def test_a_fork_has_what_has_changed_and_its_state_is_whole_for_others():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = [1]")
+        with forked_thrice(box, origin, "x.append(2)") as kid:
+            state = state_of(kid)
+            assert state.memory_bytes < 4 << 20
+            assert box.show(state.id)["processes"][0]["memory_bytes"] > 8 << 20
+            assert all(check["ok"] is not False for check in box.verify(state.id)["checks"])
+            with box.fork(1, snapshot=state.id)[0] as other:
+                copy = origin.of(other)
+                assert copy("x, len(big)") == "([1, 2], 8388608)"
+                copy("x.append(3)")
+                other.reset()
+                copy = origin.of(other)
+                assert copy("x, sum(big) == 120 << 23") == "([1, 2], True)"
+                with other.fork(1)[0] as further:
+                    assert origin.of(further)("x") == "[1, 2]"
+            origin("x.append(4)")
+            kid.hibernate()
+            kid.wake()
+            assert origin.of(kid)("x, sum(big) == 120 << 23") == "([1, 2], True)" and origin("x") == "[1, 2, 4]"
+
+
+def test_what_came_between_forks_is_in_the_next():
+    """Threads, children, another program, other states of the sandbox: what an addition cannot say is captured whole."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import os, signal, sys, threading, time", "x = [0]", "go = threading.Event()")
+        steps = [
+            "x.append('thread'); threading.Thread(target=go.wait, daemon=True).start()",
+            "child = os.fork() or signal.pause()",
+            "os.kill(child, 9); os.waitpid(child, 0)",
+            "x.append('file'); f = open('/tmp/f', 'w+'); f.write('written'); f.flush()",
+            "os.chdir('/'); os.umask(0o22); signal.signal(signal.SIGUSR1, lambda *_: x.append('signal'))",
+            "r, w = os.pipe(); os.write(w, b'waiting')",
+            "go.set(); time.sleep(0.01); x.append('alone')",
+        ]
+        say = "x, threading.active_count(), os.getcwd(), len(os.listdir('/proc/self/fd'))"
+        for step in [None, None, None, *steps]:
+            if step:
+                origin(step)
+            for between in (lambda: None, box.snapshot, lambda: box.fork(1, processes="drop")[0].close(), lambda: (box.pause(), box.resume())):
+                between()
+                with box.fork(1)[0] as kid:
+                    assert origin.of(kid)(say) == origin(say), step
+        with box.fork(1)[0] as kid:
+            copy = origin.of(kid)
+            assert copy("os.read(r, 100), f.seek(0), f.read()") == "(b'waiting', 0, 'written')"
+            copy("os.kill(os.getpid(), signal.SIGUSR1)")
+            assert copy("x[-1]") == "'signal'" and origin("x[-1]") == "'alone'"
+
+
+def test_clocks_do_not_go_back():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import time", "read = lambda: (time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))")
+        for _ in range(12):
+            before = eval(origin("read()"))
+            with box.fork(1)[0] as kid, kid.fork(1)[0] as further:
+                for copy in (origin.of(kid), origin.of(further)):
+                    assert all(now >= then for now, then in zip(eval(copy("read()")), before))
+
+
+def test_nothing_of_the_noting_is_to_be_seen_or_had():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import ctypes, os, errno", "libc = ctypes.CDLL(None, use_errno=True)")
+        look = "sorted(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))"
+        before = origin(look)
+        ask = "libc.syscall(323, 0x80001), ctypes.get_errno() == errno.ENOSYS"
+        with forked_thrice(box, origin) as kid:
+            copy = origin.of(kid)
+            assert origin(look) == before == copy(look)
+            assert origin(ask) == copy(ask) == "(-1, True)"
+
+
+def test_a_holder_that_is_gone_is_done_without():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = [1]")
+        forked_thrice(box, origin).close()
+        for i in range(3):
+            for holder in children(engine.pid, "rollbox-hold"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(holder, signal.SIGKILL)
+            origin(f"x.append({i})")
+            with contextlib.suppress(SetupFailed):
+                box.fork(1)[0].close()
+            with box.fork(1)[0] as kid:
+                assert origin.of(kid)("x") == origin("x")
+
+
+def test_rounds_leave_nothing():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = [1]")
+
+        def left():
+            return len(children(engine.pid, "rollbox-hold")), len(children(engine.pid, "rollbox-launch")), len(os.listdir(f"/proc/{engine.pid}/fd"))
+
+        forked_thrice(box, origin).close()
+        for i in range(rounds(200, 30)):
+            origin(f"x.append(bytes({i % 7} << 20))")       # now and then it is too much for an addition
+            kids = box.fork(1 + i % 3)
+            assert origin.of(kids[-1])("len(x)") == origin("len(x)")
+            for kid in kids:
+                kid.close()
+        box.reset(processes="drop")
+        until(lambda: left()[0] == 0 and left()[1] <= 4)
