@@ -390,15 +390,15 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         r = -ENOMEM;
     for (size_t i = 0; r == 0 && i < live->n_pipes; i++)
         externals[i] = live->pipes[i].inode;
+    struct capture_options options = { 0 };
     if (r == 0)
-        r = MIN(live->image = live_new_image(session->program), 0);
+        tracking_take(work, &capturing->tracking, &options);
+    if (r == 0)
+        r = MIN(live->image = options.base > 0 ? live_new_small_image() : live_new_image(session->program), 0);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     if (r == 0)
         r = MIN(still = capturing_tell_init(session->box), 0);
-    struct capture_options options = { 0 };
-    if (r == 0)
-        tracking_take(work, &capturing->tracking, &options);
     const uint64_t twins = r == 0 && options.base <= 0 ? twin_bytes(work) : 0;
     if (r == 0)
         r = MIN(progress = make_progress(work, live, twins || options.base > 0), 0);

@@ -96,8 +96,12 @@ int live_new_image(struct program *program) {
     int fd = open_in_pool(engine);
 
     ask_for_pool(engine, program);
-    if (fd < 0)
-        fd = memfd_create("rollbox-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    return fd < 0 ? live_new_small_image() : fd;
+}
+
+int live_new_small_image(void) {
+    int fd = memfd_create("rollbox-image", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
     return fd < 0 ? -errno : fd;
 }
 

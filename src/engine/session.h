@@ -388,6 +388,7 @@ struct capturing *capturing_free(struct capturing *capturing); /* whatever it is
 /* live.c: processes that go on in another box. */
 struct live *live_new(struct engine *engine);    /* empty; NULL: out of memory */
 int live_new_image(struct program *program);            /* a file for one, empty; or -errno */
+int live_new_small_image(void);                         /* one that a page of usual size is not too small for */
 int live_open_to_read(int image);                        /* another descriptor of it: it may be written to by others yet, by this one it cannot be; or -errno */
 int live_seal_image(int *fd);                            /* nobody writes to it any more, nor did anybody keep a way to: 0 or -errno; the descriptor is another after it */
 struct live *live_get(struct live *live);

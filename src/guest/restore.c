@@ -472,7 +472,7 @@ static int go_on(const struct box *box, const int *externals, size_t n_externals
         r = restore_open_files(externals, n_externals, files, &file);
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
-    if (r == 0 && (restored.before || !restored_is_by_itself()))
+    if (r == 0 && !restored_is_by_itself())
         r = hear_all();         /* they are prepared, or amended */
     if (r == 0)
         r = give_all(box, files);

@@ -935,7 +935,8 @@ static void serve(uint32_t index) {
         if (n != sizeof order)
             _exit(1);
         r = obey(&order, fds, n_fds);
-        say(r);
+        if (r < 0 || order.kind != RESTORE_AMEND || !restored_is_by_itself())
+            say(r);
         if (order.goes && r == 0)
             go();
     }

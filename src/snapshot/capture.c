@@ -216,6 +216,16 @@ static bool is_captured(const struct subject *s) {
 
 /* ---- the work ----------------------------------------------------------------------------------------------------------- */
 
+static uint64_t own_ipc;        /* we do not leave it; 0: it is not known */
+
+void capture_prepare(void) {
+    struct stat st;
+
+    trace_prepare();
+    if (!own_ipc && stat("/proc/self/ns/ipc", &st) == 0)
+        own_ipc = st.st_ino;
+}
+
 static int look_at_init(struct capture *c) {
     auto_buf struct buf status = BUF_INIT;
     char path[32];
@@ -226,9 +236,10 @@ static int look_at_init(struct capture *c) {
     int r = fd < 0 ? -errno : fd_read_all(fd, CAPTURE_MAX_TEXT, &status);
     if (r < 0)
         return capture_fail(c, "the sandbox' init", r);
-    if (stat("/proc/self/ns/ipc", &st) < 0)
-        return capture_fail(c, "/proc", -errno);
-    c->own_ipc = st.st_ino;
+    capture_prepare();
+    if (!own_ipc)
+        return capture_fail(c, "/proc", -ENOENT);
+    c->own_ipc = own_ipc;
     c->n_filters = strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10) + (c->options->still > 0);
     snprintf(path, sizeof path, "/proc/%d/exe", (int)c->options->init);
     if (stat(path, &st) < 0)
@@ -429,10 +440,6 @@ static void free_tables(struct capture *c) {
 static void say_it_failed(struct capture *c, int r) {
     if (!c->error->code)
         capture_fail(c, "its state", r);
-}
-
-void capture_prepare(void) {
-    trace_prepare();
 }
 
 int capture_begin(const struct capture_options *options, int fd, struct capture **ret_capture, struct rollbox_error *error) {
