@@ -678,6 +678,17 @@ static void hand_socket(struct work *work) {
     }
 }
 
+/* As far as we have heard; who captures nothing finds that out. */
+static bool runs_something(const struct session *session) {
+    list_for_each(node, &session->runs) {
+        const struct run *run = container_of(node, struct run, of_session);
+
+        if (run->state == RUN_RUNNING && !run->killed && !run->exited)
+            return true;
+    }
+    return false;
+}
+
 void state_take(struct work *work, void (*then)(struct work *work)) {
     struct session *session = work->session;
 
@@ -689,7 +700,7 @@ void state_take(struct work *work, void (*then)(struct work *work)) {
         return;
     }
     if (session->dirty && session->box) {
-        if (work->drops || seems_empty(session->box) != 0)
+        if (work->drops || (!runs_something(session) && seems_empty(session->box) != 0))
             freeze(work);       /* of which init tells whether anything stands */
         else
             capture(work);
