@@ -30,7 +30,8 @@ from rollbox import Engine, RollboxError, Sandbox  # noqa: E402
 
 POLICY = {"max_processes": 200, "max_memory": "1G", "net": "loopback"}
 SILENCE_S = 120
-WARM_UP = 400   # rounds: the engine keeps the results of the last 1,024 runs
+WARM_UP = 1200  # rounds: the engine keeps the results of the last 1,024 runs
+UNCHANGED = 10  # looks, two seconds: control groups wait for one to be used again
 AT_ONCE = 250   # forks that live at the same time, in the part about a thousand
 # What keeps its own state and says what that is: "set N" and "get", answered by the number and a digest of what was there before.
 DIVERGING = """
@@ -158,12 +159,13 @@ def diverge(engine: Any, number: int) -> Dict[str, Any]:
 
 def measure(engine: Any) -> Dict[str, int]:
     """With nothing in it; spares and holders that were given up are gone once nothing changes any more, and nothing is on its way out."""
-    pid, last = engine.status()["pid"], None
+    pid, last, unchanged = engine.status()["pid"], None, 0
     for _ in range(200):
-        below = soak.children(pid)
-        if below == last and engine.status()["sessions"] == 0 and not soak.ending(pid):
+        now = soak.children(pid), soak.descriptors(pid)
+        unchanged = unchanged + 1 if now == last and engine.status()["sessions"] == 0 and not soak.ending(pid) else 0
+        if unchanged == UNCHANGED:
             break
-        last = below
+        last = now
         time.sleep(0.2)
     launchers = [one for one in soak.children(pid) if "rollbox-launch" in Path(f"/proc/{one}/comm").read_text()]
     return soak.told({
