@@ -216,12 +216,14 @@ static int save_rest(struct since *since, uint64_t end) {
     return since->is_file && end > from ? save_stretch(since->c, since->s, since->first_run, from, (end - from) / IMAGE_PAGE, true) : 0;
 }
 
-static int save_written(void *data, uint64_t address, uint64_t n, bool is_written) {
+static int save_written(void *data, uint64_t address, uint64_t n, enum track_pages pages) {
     struct since *since = data;
 
-    if (is_written && since->is_file)
+    if (pages != TRACK_KEPT && since->is_file)
         return 0;               /* with what lies before it, and is not there */
-    if (is_written)
+    if (pages == TRACK_WRITTEN)
+        return save_stretch(since->c, since->s, since->first_run, address, n, false);
+    if (pages == TRACK_SWAPPED) /* or guards */
         return each_own_stretch(since->c, since->s, address, address + n * IMAGE_PAGE, save_own, &since->first_run);
     int r = save_rest(since, address);
     since->end = address + n * IMAGE_PAGE;
@@ -332,12 +334,26 @@ static int identify(struct capture *c, const struct note *note, const struct map
 }
 
 /* By the flags in /proc/PID/smaps, which has a paragraph for each mapping, beginning with the line that it has in maps. */
-static void add_flags(const char **at, struct image_area *area, bool *ret_may_write) {
+/* Whether it has pages of the process' own, swapped ones, too; -1: it does not tell. */
+static int has_own(const char *paragraph, const char *end) {
+    static const char *const names[] = { "\nAnonymous:", "\nSwap:" };
+    int has = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(names) && has >= 0; i++) {
+        const char *found = strstr(paragraph, names[i]);
+
+        has = !found || found >= end ? -1 : has | (strtoull(found + strlen(names[i]), NULL, 10) > 0);
+    }
+    return has;
+}
+
+static void add_flags(const char **at, struct image_area *area, bool *ret_may_write, int *ret_has_own) {
     char address[32], line[256];
 
     snprintf(address, sizeof address, "\n%08llx-", (unsigned long long)area->start);
     const char *found = strstr(*at, address), *flags = found ? strstr(found, "\nVmFlags:") : NULL;
     *ret_may_write = true;
+    *ret_has_own = flags ? has_own(found, flags) : -1;
     if (!flags)
         return;
     /* The line alone: the rest of the text is long, and is looked through once. */
@@ -377,6 +393,7 @@ static bool is_refused(const struct capture *c, const struct map_line *map) {
 static int save_area(struct capture *c, struct subject *s, const struct map_line *map, const struct note *note, const char **flags_at) {
     struct image_area area = { .start = map->start, .end = map->end, .protection = map->protection, .kind = IMAGE_ANONYMOUS };
     bool is_file = map->path[0] == '/', may_write;
+    int told;                   /* has_own */
     size_t first_run = capture_count(&c->runs, struct image_run), first_kept = capture_count(&c->kept, struct image_kept);
     const struct image_area *before = NULL;
     int r = 0;
@@ -385,7 +402,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
         return 0;
     if (map->start < IMAGE_LOWEST)
         return capture_refuse(c, ENOTSUP, "it has memory at 0x%llx", (unsigned long long)map->start);
-    add_flags(flags_at, &area, &may_write);
+    add_flags(flags_at, &area, &may_write, &told);
     if (!strncmp(map->path, "[vvar", 5) || !strcmp(map->path, "[vdso]")) {
         area.kind = map->path[2] == 'v' ? IMAGE_VVAR : IMAGE_VDSO;
     } else if (is_nameless(map)) {
@@ -404,7 +421,7 @@ static int save_area(struct capture *c, struct subject *s, const struct map_line
     } else if (map->is_shared) {
         r = is_file ? identify(c, note, map, &area) : capture_refuse(c, ENOTSUP, "it shares memory, %.200s", map->path);
     } else if (!area.forgets && !note->is_saved) {
-        int own = is_file ? each_own_stretch(c, s, map->start, map->end, is_there, NULL) : 0;
+        int own = !is_file ? 0 : told >= 0 ? told : each_own_stretch(c, s, map->start, map->end, is_there, NULL);
 
         if (own >= 0 && (!is_file || own))
             before = track_area(c, s, &area);
