@@ -175,20 +175,58 @@ static void count(struct trace *trace, bool in_calls) {
 }
 
 /*
+ * A call in another thread is two switches of who runs, if that thread runs where we do; on an idle processor it is woken up for each, which takes a virtual machine ten times as long. The kernel chooses the idle one. So for as long as calls are
+ * made in it, it is told to run where we are, and nowhere else. If we are killed meanwhile it does not go on, or not for long (in_calls).
+ */
+static cpu_set_t own_affinity, here;
+static unsigned n_near;
+
+static void draw_near(struct trace *trace) {
+    int cpu = sched_getcpu();
+
+    if (trace->is_near || trace->is_twin || cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(trace->tid, sizeof trace->affinity, &trace->affinity) < 0)
+        return;
+    if (!n_near) {
+        CPU_ZERO(&here);
+        CPU_SET(cpu, &here);
+        if (sched_getaffinity(0, sizeof own_affinity, &own_affinity) < 0 || sched_setaffinity(0, sizeof here, &here) < 0)
+            return;
+    }
+    trace->is_near = sched_setaffinity(trace->tid, sizeof here, &here) == 0;
+    n_near += trace->is_near;
+    if (!n_near)
+        (void)sched_setaffinity(0, sizeof own_affinity, &own_affinity);
+}
+
+static void draw_away(struct trace *trace) {
+    cpu_set_t all;
+
+    if (!trace->is_near)
+        return;
+    /* None of those may be left to it, by who decides about processors: then it has what that leaves. */
+    memset(&all, 0xff, sizeof all);
+    if (sched_setaffinity(trace->tid, sizeof trace->affinity, &trace->affinity) < 0)
+        (void)sched_setaffinity(trace->tid, sizeof all, &all);
+    trace->is_near = false;
+    if (!--n_near)
+        (void)sched_setaffinity(0, sizeof own_affinity, &own_affinity);
+}
+
+/*
  * 0, or the PTRACE_EVENT_* that it stands for. What is waited for takes a few microseconds, and where another processor does it, falling asleep and being woken by that takes several times as long: so nobody sleeps then, for a while. Where it
  * is this processor's to do, whoever does not sleep is in the way. Which it is, is taken to be as it was the last time.
  */
-static int wait_for(pid_t tid) {
+static int wait_for(pid_t tid, bool is_near) {
     static bool is_far = true;
-    const bool looks = is_far;
+    const bool looks = is_far && !is_near;
     const int64_t begun = clock_now_ns();
     int status, r;
 
     do {
-        is_far = looks && clock_now_ns() - begun < LOOK_NS;
-        r = waitpid(tid, &status, is_far ? __WALL | WNOHANG : __WALL);
+        is_far = is_near ? is_far : looks && clock_now_ns() - begun < LOOK_NS;
+        r = waitpid(tid, &status, looks && is_far ? __WALL | WNOHANG : __WALL);
     } while (r == 0 || (r < 0 && errno == EINTR));
-    if (!looks)
+    if (!looks && !is_near)
         is_far = clock_now_ns() - begun > FAR_NS;
     return r < 0 ? -errno : WIFSTOPPED(status) ? status >> 16 : -ESRCH;
 }
@@ -201,7 +239,8 @@ int trace_put_back(struct trace *trace) {
     if (r == 0 && (ptrace(PTRACE_INTERRUPT, trace->tid, 0, 0) < 0 || ptrace(PTRACE_CONT, trace->tid, 0, 0) < 0))
         r = -errno;
     if (r == 0)
-        r = MIN(wait_for(trace->tid), 0);
+        r = MIN(wait_for(trace->tid, trace->is_near), 0);
+    draw_away(trace);
     if (r == 0 && ptrace(PTRACE_SETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;
     trace->is_used = r < 0;
@@ -289,7 +328,7 @@ static int begin_step(const struct trace *trace) {
 static int step(const struct trace *trace) {
     int r = begin_step(trace);
 
-    return r < 0 ? r : wait_for(trace->tid);
+    return r < 0 ? r : wait_for(trace->tid, trace->is_near);
 }
 
 int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result) {
@@ -300,6 +339,7 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
 
     if (r < 0)
         return r;
+    draw_near(trace);
     for (size_t i = 0; i < n; i++)
         *places[i] = arguments[i];
     registers.rax = (uint64_t)number;
@@ -341,7 +381,7 @@ int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long 
 }
 
 int trace_of_child(struct trace *trace, pid_t pid) {
-    struct trace child = { .tid = pid, .is_used = true };    /* all signals were blocked when it was born */
+    struct trace child = { .tid = pid, .is_used = true, .is_twin = true };    /* all signals were blocked when it was born */
     int r = get_registers(&child, &child.registers);
 
     child.registers.orig_rax = (uint64_t)-1;
@@ -355,7 +395,7 @@ static int begin_child(pid_t pid, const struct trace_tools *tools) {
     const uint64_t all[] = { 0, UINT32_MAX, CLOSE_RANGE_UNSHARE };
     struct trace child;
     int64_t result = 0;
-    int r = wait_for(pid);
+    int r = wait_for(pid, false);
 
     if (r >= 0)
         r = r == EVENT_STOP ? trace_of_child(&child, pid) : -EPROTO;
@@ -370,7 +410,7 @@ static int step_over_fork(struct trace *trace, const struct trace_tools *tools, 
     int r = 0;
 
     for (unsigned met = 0; r >= 0 && met <= MAX_SIGNALS_MET; met++) {
-        int event = r = met ? step(trace) : wait_for(trace->tid);
+        int event = r = met ? step(trace) : wait_for(trace->tid, trace->is_near);
 
         if (event == PTRACE_EVENT_CLONE && ptrace(PTRACE_GETEVENTMSG, trace->tid, 0, &pid) < 0)
             r = -errno;

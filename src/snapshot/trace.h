@@ -3,6 +3,7 @@
 #ifndef ROLLBOX_SNAPSHOT_TRACE_H
 #define ROLLBOX_SNAPSHOT_TRACE_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,6 +19,9 @@ struct trace {
     int stopped_by;             /* a signal, as job control does it; 0: by us alone */
     bool is_used;               /* calls were made in it */
     bool is_counted;            /* among those that would not go on as they were */
+    bool is_twin;               /* of ours alone */
+    bool is_near;               /* it may run where we do alone, for as long as that: */
+    cpu_set_t affinity;         /* and then where it could before */
     struct image_registers stopped;     /* with which it goes on here: the kernel sees to what it was in */
     struct image_registers registers;   /* the same before that, with which calls are made */
     struct image_registers elsewhere;   /* with which it goes on where it is restored: a relative wait that was broken off begins anew there */

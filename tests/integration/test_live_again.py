@@ -155,13 +155,16 @@ def test_clocks_do_not_go_back():
 
 def test_nothing_of_the_noting_is_to_be_seen_or_had():
     with Sandbox() as box:
-        origin = Asked.begin(box, "import ctypes, os, errno", "libc = ctypes.CDLL(None, use_errno=True)")
+        origin = Asked.begin(box, "import ctypes, errno, os, threading", "libc = ctypes.CDLL(None, use_errno=True)", "threading.Thread(target=threading.Event().wait, daemon=True).start()")
         look = "sorted(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task'))"
-        before = origin(look)
+        where = "[sorted(os.sched_getaffinity(int(task))) for task in os.listdir('/proc/self/task')]"
+        before, there = origin(look), origin(where)
         ask = "libc.syscall(323, 0x80001), ctypes.get_errno() == errno.ENOSYS"
         with forked_thrice(box, origin) as kid:
             copy = origin.of(kid)
             assert origin(look) == before == copy(look)
+            box.snapshot()
+            assert origin(where) == there == copy(where)
             assert origin(ask) == copy(ask) == "(-1, True)"
 
 
