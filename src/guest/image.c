@@ -308,17 +308,28 @@ bool image_has_same_parts(const struct image_area *was, uint32_t n, const struct
     }
 }
 
+bool image_has_same_tree(const struct image *was, const char *base, const struct image_process *processes, uint64_t n) {
+    const struct image_process *before = image_table(was, base, processes, struct image_process);
+
+    for (uint64_t i = 0; i < n && n == was->processes.n; i++) {
+        const struct image_process *a = &before[i], *b = &processes[i];
+
+        if (a->kind != b->kind || a->pid != b->pid || a->session != b->session || a->group != b->group || a->parent != b->parent || a->status != b->status)
+            return false;
+    }
+    return n == was->processes.n;
+}
+
 bool image_is_of_same(const struct image *was, const char *base, const struct image *now, const struct image_process *processes, const char *texts) {
     const struct image_process *before = image_table(was, base, processes, struct image_process);
     bool is_alone = was->processes.n == 1 && was->threads.n == 1;
 
-    if (was->processes.n != now->processes.n || was->is_command || now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there || now->determinism.is_there || was->n_externals != now->n_externals || (is_alone && now->threads.n != 1))
+    if (!image_has_same_tree(was, base, processes, now->processes.n) || was->is_command || now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there || now->determinism.is_there || was->n_externals != now->n_externals || (is_alone && now->threads.n != 1))
         return false;
     for (uint64_t i = 0; i < was->processes.n; i++) {
         const struct image_process *a = &before[i], *b = &processes[i];
 
-        if (a->kind != IMAGE_LIVING || b->kind != IMAGE_LIVING || a->pid != b->pid || a->session != b->session || a->group != b->group || a->parent != b->parent || a->goodbye != b->goodbye || a->is_subreaper != b->is_subreaper ||
-            a->barriers != b->barriers || !is_same_text(base + a->executable, texts + b->executable))
+        if (a->kind == IMAGE_LIVING && (a->goodbye != b->goodbye || a->is_subreaper != b->is_subreaper || a->barriers != b->barriers || !is_same_text(base + a->executable, texts + b->executable)))
             return false;
     }
     return true;

@@ -370,6 +370,8 @@ bool image_is_sound(const void *base, uint64_t length);
 bool image_is_addition(const void *found, uint64_t length, const void *base, uint64_t base_length);
 /* Of `n` areas of a base, by address: the one whose memory an area of the same process goes on with, where both have it; NULL: none, and it is made anew. Files: the one that is the same. The bases are what their texts' offsets count from. */
 const struct image_area *image_area_before(const struct image_area *areas, uint32_t n, const char *base, const struct image_area *area, const char *found);
+/* Whether `n` processes are, and are related as, those of an image. What they have is not looked at. */
+bool image_has_same_tree(const struct image *was, const char *base, const struct image_process *processes, uint64_t n);
 /* Whether the processes of one image are those of another, threads and all that cannot be amended included. Of the other, the counts in its header, its processes, and what their texts' offsets count from. */
 bool image_is_of_same(const struct image *was, const char *base, const struct image *now, const struct image_process *processes, const char *texts);
 /* And of one of them, whether the kernel's own parts of its memory are where they were. */

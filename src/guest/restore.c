@@ -459,7 +459,8 @@ int restore_amend(int addition, struct restore_failure *ret_failure) {
     if (r == 0 && (r = restore_take_addition(addition, true)) < 0)
         failure = (struct restore_failure){ -r, RESTORE_MEMORY, 0 };
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        r = order_more(i, RESTORE_AMEND, 0, false, &addition, 1);
+        if (restored_process(i)->kind == IMAGE_LIVING)
+            r = order_more(i, RESTORE_AMEND, 0, false, &addition, 1);
     *ret_failure = failure;
     return r;
 }

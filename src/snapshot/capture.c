@@ -397,6 +397,10 @@ static int capture_all(struct capture *c) {
         r = still_pass(c);
     if (r == 0)
         r = tree_describe(c);
+    if (r == 0 && c->base && !track_has_same_tree(c)) {
+        track_forget(c);
+        twin_reckon(c);
+    }
     if (r == 0)
         begin_reading(c);
     if (r == 0)

@@ -45,7 +45,7 @@ struct capture_tracker {
     int fd;
 };
 
-#define CAPTURE_MAX_TRACKERS 8u /* of more processes nothing is tracked */
+#define CAPTURE_MAX_TRACKERS 32u        /* of more processes nothing is tracked */
 
 struct capture_summary {
     unsigned processes, threads;

@@ -184,6 +184,8 @@ int memory_find_path(const struct subject *s, const char *path, struct stat *ret
 /* track.c. The image that this may be an addition to is c->base, from here on; 0 or -errno and the error. From there: it is to be none. */
 int track_begin(struct capture *c);
 void track_forget(struct capture *c);
+/* Are the processes, once they are described, those of the base, as far as can be told before they are looked at? */
+bool track_has_same_tree(const struct capture *c);
 /* Does the process go on from the base, with few pages that were written to since? */
 bool track_has_few(struct capture *c, const struct subject *s);
 /* The area of the base that one of the process' goes on with. NULL: none. */

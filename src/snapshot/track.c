@@ -96,6 +96,10 @@ bool track_has_few(struct capture *c, const struct subject *s) {
     return n_written <= most;
 }
 
+bool track_has_same_tree(const struct capture *c) {
+    return image_has_same_tree(header_of(c->base, c->base_length), c->base, (const void *)c->processes.data, capture_count(&c->processes, struct image_process));
+}
+
 const struct image_area *track_area(const struct capture *c, const struct subject *s, const struct image_area *area) {
     const struct image_process *before = c->base ? process_before(c, s) : NULL;
     const struct image *it = c->base ? header_of(c->base, c->base_length) : NULL;

@@ -25,7 +25,14 @@ class Changer:
     @classmethod
     def begin(cls, box):
         box.upload(guest("changer"), PROGRAM)
-        return cls(box.spawn([PROGRAM]))
+        return cls.another(box)
+
+    @classmethod
+    def another(cls, box):
+        """It has begun: until then it is given things by chance."""
+        made = cls(box.spawn([PROGRAM]))
+        made()
+        return made
 
     def __call__(self, what="?"):
         self.process.stdin.write(f"{what}\n".encode())
@@ -61,7 +68,7 @@ def test_forks_are_as_their_origin_whatever_it_did_since_the_last(seed):
 def test_several_at_once_and_several_processes():
     chance = random.Random(77)
     with Sandbox() as box:
-        one, other = Changer.begin(box), Changer(box.spawn([PROGRAM]))
+        one, other = Changer.begin(box), Changer.another(box)
         for _ in range(rounds(40, 12)):
             kids = box.fork(3)
             try:
@@ -113,6 +120,28 @@ def test_a_fork_has_what_has_changed_and_its_state_is_whole_for_others():
             kid.hibernate()
             kid.wake()
             assert origin.of(kid)("x, sum(big) == 120 << 23") == "([1, 2], True)" and origin("x") == "[1, 2, 4]"
+
+
+def test_trees_are_captured_as_what_has_changed_too():
+    """Shells with children, pipes between them, one whose group's leader is gone."""
+    script = "x=0; (sleep 1000 | cat) & sleep 1000 & (sh -c 'sleep 1000 & sleep 1000 & exit 3'); while read -r line; do x=$((x + 1)); echo $x $line; done"
+    with Sandbox({"max_processes": 100}) as box:
+        shell, origin = box.spawn(["bash", "-c", script]), Asked.begin(box, "x = bytearray(b'x' * (6 << 20))")
+
+        def say(process, text):
+            process.stdin.write(text.encode() + b"\n")
+            process.stdin.flush()
+            return process.stdout.readline().decode().strip()
+
+        assert say(shell, "a") == "1 a"
+        for i in range(6):
+            with box.fork(1)[0] as kid:
+                copy, other = kid.process(shell.id), origin.of(kid)
+                assert say(copy, "b") == f"{i + 2} b" and other("sum(x)") == origin("sum(x)")
+                assert kid.exec(["ps", "-eo", "pid,ppid,pgid,sid,stat,comm"], text=True).stdout.count("sleep") == 4
+                assert i < 2 or state_of(kid).memory_bytes < 2 << 20
+            say(shell, "c")
+            origin("x[len(x) // 2] = 7")
 
 
 def test_what_came_between_forks_is_in_the_next():
