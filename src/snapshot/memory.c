@@ -230,10 +230,16 @@ static int save_written(void *data, uint64_t address, uint64_t n, enum track_pag
     return r < 0 ? r : track_keep(since->c, since->before, address, n);
 }
 
+/* Only where the two overlap: what the base had beside its area was another's there, and has become one with this since. */
 static int save_since(struct capture *c, const struct subject *s, const struct image_area *area, const struct image_area *before, size_t first_run, bool is_file) {
     struct since since = { c, s, before, first_run, is_file, area->start };
-    int r = track_each(s, area->start, area->end, is_file, save_written, &since);
+    const uint64_t from = MAX(area->start, before->start), to = MIN(area->end, before->end);
+    int r = save_written(&since, area->start, (from - area->start) / IMAGE_PAGE, true);
 
+    if (r == 0)
+        r = track_each(s, from, to, is_file, save_written, &since);
+    if (r == 0)
+        r = save_written(&since, to, (area->end - to) / IMAGE_PAGE, true);
     return r < 0 ? r : save_rest(&since, area->end);
 }
 

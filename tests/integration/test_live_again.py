@@ -172,6 +172,31 @@ def test_what_came_between_forks_is_in_the_next():
             assert copy("x[-1]") == "'signal'" and origin("x[-1]") == "'alone'"
 
 
+def test_mappings_that_become_one_keep_what_each_had():
+    """An area of the base ends where it was protected otherwise, or forgot; what lies behind that was another's."""
+    place, pages = 0x150000000000, 64
+    with Sandbox() as box:
+        origin = Asked.begin(
+            box,
+            "import ctypes, mmap",
+            "libc = ctypes.CDLL(None)",
+            "libc.mmap.restype = ctypes.c_void_p",
+            f"at = lambda page: ctypes.c_void_p({place} + 4096 * page)",
+            "length = lambda pages: ctypes.c_size_t(4096 * pages)",
+            f"found = libc.mmap(at(0), length({pages}), 3, 0x100022, -1, ctypes.c_long(0))",
+            f"kept = ctypes.memset(at(0), 7, 4096 * {pages})",
+            "protect = lambda page, pages, how: libc.mprotect(at(page), length(pages), how)",
+            "advise = lambda page, pages, how: libc.madvise(at(page), length(pages), how)",
+            f"look = lambda: [ctypes.string_at(at(i).value, 4096).count(7) for i in range({pages})]",
+        )
+        assert origin("protect(0, 16, 1), advise(40, 8, 18)") == "(0, 0)"       # MADV_WIPEONFORK
+        forked_thrice(box, origin).close()
+        for step in ("advise(40, 8, 19)", "protect(0, 16, 3)", "protect(8, 8, 1)", "protect(0, 64, 3)", "protect(20, 1, 1)", "protect(20, 1, 3)"):
+            assert origin(step) == "0"
+            with box.fork(1)[0] as kid:
+                assert origin.of(kid)("look()") == origin("look()"), step
+
+
 def test_clocks_do_not_go_back():
     with Sandbox() as box:
         origin = Asked.begin(box, "import time", "read = lambda: (time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))")
