@@ -238,17 +238,21 @@ void track_start(struct capture *c) {
         drop_trackers(c);
 }
 
+/* An addition has its place among regions, beside what there is of the base by then. */
+static bool are_elsewhere(const struct image_area *areas, uint64_t n) {
+    for (uint64_t i = 0; i < n; i++)
+        if (areas[i].start < IMAGE_REGIONS_END && areas[i].end > IMAGE_REGIONS)
+            return false;
+    return true;
+}
+
 bool track_goes_on(struct capture *c) {
     const struct image *it = header_of(c->base, c->base_length);
     const struct image_process *before = image_table(it, c->base, processes, struct image_process), *processes = (const void *)c->processes.data;
     struct image now = { .processes.n = capture_count(&c->processes, struct image_process), .threads.n = capture_count(&c->threads, struct image_thread), .terminals.n = capture_count(&c->terminals, struct image_terminal), .n_externals = c->options->n_externals, .determinism = c->image.determinism };
-    bool goes_on = image_is_of_same(it, c->base, &now, processes, c->texts.data);
+    bool goes_on = image_is_of_same(it, c->base, &now, processes, c->texts.data) && are_elsewhere(image_table(it, c->base, areas, struct image_area), it->areas.n) &&
+                   are_elsewhere((const void *)c->areas.data, capture_count(&c->areas, struct image_area));
 
-    for (size_t i = 0; i < capture_count(&c->areas, struct image_area) && goes_on; i++) {
-        const struct image_area *area = capture_entry(&c->areas, i, struct image_area);
-
-        goes_on = area->start >= IMAGE_REGIONS_END || area->end <= IMAGE_REGIONS;        /* an addition has its place there */
-    }
     for (uint64_t i = 0; i < now.processes.n && goes_on; i++)
         goes_on = image_has_same_parts(image_table(it, c->base, areas, struct image_area) + before[i].areas.first, before[i].areas.n, (const struct image_area *)(const void *)c->areas.data + processes[i].areas.first, processes[i].areas.n);
     return goes_on;

@@ -197,6 +197,20 @@ def test_mappings_that_become_one_keep_what_each_had():
                 assert origin.of(kid)("look()") == origin("look()"), step
 
 
+def test_no_addition_is_made_where_memory_was_that_may_be_in_its_way():
+    """It is put beside the region that its base was loaded to (IMAGE_REGIONS), while the processes have what they had then: what the base had there was found in the way, by every fork from then on."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import ctypes", "libc = ctypes.CDLL(None)", "place = ctypes.c_void_p(0x200040000000), ctypes.c_size_t(1 << 30)", "big = bytearray(b'x' * (8 << 20))", "libc.mmap.restype = ctypes.c_void_p")
+        assert origin("libc.mmap(*place, 3, 0x104022, -1, ctypes.c_long(0)) == place[0].value") == "True"
+        with forked_thrice(box, origin) as kid:
+            assert state_of(kid).memory_bytes > 8 << 20
+        assert origin("libc.munmap(*place)") == "0"
+        for least, most in ((8 << 20, 1 << 40), (0, 4 << 20)):
+            with box.fork(1)[0] as kid:
+                assert origin.of(kid)("sum(big) == 120 << 23") == "True"
+                assert least < state_of(kid).memory_bytes < most
+
+
 def test_clocks_do_not_go_back():
     with Sandbox() as box:
         origin = Asked.begin(box, "import time", "read = lambda: (time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_BOOTTIME))")
