@@ -466,6 +466,8 @@ void session_give_up_box(struct session *session) {
 
 /* What was to go on in its box does not. It stands on the files alone then. */
 static void not_restored(struct session *session, const struct rollbox_error *error) {
+    if (session->restores)
+        tracking_distrust(session->engine, session->restores);
     leave_box(session, error);
     state_session_ready(session, error);
 }

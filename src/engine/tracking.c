@@ -116,6 +116,15 @@ void tracking_give_back(struct session *session, struct tracking *take_tracking,
     tracking->since = n ? live_get(live) : NULL;
 }
 
+void tracking_distrust(struct engine *engine, const struct live *live) {
+    list_for_each(at, &engine->sessions) {
+        struct tracking *tracking = &container_of(at, struct session, node)->tracking;
+
+        if (live->base && tracking->since == live->base)
+            tracking_forget(tracking);
+    }
+}
+
 void tracking_clocks(const struct live *live, int64_t ret_ahead_ns[2]) {
     for (size_t i = 0; i < ARRAY_SIZE(clocks); i++) {
         struct timespec now;

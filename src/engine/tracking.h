@@ -16,6 +16,7 @@
 #include "snapshot/capture.h"
 
 struct box;
+struct engine;
 struct live;
 struct node;
 struct program;
@@ -43,6 +44,8 @@ struct live *tracking_next(struct session *session);
 void tracking_make_ahead(struct session *session);
 /* The processes are captured: an addition, or a state that is noted from by `fds`, which are taken; 0: nothing is. */
 void tracking_give_back(struct session *session, struct tracking *take_tracking, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n);
+/* A sandbox that was to go on from this state did not: where that is an addition, none is made to the same base any more. */
+void tracking_distrust(struct engine *engine, const struct live *live);
 /* What the clocks of a sandbox are ahead of ours that goes on from this state now: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds. */
 void tracking_clocks(const struct live *live, int64_t ret_ahead_ns[2]);
 
