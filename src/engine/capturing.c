@@ -284,7 +284,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
         fail(capturing, &error);
         return;
     }
-    capturing->complete = verdict.is_complete;
+    capturing->complete = live->is_complete = verdict.is_complete;
     if (!capturing->captured)
         tracking_give_back(capturing->work->session, &capturing->tracking, live, verdict.is_addition, verdict.trackers, fds, n_fds);
     memcpy(live->clocks, verdict.clocks, sizeof live->clocks);

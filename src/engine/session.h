@@ -65,6 +65,7 @@ struct live {
     unsigned n_restored;
     int64_t taken_ns;           /* when a box that was made ahead was, the last time */
     int image;                  /* a sealed memory file */
+    bool is_complete;           /* it is, by now: a capture may fail while it is written, after the processes went on */
     struct live *base;          /* what the image is an addition to (tracking.h); a reference. NULL: it is complete */
     int whole;                  /* then: one that is none, for who has no base (whole.c); -EBADF: nobody has asked for it */
     int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */

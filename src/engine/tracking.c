@@ -30,8 +30,8 @@ void tracking_take(struct work *work, struct tracking *ret_tracking, struct capt
     ret_tracking->next = NULL;
     ret_tracking->is_taken = true;
     session->tracking = (struct tracking){ .n_forks = session->tracking.n_forks + 1 };
-    /* Its holder may have been given up, for others'. */
-    if (ret_tracking->since && !ret_tracking->since->holder)
+    /* Its holder may have been given up, for others'; and its image may never have been written to its end, where its tables are, in a place where a guest's pages are then. */
+    if (ret_tracking->since && (!ret_tracking->since->holder || !ret_tracking->since->is_complete))
         ret_tracking->since = live_put(ret_tracking->since);
     options->base = ret_tracking->since ? ret_tracking->since->image : 0;
     options->tracks = session->tracking.n_forks > 1 && box_has_room(session->engine);

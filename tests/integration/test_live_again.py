@@ -8,12 +8,13 @@ import contextlib
 import os
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rollbox import Engine, Sandbox, SetupFailed
+from rollbox import Engine, RollboxError, Sandbox, SetupFailed
 from harness import children, guest, rounds, until
-from test_live import Asked, restorer  # noqa: F401
+from test_live import PYTHON, Asked, restorer  # noqa: F401
 
 PROGRAM = "/tmp/changer"
 
@@ -249,6 +250,47 @@ def test_a_holder_that_is_gone_is_done_without():
                 box.fork(1)[0].close()
             with box.fork(1)[0] as kid:
                 assert origin.of(kid)("x") == origin("x")
+
+
+HUNTER = """
+import os, sys
+for line in sys.stdin:
+    pid, prey = int(line), []
+    while not prey:
+        prey = open(f"/proc/{pid}/task/{pid}/children").read().split()
+    os.kill(int(prey[0]), 9)
+    print("killed", flush=True)
+"""
+
+
+def test_nothing_is_an_addition_to_an_image_that_was_never_written_to_its_end():
+    """A guest ends the copy of itself that its image is written from. The fork fails; another, which waits its turn meanwhile, found in the place of that image what there was of it, and was half of what it should be."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import hashlib, os", "big = bytearray(os.urandom(1 << 20) * 64)", "pid = os.getpid()")
+        hunter = box.spawn([*PYTHON, HUNTER])
+        pid, digest = origin("pid"), "hashlib.sha256(big).hexdigest()"
+        box.fork(1)[0].close()
+        killed = 0
+        for i in range(rounds(12, 4)):
+            origin(f"big[:] = bytes(x ^ {i + 1} for x in big[:1 << 12]) + bytes(big[1 << 12:])")
+            was = origin(digest)
+            hunter.stdin.write(f"{pid}\n".encode())
+            hunter.stdin.flush()
+            with ThreadPoolExecutor(2) as pool:
+                first = pool.submit(box.fork, 2)
+                other = pool.submit(box.fork, 1)
+                for forking in (first, other):
+                    try:
+                        kids = forking.result()
+                    except RollboxError as problem:
+                        assert "its copy was killed" in str(problem)
+                        killed += 1
+                        continue
+                    for kid in kids:
+                        with kid:
+                            assert origin.of(kid)(digest) == was
+            hunter.stdout.readline()
+        assert killed
 
 
 def test_rounds_leave_nothing():
