@@ -58,7 +58,8 @@ static void on_made(struct loop_source *source, uint32_t events) {
         refuse(work, r);
         return;
     }
-    whole->live->whole = TAKE_FD(whole->image);
+    if (whole->live->whole < 0)         /* another sandbox of the family may have asked for the same, and has it */
+        whole->live->whole = TAKE_FD(whole->image);
     work->whole = whole_free(whole);
     state_start(work);
 }

@@ -293,6 +293,33 @@ def test_nothing_is_an_addition_to_an_image_that_was_never_written_to_its_end():
         assert killed
 
 
+def test_what_several_ask_for_at_once_is_kept_once():
+    """Each of them has the same state's image put together, and the engine kept each of these for good."""
+    with Engine() as engine:
+
+        def images():
+            return sum(size_of(f"/proc/{engine.pid}/fd/{fd}") > 24 << 20 for fd in os.listdir(f"/proc/{engine.pid}/fd"))
+
+        with Sandbox(engine=engine) as box:
+            origin = Asked.begin(box, "big = bytearray(b'x' * (24 << 20))")
+            forked_thrice(box, origin).close()
+            kids = box.fork(3)
+            state = state_of(kids[0])
+            with ThreadPoolExecutor(4) as pool:
+                for shown in pool.map(lambda asker: asker.show(state.id), [*kids, box]):
+                    assert shown["processes"][0]["memory_bytes"] > 24 << 20
+            for kid in kids:
+                kid.close()
+        until(lambda: images() == 0)
+
+
+def size_of(path):
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
 def test_rounds_leave_nothing():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = [1]")
