@@ -72,6 +72,14 @@ static uint64_t pages_before(const struct capture *c, const struct image_process
     return n;
 }
 
+/* Of another program nothing is. */
+static bool is_tracked(const struct subject *s) {
+    struct uapi_page_region found;
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)&found, .vec_len = 1, .max_pages = 1, .category_mask = PAGE_IS_WPALLOWED, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WPALLOWED };
+
+    return ioctl(s->pagemap, PAGEMAP_SCAN, &scan) > 0;
+}
+
 /* What is new is in nothing that is tracked: there is more of it all than there was. */
 bool track_has_few(struct capture *c, const struct subject *s) {
     const struct image *it = header_of(c->base, c->base_length);
@@ -81,7 +89,7 @@ bool track_has_few(struct capture *c, const struct subject *s) {
     struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WRITTEN };
     uint64_t n_written = 0;
 
-    if (!before || before->kind != IMAGE_LIVING || before->pid != s->inner_pid || (it->threads.n == 1 && c->n_tasks != 1))
+    if (!before || before->kind != IMAGE_LIVING || before->pid != s->inner_pid || (it->threads.n == 1 && c->n_tasks != 1) || !is_tracked(s))
         return false;
     const uint64_t was = pages_before(c, before), is = s->anonymous / IMAGE_PAGE;
     n_written = is > was ? is - was : 0;
@@ -149,9 +157,16 @@ int track_keep(struct capture *c, const struct image_area *before, uint64_t addr
 
 /* ---- from here on ------------------------------------------------------------------------------------------------------- */
 
+/* It may be of memory that nobody has any more: of a program before this one, or of a process that had this number before. To take a protection away does no harm. */
+static bool is_in_use(int tracker) {
+    struct uffdio_writeprotect look = { .range = { IMAGE_LOWEST, IMAGE_PAGE } };
+
+    return ioctl(tracker, UFFDIO_WRITEPROTECT, &look) == 0 || errno != ESRCH;
+}
+
 static int tracker_of(const struct capture *c, pid_t pid) {
     for (size_t i = 0; i < c->options->n_trackers; i++)
-        if (c->options->trackers[i].pid == pid)
+        if (c->options->trackers[i].pid == pid && is_in_use(c->options->trackers[i].fd))
             return fcntl(c->options->trackers[i].fd, F_DUPFD_CLOEXEC, 3);
     return -1;
 }

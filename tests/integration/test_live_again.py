@@ -14,7 +14,7 @@ import pytest
 
 from rollbox import Engine, RollboxError, Sandbox, SetupFailed
 from harness import children, guest, rounds, until
-from test_live import PYTHON, Asked, restorer  # noqa: F401
+from test_live import ANSWERER, PYTHON, Asked, restorer  # noqa: F401
 
 PROGRAM = "/tmp/changer"
 
@@ -196,6 +196,24 @@ def test_mappings_that_become_one_keep_what_each_had():
             assert origin(step) == "0"
             with box.fork(1)[0] as kid:
                 assert origin.of(kid)("look()") == origin("look()"), step
+
+
+def test_another_program_is_noted_from_anew():
+    """What notes of the program before notes nothing of this one, and was taken for good: each fork captured all that there was, and had the processes stand for it."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import os")
+        forked_thrice(box, origin).close()
+        origin.process.stdin.write(f"print(1, flush=True), os.execvp('python3', {[*PYTHON, 'print(2, flush=True)' + ANSWERER]!r})\n".encode())
+        origin.process.stdin.flush()
+        assert [origin.process.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
+        origin("big = bytearray(b'x' * (8 << 20))")
+        sizes = []
+        for i in range(3):
+            origin(f"y = {i}")
+            with box.fork(1)[0] as kid:
+                assert origin.of(kid)("y, sum(big) == 120 << 23") == f"({i}, True)"
+                sizes.append(state_of(kid).memory_bytes)
+        assert sizes[0] > 8 << 20 > 2 * sizes[2]
 
 
 def test_no_addition_is_made_where_memory_was_that_may_be_in_its_way():
