@@ -320,11 +320,21 @@ bool image_has_same_tree(const struct image *was, const char *base, const struct
     return n == was->processes.n;
 }
 
+/* As many stacks there are for new threads to begin on. */
+static uint32_t most_threads(const struct image *it, const struct image_process *processes) {
+    uint32_t most = 0;
+
+    for (uint64_t i = 0; i < it->processes.n; i++)
+        most = processes[i].threads.n > most ? processes[i].threads.n : most;
+    return most;
+}
+
 bool image_is_of_same(const struct image *was, const char *base, const struct image *now, const struct image_process *processes, const char *texts) {
     const struct image_process *before = image_table(was, base, processes, struct image_process);
     bool is_alone = was->processes.n == 1 && was->threads.n == 1;
 
-    if (!image_has_same_tree(was, base, processes, now->processes.n) || was->is_command || now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there || now->determinism.is_there || was->n_externals != now->n_externals || (is_alone && now->threads.n != 1))
+    if (!image_has_same_tree(was, base, processes, now->processes.n) || was->is_command || now->is_command || was->terminals.n || now->terminals.n || was->determinism.is_there || now->determinism.is_there || was->n_externals != now->n_externals || (is_alone && now->threads.n != 1) ||
+        most_threads(now, processes) > most_threads(was, before))
         return false;
     for (uint64_t i = 0; i < was->processes.n; i++) {
         const struct image_process *a = &before[i], *b = &processes[i];

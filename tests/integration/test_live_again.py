@@ -216,6 +216,22 @@ def test_another_program_is_noted_from_anew():
         assert sizes[0] > 8 << 20 > 2 * sizes[2]
 
 
+def test_threads_that_are_more_than_there_were():
+    """Where a process is not alone, its threads may have come since. They begin on stacks, of which there were as many as the base had threads; and a fork ended in what lay behind."""
+    with Sandbox() as box:
+        other = Asked.begin(box, "x = 0")
+        origin = Asked.begin(box, "import threading", "go = threading.Event()")
+        forked_thrice(box, origin).close()
+        for n in (2, 3, 20, 20, 3, 2):
+            origin("go.set(); [t.join() for t in threading.enumerate()[1:]]; go.clear()")
+            origin(f"for _ in range({n - 1}): threading.Thread(target=go.wait, daemon=True).start()")
+            with box.fork(1)[0] as kid:
+                copy = origin.of(kid)
+                assert copy("threading.active_count()") == origin("threading.active_count()") == str(n)
+                assert copy("go.set(), [t.join() for t in threading.enumerate()[1:]], threading.active_count()").endswith(", 1)")
+                assert other.of(kid)("x") == "0"
+
+
 def test_no_addition_is_made_where_memory_was_that_may_be_in_its_way():
     """It is put beside the region that its base was loaded to (IMAGE_REGIONS), while the processes have what they had then: what the base had there was found in the way, by every fork from then on."""
     with Sandbox() as box:
