@@ -261,6 +261,31 @@ static bool are_elsewhere(const struct image_area *areas, uint64_t n) {
     return true;
 }
 
+static const struct subject *subject_at(const struct capture *c, uint32_t index) {
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (c->subjects[i]->index == index && !c->subjects[i]->is_apart)
+            return c->subjects[i];
+    return NULL;
+}
+
+static bool is_there_yet(struct capture *c, const struct subject *s, const struct image_area *was) {
+    const char *path = c->base + was->path;
+    struct stat st;
+
+    return s && memory_find_path(s, path, &st) == 0 && S_ISREG(st.st_mode) && access_reaches(c, s, path) && access_is_given(s, &st, ACCESS_READ | (was->is_written ? ACCESS_WRITE : 0)) &&
+           (was->is_written || ((uint64_t)st.st_size == was->size && st.st_mtim.tv_sec == was->mtime_s && st.st_mtim.tv_nsec == was->mtime_ns));
+}
+
+/* Who is prepared from the base maps the files that it had then, those that it has not any more as well. */
+static bool are_files_there(struct capture *c, const struct image_process *before, const struct image_process *now, uint32_t index) {
+    const struct image_area *was = image_table(header_of(c->base, c->base_length), c->base, areas, struct image_area) + before->areas.first, *areas = (const struct image_area *)(const void *)c->areas.data + now->areas.first;
+
+    for (uint32_t i = 0; i < before->areas.n; i++)
+        if (was[i].kind == IMAGE_FILE && !image_area_before(areas, now->areas.n, c->texts.data, &was[i], c->base) && !is_there_yet(c, subject_at(c, index), &was[i]))
+            return false;
+    return true;
+}
+
 bool track_goes_on(struct capture *c) {
     const struct image *it = header_of(c->base, c->base_length);
     const struct image_process *before = image_table(it, c->base, processes, struct image_process), *processes = (const void *)c->processes.data;
@@ -269,7 +294,8 @@ bool track_goes_on(struct capture *c) {
                    are_elsewhere((const void *)c->areas.data, capture_count(&c->areas, struct image_area));
 
     for (uint64_t i = 0; i < now.processes.n && goes_on; i++)
-        goes_on = image_has_same_parts(image_table(it, c->base, areas, struct image_area) + before[i].areas.first, before[i].areas.n, (const struct image_area *)(const void *)c->areas.data + processes[i].areas.first, processes[i].areas.n);
+        goes_on = image_has_same_parts(image_table(it, c->base, areas, struct image_area) + before[i].areas.first, before[i].areas.n, (const struct image_area *)(const void *)c->areas.data + processes[i].areas.first, processes[i].areas.n) &&
+                  are_files_there(c, &before[i], &processes[i], (uint32_t)i);
     return goes_on;
 }
 

@@ -232,6 +232,21 @@ def test_threads_that_are_more_than_there_were():
                 assert other.of(kid)("x") == "0"
 
 
+@pytest.mark.parametrize("change", ["m.close() or os.unlink('/tmp/m')", "m.close() or os.truncate('/tmp/m', 5000)", "os.pwrite(f, b'b', 0)", "m.close() or os.chmod('/tmp/m', 0)", "m.close() or os.rename('/tmp/m', '/tmp/n')"])
+def test_files_that_were_mapped_and_are_not_what_they_were(change):
+    """Who is prepared from the base maps them again, though it goes on without them, or with what they are now."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "import mmap, os", "f = os.open('/tmp/m', os.O_RDWR | os.O_CREAT)", "os.truncate(f, 8192)", "m = mmap.mmap(f, 8192, mmap.MAP_PRIVATE, mmap.PROT_READ)", "seen = m[:1]")
+        forked_thrice(box, origin).close()
+        origin(change)
+        for i in range(3):
+            origin(f"x = {i}")
+            with box.fork(1)[0] as kid:
+                copy = origin.of(kid)
+                look = "x, os.path.exists('/tmp/m'), None if m.closed else m[:1]"
+                assert copy(look) == origin(look)
+
+
 def test_no_addition_is_made_where_memory_was_that_may_be_in_its_way():
     """It is put beside the region that its base was loaded to (IMAGE_REGIONS), while the processes have what they had then: what the base had there was found in the way, by every fork from then on."""
     with Sandbox() as box:
