@@ -193,7 +193,10 @@ static void change(void) {
         munmap(slot->at, slot->length);
         *slot = (struct slot){ 0 };
         break;
-    case 1: mprotect(at, length, (int)below(2)); break;
+    case 1:
+        /* An ordinary user's capture sees of shared memory what one mapping has of it, and refuses others that have more. */
+        mprotect(slot->is_shared ? slot->at : at, slot->is_shared ? slot->length : length, (int)below(2));
+        break;
     case 2: mprotect(slot->at, slot->length, PROT_READ | PROT_WRITE); break;
     case 3: madvise(at, length, MADV_DONTNEED); break;
     case 4: move(slot); break;
