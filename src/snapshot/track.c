@@ -60,48 +60,30 @@ static const struct image_process *process_before(const struct capture *c, const
     return s->index < it->processes.n ? image_table(it, c->base, processes, struct image_process) + s->index : NULL;
 }
 
-static uint64_t pages_before(const struct capture *c, const struct image_process *before) {
-    const struct image *it = header_of(c->base, c->base_length);
-    const struct image_area *areas = image_table(it, c->base, areas, struct image_area) + before->areas.first;
-    const struct image_run *runs = image_table(it, c->base, runs, struct image_run);
-    uint64_t n = 0;
-
-    for (uint32_t i = 0; i < before->areas.n; i++)
-        for (uint32_t k = 0; k < areas[i].runs.n && areas[i].kind <= IMAGE_STACK; k++)
-            n += runs[areas[i].runs.first + k].length / IMAGE_PAGE;
-    return n;
-}
-
-/* Of another program nothing is. */
-static bool is_tracked(const struct subject *s) {
-    struct uapi_page_region found;
-    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)&found, .vec_len = 1, .max_pages = 1, .category_mask = PAGE_IS_WPALLOWED, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WPALLOWED };
-
-    return ioctl(s->pagemap, PAGEMAP_SCAN, &scan) > 0;
-}
-
-/* What is new is in nothing that is tracked: there is more of it all than there was. */
+/* What is there and is in nothing that is tracked is new: mapped since, of another program, or of a process that had this number before. */
 bool track_has_few(struct capture *c, const struct subject *s) {
     const struct image *it = header_of(c->base, c->base_length);
     const struct image_process *before = process_before(c, s);
-    const uint64_t most = MIN(MAX((uint64_t)LEAST_MOST, s->anonymous / IMAGE_PAGE / 4), (uint64_t)MOST_WRITTEN);
+    const uint64_t is = s->anonymous / IMAGE_PAGE, most = MIN(MAX((uint64_t)LEAST_MOST, is / 4), (uint64_t)MOST_WRITTEN);
     struct uapi_page_region found[REGIONS];
-    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WRITTEN };
-    uint64_t n_written = 0;
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_mask = PAGE_IS_WPALLOWED, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN };
+    uint64_t n_tracked = 0, n_written = 0;
 
-    if (!before || before->kind != IMAGE_LIVING || before->pid != s->inner_pid || (it->threads.n == 1 && c->n_tasks != 1) || !is_tracked(s))
+    if (!before || before->kind != IMAGE_LIVING || before->pid != s->inner_pid || (it->threads.n == 1 && c->n_tasks != 1))
         return false;
-    const uint64_t was = pages_before(c, before), is = s->anonymous / IMAGE_PAGE;
-    n_written = is > was ? is - was : 0;
     for (; scan.start < scan.end && n_written <= most; scan.start = scan.walk_end) {
         int n = ioctl(s->pagemap, PAGEMAP_SCAN, &scan);
 
         if (n < 0)
             return false;
-        for (int i = 0; i < n; i++)
-            n_written += (found[i].end - found[i].start) / IMAGE_PAGE;
+        for (int i = 0; i < n; i++) {
+            const uint64_t pages = (found[i].end - found[i].start) / IMAGE_PAGE;
+
+            n_tracked += pages;
+            n_written += found[i].categories & PAGE_IS_WRITTEN ? pages : 0;
+        }
     }
-    return n_written <= most;
+    return n_written + (is > n_tracked ? is - n_tracked : 0) <= most;
 }
 
 bool track_has_same_tree(const struct capture *c) {

@@ -247,6 +247,19 @@ def test_files_that_were_mapped_and_are_not_what_they_were(change):
                 assert copy(look) == origin(look)
 
 
+def test_memory_that_takes_the_place_of_other_memory_is_much():
+    """There is no more of it than there was, and all of it is new: captured whole, by a copy, it is what the next fork is noted from."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "big = bytearray(b'x' * (48 << 20))")
+        forked_thrice(box, origin).close()
+        for i in range(2):
+            origin(f"big = None; big = bytearray(bytes([{i}]) * (48 << 20))")
+            for least, most in ((48 << 20, 1 << 40), (0, 8 << 20)):
+                with box.fork(1)[0] as kid:
+                    assert origin.of(kid)("len(big), big[-1]") == f"({48 << 20}, {i})"
+                    assert least < state_of(kid).memory_bytes < most
+
+
 def test_no_addition_is_made_where_memory_was_that_may_be_in_its_way():
     """It is put beside the region that its base was loaded to (IMAGE_REGIONS), while the processes have what they had then: what the base had there was found in the way, by every fork from then on."""
     with Sandbox() as box:
