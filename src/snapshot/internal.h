@@ -191,8 +191,7 @@ bool track_has_few(struct capture *c, const struct subject *s);
 /* The area of the base that one of the process' goes on with. NULL: none. */
 const struct image_area *track_area(const struct capture *c, const struct subject *s, const struct image_area *area);
 /* Calls back for each stretch of pages that is there between two addresses, with whether it may have been written to since; of a file's, what is not the process' own counts so. -errno of its own, or what `call` returns that is not 0. */
-enum track_pages { TRACK_KEPT, TRACK_WRITTEN, TRACK_SWAPPED /* or what seems to be */ };
-int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, int (*call)(void *data, uint64_t address, uint64_t n, enum track_pages pages), void *data);
+int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, int (*call)(void *data, uint64_t address, uint64_t n, bool is_written), void *data);
 /* `n` pages that are as they were. 0 or -errno. */
 int track_keep(struct capture *c, const struct image_area *before, uint64_t address, uint64_t n);
 /* When all tables but the last are there: is nothing in the way of an addition? */

@@ -216,14 +216,12 @@ static int save_rest(struct since *since, uint64_t end) {
     return since->is_file && end > from ? save_stretch(since->c, since->s, since->first_run, from, (end - from) / IMAGE_PAGE, true) : 0;
 }
 
-static int save_written(void *data, uint64_t address, uint64_t n, enum track_pages pages) {
+static int save_written(void *data, uint64_t address, uint64_t n, bool is_written) {
     struct since *since = data;
 
-    if (pages != TRACK_KEPT && since->is_file)
+    if (is_written && since->is_file)
         return 0;               /* with what lies before it, and is not there */
-    if (pages == TRACK_WRITTEN)
-        return save_stretch(since->c, since->s, since->first_run, address, n, false);
-    if (pages == TRACK_SWAPPED) /* or guards */
+    if (is_written)             /* guards may be among them */
         return each_own_stretch(since->c, since->s, address, address + n * IMAGE_PAGE, save_own, &since->first_run);
     int r = save_rest(since, address);
     since->end = address + n * IMAGE_PAGE;

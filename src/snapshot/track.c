@@ -97,7 +97,7 @@ const struct image_area *track_area(const struct capture *c, const struct subjec
     return before ? image_area_before(image_table(it, c->base, areas, struct image_area) + before->areas.first, before->areas.n, c->base, area, c->texts.data) : NULL;
 }
 
-int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, int (*call)(void *data, uint64_t address, uint64_t n, enum track_pages pages), void *data) {
+int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, int (*call)(void *data, uint64_t address, uint64_t n, bool is_written), void *data) {
     struct uapi_page_region found[REGIONS];
     const uint64_t told = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED | (is_file ? PAGE_IS_FILE : 0);     /* to tell that takes a look at each page */
     struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_anyof_mask = THERE, .return_mask = told };
@@ -109,7 +109,7 @@ int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_fi
         if (n < 0)
             return -errno;
         for (int i = 0; i < n && r == 0; i++)
-            r = call(data, found[i].start, (found[i].end - found[i].start) / IMAGE_PAGE, found[i].categories == PAGE_IS_WPALLOWED ? TRACK_KEPT : found[i].categories & PAGE_IS_SWAPPED ? TRACK_SWAPPED : TRACK_WRITTEN);
+            r = call(data, found[i].start, (found[i].end - found[i].start) / IMAGE_PAGE, found[i].categories != PAGE_IS_WPALLOWED);
     }
     return r;
 }
