@@ -115,6 +115,15 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
             box.snapshot()
             pauses.append(float(ask(process, b"longest\n")))
         rows["live: longest pause in the captured process"] = row(pauses)
+
+    def first_forks() -> List[float]:
+        """What the first, second and third fork of a new sandbox take: the first two are captured whole, the third is what has changed since."""
+        with Sandbox(policy) as box:
+            process = begin(box, ["python3", "-c", GUEST.format(8)])
+            return [fork(box, process) for _ in range(3)]
+
+    for name, times in zip(("first", "second", "third"), zip(*(first_forks() for _ in range(repeats)))):
+        rows[f"live: {name} fork of now of a sandbox"] = row(list(times))
     with Sandbox(policy) as box:
         process = begin(box, ["bash", "-c", SHELLS])
         state = box.snapshot()

@@ -28,7 +28,7 @@ TARGETS = [
     ("read_file 4 KiB", "p50_us", 300, "read_file of 4 KiB: p50, us"),
     ("write_file 4 KiB", "p50_us", 300, "write_file of 4 KiB: p50, us"),
     ("live: longest pause in the captured process", "p50_us", 1500, "live snapshot of a python of 16 MB: pause of it, p50, us"),
-    ("live: fork of now, to the copy's answer", "p50_us", 3000, "live fork of a python of 16 MB to the copy's answer: p50, us"),
+    ("live: fork of now, to the copy's answer", "p50_us", 3000, "live fork of a python of 16 MB, from its third on, to the copy's answer: p50, us"),
     ("live: reset to a snapshot, with files", "p50_us", 1500, "reset of a python of 16 MB, with files: p50, us"),
     ("live: reset to a snapshot, with files", "p99_us", 5000, "reset of a python of 16 MB, with files: p99, us"),
     ("live: 100 forks of a snapshot at once, to all answers", "p50_us", 50000, "100 forks of a python of 16 MB to all answers: us"),
