@@ -236,7 +236,7 @@ static bool are_once(const struct image *it, const char *base) {
 }
 
 static bool is_consistent(const void *base, uint64_t length) {
-    const struct image *it = (const void *)((const char *)base + length - sizeof *it);
+    const struct image *it = image_header(base, length);
     const char *bytes = base;
 
     if (length < sizeof *it || length % 8 || it->magic != IMAGE_MAGIC || it->length != length || !are_tables(it) || bytes[it->texts_end - 1] || !are_once(it, base) || !are_terminals(it, base) || !are_watches(it, base) || !are_files(it, base) || !is_determinism(it, base) || !it->processes.n ||
@@ -252,7 +252,7 @@ static bool is_consistent(const void *base, uint64_t length) {
 }
 
 bool image_is_sound(const void *base, uint64_t length) {
-    const struct image *it = (const void *)((const char *)base + length - sizeof *it);
+    const struct image *it = image_header(base, length);
 
     return is_consistent(base, length) && !it->is_addition && !it->kept.n;
 }
@@ -368,7 +368,7 @@ static bool is_kept(const struct image *it, const char *found, const struct imag
 }
 
 bool image_is_addition(const void *found, uint64_t length, const void *base, uint64_t base_length) {
-    const struct image *it = (const void *)((const char *)found + length - sizeof *it), *was = (const void *)((const char *)base + base_length - sizeof *was);
+    const struct image *it = image_header(found, length), *was = image_header(base, base_length);
     uint64_t n_kept = 0;
 
     if (!is_consistent(found, length) || !it->is_addition || !image_is_of_same(was, base, it, image_table(it, (const char *)found, processes, struct image_process), found))

@@ -377,6 +377,8 @@ bool image_is_of_same(const struct image *was, const char *base, const struct im
 /* And of one of them, whether the kernel's own parts of its memory are where they were. */
 bool image_has_same_parts(const struct image_area *was, uint32_t n, const struct image_area *now, uint32_t n_now);
 
+/* The header of an image of that length: its last bytes. */
+#define image_header(base, length) ((const struct image *)(const void *)((const char *)(base) + (length) - sizeof(struct image)))
 #define image_table(image, base, part, type) ((const type *)(const void *)((const char *)(base) + (image)->part.at))
 
 #endif

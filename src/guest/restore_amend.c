@@ -57,7 +57,7 @@ int restore_take_addition(int fd, bool is_init) {
     const char *found = mmap((void *)at, length, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE | MAP_POPULATED, fd, 0);
     if (found == MAP_FAILED)
         return -errno;
-    const struct image *it = (const void *)(found + length - sizeof *it);
+    const struct image *it = image_header(found, length);
     if (is_init && (!image_is_addition(found, length, restored.base, restored.header->length) || !is_clear(it, found, restored.region, at + length))) {
         (void)munmap((void *)at, length);
         return -EBADMSG;

@@ -158,7 +158,7 @@ static uint64_t pack_room(const struct image *it, const char *base) {
 
 /* Everything but the parked memory. */
 static int make_region(const char *found, uint64_t length, int fd) {
-    const struct image *it = (const void *)(found + length - sizeof *it);
+    const struct image *it = image_header(found, length);
     const struct image_area *areas = image_table(it, found, areas, struct image_area);
     uint64_t n_threads = 0, tables = pages_of(2 * it->areas.n * sizeof(uint64_t)), room = pages_of(length) + VDSO_ROOM + TOUCHES_ROOM + tables;
 
@@ -554,7 +554,7 @@ int restore_load(int fd, int progress, const struct plan *plan) {
     const char *found = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (found == MAP_FAILED)
         return -errno;
-    const struct image *it = (const void *)(found + st.st_size - sizeof *it);
+    const struct image *it = image_header(found, st.st_size);
     int r = !image_is_sound(found, (uint64_t)st.st_size) ? -EBADMSG : are_too_many(it, found, plan) ? -E2BIG : make_region(found, (uint64_t)st.st_size, fd);
     (void)munmap((void *)(uintptr_t)found, (size_t)st.st_size);
     if (r == 0)

@@ -693,7 +693,7 @@ static int add_touches(const struct image_area *area, int pagemap, struct buf *t
 }
 
 static int find_touches(pid_t pid, const char *whole, size_t length, struct buf *to) {
-    const struct image *image = (const void *)(whole + length - sizeof *image);
+    const struct image *image = image_header(whole, length);
     const struct image_area *areas = image_table(image, whole, areas, struct image_area);
     char path[32];
     int r = 0;

@@ -28,10 +28,6 @@
 #define LEAST_MOST 512u         /* so many may be, however little it has */
 #define THERE (PAGE_IS_PRESENT | PAGE_IS_SWAPPED)
 
-static const struct image *header_of(const char *base, uint64_t length) {
-    return (const void *)(base + length - sizeof(struct image));
-}
-
 int track_begin(struct capture *c) {
     struct stat st;
 
@@ -55,14 +51,14 @@ void track_forget(struct capture *c) {
 }
 
 static const struct image_process *process_before(const struct capture *c, const struct subject *s) {
-    const struct image *it = header_of(c->base, c->base_length);
+    const struct image *it = image_header(c->base, c->base_length);
 
     return s->index < it->processes.n ? image_table(it, c->base, processes, struct image_process) + s->index : NULL;
 }
 
 /* What is there and is in nothing that is tracked is new: mapped since, of another program, or of a process that had this number before. */
 bool track_has_few(struct capture *c, const struct subject *s) {
-    const struct image *it = header_of(c->base, c->base_length);
+    const struct image *it = image_header(c->base, c->base_length);
     const struct image_process *before = process_before(c, s);
     const uint64_t is = s->anonymous / IMAGE_PAGE, most = MIN(MAX((uint64_t)LEAST_MOST, is / 4), (uint64_t)MOST_WRITTEN);
     struct uapi_page_region found[REGIONS];
@@ -87,12 +83,12 @@ bool track_has_few(struct capture *c, const struct subject *s) {
 }
 
 bool track_has_same_tree(const struct capture *c) {
-    return image_has_same_tree(header_of(c->base, c->base_length), c->base, (const void *)c->processes.data, capture_count(&c->processes, struct image_process));
+    return image_has_same_tree(image_header(c->base, c->base_length), c->base, (const void *)c->processes.data, capture_count(&c->processes, struct image_process));
 }
 
 const struct image_area *track_area(const struct capture *c, const struct subject *s, const struct image_area *area) {
     const struct image_process *before = c->base ? process_before(c, s) : NULL;
-    const struct image *it = c->base ? header_of(c->base, c->base_length) : NULL;
+    const struct image *it = c->base ? image_header(c->base, c->base_length) : NULL;
 
     return before ? image_area_before(image_table(it, c->base, areas, struct image_area) + before->areas.first, before->areas.n, c->base, area, c->texts.data) : NULL;
 }
@@ -116,7 +112,7 @@ int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_fi
 
 /* In parts, as the base has them. What it has not was zero, and is. */
 int track_keep(struct capture *c, const struct image_area *before, uint64_t address, uint64_t n) {
-    const struct image_run *runs = image_table(header_of(c->base, c->base_length), c->base, runs, struct image_run) + before->runs.first;
+    const struct image_run *runs = image_table(image_header(c->base, c->base_length), c->base, runs, struct image_run) + before->runs.first;
     const uint64_t end = address + n * IMAGE_PAGE;
     uint32_t low = 0, high = before->runs.n;
 
@@ -260,7 +256,7 @@ static bool is_there_yet(struct capture *c, const struct subject *s, const struc
 
 /* Who is prepared from the base maps the files that it had then, those that it has not any more as well. */
 static bool are_files_there(struct capture *c, const struct image_process *before, const struct image_process *now, uint32_t index) {
-    const struct image_area *was = image_table(header_of(c->base, c->base_length), c->base, areas, struct image_area) + before->areas.first, *areas = (const struct image_area *)(const void *)c->areas.data + now->areas.first;
+    const struct image_area *was = image_table(image_header(c->base, c->base_length), c->base, areas, struct image_area) + before->areas.first, *areas = (const struct image_area *)(const void *)c->areas.data + now->areas.first;
 
     for (uint32_t i = 0; i < before->areas.n; i++)
         if (was[i].kind == IMAGE_FILE && !image_area_before(areas, now->areas.n, c->texts.data, &was[i], c->base) && !is_there_yet(c, subject_at(c, index), &was[i]))
@@ -269,7 +265,7 @@ static bool are_files_there(struct capture *c, const struct image_process *befor
 }
 
 bool track_goes_on(struct capture *c) {
-    const struct image *it = header_of(c->base, c->base_length);
+    const struct image *it = image_header(c->base, c->base_length);
     const struct image_process *before = image_table(it, c->base, processes, struct image_process), *processes = (const void *)c->processes.data;
     struct image now = { .processes.n = capture_count(&c->processes, struct image_process), .threads.n = capture_count(&c->threads, struct image_thread), .terminals.n = capture_count(&c->terminals, struct image_terminal), .n_externals = c->options->n_externals, .determinism = c->image.determinism };
     bool goes_on = image_is_of_same(it, c->base, &now, processes, c->texts.data) && are_elsewhere(image_table(it, c->base, areas, struct image_area), it->areas.n) &&

@@ -40,7 +40,7 @@ static int map(int fd, struct mapped *ret_mapped) {
 }
 
 static const struct image *header_of(const struct mapped *mapped) {
-    return (const void *)(mapped->data + mapped->length - sizeof(struct image));
+    return image_header(mapped->data, mapped->length);
 }
 
 struct whole {
