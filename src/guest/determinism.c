@@ -47,7 +47,6 @@
 #define ALL_THREADS 17u                 /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */
 #define NEW_LISTENER 8u
 #define CALL_LENGTH 5           /* bytes of the instruction */
-#define BROKEN_OFF (-514)               /* -ERESTARTNOHAND: done again, unless a handler of a signal comes first */
 #define WAIT_KILLABLE 32u               /* 5.19: once we have received a question only death takes it back: else a signal would ask twice, and draw twice */
 #define SYNC_WAKE_UP_FLAG 1
 #define CLOSE_RANGE_UNSHARE_FLAG 2u
@@ -58,6 +57,8 @@
 #define MAX_HELD 256
 #define FUTEX_SLICE_NS 2000000
 #define SLEEP_TICK_NS 5000000
+#define AGAIN_TICK_NS 1000000
+#define AGAIN_NS 100000000ll
 #define AUXV_ENTRIES 64
 #define FORKED_NOT_EXECUTED 0x40        /* PF_FORKNOEXEC */
 
@@ -560,10 +561,10 @@ void determinism_release(const struct plan *plan) {
 }
 
 void determinism_give_back(pid_t thread) {
-    wait_give_back(thread, BROKEN_OFF);
+    wait_give_back(thread);
     for (size_t i = n_held; i-- > 0;)
         if (held[i].pid == thread) {
-            determinism_answer(held[i].listener, held[i].id, 0, BROKEN_OFF);
+            determinism_answer(held[i].listener, held[i].id, 0, DETERMINISM_BROKEN_OFF);
             held[i] = held[--n_held];
         }
 }
@@ -717,18 +718,35 @@ static void forget(size_t i) {
     listeners[i] = listeners[--n_listeners];
 }
 
-void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet) {
-    look_at_held();
+static void answer_all(const struct plan *plan, const struct pollfd *events, size_t n) {
     for (size_t i = n; i-- > 0;) {
         if (events[i].revents & POLLIN)
             answer_one(plan, listeners[i]);
         else if (events[i].revents)
             forget(i);          /* nobody is left who could ask */
     }
+}
+
+void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet) {
+    look_at_held();
+    answer_all(plan, events, n);
     if (plan->flags & PLAN_SERIAL)
         serial_step(plan);
     if (plan->flags & PLAN_VIRTUAL && !still_is())
         virtual_step(quiet);
+}
+
+void determinism_await_waits(const struct plan *plan) {
+    static struct pollfd events[DETERMINISM_MAX_LISTENERS];
+    const struct timespec tick = { .tv_nsec = AGAIN_TICK_NS };
+    const int64_t until_ns = clock_now_ns() + AGAIN_NS;
+
+    while (wait_count_left() && clock_now_ns() < until_ns) {
+        size_t n = determinism_listeners(events);
+
+        if (sys_call5(__NR_ppoll, events, n, &tick, NULL, 0) > 0)
+            answer_all(plan, events, n);
+    }
 }
 
 /* ---- commands ------------------------------------------------------------------------------------------------------- */

@@ -15,6 +15,11 @@
 /* Trees of commands that init is asked by, background ones of commands that have ended included. */
 #define DETERMINISM_MAX_LISTENERS 1024
 
+/* Answers by which the kernel does a call again: always; unless a signal is handled first; and that, by restart_syscall with the same arguments. */
+#define DETERMINISM_DONE_AGAIN (-513)   /* -ERESTARTNOINTR */
+#define DETERMINISM_BROKEN_OFF (-514)   /* -ERESTARTNOHAND */
+#define DETERMINISM_RESTARTED (-516)    /* -ERESTART_RESTARTBLOCK */
+
 /* What a command's child and init share on the way to execve. */
 struct determinism_start {
     int listener;               /* which number it will have: the child shares init's descriptors until it has it */
@@ -49,6 +54,8 @@ void determinism_end(const struct determinism_start *start, const int *streams);
 size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns);
 /* Answers what there is, one question a listener, so that none holds up another. `quiet`: nobody wanted anything of init. */
 void determinism_serve(const struct plan *plan, const struct pollfd *events, size_t n, bool quiet);
+/* Answers what is asked, and does nothing else, until all who begin waits anew have asked (wait_count_left), or for long enough. */
+void determinism_await_waits(const struct plan *plan);
 /* Does a question wait for its answer, but for those that are held? */
 bool determinism_is_asked(void);
 /* Ends all waits that are held: before processes are to be sent signals, of which only SIGKILL reaches them meanwhile. */

@@ -494,6 +494,31 @@ static bool may_go_unasked(const struct box *box) {
     return restored_is_by_itself() && !takes_turns(0) && !determinism_wanted(box->plan) && restored.header->determinism.last_pid < 2 && !restore_makes_files();
 }
 
+static bool has_wait(const struct image_process *p) {
+    const struct image_wait *waits = restored_table(waits, struct image_wait);
+    const struct image_thread *threads = restored_table(threads, struct image_thread) + p->threads.first;
+
+    for (uint64_t i = 0; i < restored.header->waits.n; i++)
+        for (uint32_t k = 0; k < p->threads.n; k++)
+            if (waits[i].thread == threads[k].tid)
+                return true;
+    return false;
+}
+
+/* Who begins a wait anew is not signalled by the others before (virtual_wait.c). */
+static void let_go(const struct box *box) {
+    const bool leads = restored.header->waits.n && !restored_is_by_itself();
+
+    for (uint32_t i = 0; i < n_processes() && leads; i++)
+        if (restored_process(i)->kind == IMAGE_LIVING && has_wait(restored_process(i)))
+            (void)order(i, RESTORE_GO, 0);
+    if (leads)
+        determinism_await_waits(box->plan);
+    for (uint32_t i = 0; i < n_processes(); i++)
+        if (restored_process(i)->kind == IMAGE_LIVING && !(leads && has_wait(restored_process(i))))
+            (void)order(i, RESTORE_GO, 0);
+}
+
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     size_t n = (size_t)restored.header->files.n, length = (n + 1) * sizeof(int);
     int *files = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -510,9 +535,8 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
             close(files[i]);
     *ret_n_masters = restore_leave_terminals(ret_masters);
     /* Nothing can fail any more. Those that go on may end the others, and be none the worse for it than elsewhere. */
-    for (uint32_t i = 0; i < n_processes() && r == 0 && !is_trial; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING && !goes_unasked)
-            (void)order(i, RESTORE_GO, 0);
+    if (r == 0 && !is_trial && !goes_unasked)
+        let_go(box);
     for (uint32_t i = 0; i < n_processes(); i++)
         close(restore_ends[i].ours);
     if (files != MAP_FAILED)

@@ -24,7 +24,6 @@
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll
-#define DONE_AGAIN (-513)               /* -ERESTARTNOINTR: whatever comes between, the call is made again */
 #define MAX_STOPPING 64
 #define SETTLE_TICKS 1000
 #define PROC_BYTES 4096                 /* the kernel's own buffer for a file in /proc */
@@ -78,7 +77,7 @@ static bool set_process_timer(int listener, const struct seccomp_notif *question
     if (!is_time_of_day(determinism_process_of(thread), (int)question->data.args[0]) || !determinism_vdso_of(thread, &vdso) || !(code = vdso_settime(thread, vdso)) || !bounded_stop(thread))
         return false;
     stopping[n_stopping++] = (struct stopping){ thread, code, (uint64_t)until->tv_sec, (uint64_t)until->tv_nsec };
-    determinism_answer(listener, question->id, 0, DONE_AGAIN);
+    determinism_answer(listener, question->id, 0, DETERMINISM_DONE_AGAIN);
     return true;
 }
 
@@ -86,7 +85,7 @@ static bool set_process_timer(int listener, const struct seccomp_notif *question
 static void redirect(const struct stopping *s) {
     struct user_regs_struct registers;
 
-    if (sys_call4(__NR_ptrace, PTRACE_GETREGS, s->thread, NULL, &registers) < 0 || (long long)registers.rax != DONE_AGAIN || registers.orig_rax != __NR_timer_settime)
+    if (sys_call4(__NR_ptrace, PTRACE_GETREGS, s->thread, NULL, &registers) < 0 || (long long)registers.rax != DETERMINISM_DONE_AGAIN || registers.orig_rax != __NR_timer_settime)
         return;
     registers.rcx = registers.rip;
     registers.rip = s->code;

@@ -149,11 +149,16 @@ void still_serve(const struct plan *plan) {
             if (r == 0)
                 continue;
             break;
-        case STILL_GO:
+        case STILL_FORGET:
             for (uint32_t i = 0; i < message.n; i++)
-                wait_end_broken_off(message.threads[i]);
+                wait_forget_again(message.threads[i]);
+            break;
+        case STILL_GO:
             timer_unmark();
-            (void)send_word(0);
+            (void)send_word((int)wait_count_again());
+            return;
+        case STILL_LEFT:
+            (void)send_word((int)wait_count_left());
             return;
         default:
             r = -EBADMSG;

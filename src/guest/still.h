@@ -8,7 +8,10 @@
  *     HOLD        init takes no question up any more, and no clock of its own moves: who asks now waits so that a tracer stops it.
  *     GIVE_BACK   of these threads, which have been told to stop: what init holds is broken off as by a signal, and begins anew where they go on.
  *     PASS        all stand: what is asked now are the tracer's calls, and goes to the kernel. The word is followed by what init knows: a struct image_determinism, and by so many waits and alarms as still_counts says.
- *     GO          no calls are made in them any more; of these threads a signal ends the call that was broken off, and none begins anew. They stand until the socket is closed, and until then nothing is looked for that comes of their standing.
+ *     FORGET      of these threads none begins anew what it was in: it has ended, or a signal ends it.
+ *     GO          no calls are made in them any more. They stand until the socket is closed, and until then nothing is looked for that comes of their standing. The word is how many are to be let go before the others, for a signal that came to them
+ *                 before they have asked again would be taken for none (virtual_wait.c).
+ *     LEFT        the word is how many of those have not asked yet.
  */
 #ifndef ROLLBOX_GUEST_STILL_H
 #define ROLLBOX_GUEST_STILL_H
@@ -17,7 +20,7 @@
 
 #include "guest/image.h"
 
-enum still_order { STILL_HOLD = 1, STILL_GIVE_BACK, STILL_PASS, STILL_GO };
+enum still_order { STILL_HOLD = 1, STILL_GIVE_BACK, STILL_PASS, STILL_FORGET, STILL_GO, STILL_LEFT };
 
 #define STILL_MAX_THREADS 256u
 #define STILL_AT_ONCE 64u       /* waits, or alarms, of one message */
@@ -26,7 +29,7 @@ enum still_order { STILL_HOLD = 1, STILL_GIVE_BACK, STILL_PASS, STILL_GO };
 
 struct still_message {
     uint32_t order, n;
-    int32_t threads[STILL_MAX_THREADS]; /* GIVE_BACK, GO: inside */
+    int32_t threads[STILL_MAX_THREADS]; /* GIVE_BACK, FORGET: inside */
 };
 
 /* Follows the word of PASS, and is followed by messages of at most STILL_AT_ONCE waits, then alarms, each. */

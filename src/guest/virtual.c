@@ -326,7 +326,9 @@ static enum idle look(void) {
     return idle;
 }
 
-bool virtual_answer(int listener, const struct seccomp_notif *question) {
+bool virtual_answer(int listener, const struct seccomp_notif *asked) {
+    struct seccomp_notif of = *asked, *question = &of;
+
     virtual_disturb();
     (void)tell_uptime();        /* who counts the time by asking for it need not jump */
     wait_asked(question);

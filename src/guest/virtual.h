@@ -55,13 +55,18 @@ void wait_resume(const struct image_wait *from, uint32_t n);
 uint32_t timer_tell(struct image_alarm *to);
 /* `files`: descriptors of those of the image, which stay the caller's. */
 void timer_resume(const struct image_alarm *from, uint32_t n, const int *files);
-/* Answers what init holds of a thread so that it is done again; the end of it stays what it was. */
-void wait_give_back(pid_t thread, int result);
-/* It begins no call of before anew: a signal has ended it. */
-void wait_end_broken_off(pid_t thread);
+/* Answers what init holds of a thread so that it is done again, unless a signal is handled first; the end of it stays what it was. */
+void wait_give_back(pid_t thread);
+/* How many threads begin a wait anew by a call that does not tell so; and how many of these are on their way there. */
+uint32_t wait_count_again(void);
+uint32_t wait_count_left(void);
+/* It begins no call of before anew. */
+void wait_forget_again(pid_t thread);
 /* So that timer descriptors are known wherever they are found (still.h), and not any more. */
 void timer_mark(void);
 void timer_unmark(void);
+/* It is there, and does not stand. */
+bool idle_is_on_its_way(pid_t thread);
 /* An end of a pipe, or a terminal, whose other end is outside. */
 void idle_add_external(int fd);
 /* A descriptor of the page, which the caller closes; or -errno. */
@@ -140,8 +145,8 @@ bool wait_is_held_alone(pid_t process);
 bool wait_is_asking(pid_t thread);
 void wait_set_alone(pid_t process);
 size_t wait_count(void);
-/* A thread has asked something: what it was to begin anew it has, or will not any more. */
-void wait_asked(const struct seccomp_notif *question);
+/* A thread has asked something: what it was to begin anew it has, or will not any more. A restart_syscall is made the call that it goes on with. */
+void wait_asked(struct seccomp_notif *question);
 
 /* Ends what the clock has passed. True if it did anything. */
 bool virtual_end_overdue(void);

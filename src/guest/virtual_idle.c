@@ -379,6 +379,13 @@ static bool do_all_wait(struct round *round) {
     return each_process(look_at_process, round) == 0;
 }
 
+bool idle_is_on_its_way(pid_t thread) {
+    uint64_t threads;
+    char state;
+
+    return state_of(thread, &state, &threads) >= 0 && !strchr("TtZX", state);
+}
+
 /* ---- the outside ---------------------------------------------------------------------------------------------------- */
 
 bool idle_stat(pid_t pid, uint64_t fd, struct stat *ret_st) {

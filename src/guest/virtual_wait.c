@@ -73,6 +73,7 @@ struct wait {
     bool absolute;
     bool shared;                /* a futex' */
     bool polls;                 /* held, for descriptors */
+    bool is_restarted;          /* held, and begun anew by restart_syscall: the kernel knows nothing of it */
     pid_t process;              /* of a futex' and of one that polls */
     uint32_t lost_ms;           /* idle_lost_ns() when it began */
 };
@@ -104,8 +105,14 @@ static size_t n_waits, first;
 static uint64_t held[MAX_THREADS / 64];         /* whose calls are held, a bit for each: touched as it is needed */
 static uint64_t alone[MAX_THREADS / 64];        /* and which of these have no other thread beside them */
 static int64_t cut_until_ns, purged_ns;
-/* Calls that threads make anew when they go on, and when these were to end. */
-static struct image_wait again[IMAGE_MAX_WAITS];
+/*
+ * Calls that threads make anew when they go on, and when these were to end. Where a signal comes first, its thread may well make the same call with the same arguments next, which is another wait. What init has held is given back so that the kernel makes
+ * restart_syscall of it, which no signal comes before. What the kernel itself begins anew as a whole, and what is restored from an image, does not tell the two apart: there, others go on only when these have asked (wait_count_left).
+ */
+static struct again {
+    struct image_wait wait;
+    bool restarts;              /* by restart_syscall */
+} again[IMAGE_MAX_WAITS];
 static uint32_t n_again;
 
 static void mark(const struct wait *wait, bool is_held) {
@@ -335,6 +342,15 @@ static void write_rest(const struct wait *w, int64_t ns) {
         (void)virtual_write_time(w->event.thread, to, w->number == __NR_select, ns);
 }
 
+/* What a call leaves behind that is interrupted. */
+static void write_left(const struct wait *w) {
+    uint64_t to = w->number == __NR_nanosleep ? w->arguments[1] : w->number == __NR_clock_nanosleep && !w->absolute ? w->arguments[3] : 0;
+
+    if (to)
+        (void)virtual_write_time(w->event.thread, to, false, virtual_left(w->event.deadline));
+    write_rest(w, virtual_left(w->event.deadline));
+}
+
 /* The sets as select leaves them. How many descriptors are in them. */
 static int show_sets(const struct wait *w, const struct pollfd *polled, int n) {
     uint64_t sets[3] = { 0 };
@@ -418,19 +434,32 @@ static void hold_in_turn(struct wait *wait) {
     wait->process = determinism_process_of(wait->event.thread);
 }
 
-/* The deadline of the wait that is begun anew by the question under way. */
+/* The deadline of the wait that is begun anew by the question under way, and whether by restart_syscall. */
 static int64_t begun_deadline = VIRTUAL_NEVER;
+static bool begun_by_restart;
 
-void wait_asked(const struct seccomp_notif *question) {
+static void forget_again(uint32_t i) {
+    again[i] = again[--n_again];
+}
+
+void wait_asked(struct seccomp_notif *question) {
+    const bool restarts = question->data.nr == RESTART_CALL;
+
     begun_deadline = VIRTUAL_NEVER;
+    begun_by_restart = false;
     if (question->data.nr == __NR_arch_prctl)           /* of one that is restored, on its way there */
         return;
     for (uint32_t i = n_again; i-- > 0;) {
-        if (again[i].thread != question->pid)
+        const struct again one = again[i];
+
+        if (one.wait.thread != question->pid)
             continue;
-        if (again[i].number == (uint32_t)question->data.nr && !memcmp(again[i].arguments, question->data.args, sizeof again[i].arguments))
-            begun_deadline = again[i].deadline;
-        again[i] = again[--n_again];
+        forget_again(i);
+        if (one.restarts != restarts || (!restarts && one.wait.number != (uint32_t)question->data.nr) || memcmp(one.wait.arguments, question->data.args, sizeof one.wait.arguments) != 0)
+            continue;
+        begun_deadline = one.wait.deadline;
+        begun_by_restart = restarts;
+        question->data.nr = (int)one.wait.number;
     }
 }
 
@@ -438,7 +467,7 @@ void wait_asked(const struct seccomp_notif *question) {
 static bool describe(const struct seccomp_notif *question, const struct call *call, struct wait *ret_wait) {
     const uint64_t *a = (const uint64_t *)question->data.args;
     pid_t pid = (pid_t)question->pid;
-    int64_t base = 0, time;
+    int64_t base = 0, time = 0;
     clockid_t clock;
 
     *ret_wait = (struct wait){ .event = virtual_event(pid, VIRTUAL_NEVER), .id = question->id, .arguments = { a[0], a[1], a[2], a[3], a[4], a[5] }, .result = call->result, .number = call->number };
@@ -450,7 +479,7 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
     }
     if (call->form == MILLISECONDS)
         time = (int64_t)(int)a[call->time] * 1000000;
-    else if (!virtual_read_time(pid, a[call->time], call->form == TIMEVAL, &time))
+    else if (!begun_by_restart && !virtual_read_time(pid, a[call->time], call->form == TIMEVAL, &time))
         return false;
     ret_wait->absolute = clock_of(question, &clock);
     if (!virtual_base(clock, &base))
@@ -470,9 +499,10 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
 
             ret_wait->event.deadline = begun_deadline;
             ret_wait->length_ns = left ? left : 1;
+            ret_wait->is_restarted = begun_by_restart;
         }
     }
-    ret_wait->state = is_sleep(question) || (call->number == __NR_futex && ret_wait->time_of_day) ? HELD : KERNEL;
+    ret_wait->state = begun_by_restart || is_sleep(question) || (call->number == __NR_futex && ret_wait->time_of_day) ? HELD : KERNEL;
     if (serial_is_on())
         hold_in_turn(ret_wait);
     return ret_wait->length_ns || ret_wait->absolute;
@@ -535,7 +565,7 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
         purge(now);
     if (n_waits == MAX_WAITS) {
         /* Woken for nothing it asks again; what is relative the kernel can do. */
-        if (wait->absolute || (wait->process && futex))
+        if (wait->absolute || wait->is_restarted || (wait->process && futex))
             determinism_answer(listener, question->id, 0, futex ? -EAGAIN : -EINTR);
         else
             determinism_let_pass(listener, question->id);
@@ -623,6 +653,21 @@ static void answer(size_t i, int result) {
     drop(i);
 }
 
+static struct image_wait told(const struct wait *w) {
+    struct image_wait to = { .thread = (uint32_t)w->event.thread, .number = w->number, .deadline = w->event.deadline };
+
+    memcpy(to.arguments, w->arguments, sizeof to.arguments);
+    return to;
+}
+
+/* False: there is no room. */
+static bool add_again(const struct wait *w, bool restarts) {
+    if (n_again == IMAGE_MAX_WAITS)
+        return false;
+    again[n_again++] = (struct again){ told(w), restarts };
+    return true;
+}
+
 /* One that polls, if it is over. */
 static bool end_if_ready(size_t i) {
     const struct wait *w = &waits[i];
@@ -635,10 +680,26 @@ static bool end_if_ready(size_t i) {
     return true;
 }
 
+/* So that its call is broken off as by a signal, and begins anew if none is handled first. */
+static void break_off(size_t i) {
+    const struct wait *w = &waits[i];
+
+    if (w->absolute) {
+        answer(i, DETERMINISM_BROKEN_OFF);
+        return;
+    }
+    write_left(w);              /* as the kernel does, which does not know yet what comes of it */
+    answer(i, add_again(w, true) ? DETERMINISM_RESTARTED : -EINTR);
+}
+
 /* To the kernel, as if we had not held it. */
 static void hand_over(size_t i) {
     struct wait *w = &waits[i];
 
+    if (w->is_restarted) {
+        break_off(i);
+        return;
+    }
     if (w->time_of_day || (w->process && w->number == __NR_futex)) {
         answer(i, w->number == __NR_futex ? -EAGAIN : -EINTR);
         return;
@@ -796,10 +857,7 @@ static bool end_for_signal(size_t i) {
         hand_over(i);           /* who knows what comes of it */
         return true;
     }
-    uint64_t rest = w->number == __NR_nanosleep ? w->arguments[1] : w->number == __NR_clock_nanosleep && !w->absolute ? w->arguments[3] : 0;
-    if (rest)
-        (void)virtual_write_time(w->event.thread, rest, false, virtual_left(w->event.deadline));
-    write_rest(w, virtual_left(w->event.deadline));
+    write_left(w);
     answer(i, -EINTR);
     return true;
 }
@@ -966,30 +1024,33 @@ void virtual_release(void) {
 
 /* ---- snapshots of what runs (still.c) ------------------------------------------------------------------------------- */
 
-static struct image_wait told(const struct wait *w) {
-    struct image_wait to = { .thread = (uint32_t)w->event.thread, .number = w->number, .deadline = w->event.deadline };
-
-    memcpy(to.arguments, w->arguments, sizeof to.arguments);
-    return to;
-}
-
-static void add_again(const struct wait *w) {
-    if (n_again < IMAGE_MAX_WAITS && !w->absolute)
-        again[n_again++] = told(w);
-}
-
-void wait_give_back(pid_t thread, int result) {
+void wait_give_back(pid_t thread) {
     for (size_t i = n_waits; i-- > 0;)
-        if (waits[i].event.thread == thread && waits[i].state == HELD) {
-            add_again(&waits[i]);
-            answer(i, result);
-        }
+        if (waits[i].event.thread == thread && waits[i].state == HELD)
+            break_off(i);
 }
 
-void wait_end_broken_off(pid_t thread) {
+void wait_forget_again(pid_t thread) {
     for (uint32_t i = n_again; i-- > 0;)
-        if (again[i].thread == (uint32_t)thread)
-            again[i] = again[--n_again];
+        if (again[i].wait.thread == (uint32_t)thread)
+            forget_again(i);
+}
+
+uint32_t wait_count_again(void) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_again; i++)
+        n += !again[i].restarts;
+    return n;
+}
+
+/* Not who stands, or is no more. */
+uint32_t wait_count_left(void) {
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_again; i++)
+        n += !again[i].restarts && idle_is_on_its_way((pid_t)again[i].wait.thread);
+    return n;
 }
 
 /* Interrupted, these are done again as a whole even where they were; the others go on with what is left, of which init learns nothing. */
@@ -1001,13 +1062,13 @@ uint32_t wait_tell(struct image_wait *to) {
     uint32_t n = 0, n_given_back = n_again;
 
     for (; n < n_given_back; n++)
-        to[n] = again[n];
+        to[n] = again[n].wait;
     for (size_t i = n_waits; i-- > 0;) {
         if (waits[i].state != KERNEL || waits[i].absolute || n == IMAGE_MAX_WAITS)
             continue;
         to[n++] = told(&waits[i]);
         if (is_done_again(&waits[i])) {
-            add_again(&waits[i]);
+            (void)add_again(&waits[i], false);
             drop(i);
         }
     }
@@ -1016,7 +1077,7 @@ uint32_t wait_tell(struct image_wait *to) {
 
 void wait_resume(const struct image_wait *from, uint32_t n) {
     for (n_again = 0; n_again < n; n_again++)
-        again[n_again] = from[n_again];
+        again[n_again] = (struct again){ .wait = from[n_again] };
 }
 
 void virtual_settle(void) {

@@ -47,7 +47,7 @@ struct task {
     struct trace trace;
     struct subject *subject;
     bool is_gone;
-    uint32_t inner_tid;
+    uint32_t inner_tid;         /* inside; 0: not known yet */
     char name[16];
 };
 
@@ -104,6 +104,7 @@ struct capture {
     uint64_t n_promised;        /* pages */
     uint64_t told;              /* to who loads the image: what of it is written */
     bool is_complete;
+    bool holds, leads;          /* init does nothing else; who waits as it says goes on first (still.c) */
     const char *base;           /* track.c: the image that this is to be an addition to; NULL: none */
     uint64_t base_length;
     struct buf kept;            /* struct image_kept */
@@ -243,7 +244,11 @@ int still_hold(struct capture *c);
 int still_give_back(struct capture *c);         /* whoever was told to stand and does not yet may be one that init holds */
 int still_pass(struct capture *c);
 int still_go(struct capture *c);
+/* Who begins a wait anew, and would be signalled by others before that, is let go before them. */
+void still_lead(struct capture *c);
 void still_end(struct capture *c);
+/* A thread that goes on with what is left of a wait begins that wait where it is restored: init knows which call it was. */
+void still_find_call(struct capture *c, const struct trace *trace, struct image_thread *thread);
 /* When all is captured: what of what init knows is about what was. */
 void still_finish(struct capture *c);
 /* Is this the page of the virtual clock, is this timer descriptor one that init keeps? */

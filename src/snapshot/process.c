@@ -338,6 +338,7 @@ static int look_at_registers(struct capture *c, struct subject *s, const struct 
 
     thread->registers = trace->elsewhere;
     thread->interruption = trace->interruption;
+    still_find_call(c, trace, thread);
     thread->signal_mask = trace->signal_mask;
     int r = trace_xstate(trace, xstate, sizeof xstate, &length, &thread->xstate_features);
     if (r == 0 && length > IMAGE_MAX_XSTATE)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -16,6 +17,8 @@
 #include "sys/syscalls.h"
 
 #define MAX_VDSO 65536u
+#define LEAD_NS 10000           /* longer each time */
+#define LEAD_LIMIT_NS 100000000
 
 static bool is_wanted(const struct capture *c) {
     return c->options->still > 0;
@@ -29,6 +32,7 @@ static int receive(struct capture *c, void *to, size_t length) {
     return n == (ssize_t)length ? 0 : n < 0 ? -errno : -EPIPE;
 }
 
+/* 0 or more, which is the word, or -errno. */
 static int say(struct capture *c, const struct still_message *message) {
     int32_t word;
     ssize_t n = send(c->options->still, message, sizeof *message, MSG_NOSIGNAL);
@@ -39,7 +43,7 @@ static int say(struct capture *c, const struct still_message *message) {
         c->current = NULL;
         return capture_refuse(c, -r, "the sandbox' init does not answer: %s", strerror(-r));
     }
-    return 0;
+    return r;
 }
 
 static int say_plain(struct capture *c, enum still_order order) {
@@ -49,6 +53,7 @@ static int say_plain(struct capture *c, enum still_order order) {
 }
 
 int still_hold(struct capture *c) {
+    c->holds = is_wanted(c);
     return say_plain(c, STILL_HOLD);
 }
 
@@ -80,35 +85,103 @@ static bool is_ended(struct capture *c, const struct image_process *p, uint32_t 
     return (signals_among(c, thread->pending) | shared) & ~thread->signal_mask & handlers;
 }
 
-static bool is_of_ended(const struct still_message *ended, const struct image_wait *wait) {
-    for (uint32_t i = 0; i < ended->n; i++)
-        if ((uint32_t)ended->threads[i] == wait->thread)
+static bool is_of_ended(struct capture *c, uint32_t tid) {
+    for (size_t i = 0; i < capture_count(&c->processes, struct image_process); i++) {
+        const struct image_process *p = capture_entry(&c->processes, i, struct image_process);
+
+        for (uint32_t k = 0; k < p->threads.n; k++)
+            if (capture_entry(&c->threads, p->threads.first + k, struct image_thread)->tid == tid)
+                return is_ended(c, p, k);
+    }
+    return false;
+}
+
+/* Its number inside. What was captured of it knows that, and less may have been. */
+static uint32_t inner_of(struct capture *c, struct task *task) {
+    auto_buf struct buf status = BUF_INIT;
+    char path[48];
+
+    if (!task->inner_tid && task->subject) {
+        snprintf(path, sizeof path, "task/%d/status", (int)task->trace.tid);
+        if (capture_read(c, task->subject, path, &status) == 0)
+            task->inner_tid = capture_innermost(status.data, "\nNSpid:");
+    }
+    return task->inner_tid;
+}
+
+static struct task *task_of(struct capture *c, uint32_t tid) {
+    for (size_t i = 0; i < c->n_tasks; i++)
+        if (c->tasks[i].trace.stands && inner_of(c, &c->tasks[i]) == tid)
+            return &c->tasks[i];
+    return NULL;
+}
+
+static bool has_arguments(const struct image_registers *r, const struct image_wait *wait) {
+    const uint64_t arguments[] = { r->rdi, r->rsi, r->rdx, r->r10, r->r8, r->r9 };
+
+    return !memcmp(arguments, wait->arguments, sizeof arguments);
+}
+
+/* It was in that wait. One that has yet to ask of such a call (-ERESTARTSYS) has ended the one of before, which init learns by the question only. */
+static bool was_in(const struct trace *trace, const struct image_wait *wait) {
+    return (trace->call == SYS_restart_syscall || (trace->call == (long)wait->number && trace->interruption == IMAGE_ENDS)) && has_arguments(&trace->registers, wait);
+}
+
+/* Waits that have ended are none any more, neither for init nor in the image. */
+static int end_waits(struct capture *c) {
+    struct still_message ended = { .order = STILL_FORGET };
+    size_t kept = 0;
+    int r = 0;
+
+    for (size_t i = 0; i < capture_count(&c->waits, struct image_wait) && r == 0; i++) {
+        const struct image_wait wait = *capture_entry(&c->waits, i, struct image_wait);
+        const struct task *task = task_of(c, wait.thread);
+
+        if (!task || !was_in(&task->trace, &wait) || is_of_ended(c, wait.thread))
+            ended.threads[ended.n++] = (int32_t)wait.thread;
+        else if (!task->subject->is_apart)
+            *capture_entry(&c->waits, kept++, struct image_wait) = wait;
+        if (ended.n == STILL_MAX_THREADS) {
+            r = say(c, &ended);
+            ended.n = 0;
+        }
+    }
+    c->waits.length = kept * sizeof(struct image_wait);
+    return r == 0 && ended.n ? say(c, &ended) : MIN(r, 0);
+}
+
+int still_go(struct capture *c) {
+    const struct still_message message = { .order = STILL_GO };
+
+    if (!c->holds)
+        return 0;
+    c->holds = false;
+    int r = end_waits(c);
+    if (r == 0)
+        r = say(c, &message);
+    c->leads = r > 0;
+    return MIN(r, 0);
+}
+
+static bool has_wait(struct capture *c, struct task *task) {
+    for (size_t i = 0; i < capture_count(&c->waits, struct image_wait); i++)
+        if (capture_entry(&c->waits, i, struct image_wait)->thread == inner_of(c, task))
             return true;
     return false;
 }
 
-/* What ends is no wait any more, neither for init nor in the image. */
-int still_go(struct capture *c) {
-    struct still_message message = { .order = STILL_GO };
-    size_t kept = 0;
+void still_lead(struct capture *c) {
+    const struct still_message message = { .order = STILL_LEFT };
 
-    if (!is_wanted(c))
-        return 0;
-    for (size_t i = 0; i < capture_count(&c->processes, struct image_process); i++) {
-        const struct image_process *p = capture_entry(&c->processes, i, struct image_process);
-
-        for (uint32_t k = 0; k < p->threads.n && message.n < STILL_MAX_THREADS; k++)
-            if (is_ended(c, p, k))
-                message.threads[message.n++] = (int32_t)capture_entry(&c->threads, p->threads.first + k, struct image_thread)->tid;
-    }
-    for (size_t i = 0; i < capture_count(&c->waits, struct image_wait); i++) {
-        const struct image_wait wait = *capture_entry(&c->waits, i, struct image_wait);
-
-        if (!is_of_ended(&message, &wait))
-            *capture_entry(&c->waits, kept++, struct image_wait) = wait;
-    }
-    c->waits.length = kept * sizeof(struct image_wait);
-    return say(c, &message);
+    (void)still_go(c);          /* if nothing has come of it */
+    if (!c->leads)
+        return;
+    c->leads = false;
+    for (size_t i = 0; i < c->n_tasks; i++)
+        if (c->tasks[i].trace.stands && has_wait(c, &c->tasks[i]))
+            trace_release(&c->tasks[i].trace);
+    for (long waited_ns = 0, ns = LEAD_NS; waited_ns < LEAD_LIMIT_NS && say(c, &message) > 0; waited_ns += ns, ns += LEAD_NS)
+        nanosleep(&(struct timespec){ .tv_nsec = ns }, NULL);
 }
 
 void still_end(struct capture *c) {
@@ -120,15 +193,10 @@ int still_give_back(struct capture *c) {
     struct still_message message = { .order = STILL_GIVE_BACK };
 
     for (size_t i = 0; is_wanted(c) && i < c->n_tasks && message.n < STILL_MAX_THREADS; i++) {
-        const struct task *task = &c->tasks[i];
-        auto_buf struct buf status = BUF_INIT;
-        char path[48];
+        struct task *task = &c->tasks[i];
 
-        if (task->is_gone || task->trace.stands)
-            continue;
-        snprintf(path, sizeof path, "task/%d/status", (int)task->trace.tid);
-        if (capture_read(c, task->subject, path, &status) == 0)
-            message.threads[message.n++] = (int32_t)capture_innermost(status.data, "\nNSpid:");
+        if (!task->is_gone && !task->trace.stands && inner_of(c, task))
+            message.threads[message.n++] = (int32_t)task->inner_tid;
     }
     return message.n ? say(c, &message) : 0;
 }
@@ -163,27 +231,16 @@ int still_pass(struct capture *c) {
 
 /* ---- what comes of it ----------------------------------------------------------------------------------------------------- */
 
-/* It is about to make just that call. */
-static bool is_about_to(const struct image_thread *thread, const struct image_wait *wait) {
-    const struct image_registers *r = &thread->registers;
-    const uint64_t arguments[] = { r->rdi, r->rsi, r->rdx, r->r10, r->r8, r->r9 };
+void still_find_call(struct capture *c, const struct trace *trace, struct image_thread *thread) {
+    for (size_t i = 0; trace->call == SYS_restart_syscall && i < capture_count(&c->waits, struct image_wait); i++) {
+        const struct image_wait *wait = capture_entry(&c->waits, i, struct image_wait);
 
-    return thread->tid == wait->thread && r->rax == wait->number && !memcmp(arguments, wait->arguments, sizeof arguments);
-}
-
-static void keep_waits(struct capture *c) {
-    size_t n = capture_count(&c->waits, struct image_wait), kept = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        const struct image_wait wait = *capture_entry(&c->waits, i, struct image_wait);
-        bool is_there = false;
-
-        for (size_t k = 0; k < capture_count(&c->threads, struct image_thread) && !is_there; k++)
-            is_there = is_about_to(capture_entry(&c->threads, k, struct image_thread), &wait);
-        if (is_there)
-            *capture_entry(&c->waits, kept++, struct image_wait) = wait;
+        if (wait->thread != thread->tid || !has_arguments(&trace->registers, wait))
+            continue;
+        thread->registers = trace->registers;
+        thread->registers.rax = wait->number;
+        thread->interruption = IMAGE_ENDS;
     }
-    c->waits.length = kept * sizeof(struct image_wait);
 }
 
 static bool find_owner(const struct capture *c, struct image_alarm *alarm) {
@@ -215,7 +272,6 @@ static void keep_alarms(struct capture *c) {
 }
 
 void still_finish(struct capture *c) {
-    keep_waits(c);
     keep_alarms(c);
 }
 

@@ -140,8 +140,8 @@ static int add_task(struct capture *c, struct subject *s, pid_t tid) {
         c->tasks_room = room;
     }
     struct task *task = &c->tasks[c->n_tasks];
+    *task = (struct task){ .subject = s };
     int r = trace_seize(&task->trace, tid);
-    task->subject = s;
     task->is_gone = r == -ESRCH;
     if (r == -ESRCH || (r == -EPERM && is_dead(s, tid) == 1))
         return 0;               /* found as a zombie, or not at all, in the next round */
@@ -281,6 +281,7 @@ int tree_hold(struct trace *trace, pid_t tid) {
 }
 
 void tree_let_go(struct capture *c) {
+    still_lead(c);
     for (size_t i = 0; i < c->n_tasks; i++)
         if (c->tasks[i].trace.stands)
             trace_release(&c->tasks[i].trace);
