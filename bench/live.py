@@ -5,6 +5,7 @@
     live.py sandlock REPEATS    sandlock's fork, of this process' own memory, without a pid namespace, files or limits for each clone
     live.py criu REPEATS        CRIU's dump and restore of the same Python, without any sandbox; by root, where it runs on the kernel at hand
 """
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List
 
 CLONES = 100
+LINE = 12                       # forks of forks, without the first three, before anything is noted from the start
 ROUNDS = 5                      # of so many: the first, which finds nothing that others have left to be used again, is not counted
 
 # It has some 16 MB of anonymous memory, answers a line with a line, and knows the longest time for which it was not on: nothing else in it takes long.
@@ -124,6 +126,20 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
 
     for name, times in zip(("first", "second", "third"), zip(*(first_forks() for _ in range(repeats)))):
         rows[f"live: {name} fork of now of a sandbox"] = row(list(times))
+    def line_of_forks() -> List[float]:
+        """A search's: each is forked once, and the next from it."""
+        with Sandbox(policy) as box, contextlib.ExitStack() as stack:
+            process, at, took = begin(box, ["python3", "-c", GUEST.format(8)]), box, []
+            for _ in range(LINE):
+                start = time.perf_counter()
+                at = stack.enter_context(at.fork(1)[0])
+                process = at.process(process.id)
+                if ask(process) != b"here\n":
+                    raise SystemExit("live: a copy does not answer")
+                took.append(time.perf_counter() - start)
+            return took[3:]
+
+    rows["live: fork of now of a fork of a fork, each once"] = row([one for _ in range(ROUNDS) for one in line_of_forks()])
     with Sandbox(policy) as box:
         process = begin(box, ["bash", "-c", SHELLS])
         state = box.snapshot()

@@ -285,6 +285,8 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
         return;
     }
     capturing->complete = live->is_complete = verdict.is_complete;
+    if (live->is_complete && live->wants_holder)
+        tracking_hold(live, capturing->work->session->program);
     if (!capturing->captured)
         tracking_give_back(capturing->work->session, &capturing->tracking, live, verdict.is_addition, verdict.trackers, fds, n_fds);
     memcpy(live->clocks, verdict.clocks, sizeof live->clocks);
@@ -391,8 +393,10 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     for (size_t i = 0; r == 0 && i < live->n_pipes; i++)
         externals[i] = live->pipes[i].inode;
     struct capture_options options = { 0 };
-    if (r == 0)
+    if (r == 0) {
+        tracking_begin(work, live);
         tracking_take(work, &capturing->tracking, &options);
+    }
     if (r == 0)
         r = MIN(live->image = options.base > 0 ? live_new_small_image() : live_new_image(session->program), 0);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)

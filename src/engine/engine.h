@@ -408,6 +408,7 @@ struct box_options {
     struct node *base;          /* a state of files that it stands on; NULL: none */
     struct launcher *holder;    /* that makes it; NULL: the program's launcher */
     struct live *loads;         /* or what it loads itself, while that is written */
+    bool notes;                 /* what its processes write to is noted from their start on (tracking.h) */
     const int64_t *ahead_ns;    /* what CLOCK_MONOTONIC and CLOCK_BOOTTIME are ahead of ours in it; NULL: as the plan, or its image, says */
 };
 int box_new(struct program *program, const struct box_options *options, struct box **ret_box, struct rollbox_error *error);

@@ -412,6 +412,8 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
         fds[n++] = options->loads->progress;
         flags |= GUEST_CREATE_LOADS;
     }
+    if (options->notes)
+        flags |= GUEST_CREATE_NOTES;
     if (box->is_layered)
         flags |= GUEST_CREATE_LAYERED;
     if (launcher->live && live_may_be_kept(launcher->live, box))

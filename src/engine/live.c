@@ -183,7 +183,7 @@ void live_make_ahead(struct live *live, struct program *program, struct node *ba
     if (++live->n_restored < 2 || live->ahead || live->base || live->references < 2 || engine->stopping || engine->n_queued || program->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
         return;
     /* What goes wrong the next one will meet and tell. */
-    if (live_holder(live, program, &holder, &error) == 0 && box_new(program, &(struct box_options){ .base = base, .holder = holder }, &box, &error) == 0)
+    if (live_holder(live, program, &holder, &error) == 0 && box_new(program, &(struct box_options){ .base = base, .holder = holder, .notes = live->notes }, &box, &error) == 0)
         box_make_ahead(box, live);
 }
 
@@ -199,7 +199,7 @@ void live_load_box(struct live *live, struct program *program, struct node *base
     struct box *box;
 
     /* What goes wrong a holder will meet and tell. */
-    if (live->ahead || !box_has_room(live->engine) || box_new(program, &(struct box_options){ .base = base, .loads = live }, &box, NULL) < 0)
+    if (live->ahead || !box_has_room(live->engine) || box_new(program, &(struct box_options){ .base = base, .loads = live, .notes = live->notes }, &box, NULL) < 0)
         return;
     close_fd(&live->progress);          /* it has the other copy */
     box_make_ahead(box, live);
@@ -314,6 +314,7 @@ void live_restored(struct session *session) {
         origin_put(&session->origin);
         session->origin = origin_of(&session->restores->origin);
     }
+    session->comes_of_fork = session->restores->is_forks;
     session->restores = live_put(session->restores);
     session->restores_again = false;
     session->dirty = true;

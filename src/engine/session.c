@@ -412,7 +412,7 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         tracking_clocks(live, ahead_ns);
     if (was_spare && !live)     /* it may be older than the session: what was made with it comes before its forks, too */
         node_has_since(session->base, box->made_ns);
-    r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder, .ahead_ns = amends ? ahead_ns : NULL }, &box, error);
+    r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder, .notes = live && live->notes, .ahead_ns = amends ? ahead_ns : NULL }, &box, error);
     if ((r == -EPIPE || r == -ECONNRESET) && holder && list_empty(&holder->creating)) {
         launcher_drop(holder);          /* it was killed, and we have not heard yet */
         return session_need_box(session, error);
@@ -607,6 +607,10 @@ static void agent_ended(struct session *session) {
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds) {
     switch (record->kind) {
     case GUEST_RESTORED:
+        if (record->value & GUEST_CREATE_NOTES) {
+            tracking_born(session, fds, n_fds);
+            n_fds = 0;
+        }
         if (!record->error && live_take_terminals(session, fds, n_fds) < 0)
             restored(session, &(struct guest_record){ .kind = GUEST_RESTORED, .error = ENOMEM });
         else

@@ -67,6 +67,8 @@ struct live {
     int image;                  /* a sealed memory file */
     bool is_complete;           /* it is, by now: a capture may fail while it is written, after the processes went on */
     struct live *base;          /* what the image is an addition to (tracking.h); a reference. NULL: it is complete */
+    bool is_forks;              /* captured for a fork */
+    bool notes, wants_holder;   /* what sandboxes that go on from it write to is noted; one is there that is forked from its holder (tracking.h) */
     int whole;                  /* then: one that is none, for who has no base (whole.c); -EBADF: nobody has asked for it */
     int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */
     int progress;               /* a socket that tells who loads it how far it is written, while it is; -EBADF */
@@ -169,6 +171,7 @@ struct session {
     struct work *fork;          /* of another session: that made this one and waits for its box */
     struct capturing *releasing;        /* lets its processes go; until then nobody else can capture them */
     struct tracking tracking;
+    bool comes_of_fork;         /* what runs in it, of one as it ran */
     struct live *restores;      /* what is to go on in its box, until it does; a reference */
     bool restores_again;        /* in a box that is made for it, as one made ahead has died */
     struct stray *strays;

@@ -11,6 +11,8 @@
 #include "base/fd.h"
 #include "engine/session.h"
 
+#define MOST_NOTED 4u           /* sandboxes of one fork: of many at once few are forked again */
+
 static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 
 void tracking_forget(struct tracking *tracking) {
@@ -31,10 +33,13 @@ void tracking_take(struct work *work, struct tracking *ret_tracking, struct capt
     ret_tracking->is_taken = true;
     session->tracking = (struct tracking){ .n_forks = session->tracking.n_forks + 1 };
     /* Its holder may have been given up, for others'; and its image may never have been written to its end, where its tables are, in a place where a guest's pages are then. */
-    if (ret_tracking->since && (!ret_tracking->since->holder || !ret_tracking->since->is_complete))
+    if (ret_tracking->since && (!ret_tracking->since->holder || !ret_tracking->since->is_complete)) {
         ret_tracking->since = live_put(ret_tracking->since);
+        while (ret_tracking->n_trackers && ret_tracking->trackers[0].pid == CAPTURE_BY_ORDER)
+            close(ret_tracking->trackers[--ret_tracking->n_trackers].fd);       /* whose they are only that image says */
+    }
     options->base = ret_tracking->since ? ret_tracking->since->image : 0;
-    options->tracks = session->tracking.n_forks > 1 && box_has_room(session->engine);
+    options->tracks = (session->tracking.n_forks > 1 || ret_tracking->n_trackers) && box_has_room(session->engine);
     options->trackers = ret_tracking->trackers;
     options->n_trackers = ret_tracking->n_trackers;
 }
@@ -67,8 +72,44 @@ void tracking_begin_box(const struct tracking *tracking, struct session *session
 
     if (!tracking->since || !tracking->since->holder || live->ahead || !session->box || session->box->pid <= 0 || !box_has_room(session->engine) || !state_files_are_as_made(session->box) || read_clocks(session->box, ahead_ns) < 0)
         return;
-    if (box_new(session->program, &(struct box_options){ .base = session->base, .holder = tracking->since->holder, .ahead_ns = ahead_ns }, &box, NULL) == 0)
+    if (box_new(session->program, &(struct box_options){ .base = session->base, .holder = tracking->since->holder, .notes = live->notes, .ahead_ns = ahead_ns }, &box, NULL) == 0)
         box_make_ahead(box, live);
+}
+
+/* One that is forked, and has been before or comes of a fork itself: its forks are likely to be. */
+static bool notes(const struct session *session) {
+    return (session->tracking.n_forks || session->comes_of_fork) && box_has_room(session->engine);
+}
+
+void tracking_begin(const struct work *work, struct live *live) {
+    live->is_forks = work->verb == VERB_FORK;
+    live->notes = live->is_forks && !work->drops && work->count <= MOST_NOTED && notes(work->session);
+}
+
+void tracking_born(struct session *session, int *take_fds, size_t n) {
+    struct tracking *tracking = &session->tracking;
+    struct live *live = session->restores, *since = live ? live->base ? live->base : live : NULL;
+
+    tracking_forget(tracking);
+    for (size_t i = 0; i < n; i++)
+        if (since && n <= ARRAY_SIZE(tracking->trackers))
+            tracking->trackers[tracking->n_trackers++] = (struct capture_tracker){ CAPTURE_BY_ORDER, TAKE_FD(take_fds[i]) };
+        else
+            close_fd(&take_fds[i]);
+    if (!tracking->n_trackers)
+        return;
+    box_set_files(session->box, box_files(session->box));
+    tracking->since = live_get(since);
+    tracking_hold(since, session->program);
+}
+
+void tracking_hold(struct live *live, struct program *program) {
+    struct launcher *holder;
+    struct rollbox_error error;
+
+    live->wants_holder = !live->is_complete;
+    if (live->is_complete && !live->holder)
+        (void)live_holder(live, program, &holder, &error);
 }
 
 struct live *tracking_next(struct session *session) {
@@ -90,8 +131,10 @@ void tracking_make_ahead(struct session *session) {
         return;
     tracking->next = live_new(engine);
     tracking->next_stands_on = session->base;
-    if (tracking->next)
+    if (tracking->next) {
+        tracking->next->notes = notes(session);
         tracking_begin_box(tracking, session, tracking->next);
+    }
 }
 
 void tracking_give_back(struct session *session, struct tracking *take_tracking, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n) {
@@ -108,6 +151,7 @@ void tracking_give_back(struct session *session, struct tracking *take_tracking,
         *take_tracking = (struct tracking){ 0 };
         return;
     }
+    live->notes &= !take_tracking->since;       /* what it does is more than noting is of use for */
     if (live->ahead)            /* it has what was */
         box_kill(live->ahead);
     for (size_t i = 0; i < n; i++)

@@ -38,6 +38,12 @@ void tracking_forget(struct tracking *tracking);
 void tracking_take(struct work *work, struct tracking *ret_tracking, struct capture_options *options);
 /* A sandbox for an addition to that, which is on its way, if there is none: `live` has it as the one that was made ahead. What goes wrong who needs one will meet and tell. */
 void tracking_begin_box(const struct tracking *tracking, struct session *session, struct live *live);
+/* Before that, of the state that is to be captured for it: whether what its sandboxes write to is noted from their start on. Their first fork is an addition then, to what they were prepared from. */
+void tracking_begin(const struct work *work, struct live *live);
+/* Such a one goes on: a userfaultfd of each of its processes. */
+void tracking_born(struct session *session, int *take_fds, size_t n);
+/* The holder that its fork will want, as soon as that can be. */
+void tracking_hold(struct live *live, struct program *program);
 /* The state to be captured: with such a sandbox, if there is one that would be right yet. NULL: out of memory. */
 struct live *tracking_next(struct session *session);
 /* The next fork, where there is likely to be one, finds its sandbox, which waits for a second. Not while the last one is on its way: it would take its processors. */

@@ -324,7 +324,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     /* Forty calls, each of which the filter would look at. What is restored inherits the bounds, and gives up itself what rights it needs yet. */
     if ((r = drop_bounds()) < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
-    if (plan->flags & PLAN_SECCOMP && (r = box_install_filter(plan)) < 0)
+    const bool are_noted = restore_are_noted(box);
+    if (plan->flags & PLAN_SECCOMP && !are_noted && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     /* Processes that are restored are in the session's domain from their birth. */
     if (restore_is_tree() && (r = box_enter_domain(box)) < 0)
@@ -333,6 +334,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
     if ((r = restore_fork(box)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
+    if (plan->flags & PLAN_SECCOMP && are_noted && (r = box_install_filter(plan)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     r = box_drop_privileges();
     if (r < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);

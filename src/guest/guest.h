@@ -47,6 +47,7 @@ enum guest_create_flag {
     GUEST_CREATE_CGROUP = 1 << 9,       /* a cgroup v2 directory to be cloned into */
     GUEST_CREATE_LOADS = 1 << 11,       /* an image that is being written, and who tells of that: it loads that itself, and goes on from there */
     GUEST_CREATE_KEEPS = 1 << 12,       /* with an image: what init has of a process that goes on may stay for a while */
+    GUEST_CREATE_NOTES = 1 << 13,       /* with the image of a tree: what its processes write to is noted from their start on (RESTORED) */
     GUEST_CREATE_LAYERED = 1 << 10,     /* BOX_READY is to carry the private tmpfs as a layer (GUEST_VALUE_DISK) */
 };
 
@@ -115,7 +116,7 @@ enum guest_record_kind {
     GUEST_COPIED,               /* launcher: `error`, stage and operation as of a failure; else fd: the new layer, `value` its bytes, `wall_ns` its entries */
     GUEST_IMAGE_LOADED,         /* launcher: `error` */
     GUEST_POOLED,               /* launcher: `error`; else fd: a file system in memory, with large pages, for images: those of memory files take the kernel many times as long to make */
-    GUEST_RESTORED,             /* init: all go on, fds: the masters of its commands' terminals, in the image's order; or `error`, at `stage` (enum restore_step), of process `operation` (its pid inside; 0: none), and it ends */
+    GUEST_RESTORED,             /* init: all go on, fds: the masters of its commands' terminals, in the image's order, or, flagged GUEST_CREATE_NOTES, a userfaultfd of each living process, in the image's order, if all have one, and no terminals; or `error`, at `stage` (enum restore_step), of process `operation` (its pid inside; 0: none), and it ends */
     GUEST_FILES_ENDED,          /* init: one of those that were served (FILES_SERVED) is over */
 };
 

@@ -68,20 +68,27 @@ static int adopt(const struct wire_message *message) {
 static void restore(const struct box *box, const struct wire_message *message) {
     bool is_trial = message->header.flags & GUEST_RESTORE_TRIAL;
     struct restore_failure failure = { 0 };
-    int masters[IMAGE_MAX_TERMINALS];
-    size_t n_masters = 0;
+    int masters[IMAGE_MAX_TERMINALS], trackers[FD_MESSAGE_MAX_FDS];
+    size_t n_masters = 0, n_trackers = 0;
     const bool amends = message->header.flags & GUEST_RESTORE_AMENDS;
     const size_t n_externals = message->n_fds - (amends && message->n_fds);
     int r = restore_is_tree() && message->n_fds >= amends ? adopt(message) : -EBADMSG;
 
     if (r == 0 && amends)
-        r = restore_amend(message->fds[n_externals], &failure);
+        r = restore_amend(box, message->fds[n_externals], &failure);
     if (r == 0)
         r = restore_finish(box, message->fds, n_externals, is_trial, masters, &n_masters, &failure);
     struct guest_record record = { .kind = GUEST_RESTORED, .serial = message->header.serial, .error = r < 0 ? -r : 0, .stage = failure.step, .operation = failure.pid };
-    record_send(box->socket, &record, masters, n_masters);
+    if (r == 0 && (n_trackers = restore_take_trackers(trackers)))
+        record.value = GUEST_CREATE_NOTES;
+    if (!n_trackers || record_send(box->socket, &record, trackers, n_trackers) < 0) {
+        record.value = 0;       /* it can do without */
+        (void)record_send(box->socket, &record, masters, n_masters);
+    }
     while (n_masters)
         close(masters[--n_masters]);
+    while (n_trackers)
+        close(trackers[--n_trackers]);
     if (r < 0 || is_trial)
         init_leave(box, r < 0);
     restore_forget();

@@ -55,6 +55,7 @@ struct box {
     int ruleset;                /* Landlock; -1 */
     int image, progress;        /* to be loaded (restore_load); -1: the launcher has, or there is none */
     bool keeps;                 /* what is restored, for a while after it goes on: nobody counts it */
+    bool notes;                 /* what restored processes write to is noted */
     int home;                   /* isolation process: the directory of its private files; -1 */
     int io;                     /* init's own /proc/self/io, which nobody can open any more; -1 */
     uint64_t seed;              /* in place of the plan's, if there is `uuid`: what the kernel's file of that name says with it */
@@ -147,7 +148,7 @@ int exec_set_limits(const struct plan *plan, uint64_t processes);
 pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault);
 
 /* record.c: sends one record with descriptors. A lost peer is noticed where requests are read, so failures are not told. */
-void record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds);
+int record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds);
 void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno);
 
 /* Writes a small text to a file below a directory. 0 or -errno. */

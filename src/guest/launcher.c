@@ -293,6 +293,7 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     find_layers(message, &first_layer, &n_layers);
     box.layered = message->header.flags & GUEST_CREATE_LAYERED;
     box.keeps = message->header.flags & GUEST_CREATE_KEEPS;
+    box.notes = message->header.flags & GUEST_CREATE_NOTES;
     box.layers = message->fds + first_layer;
     box.n_layers = (unsigned)n_layers;
     memset(box.parts, 0xff, sizeof box.parts);

@@ -9,9 +9,12 @@
 #include "base/fd.h"
 #include "guest/internal.h"
 
-void record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds) {
-    for (unsigned tries = 0; fd_send(socket, record, sizeof *record, fds, n_fds) == -ETOOMANYREFS && tries < FDS_TRIES; tries++)
+int record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds) {
+    int r;
+
+    for (unsigned tries = 0; (r = fd_send(socket, record, sizeof *record, fds, n_fds)) == -ETOOMANYREFS && tries < FDS_TRIES; tries++)
         (void)poll(NULL, 0, FDS_AGAIN_MS);
+    return r;
 }
 
 void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno) {

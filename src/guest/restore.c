@@ -191,22 +191,62 @@ static int tell(uint32_t index, enum restore_order_kind kind, uint32_t argument)
     return r < 0 ? r : hear(index);
 }
 
-static int tell_all(enum restore_order_kind kind) {
-    int r = 0;
+static bool owes_word;          /* each of them, of how it was prepared, or amended; one that is by itself says nothing unasked */
+static int trackers[FD_MESSAGE_MAX_FDS];
+static size_t n_trackers;
 
-    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING)
-            r = order(i, kind, 0);
-    return r;
+bool restore_are_noted(const struct box *box) {
+    return box->notes && restore_is_tree() && n_processes() <= FD_MESSAGE_MAX_FDS && !restored.header->terminals.n && !determinism_wanted(box->plan);
 }
 
 static int hear_all(void) {
     int r = 0;
 
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING)
-            r = hear(i);
+        if (restored_process(i)->kind == IMAGE_LIVING && (r = hear_with(i, &trackers[n_trackers])) == 0)
+            n_trackers += trackers[n_trackers] >= 0;
     return r;
+}
+
+static int order_all(enum restore_order_kind kind, const int *fds, size_t n_fds) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+        if (restored_process(i)->kind == IMAGE_LIVING)
+            r = order_more(i, kind, 0, false, fds, n_fds);
+    owes_word = !restored_is_by_itself();
+    return r;
+}
+
+static int hear_owed(void) {
+    int r = owes_word ? hear_all() : 0;
+
+    owes_word = false;
+    return r;
+}
+
+/* They are prepared. */
+static int hear_prepared(const struct box *box) {
+    if (restored_is_by_itself() && restore_are_noted(box)) {
+        int r = order(0, RESTORE_SAY, 0);
+
+        return r < 0 ? r : hear_all();
+    }
+    return hear_owed();
+}
+
+size_t restore_take_trackers(int *ret_trackers) {
+    size_t n = 0, n_living = 0;
+
+    for (uint32_t i = 0; i < n_processes(); i++)
+        n_living += restored_process(i)->kind == IMAGE_LIVING;
+    for (size_t i = 0; i < n_trackers; i++)
+        if (n_trackers == n_living)
+            ret_trackers[n++] = trackers[i];
+        else
+            close(trackers[i]);
+    n_trackers = 0;
+    return n;
 }
 
 static int open_sockets(void) {
@@ -332,6 +372,21 @@ static int end_dead(void) {
     return r;
 }
 
+/* They get their relations, and then each prepares itself. */
+static int order_tree(void) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
+        r = hear_begin(i);
+    if (r == 0)
+        r = join_groups();
+    if (r == 0)
+        r = set_foregrounds();
+    if (r == 0)
+        r = end_dead();
+    return r < 0 ? r : order_all(RESTORE_PREPARE, NULL, 0);
+}
+
 int restore_fork(const struct box *box) {
     int r = restored.header ? open_sockets() : 0;
 
@@ -344,17 +399,11 @@ int restore_fork(const struct box *box) {
         r = make_one(box, i);
     for (uint32_t i = 0; i < n_processes(); i++)
         close(restore_ends[i].its);
-    if (restored.header->is_command || restored_is_by_itself())
+    if (restored.header->is_command)
         return r;
-    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        r = hear_begin(i);
-    if (r == 0)
-        r = join_groups();
-    if (r == 0)
-        r = set_foregrounds();
-    if (r == 0)
-        r = end_dead();
-    return r < 0 ? r : tell_all(RESTORE_PREPARE);
+    if (r == 0 && !restored_is_by_itself())
+        r = order_tree();
+    return r;
 }
 
 /* ---- a tree goes on ----------------------------------------------------------------------------------------------------- */
@@ -453,14 +502,13 @@ static int make_threads(const struct box *box) {
     return r;
 }
 
-int restore_amend(int addition, struct restore_failure *ret_failure) {
-    int r = restored_is_by_itself() ? 0 : hear_all();   /* they are prepared */
+int restore_amend(const struct box *box, int addition, struct restore_failure *ret_failure) {
+    int r = hear_prepared(box);
 
     if (r == 0 && (r = restore_take_addition(addition, true)) < 0)
         failure = (struct restore_failure){ -r, RESTORE_MEMORY, 0 };
-    for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING)
-            r = order_more(i, RESTORE_AMEND, 0, false, &addition, 1);
+    if (r == 0)
+        r = order_all(RESTORE_AMEND, &addition, 1);
     *ret_failure = failure;
     return r;
 }
@@ -473,8 +521,8 @@ static int go_on(const struct box *box, const int *externals, size_t n_externals
         r = restore_open_files(externals, n_externals, files, &file);
     if (r < 0)
         failure = (struct restore_failure){ -r, RESTORE_FILES, 0 };
-    if (r == 0 && !restored_is_by_itself())
-        r = hear_all();         /* they are prepared, or amended */
+    if (r == 0)
+        r = restored.before ? hear_owed() : hear_prepared(box);     /* they are amended, or prepared */
     if (r == 0)
         r = give_all(box, files);
     if (r == 0)
@@ -644,14 +692,24 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
 void restore_cancel(void) {
 }
 
-int restore_amend(int addition, struct restore_failure *ret_failure) {
-    (void)addition, (void)ret_failure;
+int restore_amend(const struct box *box, int addition, struct restore_failure *ret_failure) {
+    (void)box, (void)addition, (void)ret_failure;
     return -EOPNOTSUPP;
 }
 
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     (void)box, (void)externals, (void)n_externals, (void)is_trial, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
     return -EOPNOTSUPP;
+}
+
+bool restore_are_noted(const struct box *box) {
+    (void)box;
+    return false;
+}
+
+size_t restore_take_trackers(int *ret_trackers) {
+    (void)ret_trackers;
+    return 0;
 }
 
 void restore_forget(void) {

@@ -38,9 +38,13 @@ pid_t restore_resume(const struct box *box, const struct exec_request *request, 
 void restore_cancel(void);
 
 /* What goes on is not what was loaded but what has become of it since, by an addition to that: before restore_finish. 0 or -errno and the failure, with which the sandbox is of no use any more. */
-int restore_amend(int addition, struct restore_failure *ret_failure);
+int restore_amend(const struct box *box, int addition, struct restore_failure *ret_failure);
 /* A tree goes on, unless it is only tried whether it could; `externals` are those of the image. 0 or -errno and the failure, with which the sandbox is of no use any more, as after a trial. The masters of its commands' terminals, IMAGE_MAX_TERMINALS at most, are the caller's to close. */
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure);
+/* Whether what the processes write to is noted from their start on: each gets its filter by itself then, and init after they are forked. */
+bool restore_are_noted(const struct box *box);
+/* Then: a userfaultfd of each living process, in order, the caller's to close; FD_MESSAGE_MAX_FDS at most. How many: all have one, or 0. */
+size_t restore_take_trackers(int *ret_trackers);
 /* And then: what is left of the image goes, which nobody is to wait for; or it waits until then (INT64_MAX: there is nothing), or until init makes a fork of its own. */
 void restore_forget(void);
 int64_t restore_rests_until_ns(void);

@@ -72,7 +72,7 @@ static inline bool restored_is_by_itself(void) {
  * process completes itself; one with a single thread makes that, too, and others wait for RESTORE_MAKE_THREADS. `goes`: as after RESTORE_GO, if all that went well. */
 enum restore_order_kind {
     RESTORE_MAKE_CHILD = 1, RESTORE_JOIN_GROUP, RESTORE_END, RESTORE_REAP, RESTORE_AWAIT_END, RESTORE_PREPARE, RESTORE_TAKE_FDS, RESTORE_TAKE_MEMORY, RESTORE_COMPLETE, RESTORE_MAKE_THREADS, RESTORE_GO,
-    RESTORE_SET_FOREGROUND, RESTORE_AMEND,
+    RESTORE_SET_FOREGROUND, RESTORE_AMEND, RESTORE_SAY,
 };
 
 struct restore_order {
@@ -154,5 +154,9 @@ struct restore_last {
 };
 _Noreturn void restore_leave(const struct restore_last *last, uint32_t n_others);     /* the first thread: the others leave after it is there */
 _Noreturn void restore_leave_thread(const struct restore_last *last);
+
+/* restore_note.c. In a process: a userfaultfd, or -errno; and, once it has its memory, what it writes to is noted from here on. */
+int restore_make_tracker(void);
+void restore_note(int tracker, const struct image_process *process);
 
 #endif

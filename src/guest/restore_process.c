@@ -64,7 +64,7 @@ static struct plan_rlimit limits[RLIM_NLIMITS];
 static size_t n_limits;
 static struct sock_filter asked[MAX_ASKED];  /* what init is asked about; none: n_asked is 0 */
 static size_t n_asked;
-static int listener = -1;
+static int listener = -1;       /* or another descriptor that goes with the next word to init */
 static const struct image_process *self;
 static bool has_forked;         /* and so its memory is kept from its forks */
 static int to_init, ruleset, clock_page;  /* the last: of a command to be, under virtual time; -1 */
@@ -354,6 +354,12 @@ static int prepare(void) {
     bool vdso_waits;
     int r;
 
+    if (restore_are_noted(box)) {
+        listener = restore_make_tracker();      /* if there is none, it is captured whole */
+        step = RESTORE_RESTRICT;
+        if (box->plan->flags & PLAN_SECCOMP && (r = box_install_filter(box->plan)) < 0)
+            return r;
+    }
     /* The one step that needs a right, and then none is left: what follows opens and maps what a guest has named. */
     step = RESTORE_PROGRAM;
     if ((r = become_program()) < 0)
@@ -387,6 +393,8 @@ static int prepare(void) {
         return r;
     umask(self->umask);
     touch();
+    if (listener >= 0)
+        restore_note(listener, self);
     return 0;
 }
 
@@ -664,7 +672,10 @@ static int complete(void) {
 static void say(int error) {
     struct restore_word word = { error, error ? step : 0 };
 
-    if (fd_send(to_init, &word, sizeof word, &listener, listener >= 0) < 0)
+    int r = fd_send(to_init, &word, sizeof word, &listener, listener >= 0);
+    if (r == -ETOOMANYREFS && !n_asked)
+        r = fd_send(to_init, &word, sizeof word, NULL, 0);      /* nothing is noted, then */
+    if (r < 0)
         _exit(1);
     if (listener >= 0)
         (void)sys_call1(__NR_close, listener);
@@ -816,6 +827,8 @@ static int obey(const struct restore_order *order, const int *fds, size_t n_fds)
         return begin_threads();
     case RESTORE_AMEND:
         return amend(fds, n_fds);
+    case RESTORE_SAY:
+        return 0;
     case RESTORE_GO:
         go();
     }

@@ -41,10 +41,11 @@ struct capture_options {
 
 /* Of a process: a userfaultfd of its, which is to be kept open for as long as its pages are to be tracked. */
 struct capture_tracker {
-    pid_t pid;                  /* the host's */
+    uint32_t pid;               /* inside; of all of them CAPTURE_BY_ORDER: that of each living process of the base, in its order */
     int fd;
 };
 
+#define CAPTURE_BY_ORDER 0u
 #define CAPTURE_MAX_TRACKERS 32u        /* of more processes nothing is tracked */
 
 struct capture_summary {

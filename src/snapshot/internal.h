@@ -108,7 +108,9 @@ struct capture {
     const char *base;           /* track.c: the image that this is to be an addition to; NULL: none */
     uint64_t base_length;
     struct buf kept;            /* struct image_kept */
-    struct capture_tracker trackers[CAPTURE_MAX_TRACKERS];
+    struct capture_tracker had[CAPTURE_MAX_TRACKERS];       /* that there are */
+    size_t n_had;
+    struct capture_tracker trackers[CAPTURE_MAX_TRACKERS];      /* that there are to be */
     size_t n_trackers;          /* of all processes, or 0 */
     bool is_looked_at;          /* process.c: what is no process' own has been asked for */
 };

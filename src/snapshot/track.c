@@ -28,9 +28,22 @@
 #define LEAST_MOST 512u         /* so many may be, however little it has */
 #define THERE (PAGE_IS_PRESENT | PAGE_IS_SWAPPED)
 
+/* Whose they are, where only the base says. */
+static void number_trackers(struct capture *c) {
+    const struct image *it = image_header(c->base, c->base_length);
+    const struct image_process *processes = image_table(it, c->base, processes, struct image_process);
+    size_t n = 0;
+
+    for (uint64_t i = 0; i < it->processes.n && c->n_had && c->had[c->n_had - 1].pid == CAPTURE_BY_ORDER; i++)
+        if (processes[i].kind == IMAGE_LIVING)
+            c->had[n++].pid = processes[i].pid;
+}
+
 int track_begin(struct capture *c) {
     struct stat st;
 
+    for (; c->n_had < c->options->n_trackers && c->n_had < CAPTURE_MAX_TRACKERS; c->n_had++)
+        c->had[c->n_had] = c->options->trackers[c->n_had];
     if (c->options->base <= 0)
         return 0;
     if (fstat(c->options->base, &st) < 0)
@@ -40,6 +53,7 @@ int track_begin(struct capture *c) {
         return capture_fail(c, "the image that it is compared with", -errno);
     c->base = base;
     c->base_length = (uint64_t)st.st_size;
+    number_trackers(c);
     return 0;
 }
 
@@ -142,10 +156,10 @@ static bool is_in_use(int tracker) {
     return ioctl(tracker, UFFDIO_WRITEPROTECT, &look) == 0 || errno != ESRCH;
 }
 
-static int tracker_of(const struct capture *c, pid_t pid) {
-    for (size_t i = 0; i < c->options->n_trackers; i++)
-        if (c->options->trackers[i].pid == pid && is_in_use(c->options->trackers[i].fd))
-            return fcntl(c->options->trackers[i].fd, F_DUPFD_CLOEXEC, 3);
+static int tracker_of(const struct capture *c, uint32_t pid) {
+    for (size_t i = 0; i < c->n_had; i++)
+        if (c->had[i].pid == pid && is_in_use(c->had[i].fd))
+            return fcntl(c->had[i].fd, F_DUPFD_CLOEXEC, 3);
     return -1;
 }
 
@@ -195,7 +209,7 @@ static int cover_area(void *data, uint64_t start, uint64_t end) {
 }
 
 static int start_one(struct capture *c, struct subject *s) {
-    struct covering covering = { .tracker = tracker_of(c, s->pid) };
+    struct covering covering = { .tracker = tracker_of(c, s->inner_pid) };
     struct uapi_pm_scan_arg protect = { .size = sizeof protect, .flags = PM_SCAN_WP_MATCHING, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .category_mask = PAGE_IS_PRESENT };
 
     if (covering.tracker < 0)
@@ -212,7 +226,7 @@ static int start_one(struct capture *c, struct subject *s) {
         close(covering.tracker);
         return r;
     }
-    c->trackers[c->n_trackers++] = (struct capture_tracker){ s->pid, covering.tracker };
+    c->trackers[c->n_trackers++] = (struct capture_tracker){ s->inner_pid, covering.tracker };
     return 0;
 }
 

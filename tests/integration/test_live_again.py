@@ -66,6 +66,30 @@ def test_forks_are_as_their_origin_whatever_it_did_since_the_last(seed):
                 changer(chance.randrange(1 << 40))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fork_of_a_fork_of_a_fork_is_as_its_origin(seed):
+    """Each is forked for the first time: what it has written to is noted from its start on."""
+    chance = random.Random(1000 + seed)
+    with Sandbox() as box, contextlib.ExitStack() as stack:
+        changers = [Changer.begin(box)] + [Changer.another(box) for _ in range(seed % 2)]
+        for _ in range(chance.randrange(30)):
+            chance.choice(changers)(chance.randrange(1 << 40))
+        at = box
+        for _ in range(rounds(40, 15)):
+            kid = stack.enter_context(at.fork(1)[0])
+            copies = [changer.of(kid) for changer in changers]
+            for changer, copy in zip(changers, copies):
+                assert copy() == changer()
+                what = chance.randrange(1 << 40)
+                assert copy(what) == changer(what)
+            if chance.random() < 0.3:
+                with at.fork(1)[0] as other:
+                    assert [changer.of(other)() for changer in changers] == [changer() for changer in changers]
+            for _ in range(chance.choice([0, 1, 1, 3, 10])):
+                chance.choice(copies)(chance.randrange(1 << 40))
+            at, changers = kid, copies
+
+
 def test_several_at_once_and_several_processes():
     chance = random.Random(77)
     with Sandbox() as box:
@@ -98,6 +122,49 @@ def forked_thrice(box, origin, *lines):
     for _ in range(2):
         box.fork(1)[0].close()
     return box.fork(1)[0]
+
+
+SHELL = "touch /tmp/notes; sleep 1000 & while read -r n; do echo $n $(cat /tmp/notes); echo $n >> /tmp/notes; done"
+
+
+def test_a_fork_of_a_fork_has_what_has_changed():
+    with Sandbox() as box, contextlib.ExitStack() as stack:
+        origin, at, sizes = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []"), box, []
+        for generation in range(8):
+            origin(f"x.append({generation})")
+            at = stack.enter_context(at.fork(1)[0])
+            origin = origin.of(at)
+            assert origin("x, sum(big) == 120 << 23") == str((list(range(generation + 1)), True))
+            sizes.append(state_of(at).memory_bytes)
+        assert sizes[0] > 8 << 20 and min(sizes) < 4 << 20
+
+
+def test_a_fork_of_a_fork_is_as_confined_and_has_no_more_descriptors():
+    """It gets its filter by itself, after the userfaultfd that it has not any more."""
+    def seen(process):
+        return process("sorted(os.listdir('/proc/self/fd')), [line.split()[1] for who in ('self', 1) for line in open(f'/proc/{who}/status') if line.startswith(('Seccomp', 'NoNewPrivs', 'Cap'))], libc.syscall(323, 0x80001), ctypes.get_errno()")
+
+    with Sandbox() as box, contextlib.ExitStack() as stack:
+        origin, at = Asked.begin(box, "import ctypes, os", "libc = ctypes.CDLL(None, use_errno=True)"), box
+        first = seen(origin)
+        assert "'2', '1'" in first and first.endswith("-1, 38)")
+        for _ in range(5):
+            at = stack.enter_context(at.fork(1)[0])
+            origin = origin.of(at)
+            assert seen(origin) == first
+
+
+def test_a_fork_of_a_fork_has_several_processes():
+    with Sandbox() as box, contextlib.ExitStack() as stack:
+        process, at, said = box.spawn(["bash", "-c", SHELL]), box, []
+        for generation in range(8):
+            process.stdin.write(f"{generation}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().decode().split() == [str(generation), *said]
+            said.append(str(generation))
+            at = stack.enter_context(at.fork(1)[0])
+            process = at.process(process.id)
+        assert len(at.exec(["ps", "-C", "sleep", "-o", "pid="]).stdout.split()) == 1
 
 
 def test_a_fork_has_what_has_changed_and_its_state_is_whole_for_others():
