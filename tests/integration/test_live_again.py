@@ -59,7 +59,7 @@ def test_forks_are_as_their_origin_whatever_it_did_since_the_last(seed):
         changer = Changer.begin(box)
         for _ in range(chance.randrange(30)):
             changer(chance.randrange(1 << 40))
-        for _ in range(rounds(200, 40)):
+        for _ in range(rounds(60, 15, 1000)):
             with box.fork(1)[0] as kid:
                 alike(changer, kid, chance)
             for _ in range(chance.choice([0, 1, 1, 3, 10])):
@@ -75,7 +75,7 @@ def test_a_fork_of_a_fork_of_a_fork_is_as_its_origin(seed):
         for _ in range(chance.randrange(30)):
             chance.choice(changers)(chance.randrange(1 << 40))
         at = box
-        for _ in range(rounds(40, 15)):
+        for _ in range(rounds(40, 15, 400)):
             kid = stack.enter_context(at.fork(1)[0])
             copies = [changer.of(kid) for changer in changers]
             for changer, copy in zip(changers, copies):
@@ -94,7 +94,7 @@ def test_several_at_once_and_several_processes():
     chance = random.Random(77)
     with Sandbox() as box:
         one, other = Changer.begin(box), Changer.another(box)
-        for _ in range(rounds(40, 12)):
+        for _ in range(rounds(25, 8, 300)):
             kids = box.fork(3)
             try:
                 copies = [(one.of(kid), other.of(kid)) for kid in kids]     # one whose input is closed ends
