@@ -71,6 +71,15 @@ int fd_read_file(const char *path, size_t limit, struct buf *to) {
     return fd < 0 ? -errno : fd_read_all(fd, limit, to);
 }
 
+int fd_map(int fd, const char **ret_data, uint64_t *ret_length) {
+    struct stat st;
+    void *data = fstat(fd, &st) < 0 ? MAP_FAILED : mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+
+    *ret_data = data == MAP_FAILED ? NULL : data;
+    *ret_length = data == MAP_FAILED ? 0 : (uint64_t)st.st_size;
+    return data == MAP_FAILED ? -errno : 0;
+}
+
 int fd_send(int socket, const void *data, size_t length, const int *fds, size_t n_fds) {
     union {
         char bytes[CMSG_SPACE(sizeof(int) * FD_MESSAGE_MAX_FDS)];

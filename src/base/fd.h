@@ -27,6 +27,9 @@ int fd_read_again(int fd, size_t limit, struct buf *to);
 /* Reads a whole file by path; relative to the working directory. */
 int fd_read_file(const char *path, size_t limit, struct buf *to);
 
+/* All of a file, to be read; the caller unmaps it. 0 or -errno (an empty one: EINVAL), and then NULL and 0. */
+int fd_map(int fd, const char **ret_data, uint64_t *ret_length);
+
 /* One message with descriptors (borrowed; the kernel duplicates them). Returns 0 or -errno (-EAGAIN on a full non-blocking socket). Never raises SIGPIPE. */
 int fd_send(int socket, const void *data, size_t length, const int *fds, size_t n_fds);
 /* The same, by who has nothing better to do than to wait for that room: a tenth of a second, and then not again for a second. One thread alone calls it. */

@@ -16,6 +16,7 @@
 
 #define IMAGE_MAGIC 0x37456d4978427852ull
 #define IMAGE_PAGE 4096u
+#define IMAGE_TABLE 64u         /* where tables begin, and the header: at a multiple */
 #define IMAGE_MAX_PROCESSES 512u
 #define IMAGE_MAX_THREADS 4096u
 #define IMAGE_MAX_AREAS 262144u
@@ -376,6 +377,11 @@ bool image_has_same_tree(const struct image *was, const char *base, const struct
 bool image_is_of_same(const struct image *was, const char *base, const struct image *now, const struct image_process *processes, const char *texts);
 /* And of one of them, whether the kernel's own parts of its memory are where they were. */
 bool image_has_same_parts(const struct image_area *was, uint32_t n, const struct image_area *now, uint32_t n_now);
+
+/* Up to the next multiple of a power of two. */
+static inline uint64_t image_up_to(uint64_t at, uint64_t multiple) {
+    return (at + multiple - 1) & ~(multiple - 1);
+}
 
 /* The header of an image of that length: its last bytes. */
 #define image_header(base, length) ((const struct image *)(const void *)((const char *)(base) + (length) - sizeof(struct image)))

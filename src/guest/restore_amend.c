@@ -66,7 +66,7 @@ int restore_take_addition(int fd, bool is_init) {
     restored.before_base = restored.base;
     restored.header = it;
     restored.base = found;
-    restored.region_end = at + ((length + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1));
+    restored.region_end = at + image_up_to(length, IMAGE_PAGE);
     if (!is_init)
         restore_put_region();
     return 0;

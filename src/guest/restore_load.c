@@ -50,7 +50,7 @@ bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns) {
 }
 
 static uint64_t pages_of(uint64_t bytes) {
-    return (bytes + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1);
+    return image_up_to(bytes, IMAGE_PAGE);
 }
 
 /* ---- the region --------------------------------------------------------------------------------------------------------- */

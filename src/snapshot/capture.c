@@ -92,7 +92,7 @@ struct image_range capture_range(const struct buf *table, size_t before, size_t 
 static struct image_part place(const struct buf *table, size_t entry_size, uint64_t *at) {
     struct image_part part = { *at, table->length / entry_size };
 
-    *at = (*at + table->length + 63) & ~63ull;
+    *at = image_up_to(*at + table->length, IMAGE_TABLE);
     return part;
 }
 
@@ -158,7 +158,7 @@ static void add_table(struct buf *to, const void *data, size_t length, uint64_t 
 static int finish(struct capture *c) {
     struct image *image = &c->image;
     struct utsname name;
-    uint64_t at = (c->saved + 63) & ~63ull;
+    uint64_t at = image_up_to(c->saved, IMAGE_TABLE);
     const uint64_t blobs = at;
     const struct {
         const struct buf *buf;
@@ -175,7 +175,7 @@ static int finish(struct capture *c) {
     };
     int r;
 
-    at += (c->blobs.length + 63) & ~63ull;
+    at += image_up_to(c->blobs.length, IMAGE_TABLE);
     for (size_t i = 0; i < ARRAY_SIZE(tables); i++) {
         if (buf_failed(tables[i].buf))
             return capture_fail(c, "its image", -ENOMEM);
@@ -183,7 +183,7 @@ static int finish(struct capture *c) {
     }
     image->texts = at;
     image->texts_end = at + c->texts.length;
-    at = (image->texts_end + 63) & ~63ull;
+    at = image_up_to(image->texts_end, IMAGE_TABLE);
     image->length = at + sizeof *image;
     image->magic = IMAGE_MAGIC;
     image->n_externals = c->options->n_externals;

@@ -544,7 +544,7 @@ int files_memory(struct capture *c, struct subject *s, const struct map_line *ma
         }
         if (known->inode != map->inode || known->kind != IMAGE_FILE_MEMORY)
             continue;
-        if (map->offset + (map->end - map->start) > ((file->length + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1)))
+        if (map->offset + (map->end - map->start) > image_up_to(file->length, IMAGE_PAGE))
             return capture_refuse(c, ENOTSUP, "it shares more of the memory at 0x%llx than others do", (unsigned long long)map->start);
         *ret_file = (uint32_t)i;
         return 0;

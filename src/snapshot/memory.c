@@ -258,13 +258,13 @@ int memory_save_file(struct capture *c, int fd, uint64_t length, struct image_ra
             break;
         at = data < 0 ? at : (uint64_t)data & ~(uint64_t)(IMAGE_PAGE - 1);
         off_t hole = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
-        uint64_t there = hole > data ? ((uint64_t)hole - at + IMAGE_PAGE - 1) & ~(uint64_t)(IMAGE_PAGE - 1) : length - at;
+        uint64_t there = hole > data ? image_up_to((uint64_t)hole - at, IMAGE_PAGE) : length - at;
         ssize_t n = pread(fd, chunk, (size_t)MIN(there, (uint64_t)CHUNK_PAGES * IMAGE_PAGE), (off_t)at);
         if (n < 0)
             return -errno;
         if (n == 0)
             break;
-        size_t whole = ((size_t)n + IMAGE_PAGE - 1) & ~(size_t)(IMAGE_PAGE - 1);
+        size_t whole = (size_t)image_up_to((uint64_t)n, IMAGE_PAGE);
         memset(chunk + n, 0, whole - (size_t)n);
         int r = save(c, before, at, chunk, whole / IMAGE_PAGE);
         if (r < 0)
@@ -710,12 +710,14 @@ static int find_touches(pid_t pid, const char *whole, size_t length, struct buf 
 
 int capture_touched(pid_t pid, int image, int fd, struct rollbox_error *error) {
     auto_buf struct buf touches = BUF_INIT;
-    struct stat st;
-    const char *whole = fstat(image, &st) == 0 ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, image, 0) : MAP_FAILED;
-    int r = whole == MAP_FAILED ? -errno : find_touches(pid, whole, (size_t)st.st_size, &touches);
+    const char *whole;
+    uint64_t length;
+    int r = fd_map(image, &whole, &length);
 
-    if (whole != MAP_FAILED)
-        munmap((void *)(uintptr_t)whole, (size_t)st.st_size);
+    if (r == 0) {
+        r = find_touches(pid, whole, (size_t)length, &touches);
+        munmap((void *)(uintptr_t)whole, (size_t)length);
+    }
     if (r == 0)
         r = fd_write_all(fd, touches.data, touches.length);
     return r < 0 ? error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "snapshot", "what process %d has touched of its memory cannot be told: %s", (int)pid, strerror(-r)) : 0;

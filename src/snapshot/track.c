@@ -40,19 +40,13 @@ static void number_trackers(struct capture *c) {
 }
 
 int track_begin(struct capture *c) {
-    struct stat st;
-
     for (; c->n_had < c->options->n_trackers && c->n_had < CAPTURE_MAX_TRACKERS; c->n_had++)
         c->had[c->n_had] = c->options->trackers[c->n_had];
     if (c->options->base <= 0)
         return 0;
-    if (fstat(c->options->base, &st) < 0)
-        return capture_fail(c, "the image that it is compared with", -errno);
-    const char *base = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, c->options->base, 0);
-    if (base == MAP_FAILED)
-        return capture_fail(c, "the image that it is compared with", -errno);
-    c->base = base;
-    c->base_length = (uint64_t)st.st_size;
+    int r = fd_map(c->options->base, &c->base, &c->base_length);
+    if (r < 0)
+        return capture_fail(c, "the image that it is compared with", r);
     number_trackers(c);
     return 0;
 }

@@ -26,17 +26,15 @@ static void unmap(struct mapped *mapped) {
 }
 
 static int map(int fd, struct mapped *ret_mapped) {
-    struct stat st;
+    struct mapped mapped = { 0 };
+    int r = fd_map(fd, &mapped.data, &mapped.length);
 
-    if (fstat(fd, &st) < 0)
-        return -errno;
-    if (st.st_size < (off_t)sizeof(struct image))
+    if (r == 0 && mapped.length < sizeof(struct image)) {
+        unmap(&mapped);
         return -EBADMSG;
-    void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (data == MAP_FAILED)
-        return -errno;
-    *ret_mapped = (struct mapped){ data, (uint64_t)st.st_size };
-    return 0;
+    }
+    *ret_mapped = mapped;
+    return r;
 }
 
 static const struct image *header_of(const struct mapped *mapped) {
@@ -84,13 +82,9 @@ static uint64_t end_of_pages(const struct mapped *addition) {
     return it->runs.n ? runs[it->runs.n - 1].at + runs[it->runs.n - 1].length : 0;
 }
 
-static uint64_t align(uint64_t at, uint64_t to) {
-    return (at + to - 1) & ~(to - 1);
-}
-
 static int put_table(struct whole *whole, const struct buf *table, size_t entry_size, struct image_part *ret_part) {
-    static const char nothing[64];
-    const uint64_t at = align(whole->at, sizeof nothing);
+    static const char nothing[IMAGE_TABLE];
+    const uint64_t at = image_up_to(whole->at, IMAGE_TABLE);
     int r = fd_write_all(whole->fd, nothing, (size_t)(at - whole->at));
 
     *ret_part = (struct image_part){ at, table->length / entry_size };
@@ -108,7 +102,7 @@ static int put_all(struct whole *whole, const struct mapped *addition, const str
     buf_add(files, image_table(it, addition->data, files, struct image_file), it->files.n * sizeof(struct image_file));
     if (buf_failed(areas) || buf_failed(files))
         return -ENOMEM;
-    whole->at = align(addition->length, IMAGE_PAGE);
+    whole->at = image_up_to(addition->length, IMAGE_PAGE);
     if (lseek(whole->fd, (off_t)pages, SEEK_SET) < 0)
         return -errno;
     r = fd_write_all(whole->fd, addition->data + pages, (size_t)(addition->length - sizeof *it - pages));
@@ -135,7 +129,7 @@ static int put_all(struct whole *whole, const struct mapped *addition, const str
         r = put_table(whole, files, sizeof(struct image_file), &whole_header.files);
     whole_header.kept = (struct image_part){ 0 };
     whole_header.is_addition = 0;
-    const uint64_t at = align(whole->at, 64);
+    const uint64_t at = image_up_to(whole->at, IMAGE_TABLE);
     whole_header.length = at + sizeof whole_header;
     if (r == 0 && lseek(whole->fd, (off_t)at, SEEK_SET) < 0)
         r = -errno;
