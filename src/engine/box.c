@@ -55,7 +55,7 @@ bool box_has_room(const struct engine *engine) {
 }
 
 unsigned box_files(const struct box *box) {
-    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) + (unsigned)box->session->tracking.n_trackers;
+    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) + (unsigned)box->session->tracking.noting.n_trackers;
 
     list_for_each(node, &box->session->runs) {
         const struct run *run = container_of(node, struct run, of_session);

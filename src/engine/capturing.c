@@ -43,7 +43,8 @@ struct capturing {
     struct loop_source source;
     struct loop_timer deadline;
     struct numbers numbers;     /* of the files that are open */
-    struct tracking tracking;   /* what the session had of it, until the processes are captured */
+    struct noting noting;       /* what the session had of it, until the processes are captured */
+    bool is_for_fork;           /* and whether it is to have any after */
     bool captured, complete;    /* they stand; and the image is written */
     bool goes_on;               /* they do not stand any more, and it is not */
     volatile uint32_t *in_calls;        /* shared with it: how many threads do not go on as they were if it is killed now */
@@ -160,7 +161,7 @@ static void dismiss(struct capturing *capturing) {
     if (!capturing->captured && capturing->pidfd >= 0)
         sys_pidfd_send_signal(capturing->pidfd, SIGKILL, NULL, 0);
     capturing->live = live_put(capturing->live);
-    tracking_forget(&capturing->tracking);
+    noting_end(&capturing->noting);
 }
 
 struct capturing *capturing_free(struct capturing *capturing) {
@@ -287,8 +288,8 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     capturing->complete = live->is_complete = verdict.is_complete;
     if (live->is_complete && live->wants_holder)
         tracking_hold(live, capturing->work->session->program);
-    if (!capturing->captured)
-        tracking_give_back(capturing->work->session, &capturing->tracking, live, verdict.is_addition, verdict.trackers, fds, n_fds);
+    if (!capturing->captured && capturing->is_for_fork)
+        tracking_give_back(capturing->work->session, &capturing->noting, live, verdict.is_addition, verdict.trackers, fds, n_fds);
     memcpy(live->clocks, verdict.clocks, sizeof live->clocks);
     live->bytes = verdict.bytes;
     if (capturing->captured) {
@@ -395,7 +396,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     struct capture_options options = { 0 };
     if (r == 0) {
         tracking_begin(work, live);
-        tracking_take(work, &capturing->tracking, &options);
+        capturing->is_for_fork = tracking_take(work, &capturing->noting, &options);
     }
     if (r == 0)
         r = MIN(live->image = options.base > 0 ? live_new_small_image() : live_new_image(session->program), 0);
@@ -428,7 +429,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         if (r == 0)
             capturer_run(&options, live->image, pair[1]);
         if (r > 0)
-            tracking_begin_box(&capturing->tracking, session, live);
+            tracking_begin_box(&capturing->noting, session, live);
     }
     close_fd(&pair[1]);
     if (still > 0)

@@ -432,7 +432,7 @@ static void fail_copy(struct work *work, int error_number) {
 static void load_ahead(struct work *work) {
     struct launcher *holder;
 
-    if (work->verb == VERB_FORK && !work->live->base && (!work->live->ahead || work->session->tracking.since == work->live))
+    if (work->verb == VERB_FORK && !work->live->base && (!work->live->ahead || work->session->tracking.noting.since == work->live))
         (void)live_holder(work->live, work->session->program, &holder, NULL);
 }
 

@@ -15,33 +15,43 @@
 
 static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 
-void tracking_forget(struct tracking *tracking) {
-    tracking->since = live_put(tracking->since);
-    tracking->next = live_put(tracking->next);
-    while (tracking->n_trackers)
-        close(tracking->trackers[--tracking->n_trackers].fd);
+void noting_end(struct noting *noting) {
+    noting->since = live_put(noting->since);
+    while (noting->n_trackers)
+        close(noting->trackers[--noting->n_trackers].fd);
 }
 
-void tracking_take(struct work *work, struct tracking *ret_tracking, struct capture_options *options) {
+static struct noting take(struct noting *from) {
+    struct noting taken = *from;
+
+    *from = (struct noting){ 0 };
+    return taken;
+}
+
+void tracking_forget(struct tracking *tracking) {
+    noting_end(&tracking->noting);
+    tracking->next = live_put(tracking->next);
+}
+
+bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_options *options) {
     struct session *session = work->session;
 
-    *ret_tracking = (struct tracking){ 0 };
+    *ret_noting = (struct noting){ 0 };
     if (work->verb != VERB_FORK || work->drops || session->was_thawed || session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS))
-        return;
-    *ret_tracking = session->tracking;
-    ret_tracking->next = NULL;
-    ret_tracking->is_taken = true;
-    session->tracking = (struct tracking){ .n_forks = session->tracking.n_forks + 1 };
+        return false;
+    *ret_noting = take(&session->tracking.noting);
+    session->tracking.n_forks++;
     /* Its holder may have been given up, for others'; and its image may never have been written to its end, where its tables are, in a place where a guest's pages are then. */
-    if (ret_tracking->since && (!ret_tracking->since->holder || !ret_tracking->since->is_complete)) {
-        ret_tracking->since = live_put(ret_tracking->since);
-        while (ret_tracking->n_trackers && ret_tracking->trackers[0].pid == CAPTURE_BY_ORDER)
-            close(ret_tracking->trackers[--ret_tracking->n_trackers].fd);       /* whose they are only that image says */
+    if (ret_noting->since && (!ret_noting->since->holder || !ret_noting->since->is_complete)) {
+        ret_noting->since = live_put(ret_noting->since);
+        if (ret_noting->n_trackers && ret_noting->trackers[0].pid == CAPTURE_BY_ORDER)
+            noting_end(ret_noting);     /* whose they are only that image says */
     }
-    options->base = ret_tracking->since ? ret_tracking->since->image : 0;
-    options->tracks = (session->tracking.n_forks > 1 || ret_tracking->n_trackers) && box_has_room(session->engine);
-    options->trackers = ret_tracking->trackers;
-    options->n_trackers = ret_tracking->n_trackers;
+    options->base = ret_noting->since ? ret_noting->since->image : 0;
+    options->tracks = (session->tracking.n_forks > 1 || ret_noting->n_trackers) && box_has_room(session->engine);
+    options->trackers = ret_noting->trackers;
+    options->n_trackers = ret_noting->n_trackers;
+    return true;
 }
 
 /* What the clocks of a sandbox' processes are ahead of ours. init itself stays outside of their namespace, and has it for its children. 0 or -errno. */
@@ -66,13 +76,13 @@ static int read_clocks(struct box *box, int64_t ret_ahead_ns[2]) {
     return 0;
 }
 
-void tracking_begin_box(const struct tracking *tracking, struct session *session, struct live *live) {
+void tracking_begin_box(const struct noting *noting, struct session *session, struct live *live) {
     int64_t ahead_ns[2];
     struct box *box;
 
-    if (!tracking->since || !tracking->since->holder || live->ahead || !session->box || session->box->pid <= 0 || !box_has_room(session->engine) || !state_files_are_as_made(session->box) || read_clocks(session->box, ahead_ns) < 0)
+    if (!noting->since || !noting->since->holder || live->ahead || !session->box || session->box->pid <= 0 || !box_has_room(session->engine) || !state_files_are_as_made(session->box) || read_clocks(session->box, ahead_ns) < 0)
         return;
-    if (box_new(session->program, &(struct box_options){ .base = session->base, .holder = tracking->since->holder, .notes = live->notes, .ahead_ns = ahead_ns }, &box, NULL) == 0)
+    if (box_new(session->program, &(struct box_options){ .base = session->base, .holder = noting->since->holder, .notes = live->notes, .ahead_ns = ahead_ns }, &box, NULL) == 0)
         box_make_ahead(box, live);
 }
 
@@ -87,19 +97,19 @@ void tracking_begin(const struct work *work, struct live *live) {
 }
 
 void tracking_born(struct session *session, int *take_fds, size_t n) {
-    struct tracking *tracking = &session->tracking;
+    struct noting *noting = &session->tracking.noting;
     struct live *live = session->restores, *since = live ? live->base ? live->base : live : NULL;
 
-    tracking_forget(tracking);
+    noting_end(noting);
     for (size_t i = 0; i < n; i++)
-        if (since && n <= ARRAY_SIZE(tracking->trackers))
-            tracking->trackers[tracking->n_trackers++] = (struct capture_tracker){ CAPTURE_BY_ORDER, TAKE_FD(take_fds[i]) };
+        if (since && n <= ARRAY_SIZE(noting->trackers))
+            noting->trackers[noting->n_trackers++] = (struct capture_tracker){ CAPTURE_BY_ORDER, TAKE_FD(take_fds[i]) };
         else
             close_fd(&take_fds[i]);
-    if (!tracking->n_trackers)
+    if (!noting->n_trackers)
         return;
     box_set_files(session->box, box_files(session->box));
-    tracking->since = live_get(since);
+    noting->since = live_get(since);
     tracking_hold(since, session->program);
 }
 
@@ -113,58 +123,51 @@ void tracking_hold(struct live *live, struct program *program) {
 }
 
 struct live *tracking_next(struct session *session) {
-    struct tracking *tracking = &session->tracking;
-    struct live *live = tracking->next;
+    struct live *live = TAKE_PTR(session->tracking.next), *since = session->tracking.noting.since;
 
-    tracking->next = NULL;
     /* Without it the processes of another state would be there. */
-    if (live && live->ahead && (tracking->next_stands_on != session->base || !tracking->since || !tracking->since->holder))
+    if (live && live->ahead && (session->tracking.next_stands_on != session->base || !since || !since->holder))
         box_kill(live->ahead);
     return live ? live : live_new(session->engine);
 }
 
 void tracking_make_ahead(struct session *session) {
     struct tracking *tracking = &session->tracking;
+    const struct live *since = tracking->noting.since;
     struct engine *engine = session->engine;
 
-    if (!tracking->since || !tracking->since->holder || session->at == NULL || !session->at->live || session->at->live->base != tracking->since || tracking->next || engine->stopping || engine->n_queued || session->state == SESSION_CLOSING)
+    if (!since || !since->holder || session->at == NULL || !session->at->live || session->at->live->base != since || tracking->next || engine->stopping || engine->n_queued || session->state == SESSION_CLOSING)
         return;
     tracking->next = live_new(engine);
     tracking->next_stands_on = session->base;
     if (tracking->next) {
         tracking->next->notes = notes(session);
-        tracking_begin_box(tracking, session, tracking->next);
+        tracking_begin_box(&tracking->noting, session, tracking->next);
     }
 }
 
-void tracking_give_back(struct session *session, struct tracking *take_tracking, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n) {
-    struct tracking *tracking = &session->tracking;
+void tracking_give_back(struct session *session, struct noting *take_noting, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n) {
+    struct noting *noting = &session->tracking.noting;
 
-    if (!take_tracking->is_taken)
-        return;
     if (is_addition) {
-        live->base = live_get(take_tracking->since);
-        take_tracking->n_forks = tracking->n_forks;
-        take_tracking->next = tracking->next;
-        *tracking = *take_tracking;
-        tracking->is_taken = false;
-        *take_tracking = (struct tracking){ 0 };
+        live->base = live_get(take_noting->since);
+        *noting = take(take_noting);
         return;
     }
-    live->notes &= !take_tracking->since;       /* what it does is more than noting is of use for */
+    live->notes &= !take_noting->since; /* what it does is more than noting is of use for */
     if (live->ahead)            /* it has what was */
         box_kill(live->ahead);
     for (size_t i = 0; i < n; i++)
-        tracking->trackers[i] = (struct capture_tracker){ trackers[i].pid, take_fds[i] };
-    tracking->n_trackers = n;
-    tracking->since = n ? live_get(live) : NULL;
+        noting->trackers[i] = (struct capture_tracker){ trackers[i].pid, take_fds[i] };
+    noting->n_trackers = n;
+    noting->since = n ? live_get(live) : NULL;
 }
 
 void tracking_distrust(struct engine *engine, const struct live *live) {
     list_for_each(at, &engine->sessions) {
         struct tracking *tracking = &container_of(at, struct session, node)->tracking;
 
-        if (live->base && tracking->since == live->base)
+        if (live->base && tracking->noting.since == live->base)
             tracking_forget(tracking);
     }
 }

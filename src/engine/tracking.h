@@ -23,21 +23,26 @@ struct program;
 struct session;
 struct work;
 
-struct tracking {
-    unsigned n_forks;           /* of a session, as it ran */
-    struct live *since;         /* NULL: nothing is noted; a reference */
+/* What the processes of a sandbox write to is noted. One owner at a time: the session, or a capture of it. */
+struct noting {
+    struct live *since;         /* since this state, the base; a reference. NULL: it is not noted, or not known since when */
     struct capture_tracker trackers[CAPTURE_MAX_TRACKERS];
     size_t n_trackers;
-    struct live *next;          /* what the next capture is to fill, with the sandbox that it is for, ahead of need; NULL; a reference */
-    const struct node *next_stands_on;  /* that sandbox: the session's base, then */
-    bool is_taken;              /* by a capture */
 };
 
+struct tracking {
+    unsigned n_forks;           /* of a session, as it ran */
+    struct noting noting;
+    struct live *next;          /* what the next capture is to fill, with the sandbox that it is for, ahead of need; NULL; a reference */
+    const struct node *next_stands_on;  /* that sandbox: the session's base, then */
+};
+
+void noting_end(struct noting *noting);
 void tracking_forget(struct tracking *tracking);
-/* For a capture, of what this session has; empty if it is none for a fork. */
-void tracking_take(struct work *work, struct tracking *ret_tracking, struct capture_options *options);
+/* For a capture, of what this session has. False: it is none for a fork, and the session keeps it. */
+bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_options *options);
 /* A sandbox for an addition to that, which is on its way, if there is none: `live` has it as the one that was made ahead. What goes wrong who needs one will meet and tell. */
-void tracking_begin_box(const struct tracking *tracking, struct session *session, struct live *live);
+void tracking_begin_box(const struct noting *noting, struct session *session, struct live *live);
 /* Before that, of the state that is to be captured for it: whether what its sandboxes write to is noted from their start on. Their first fork is an addition then, to what they were prepared from. */
 void tracking_begin(const struct work *work, struct live *live);
 /* Such a one goes on: a userfaultfd of each of its processes. */
@@ -48,8 +53,8 @@ void tracking_hold(struct live *live, struct program *program);
 struct live *tracking_next(struct session *session);
 /* The next fork, where there is likely to be one, finds its sandbox, which waits for a second. Not while the last one is on its way: it would take its processors. */
 void tracking_make_ahead(struct session *session);
-/* The processes are captured: an addition, or a state that is noted from by `fds`, which are taken; 0: nothing is. */
-void tracking_give_back(struct session *session, struct tracking *take_tracking, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n);
+/* The processes are captured for a fork: an addition, or a state that is noted from by `fds`, which are taken; 0: nothing is. */
+void tracking_give_back(struct session *session, struct noting *take_noting, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n);
 /* A sandbox that was to go on from this state did not: where that is an addition, none is made to the same base any more. */
 void tracking_distrust(struct engine *engine, const struct live *live);
 /* What the clocks of a sandbox are ahead of ours that goes on from this state now: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds. */
