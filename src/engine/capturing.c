@@ -286,12 +286,12 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
         return;
     }
     capturing->complete = live->is_complete = verdict.is_complete;
-    if (live->is_complete && live->wants_holder)
-        tracking_hold(live, capturing->work->session->program);
     if (!capturing->captured && capturing->is_for_fork)
         tracking_give_back(capturing->work->session, &capturing->noting, live, verdict.is_addition, verdict.trackers, fds, n_fds);
     memcpy(live->clocks, verdict.clocks, sizeof live->clocks);
     live->bytes = verdict.bytes;
+    if (live->is_complete && live->wants_holder)
+        tracking_hold(live, capturing->work->session->program);
     if (capturing->captured) {
         state_imaged(capturing->work, NULL);
         return;

@@ -10,8 +10,10 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "engine/session.h"
+#include "sys/proc.h"
 
 #define MOST_NOTED 4u           /* sandboxes of one fork: of many at once few are forked again */
+#define HELD_PART 8             /* of the memory that is left: what is held ahead of need may take no more */
 
 static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 
@@ -116,9 +118,11 @@ void tracking_born(struct session *session, int *take_fds, size_t n) {
 void tracking_hold(struct live *live, struct program *program) {
     struct launcher *holder;
     struct rollbox_error error;
+    uint64_t available;
 
     live->wants_holder = !live->is_complete;
-    if (live->is_complete && !live->holder)
+    /* It has all that once more. */
+    if (live->is_complete && !live->holder && proc_memory_available(&available, NULL) == 0 && live->bytes < available / HELD_PART)
         (void)live_holder(live, program, &holder, &error);
 }
 
