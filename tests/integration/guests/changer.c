@@ -102,13 +102,20 @@ static void map(struct slot *slot, unsigned how) {
         scribble(slot->at, slot->length);
 }
 
+/* By pages: the kernel leaves what was once different in pieces, which a copy has as one, and moves no pieces together. */
 static void move(struct slot *slot) {
-    size_t length = (1 + below(80)) * PAGE;
-    char *to = place(slot), *at = slot->is_shared ? MAP_FAILED : to == slot->at ? mremap(slot->at, slot->length, length, 0) : mremap(slot->at, slot->length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+    const size_t length = (1 + below(80)) * PAGE;
+    char *to = place(slot);
 
-    if (at == MAP_FAILED)
-        return;                 /* it is in pieces */
-    slot->at = at;
+    if (slot->is_shared)
+        return;
+    for (size_t i = 0; i < slot->length && i < length && to != slot->at; i += PAGE)
+        (void)mremap(slot->at + i, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to + i);
+    if (length < slot->length)
+        munmap(slot->at + length, slot->length - length);
+    else if (length > slot->length)
+        (void)mmap(to + slot->length, length - slot->length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    slot->at = to;
     slot->length = length;
 }
 
