@@ -124,6 +124,8 @@ static void lost(struct launcher *launcher, const struct guest_record *why) {
     struct program *program = launcher->program->serves ? launcher->program : NULL;
     if (program)
         program->n_running++;
+    if (launcher->program->launcher == launcher)
+        program_drop_spares_of(launcher->program);      /* files of what it has made nobody can copy */
     launcher_stop(launcher);            /* and tells who waits for copies */
     list_for_each(node, &waiting) {
         list_remove(node);

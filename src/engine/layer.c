@@ -201,7 +201,8 @@ struct node *node_new(struct engine *engine, struct family *family, struct node 
     node->engine = engine;
     node->references = 2;
     node->family = family;
-    node->parent = parent ? node_get(parent) : NULL;
+    /* What comes of one that was dropped comes, for users, of the beginning: nobody knows any more what that came of. */
+    node->parent = parent ? node_get(parent->family ? parent : container_of(family->nodes.next, struct node, in_family)) : NULL;
     node->under = under ? node_get(node_ground(under)) : NULL;
     node->layer = take_layer;
     node->generation = parent ? parent->generation + 1 : 0;

@@ -214,9 +214,9 @@ bool state_is_as_made(struct box *box) {
     return state_files_are_as_made(box) && seems_empty(box) == 1;
 }
 
-/* The state of a session in which nothing of a node's processes is: that node, or one of its files alone. A reference, or NULL. */
+/* The state of a session in which nothing of a node's processes is: that node, or one of its files alone, also where it was dropped and has no name any more. A reference, or NULL. */
 static struct node *files_of(struct session *session, struct node *node) {
-    return node->live ? node_new(session->engine, session->family, node, node, NULL) : node_get(node);
+    return node->live || !node->family ? node_new(session->engine, session->family, node, node, NULL) : node_get(node);
 }
 
 /* The present state, of which all is known, as nothing was called since, or what was has left nothing. A reference, or NULL. */

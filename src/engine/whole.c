@@ -40,7 +40,10 @@ static int refuse(struct work *work, int r) {
     struct rollbox_error error;
 
     work->whole = whole_free(work->whole);
-    error_set(&error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot", "the image of the processes cannot be put together: %s", strerror(-r));
+    if (r == -ECHILD)
+        error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that put the image of the processes together was killed from outside; try again");
+    else
+        error_set(&error, error_code_of(-r, ROLLBOX_ERR_INTERNAL), -r, "snapshot", "the image of the processes cannot be put together: %s", strerror(-r));
     work_fail(work, &error);
     return r;
 }

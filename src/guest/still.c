@@ -145,6 +145,8 @@ void still_serve(const struct plan *plan) {
         case STILL_PASS:
             passes = true;
             timer_mark();
+            /* fall through */
+        case STILL_TELL:
             r = send_state(plan);
             if (r == 0)
                 continue;

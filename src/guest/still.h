@@ -8,6 +8,7 @@
  *     HOLD        init takes no question up any more, and no clock of its own moves: who asks now waits so that a tracer stops it.
  *     GIVE_BACK   of these threads, which have been told to stop: what init holds is broken off as by a signal, and begins anew where they go on.
  *     PASS        all stand: what is asked now are the tracer's calls, and goes to the kernel. The word is followed by what init knows: a struct image_determinism, and by so many waits and alarms as still_counts says.
+ *     TELL        the word is followed by the same; some do not stand, and nothing passes.
  *     FORGET      of these threads none begins anew what it was in: it has ended, or a signal ends it.
  *     GO          no calls are made in them any more. They stand until the socket is closed, and until then nothing is looked for that comes of their standing. The word is how many are to be let go before the others, for a signal that came to them
  *                 before they have asked again would be taken for none (virtual_wait.c).
@@ -20,7 +21,7 @@
 
 #include "guest/image.h"
 
-enum still_order { STILL_HOLD = 1, STILL_GIVE_BACK, STILL_PASS, STILL_FORGET, STILL_GO, STILL_LEFT };
+enum still_order { STILL_HOLD = 1, STILL_GIVE_BACK, STILL_PASS, STILL_TELL, STILL_FORGET, STILL_GO, STILL_LEFT };
 
 #define STILL_MAX_THREADS 256u
 #define STILL_AT_ONCE 64u       /* waits, or alarms, of one message */
@@ -32,7 +33,7 @@ struct still_message {
     int32_t threads[STILL_MAX_THREADS]; /* GIVE_BACK, FORGET: inside */
 };
 
-/* Follows the word of PASS, and is followed by messages of at most STILL_AT_ONCE waits, then alarms, each. */
+/* Follows the word of PASS, and of TELL, and is followed by messages of at most STILL_AT_ONCE waits, then alarms, each. */
 struct still_state {
     struct image_determinism determinism;
     uint32_t n_waits, n_alarms;

@@ -57,7 +57,7 @@ uint32_t timer_tell(struct image_alarm *to);
 void timer_resume(const struct image_alarm *from, uint32_t n, const int *files);
 /* Answers what init holds of a thread so that it is done again, unless a signal is handled first; the end of it stays what it was. */
 void wait_give_back(pid_t thread);
-/* How many threads begin a wait anew by a call that does not tell so; and how many of these are on their way there. */
+/* How many threads begin a wait anew; and how many of these are on their way there. */
 uint32_t wait_count_again(void);
 uint32_t wait_count_left(void);
 /* It begins no call of before anew. */

@@ -107,7 +107,8 @@ static uint64_t alone[MAX_THREADS / 64];        /* and which of these have no ot
 static int64_t cut_until_ns, purged_ns;
 /*
  * Calls that threads make anew when they go on, and when these were to end. Where a signal comes first, its thread may well make the same call with the same arguments next, which is another wait. What init has held is given back so that the kernel makes
- * restart_syscall of it, which no signal comes before. What the kernel itself begins anew as a whole, and what is restored from an image, does not tell the two apart: there, others go on only when these have asked (wait_count_left).
+ * restart_syscall of it, which does not follow a signal. What the kernel itself begins anew as a whole, and what is restored from an image, does not tell the two apart; and a handler with SA_RESTART that runs before a question is taken up does not end the call. So
+ * who begins a wait anew goes on first, and others, who could signal it, when it has asked (wait_count_left).
  */
 static struct again {
     struct image_wait wait;
@@ -1037,11 +1038,7 @@ void wait_forget_again(pid_t thread) {
 }
 
 uint32_t wait_count_again(void) {
-    uint32_t n = 0;
-
-    for (uint32_t i = 0; i < n_again; i++)
-        n += !again[i].restarts;
-    return n;
+    return n_again;
 }
 
 /* Not who stands, or is no more. */
@@ -1049,7 +1046,7 @@ uint32_t wait_count_left(void) {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < n_again; i++)
-        n += !again[i].restarts && idle_is_on_its_way((pid_t)again[i].wait.thread);
+        n += idle_is_on_its_way((pid_t)again[i].wait.thread);
     return n;
 }
 
@@ -1064,7 +1061,7 @@ uint32_t wait_tell(struct image_wait *to) {
     for (; n < n_given_back; n++)
         to[n] = again[n].wait;
     for (size_t i = n_waits; i-- > 0;) {
-        if (waits[i].state != KERNEL || waits[i].absolute || n == IMAGE_MAX_WAITS)
+        if (waits[i].state != KERNEL || waits[i].absolute || n == IMAGE_MAX_WAITS || idle_is_on_its_way(waits[i].event.thread))
             continue;
         to[n++] = told(&waits[i]);
         if (is_done_again(&waits[i])) {

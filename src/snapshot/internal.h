@@ -245,6 +245,7 @@ int notify_connect(struct capture *c);
 int still_hold(struct capture *c);
 int still_give_back(struct capture *c);         /* whoever was told to stand and does not yet may be one that init holds */
 int still_pass(struct capture *c);
+int still_tell(struct capture *c);              /* which of those that stand go on with a wait */
 int still_go(struct capture *c);
 /* Who begins a wait anew, and would be signalled by others before that, is let go before them. */
 void still_lead(struct capture *c);

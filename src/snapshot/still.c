@@ -41,7 +41,7 @@ static int say(struct capture *c, const struct still_message *message) {
     r = r < 0 ? r : word;
     if (r < 0) {
         c->current = NULL;
-        return capture_refuse(c, -r, "the sandbox' init does not answer: %s", strerror(-r));
+        return c->error->code ? r : capture_refuse(c, -r, "the sandbox' init does not answer: %s", strerror(-r));
     }
     return r;
 }
@@ -122,9 +122,14 @@ static bool has_arguments(const struct image_registers *r, const struct image_wa
     return !memcmp(arguments, wait->arguments, sizeof arguments);
 }
 
+/* It goes on with what is left of a wait: it was broken off there, or is about to. */
+static bool is_restarted(const struct trace *trace, const struct image_wait *wait) {
+    return trace->registers.rax == SYS_restart_syscall && has_arguments(&trace->registers, wait);
+}
+
 /* It was in that wait. One that has yet to ask of such a call (-ERESTARTSYS) has ended the one of before, which init learns by the question only. */
 static bool was_in(const struct trace *trace, const struct image_wait *wait) {
-    return (trace->call == SYS_restart_syscall || (trace->call == (long)wait->number && trace->interruption == IMAGE_ENDS)) && has_arguments(&trace->registers, wait);
+    return is_restarted(trace, wait) || (trace->call == (long)wait->number && trace->interruption == IMAGE_ENDS && has_arguments(&trace->registers, wait));
 }
 
 /* Waits that have ended are none any more, neither for init nor in the image. */
@@ -214,9 +219,11 @@ static int receive_entries(struct capture *c, struct buf *to, uint32_t n, size_t
     return r;
 }
 
-int still_pass(struct capture *c) {
+static int ask(struct capture *c, enum still_order order) {
     struct still_state state;
-    int r = say_plain(c, STILL_PASS);
+    int r = say_plain(c, order);
+
+    c->waits.length = c->alarms.length = 0;
 
     if (r < 0 || !is_wanted(c))
         return r;
@@ -229,13 +236,21 @@ int still_pass(struct capture *c) {
     return r < 0 ? capture_fail(c, "what its init knows", r) : 0;
 }
 
+int still_pass(struct capture *c) {
+    return ask(c, STILL_PASS);
+}
+
+int still_tell(struct capture *c) {
+    return ask(c, STILL_TELL);
+}
+
 /* ---- what comes of it ----------------------------------------------------------------------------------------------------- */
 
 void still_find_call(struct capture *c, const struct trace *trace, struct image_thread *thread) {
-    for (size_t i = 0; trace->call == SYS_restart_syscall && i < capture_count(&c->waits, struct image_wait); i++) {
+    for (size_t i = 0; i < capture_count(&c->waits, struct image_wait); i++) {
         const struct image_wait *wait = capture_entry(&c->waits, i, struct image_wait);
 
-        if (wait->thread != thread->tid || !has_arguments(&trace->registers, wait))
+        if (wait->thread != thread->tid || !is_restarted(trace, wait))
             continue;
         thread->registers = trace->registers;
         thread->registers.rax = wait->number;

@@ -9,12 +9,14 @@
 #include "snapshot/trace.h"
 
 #include <cpuid.h>
+#include <dirent.h>
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/ptrace.h>
@@ -43,6 +45,8 @@
 #define OWN_VDSO 4096u         /* of it that is looked through: its code begins in its first page */
 #define MAX_SIGNALS_MET 1000
 #define LOOK_NS 40000          /* so long nobody sleeps */
+#define OTHER_NS 20000
+#define OTHER_TRIES 10
 #define FAR_NS 25000           /* what another processor has done takes longer, if it was slept for */
 #define GET_DISPATCH 0x4211     /* PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, Linux 6.4 */
 #define CODE_64 0x33            /* cs */
@@ -212,6 +216,49 @@ static void draw_away(struct trace *trace) {
         (void)sched_setaffinity(0, sizeof own_affinity, &own_affinity);
 }
 
+static bool has_ended(const siginfo_t *info) {
+    return info->si_pid && info->si_code != CLD_TRAPPED && info->si_code != CLD_STOPPED && info->si_code != CLD_CONTINUED;
+}
+
+/* Those that are ours. */
+static void collect_threads_of(pid_t tid) {
+    char path[32];
+    struct dirent *entry;
+
+    snprintf(path, sizeof path, "/proc/%d/task", (int)tid);
+    DIR *threads = opendir(path);
+    while (threads && (entry = readdir(threads))) {
+        const pid_t thread = (pid_t)atoi(entry->d_name);
+        siginfo_t info = { 0 };
+
+        if (thread > 0 && thread != tid && waitid(P_PID, (id_t)thread, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 && has_ended(&info))
+            (void)waitpid(thread, NULL, __WALL | WNOHANG);
+    }
+    if (threads)
+        closedir(threads);
+}
+
+/* As waitpid. A process that is killed is told of by its first thread when the others are no more, and those that are ours only we can look at. 0: again. */
+static pid_t sleep_for(pid_t tid, unsigned tries, int *ret_status) {
+    siginfo_t info = { 0 };
+    pid_t r;
+
+    if (waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WNOWAIT | __WALL) < 0)
+        return -1;
+    r = waitpid(tid, ret_status, __WALL | WNOHANG);
+    if (r != 0)
+        return r;
+    if (has_ended(&info)) {
+        (void)waitpid(info.si_pid, NULL, __WALL | WNOHANG);
+        return 0;
+    }
+    /* Another one stands, which will be asked about, and may hide one that has ended. */
+    if (tries > OTHER_TRIES)
+        collect_threads_of(tid);
+    nanosleep(&(struct timespec){ .tv_nsec = OTHER_NS }, NULL);
+    return 0;
+}
+
 /*
  * 0, or the PTRACE_EVENT_* that it stands for. What is waited for takes a few microseconds, and where another processor does it, falling asleep and being woken by that takes several times as long: so nobody sleeps then, for a while. Where it
  * is this processor's to do, whoever does not sleep is in the way. Which it is, is taken to be as it was the last time.
@@ -220,11 +267,12 @@ static int wait_for(pid_t tid, bool is_near) {
     static bool is_far = true;
     const bool looks = is_far && !is_near;
     const int64_t begun = clock_now_ns();
+    unsigned tries = 0;
     int status, r;
 
     do {
         is_far = is_near ? is_far : looks && clock_now_ns() - begun < LOOK_NS;
-        r = waitpid(tid, &status, looks && is_far ? __WALL | WNOHANG : __WALL);
+        r = looks && is_far ? waitpid(tid, &status, __WALL | WNOHANG) : sleep_for(tid, tries++, &status);
     } while (r == 0 || (r < 0 && errno == EINTR));
     if (!looks && !is_near)
         is_far = clock_now_ns() - begun > FAR_NS;

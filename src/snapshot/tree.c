@@ -337,8 +337,9 @@ static bool is_on_its_way(const struct capture *c) {
 
 /* For a moment. */
 static int let_go_on(struct capture *c) {
+    int r = still_tell(c);
+
     tree_release(c);
-    int r = still_go(c);
     wait_a_little(VFORK_NS);
     return r;
 }

@@ -7,6 +7,7 @@ one itself answers. make check runs this file as root and as an ordinary user.
 
 import contextlib
 import re
+import select
 import socket
 import time
 
@@ -398,6 +399,54 @@ def test_a_wait_that_a_signal_has_ended_is_not_gone_on_with(wait):
             kids += box.fork(1) if process.poll() is None and len(kids) < 3 else []
         with closing(kids):
             assert [one.wait(60).stdout.split()[-1] for one in (process, *(kid.process(process.id) for kid in kids))] == [b"0"] * (len(kids) + 1)
+
+
+MANY = """
+import ctypes, threading
+libc, wrong = ctypes.CDLL(None, use_errno=True), []
+def sleep(n):
+    if libc.nanosleep((ctypes.c_long * 2)(1 + n % 50, 0), None):
+        wrong.append((n, ctypes.get_errno()))
+print("ready", flush=True)
+for _ in range(4):
+    threads = [threading.Thread(target=sleep, args=(n,)) for n in range(100)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+print(wrong, flush=True)
+"""
+# A process stands still in vfork, for its child's file is opened when somebody has computed for a while; so all the others are stopped, let go and stopped again.
+SPAWNS = """
+import os, select, time
+os.mkfifo("/tmp/fifo")
+(asked, ask), (end, _), wrong = os.pipe(), os.pipe(), []
+if not os.fork():
+    while os.read(asked, 1):
+        sum(range(1000000))
+        os.close(os.open("/tmp/fifo", os.O_WRONLY))
+if not os.fork():
+    while True:
+        os.write(ask, b"x")
+        os.waitpid(os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/tmp/fifo", os.O_RDONLY, 0)]), 0)
+        time.sleep(0.7)
+print("ready", flush=True)
+for _ in range(20):
+    begun = time.monotonic()
+    select.select([end], [], [], 2)
+    wrong += [took for took in [time.monotonic() - begun] if abs(took - 2) > 0.001]
+print(wrong, flush=True)
+"""
+
+
+@pytest.mark.parametrize("program", [MANY, SPAWNS], ids=["many threads", "beside vfork"])
+def test_waits_that_snapshots_break_off_last_as_long_as_they_would(program):
+    with Sandbox({**VIRTUAL, "max_processes": 200}) as box:
+        process = box.spawn(["python3", "-I", "-c", program])
+        assert process.stdout.readline() == b"ready\n"
+        for _ in range(rounds(200, 60)):
+            if select.select([process.stdout], [], [], 0)[0]:
+                break
+            box.drop(box.snapshot())
+        assert process.stdout.readline() == b"[]\n"
 
 
 # Limits

@@ -258,6 +258,18 @@ def test_dropping_a_snapshot_keeps_what_stands_on_it():
         assert shell(box, "cat /tmp/f*").stdout == "0\n1\n2\n"
 
 
+def test_a_state_that_was_dropped_has_another_name_when_it_is_taken_again():
+    with Sandbox() as box:
+        shell(box, "echo 1 > /tmp/file")
+        first = box.snapshot()
+        box.drop(first)
+        second = box.snapshot()
+        assert second.id != first.id and [(node.id, node.parent) for node in box.tree()][1:] == [(second.id, box.tree()[0].id)]
+        assert box.snapshot().id == second.id
+        with box.fork(1, snapshot=second)[0] as kid:
+            assert shell(kid, "cat /tmp/file").stdout == "1\n"
+
+
 @pytest.mark.parametrize("processes", ["keep", "drop"])
 def test_a_snapshot_under_writers_is_of_one_moment(processes):
     """Two files are always written in the same order: a copy may not have the second one's newer."""
