@@ -265,6 +265,8 @@ __asm__(".pushsection .rodata\n"
         "   pop %rdi\n"
         "6: mov $228, %eax\n"
         "   syscall\n"
+        "   cmp $-4, %eax\n"                  /* EINTR: a signal came before init had taken the question up */
+        "   je 6b\n"
         "   ret\n"
         "vdso_blob_gettimeofday:\n"
         "   test %rdi, %rdi\n"

@@ -111,7 +111,7 @@ static uint32_t inner_of(struct capture *c, struct task *task) {
 
 static struct task *task_of(struct capture *c, uint32_t tid) {
     for (size_t i = 0; i < c->n_tasks; i++)
-        if (c->tasks[i].trace.stands && inner_of(c, &c->tasks[i]) == tid)
+        if (!c->tasks[i].is_gone && inner_of(c, &c->tasks[i]) == tid)
             return &c->tasks[i];
     return NULL;
 }
@@ -142,9 +142,9 @@ static int end_waits(struct capture *c) {
         const struct image_wait wait = *capture_entry(&c->waits, i, struct image_wait);
         const struct task *task = task_of(c, wait.thread);
 
-        if (!task || !was_in(&task->trace, &wait) || is_of_ended(c, wait.thread))
+        if (!task || (task->trace.stands && (!was_in(&task->trace, &wait) || is_of_ended(c, wait.thread))))
             ended.threads[ended.n++] = (int32_t)wait.thread;
-        else if (!task->subject->is_apart)
+        else if (task->trace.stands && !task->subject->is_apart)
             *capture_entry(&c->waits, kept++, struct image_wait) = wait;
         if (ended.n == STILL_MAX_THREADS) {
             r = say(c, &ended);
@@ -196,14 +196,19 @@ void still_end(struct capture *c) {
 
 int still_give_back(struct capture *c) {
     struct still_message message = { .order = STILL_GIVE_BACK };
+    int r = 0;
 
-    for (size_t i = 0; is_wanted(c) && i < c->n_tasks && message.n < STILL_MAX_THREADS; i++) {
+    for (size_t i = 0; is_wanted(c) && i < c->n_tasks && r == 0; i++) {
         struct task *task = &c->tasks[i];
 
         if (!task->is_gone && !task->trace.stands && inner_of(c, task))
             message.threads[message.n++] = (int32_t)task->inner_tid;
+        if (message.n == STILL_MAX_THREADS) {
+            r = say(c, &message);
+            message.n = 0;
+        }
     }
-    return message.n ? say(c, &message) : 0;
+    return r == 0 && message.n ? say(c, &message) : r;
 }
 
 static int receive_entries(struct capture *c, struct buf *to, uint32_t n, size_t size) {

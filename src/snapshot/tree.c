@@ -281,6 +281,7 @@ int tree_hold(struct trace *trace, pid_t tid) {
 }
 
 void tree_let_go(struct capture *c) {
+    (void)still_give_back(c);   /* who does not stand, where it came to nothing, and is held by init, could not be let go */
     still_lead(c);
     for (size_t i = 0; i < c->n_tasks; i++)
         if (c->tasks[i].trace.stands)

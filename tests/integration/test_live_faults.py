@@ -306,6 +306,34 @@ def test_a_launcher_that_is_killed_at_any_step():
         assert len(engine.sandboxes()) == 1
 
 
+def test_a_sandbox_is_closed_while_a_refused_capture_ends():
+    """Of a process that is killed its first thread is told of when the others were looked at, which who traces them alone can do."""
+    for _ in range(rounds(25, 8)):
+        with Engine() as engine:
+            box = Sandbox({"max_processes": 60}, engine=engine)
+            Asked.begin(box, "import threading", "go = threading.Event()", "[threading.Thread(target=go.wait, daemon=True).start() for _ in range(3)]", "x = bytearray(b'x' * (4 << 20))", "file = open('/tmp/file', 'w')", "file.write('x'), file.flush()")
+            os.kill(helper_of(engine, "rollbox-launch"), signal.SIGKILL)
+            with contextlib.suppress(RollboxError):
+                box.snapshot()
+            box.close()
+
+
+def test_what_a_launcher_made_ahead_goes_with_it():
+    """Files of a sandbox that it has made nobody else can copy."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        Asked.begin(box, "x = 1")
+        box.fork(1)[0].close()
+        until(lambda: len(children(engine.pid, "rollbox-launch")) > 2)      # it, that of this sandbox, and that of the next
+        launcher = helper_of(engine, "rollbox-launch")
+        os.kill(launcher, signal.SIGKILL)
+        until(lambda: launcher not in children(engine.pid, "rollbox-launch"))
+        for _ in range(2):
+            with Sandbox(engine=engine) as other:
+                asked = Asked.begin(other, "file = open('/tmp/file', 'w')", "file.write('x'), file.flush()")
+                with other.fork(1)[0] as kid:
+                    assert sh(kid, "cat /tmp/file").stdout == "x" and asked.of(kid)("file.tell()") == "1"
+
+
 def test_an_init_that_is_killed_at_any_step_of_a_snapshot():
     """The snapshot is whole or refused; the sandbox' processes are gone, its files are not, and it works on."""
     with Engine() as engine, Sandbox(engine=engine) as box:
