@@ -75,7 +75,7 @@ static int send_state(const struct plan *plan) {
     determinism_tell(plan, &state.determinism);
     if (plan->flags & PLAN_VIRTUAL) {
         virtual_tell(&state.determinism);
-        state.n_waits = wait_tell(waits);
+        state.n_waits = wait_tell(waits, &state.n_again);
         state.n_alarms = timer_tell(alarms);
     }
     int r = send_word(0);

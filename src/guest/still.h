@@ -36,7 +36,8 @@ struct still_message {
 /* Follows the word of PASS, and of TELL, and is followed by messages of at most STILL_AT_ONCE waits, then alarms, each. */
 struct still_state {
     struct image_determinism determinism;
-    uint32_t n_waits, n_alarms;
+    uint32_t n_waits, n_again;  /* of them so many, the first, were broken off before and have not been begun anew */
+    uint32_t n_alarms;
 };
 
 #endif

@@ -50,7 +50,7 @@ struct image_wait;
 struct image_alarm;
 void virtual_tell(struct image_determinism *to);
 void virtual_resume(const struct image_determinism *from);
-uint32_t wait_tell(struct image_wait *to);
+uint32_t wait_tell(struct image_wait *to, uint32_t *ret_again);
 void wait_resume(const struct image_wait *from, uint32_t n);
 uint32_t timer_tell(struct image_alarm *to);
 /* `files`: descriptors of those of the image, which stay the caller's. */

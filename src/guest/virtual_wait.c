@@ -1055,8 +1055,8 @@ static bool is_done_again(const struct wait *w) {
     return tells_rest(w);
 }
 
-uint32_t wait_tell(struct image_wait *to) {
-    uint32_t n = 0, n_given_back = n_again;
+uint32_t wait_tell(struct image_wait *to, uint32_t *ret_again) {
+    uint32_t n = 0, n_given_back = *ret_again = n_again;
 
     for (; n < n_given_back; n++)
         to[n] = again[n].wait;

@@ -104,6 +104,7 @@ struct capture {
     uint64_t n_promised;        /* pages */
     uint64_t told;              /* to who loads the image: what of it is written */
     bool is_complete;
+    uint32_t n_again;           /* of the waits that init has told of, so many were broken off before */
     bool holds, leads;          /* init does nothing else; who waits as it says goes on first (still.c) */
     const char *base;           /* track.c: the image that this is to be an addition to; NULL: none */
     uint64_t base_length;
@@ -249,6 +250,8 @@ int still_tell(struct capture *c);              /* which of those that stand go 
 int still_go(struct capture *c);
 /* Who begins a wait anew, and would be signalled by others before that, is let go before them. */
 void still_lead(struct capture *c);
+/* One that stands only now that the others have been let go, and is about to be. */
+void still_late(struct capture *c, const struct task *task);
 void still_end(struct capture *c);
 /* A thread that goes on with what is left of a wait begins that wait where it is restored: init knows which call it was. */
 void still_find_call(struct capture *c, const struct trace *trace, struct image_thread *thread);

@@ -127,9 +127,11 @@ static bool is_restarted(const struct trace *trace, const struct image_wait *wai
     return trace->registers.rax == SYS_restart_syscall && has_arguments(&trace->registers, wait);
 }
 
-/* It was in that wait. One that has yet to ask of such a call (-ERESTARTSYS) has ended the one of before, which init learns by the question only. */
-static bool was_in(const struct trace *trace, const struct image_wait *wait) {
-    return is_restarted(trace, wait) || (trace->call == (long)wait->number && trace->interruption == IMAGE_ENDS && has_arguments(&trace->registers, wait));
+/* It was in that wait, or is about to begin it anew. Of others one that has yet to ask of such a call (-ERESTARTSYS), or to make it, has ended the one of before, which init learns by the question only. */
+static bool was_in(const struct trace *trace, const struct image_wait *wait, bool is_again) {
+    const bool makes_it = is_again ? trace->registers.rax == wait->number : trace->call == (long)wait->number && trace->interruption == IMAGE_ENDS;
+
+    return is_restarted(trace, wait) || (makes_it && has_arguments(&trace->registers, wait));
 }
 
 /* Waits that have ended are none any more, neither for init nor in the image. */
@@ -142,7 +144,7 @@ static int end_waits(struct capture *c) {
         const struct image_wait wait = *capture_entry(&c->waits, i, struct image_wait);
         const struct task *task = task_of(c, wait.thread);
 
-        if (!task || (task->trace.stands && (!was_in(&task->trace, &wait) || is_of_ended(c, wait.thread))))
+        if (!task || (task->trace.stands && (!was_in(&task->trace, &wait, i < c->n_again) || is_of_ended(c, wait.thread))))
             ended.threads[ended.n++] = (int32_t)wait.thread;
         else if (task->trace.stands && !task->subject->is_apart)
             *capture_entry(&c->waits, kept++, struct image_wait) = wait;
@@ -238,6 +240,7 @@ static int ask(struct capture *c, enum still_order order) {
     if (r == 0)
         r = receive_entries(c, &c->alarms, state.n_alarms, sizeof(struct image_alarm));
     c->image.determinism = state.determinism;
+    c->n_again = state.n_again;
     return r < 0 ? capture_fail(c, "what its init knows", r) : 0;
 }
 
@@ -247,6 +250,13 @@ int still_pass(struct capture *c) {
 
 int still_tell(struct capture *c) {
     return ask(c, STILL_TELL);
+}
+
+void still_late(struct capture *c, const struct task *task) {
+    const struct still_message go = { .order = STILL_GO };
+
+    if (is_wanted(c) && task->trace.stands && task->trace.call >= 0 && task->trace.interruption == IMAGE_ENDS && still_tell(c) == 0 && end_waits(c) == 0)
+        (void)say(c, &go);
 }
 
 /* ---- what comes of it ----------------------------------------------------------------------------------------------------- */

@@ -256,7 +256,7 @@ static int await_all(struct capture *c) {
 }
 
 /* What does not stand yet cannot be let go; what it waits for goes on now, and then it does. */
-static void release_late(struct trace *trace) {
+static void await_late(struct trace *trace) {
     int r = -EAGAIN;
 
     for (unsigned waits = 0; r == -EAGAIN && waits < MAX_WAITS; waits++) {
@@ -264,7 +264,6 @@ static void release_late(struct trace *trace) {
         if (r == -EAGAIN && waits > 20)
             wait_a_little(WAIT_NS);
     }
-    trace_release(trace);
 }
 
 int tree_hold(struct trace *trace, pid_t tid) {
@@ -275,8 +274,10 @@ int tree_hold(struct trace *trace, pid_t tid) {
     for (unsigned waits = 0; (r = trace_await(trace)) == -EAGAIN && waits < HOLD_WAITS; waits++)
         if (waits > 20)
             wait_a_little(WAIT_NS);
-    if (r == -EAGAIN)
-        release_late(trace);
+    if (r == -EAGAIN) {
+        await_late(trace);
+        trace_release(trace);
+    }
     return r;
 }
 
@@ -287,8 +288,11 @@ void tree_let_go(struct capture *c) {
         if (c->tasks[i].trace.stands)
             trace_release(&c->tasks[i].trace);
     for (size_t i = 0; i < c->n_tasks; i++)
-        if (c->tasks[i].trace.is_seized)
-            release_late(&c->tasks[i].trace);
+        if (c->tasks[i].trace.is_seized) {
+            await_late(&c->tasks[i].trace);
+            still_late(c, &c->tasks[i]);
+            trace_release(&c->tasks[i].trace);
+        }
 }
 
 void tree_release(struct capture *c) {
