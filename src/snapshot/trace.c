@@ -228,7 +228,7 @@ static void collect_threads_of(pid_t tid) {
     snprintf(path, sizeof path, "/proc/%d/task", (int)tid);
     DIR *threads = opendir(path);
     while (threads && (entry = readdir(threads))) {
-        const pid_t thread = (pid_t)atoi(entry->d_name);
+        const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
         siginfo_t info = { 0 };
 
         if (thread > 0 && thread != tid && waitid(P_PID, (id_t)thread, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0 && has_ended(&info))
