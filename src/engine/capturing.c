@@ -262,6 +262,11 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n == -EAGAIN || n == -EINTR)
         return;
+    if (n == -EMFILE) {
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "snapshot", "the engine has no descriptors left for what is noted of the sandbox' processes (RLIMIT_NOFILE)");
+        fail(capturing, &error);
+        return;
+    }
     bool are_trackers = n == sizeof verdict && !verdict.error.code && n_fds == verdict.n_trackers && n_fds <= ARRAY_SIZE(verdict.trackers) && !capturing->captured;
     while (!are_trackers && n_fds)
         close(fds[--n_fds]);

@@ -165,6 +165,8 @@ void tracking_give_back(struct session *session, struct noting *take_noting, str
         noting->trackers[i] = (struct capture_tracker){ trackers[i].pid, take_fds[i] };
     noting->n_trackers = n;
     noting->since = n ? live_get(live) : NULL;
+    if (session->box)
+        box_set_files(session->box, box_files(session->box));
 }
 
 void tracking_distrust(struct engine *engine, const struct live *live) {

@@ -26,6 +26,7 @@
 #define IMAGE_MAX_FILES 4096u
 #define IMAGE_MAX_FDS 65536u
 #define IMAGE_MAX_WATCHES 65536u        /* also the highest number of one */
+#define IMAGE_MAX_NOTED 32u             /* of more processes it is not noted what they write to */
 #define IMAGE_MAX_TERMINALS 64u         /* what a sandbox' devpts has */
 #define IMAGE_MAX_XSTATE 3072u          /* with the rest of a frame it fits into IMAGE_FRAME */
 #define IMAGE_SIGNALS 64

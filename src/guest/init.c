@@ -68,7 +68,7 @@ static int adopt(const struct wire_message *message) {
 static void restore(const struct box *box, const struct wire_message *message) {
     bool is_trial = message->header.flags & GUEST_RESTORE_TRIAL;
     struct restore_failure failure = { 0 };
-    int masters[IMAGE_MAX_TERMINALS], trackers[FD_MESSAGE_MAX_FDS];
+    int masters[IMAGE_MAX_TERMINALS], trackers[IMAGE_MAX_NOTED];
     size_t n_masters = 0, n_trackers = 0;
     const bool amends = message->header.flags & GUEST_RESTORE_AMENDS;
     const size_t n_externals = message->n_fds - (amends && message->n_fds);

@@ -192,19 +192,24 @@ static int tell(uint32_t index, enum restore_order_kind kind, uint32_t argument)
 }
 
 static bool owes_word;          /* each of them, of how it was prepared, or amended; one that is by itself says nothing unasked */
-static int trackers[FD_MESSAGE_MAX_FDS];
+static int trackers[IMAGE_MAX_NOTED];
 static size_t n_trackers;
 
 bool restore_are_noted(const struct box *box) {
-    return box->notes && restore_is_tree() && n_processes() <= FD_MESSAGE_MAX_FDS && !restored.header->terminals.n && !determinism_wanted(box->plan);
+    return box->notes && restore_is_tree() && n_processes() <= IMAGE_MAX_NOTED && !restored.header->terminals.n && !determinism_wanted(box->plan);
 }
 
 static int hear_all(void) {
     int r = 0;
 
     for (uint32_t i = 0; i < n_processes() && r == 0; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING && (r = hear_with(i, &trackers[n_trackers])) == 0)
-            n_trackers += trackers[n_trackers] >= 0;
+        if (restored_process(i)->kind == IMAGE_LIVING) {
+            int tracker = -1;
+
+            r = hear_with(i, &tracker);
+            if (r == 0 && tracker >= 0)
+                trackers[n_trackers++] = tracker;
+        }
     return r;
 }
 

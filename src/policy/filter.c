@@ -206,9 +206,9 @@ static unsigned check_personality(struct program *p) {
     return load(p, ARGUMENT(0), test(p, BPF_JEQ, 0xffffffffu, verdict(p, FILTER_ALLOW), flags));     /* -1 only asks */
 }
 
-/* What lets a guest type into, or change, a terminal that it was given as a stream; with keep_metadata also what changes a file by its inode. */
+/* What lets a guest type into, or change, a terminal that it was given as a stream, or tell the kernel that it has not written to what it has; with keep_metadata also what changes a file by its inode. */
 static unsigned check_ioctl(struct program *p, const struct filter_options *options) {
-    static const uint32_t terminal[] = { TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS };
+    static const uint32_t terminal[] = { TIOCSTI, TIOCLINUX, TIOCSETD, TIOCCONS, 0xc0606610u /* PAGEMAP_SCAN (snapshot/track.c) */ };
     static const uint32_t inode[] = {
         0x40086602u,            /* FS_IOC_SETFLAGS */
         0x40046602u,            /* FS_IOC32_SETFLAGS: some file systems take it from 64-bit callers too */

@@ -4,6 +4,7 @@
  *
  * The second time that one is captured, most of a process' memory is as it was the first time. The kernel notes in a page's entry that it was written to, where a userfaultfd of the process' covers it (UFFD_FEATURE_WP_ASYNC, Linux 6.7): the page
  * is protected once, the first write takes the protection away, and nobody is asked. /proc/PID/pagemap tells (PAGEMAP_SCAN). What is moved, mapped anew or was never covered is written to as well, by that; so nothing here has to be right for a copy to be.
+ * Whoever may look at that could tell the kernel as well that nothing was written to: no guest may (PAGEMAP_SCAN, policy/filter.c).
  *
  * A process makes its userfaultfd itself, in a call that its filter leaves to a tracer, and which it has no other way to make. It has none of it in its descriptors after. It is lost with the last descriptor, and with a new program: all counts as written to then.
  */
@@ -38,6 +39,8 @@ static void number_trackers(struct capture *c) {
         if (processes[i].kind == IMAGE_LIVING)
             c->had[n++].pid = processes[i].pid;
 }
+
+_Static_assert(CAPTURE_MAX_TRACKERS == IMAGE_MAX_NOTED, "so many are noted");
 
 int track_begin(struct capture *c) {
     for (; c->n_had < c->options->n_trackers && c->n_had < CAPTURE_MAX_TRACKERS; c->n_had++)

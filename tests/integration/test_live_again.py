@@ -154,6 +154,23 @@ def test_a_fork_of_a_fork_is_as_confined_and_has_no_more_descriptors():
             assert seen(origin) == first
 
 
+def test_nobody_tells_the_kernel_that_nothing_was_written_to():
+    """PAGEMAP_SCAN with PM_SCAN_WP_MATCHING would: what was written before that would not be in the next fork."""
+    with Sandbox() as box, contextlib.ExitStack() as stack:
+        origin, at = Asked.begin(box, "import ctypes, os, struct", "libc = ctypes.CDLL(None, use_errno=True)", "x = ctypes.create_string_buffer(b'1' * (1 << 20), 1 << 20)", "at = ctypes.addressof(x)", "found = ctypes.create_string_buffer(1536)"), box
+        for generation in range(5):
+            at = stack.enter_context(at.fork(1)[0])
+            origin = origin.of(at)
+            assert origin("x.raw.count(b'2')") == str(generation)
+            origin(f"x[{generation} * 8192] = b'2'")
+            origin("fd = os.open('/proc/self/pagemap', os.O_RDONLY)")
+            scan = "libc.ioctl(fd, ctypes.c_ulong(0xc0606610), struct.pack('<12Q', 96, 1, at & ~4095, (at & ~4095) + (1 << 20), 0, ctypes.addressof(found), 64, 0, 0, 2, 0, 2)), ctypes.get_errno()"
+            assert origin(scan) == "(-1, 1)"
+            origin("os.close(fd)")
+            with at.fork(1)[0] as kid:
+                assert origin.of(kid)("x.raw.count(b'2')") == str(generation + 1)
+
+
 def test_a_fork_of_a_fork_has_several_processes():
     with Sandbox() as box, contextlib.ExitStack() as stack:
         process, at, said = box.spawn(["bash", "-c", SHELL]), box, []

@@ -200,6 +200,7 @@ TEST(arguments_by_default) {
         { SYS_fcntl, { 0, 0x100000000ul | F_SETLEASE }, ERRNO(EINVAL) },
         { SYS_ioctl, { 0, TIOCLINUX }, ERRNO(EPERM) },
         { SYS_ioctl, { 0, TIOCSETD }, ERRNO(EPERM) },
+        { SYS_ioctl, { 3, 0xc0606610 /* PAGEMAP_SCAN */ }, ERRNO(EPERM) },
         { SYS_ioctl, { 0, TIOCCONS }, ERRNO(EPERM) },
         { SYS_ioctl, { 3, 0x40086602 }, ALLOW },
         { SYS_socket, { AF_UNIX, SOCK_STREAM, 0 }, ALLOW },
