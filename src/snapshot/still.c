@@ -203,7 +203,7 @@ int still_give_back(struct capture *c) {
     for (size_t i = 0; is_wanted(c) && i < c->n_tasks && r == 0; i++) {
         struct task *task = &c->tasks[i];
 
-        if (!task->is_gone && !task->trace.stands && inner_of(c, task))
+        if (!task->is_gone && task->trace.is_seized && !task->trace.stands && inner_of(c, task))
             message.threads[message.n++] = (int32_t)task->inner_tid;
         if (message.n == STILL_MAX_THREADS) {
             r = say(c, &message);
@@ -231,7 +231,6 @@ static int ask(struct capture *c, enum still_order order) {
     int r = say_plain(c, order);
 
     c->waits.length = c->alarms.length = 0;
-
     if (r < 0 || !is_wanted(c))
         return r;
     r = receive(c, &state, sizeof state);
