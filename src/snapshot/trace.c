@@ -96,6 +96,16 @@ static int set_registers(const struct trace *trace, const struct image_registers
     return ptrace(PTRACE_SETREGSET, trace->tid, NT_PRSTATUS, &area) < 0 ? -errno : 0;
 }
 
+/*
+ * What is left of a wait for ever is for ever: begun anew it is the same, and by its own number. By restart_syscall the next capture would not know what it is, and in a copy it would end with EINTR, which who blocks all signals need not expect.
+ */
+static int keep_its_number(const struct trace *trace, struct image_registers *registers) {
+    if (registers->orig_rax != SYS_poll || (int32_t)registers->rdx >= 0 || (int64_t)registers->rax != -ERESTART_RESTARTBLOCK)
+        return 0;
+    registers->rax = (uint64_t)-ERESTARTNOHAND;
+    return set_registers(trace, registers);
+}
+
 /* To before the instruction whose call was broken off. */
 static void rewind_call(struct trace *trace) {
     struct image_registers *registers = &trace->registers;
@@ -144,6 +154,8 @@ static int look_at_stop(struct trace *trace, int status) {
     }
     trace->stopped_by = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
     int r = get_registers(trace, &trace->registers);
+    if (r == 0)
+        r = keep_its_number(trace, &trace->registers);
     if (r == 0 && ptrace(PTRACE_GETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;
     if (r < 0)

@@ -266,6 +266,22 @@ def test_more_pipes_than_a_message_brings_are_refused():
         assert box.snapshot().processes == 50
 
 
+def test_a_poll_without_end_goes_on_in_a_fork_of_a_second_capture():
+    """By then the kernel has it as restart_syscall, of which nobody could tell what it is."""
+    poll = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); print('ready', flush=True); print(libc.poll((ctypes.c_int * 2)(0, 1), 1, -1), ctypes.get_errno(), flush=True)"
+    with Sandbox() as box:
+        process = box.spawn(["python3", "-c", poll])
+        assert process.stdout.readline() == b"ready\n"
+        for _ in range(3):
+            box.snapshot()
+        with box.fork(1)[0] as kid:
+            for one in (kid.process(process.id), process):
+                one.stdin.write(b"x\n")
+                one.stdin.flush()
+                assert one.stdout.readline() == b"1 0\n"
+
+
+
 def test_a_time_out_goes_on_in_a_fork():
     with Sandbox() as box:
         process = box.spawn([*PYTHON, "import time; print('up', flush=True); time.sleep(1000)"], timeout=8)
