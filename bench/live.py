@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 CLONES = 100
 LINE = 12                       # forks of forks, without the first three, before anything is noted from the start
@@ -71,13 +71,17 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
             raise SystemExit("live: the guest did not begin")
         return process
 
-    def fork(box: Any, process: Any, **options: Any) -> float:
+    def fork_kept(box: Any, process: Any, **options: Any) -> Tuple[Any, Any, float]:
+        """The sandbox, the process' copy, and how long it took."""
         start = time.perf_counter()
         (kid,) = box.fork(1, **options)
         copy = kid.process(process.id)
         if ask(copy) != b"here\n":
             raise SystemExit("live: a copy does not answer")
-        took = time.perf_counter() - start
+        return kid, copy, time.perf_counter() - start
+
+    def fork(box: Any, process: Any, **options: Any) -> float:
+        kid, _, took = fork_kept(box, process, **options)
         kid.close()
         return took
 
@@ -126,18 +130,16 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
 
     for name, times in zip(("first", "second", "third"), zip(*(first_forks() for _ in range(repeats)))):
         rows[f"live: {name} fork of now of a sandbox"] = row(list(times))
+
     def line_of_forks() -> List[float]:
         """A search's: each is forked once, and the next from it."""
         with Sandbox(policy) as box, contextlib.ExitStack() as stack:
-            process, at, took = begin(box, ["python3", "-c", GUEST.format(8)]), box, []
+            process, at, times = begin(box, ["python3", "-c", GUEST.format(8)]), box, []
             for _ in range(LINE):
-                start = time.perf_counter()
-                at = stack.enter_context(at.fork(1)[0])
-                process = at.process(process.id)
-                if ask(process) != b"here\n":
-                    raise SystemExit("live: a copy does not answer")
-                took.append(time.perf_counter() - start)
-            return took[3:]
+                at, process, took = fork_kept(at, process)
+                stack.enter_context(at)
+                times.append(took)
+            return times[3:]
 
     rows["live: fork of now of a fork of a fork, each once"] = row([one for _ in range(ROUNDS) for one in line_of_forks()])
     with Sandbox(policy) as box:

@@ -147,7 +147,7 @@ int exec_set_limits(const struct plan *plan, uint64_t processes);
 /* Starts a command of the sandbox and returns its pid once it runs, or -errno and the fault when it never will. */
 pid_t exec_spawn(const struct box *box, const struct exec_request *request, struct guest_fault *fault);
 
-/* record.c: sends one record with descriptors. A lost peer is noticed where requests are read, so failures are not told. */
+/* record.c: sends one record with descriptors. A lost peer is noticed where requests are read. 0 or -errno (ETOOMANYREFS: the descriptors could not be sent, for a long time). */
 int record_send(int socket, const struct guest_record *record, const int *fds, size_t n_fds);
 void record_fault(int socket, uint32_t kind, uint64_t serial, const struct guest_fault *fault, int negative_errno);
 

@@ -404,11 +404,7 @@ int restore_fork(const struct box *box) {
         r = make_one(box, i);
     for (uint32_t i = 0; i < n_processes(); i++)
         close(restore_ends[i].its);
-    if (restored.header->is_command)
-        return r;
-    if (r == 0 && !restored_is_by_itself())
-        r = order_tree();
-    return r;
+    return r < 0 || restored.header->is_command || restored_is_by_itself() ? r : order_tree();
 }
 
 /* ---- a tree goes on ----------------------------------------------------------------------------------------------------- */
@@ -558,18 +554,18 @@ static bool has_wait(const struct image_process *p) {
     return false;
 }
 
+static void let_go_those(bool with_waits) {
+    for (uint32_t i = 0; i < n_processes(); i++)
+        if (restored_process(i)->kind == IMAGE_LIVING && has_wait(restored_process(i)) == with_waits)
+            (void)order(i, RESTORE_GO, 0);
+}
+
 /* Who begins a wait anew is not signalled by the others before (virtual_wait.c). */
 static void let_go(const struct box *box) {
-    const bool leads = restored.header->waits.n && !restored_is_by_itself();
-
-    for (uint32_t i = 0; i < n_processes() && leads; i++)
-        if (restored_process(i)->kind == IMAGE_LIVING && has_wait(restored_process(i)))
-            (void)order(i, RESTORE_GO, 0);
-    if (leads)
+    let_go_those(true);
+    if (restored.header->waits.n && !restored_is_by_itself())
         determinism_await_waits(box->plan);
-    for (uint32_t i = 0; i < n_processes(); i++)
-        if (restored_process(i)->kind == IMAGE_LIVING && !(leads && has_wait(restored_process(i))))
-            (void)order(i, RESTORE_GO, 0);
+    let_go_those(false);
 }
 
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {

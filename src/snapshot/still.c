@@ -288,7 +288,7 @@ static bool find_owner(const struct capture *c, struct image_alarm *alarm) {
     return false;
 }
 
-static void keep_alarms(struct capture *c) {
+void still_finish(struct capture *c) {
     size_t n = capture_count(&c->alarms, struct image_alarm), kept = 0;
 
     for (size_t i = 0; i < n; i++) {
@@ -298,10 +298,6 @@ static void keep_alarms(struct capture *c) {
             *capture_entry(&c->alarms, kept++, struct image_alarm) = alarm;
     }
     c->alarms.length = kept * sizeof(struct image_alarm);
-}
-
-void still_finish(struct capture *c) {
-    keep_alarms(c);
 }
 
 bool still_is_page(const struct capture *c, uint64_t inode, const char *name) {

@@ -281,7 +281,6 @@ def test_a_poll_without_end_goes_on_in_a_fork_of_a_second_capture():
                 assert one.stdout.readline() == b"1 0\n"
 
 
-
 def test_a_time_out_goes_on_in_a_fork():
     with Sandbox() as box:
         process = box.spawn([*PYTHON, "import time; print('up', flush=True); time.sleep(1000)"], timeout=8)
