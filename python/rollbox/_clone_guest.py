@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interpreter of a sandbox that has a work_fn, and of a template; its text is what `python3 -c` runs there.
 
-On descriptor 3 comes a message with the functions; init_fn runs; then the interpreter says so on descriptor 4 and waits for another message. It is while it waits that it is captured. Each clone gets a message of its own, which says which one
+On descriptor 3 comes a message with the functions; init_fn runs; then the interpreter says so on descriptor 4 and waits for a line. It is while it waits that it is captured. Each clone gets a line of its own, which says which one
 it is, runs work_fn, says on descriptor 4 what came of it, and ends at once: with its sandbox everything goes anyway. A message is its length in 8 bytes, and JSON.
+
+What a clone does here each of a thousand does, and each page that it writes to is copied for it, at the cost of a page and of some microseconds. So it is a short way, through few objects, which was gone once before the capture: what is
+written to by the first time only is written then.
 
 A template (`rollbox template`) is the same with two programs in the place of the functions.
 
@@ -12,7 +15,6 @@ Nothing here is secret or trusted: what the functions do to it, they do to their
 import base64
 import builtins
 import gc
-import hashlib
 import importlib.abc
 import importlib.util
 import json
@@ -21,10 +23,14 @@ import pickle
 import sys
 import traceback
 import types
-from typing import Any, Dict, NoReturn, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 CONTROL, RESULTS = 3, 4
 MOST = 1 << 16
+FILLING = 4 << 20   # bytes at most, should the allocator be another
+POOL_HEADER = 48
+LINE = 1024         # bytes that a clone's line has at most: it is written, and read, at once
+filler: List[object] = []
 
 
 def take() -> Dict[str, Any]:
@@ -42,13 +48,37 @@ def take() -> Dict[str, Any]:
     return message
 
 
-def give(message: Dict[str, Any], most: Optional[int] = None) -> None:
-    data = json.dumps(message).encode("ascii")
-    if most is not None and len(data) > most:
-        raise ValueError(f"the value has {len(data)} bytes, and max_value is {most}")
+def write(data: bytes, fd: int) -> None:
     data = len(data).to_bytes(8, "big") + data
     while data:
-        data = data[os.write(RESULTS, data):]
+        data = data[os.write(fd, data):]
+
+
+def give(message: Dict[str, Any]) -> None:
+    write(json.dumps(message).encode("ascii"), RESULTS)
+
+
+def give_value(value: Any, encode: Callable[[Any], Any], most: int, fd: int) -> None:
+    """A number is its own text; the encoder, with all that it is made of, is for the others."""
+    if type(value) is int and -1 << 63 < value < 1 << 63:
+        data = b'{"value": %d}' % value
+    elif type(value) is float and value - value == 0:
+        data = b'{"value": %b}' % repr(value).encode("ascii")
+    else:
+        data = json.dumps({"value": encode(value)}).encode("ascii")
+    if len(data) > most:
+        raise ValueError(f"the value has {len(data)} bytes, and max_value is {most}")
+    write(data, fd)
+
+
+def take_line(fd: int) -> Tuple[int, int, Optional[bytes]]:
+    """Which clone this is, how long its value may be, and what its chance begins with."""
+    line = os.read(fd, LINE)
+    if not line:
+        os._exit(0)         # nobody wants anything any more
+    number, most, fresh = line.split()
+    os.environ["CLONE_ID"] = number.decode("ascii")
+    return int(number), int(most), None if fresh == b"-" else bytes.fromhex(fresh.decode("ascii"))
 
 
 def told(problem: BaseException) -> Dict[str, str]:
@@ -82,20 +112,19 @@ class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         return self.texts[name]
 
 
-def reseed(seed: Optional[int], number: int) -> None:
-    """All clones have one memory, and with it the same state of every random generator. Those that everybody shares begin anew in each."""
-    if seed is None:
-        fresh = os.urandom(64)
-    else:
-        fresh = hashlib.sha512(f"{seed}:{number}".encode()).digest()
+def reseed(fresh: Optional[bytes]) -> None:
+    """All clones have one memory, and with it the same state of every random generator. Those that everybody shares begin anew in each: with `fresh`, or with chance."""
+    if fresh is not None:
         import random  # noqa: F401
-    if "random" in sys.modules:
-        sys.modules["random"].seed(fresh)
-    numpy = sys.modules.get("numpy.random")
+    modules = sys.modules
+    if "random" in modules:
+        modules["random"].seed(fresh or os.urandom(64))
+    numpy = modules.get("numpy.random")
     if numpy is not None:
-        numpy.seed([int.from_bytes(fresh[i:i + 4], "big") for i in range(0, 32, 4)])
-    if "_ssl" in sys.modules:
-        sys.modules["_ssl"].RAND_add(os.urandom(64), 64.0)
+        first = fresh or os.urandom(32)
+        numpy.seed([int.from_bytes(first[i:i + 4], "big") for i in range(0, 32, 4)])
+    if "_ssl" in modules:
+        modules["_ssl"].RAND_add(os.urandom(64), 64.0)
 
 
 def flush() -> None:
@@ -112,14 +141,45 @@ def end(message: Dict[str, Any], status: int) -> NoReturn:
     os._exit(status)
 
 
-def ready() -> Dict[str, Any]:
-    """Is captured, and then told what it is for."""
+def fill() -> None:
+    """Takes what is free in pages that are in use, so that what a clone makes lies side by side in few pages that nobody else needs a copy of. A pool of CPython's allocator is fresh when its first block is given."""
+    pool = 1 << (14 if sys.version_info >= (3, 10) else 12)
+    left = FILLING if sys.implementation.name == "cpython" else 0
+    for size in range(16, 513, 16):
+        while left > 0:
+            left -= size
+            filler.append(object() if size == 16 else 1 << 59 | left if size == 32 else bytes(size - 33))
+            if id(filler[-1]) & (pool - 1) == POOL_HEADER:
+                break
+
+
+def ready() -> None:
+    """Says so, to be captured next."""
     flush()
     # A collection would write to every object that there is, and so make a copy of its page in each clone.
     gc.collect()
+    fill()
     gc.freeze()
     give({"ready": True})
-    return take()
+
+
+def rehearse(encode: Callable[[Any], Any]) -> None:
+    """The way of a clone, but for what can be told afterwards."""
+    kept = os.environ.get("CLONE_ID")
+    there, here = os.pipe()
+    try:
+        for value in (0, 0.0, None):
+            os.write(here, b"0 1024 -\n")
+            give_value(value, encode, take_line(there)[1], here)
+            os.read(there, LINE)
+        flush()
+    finally:
+        os.close(there)
+        os.close(here)
+        if kept is None:
+            os.environ.pop("CLONE_ID", None)
+        else:
+            os.environ["CLONE_ID"] = kept
 
 
 def work_on(setup: Dict[str, Any]) -> NoReturn:
@@ -136,15 +196,15 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
         end({"raised": told(problem)}, 1)
     from rollbox_plain import encode  # type: ignore[import-not-found]
 
-    start = ready()
-    number = start["id"]
-    os.environ["CLONE_ID"] = str(number)
+    takes = setup["takes"]
+    rehearse(encode)
+    ready()
+    number, most, fresh = take_line(CONTROL)
     try:
-        reseed(start["seed"], number)
-        value = work(*(number, state)[:setup["takes"]])
-        answer = {"value": encode(value)}
+        reseed(fresh)
+        value = work(*(number, state)[:takes])
         flush()
-        give(answer, start["most"])
+        give_value(value, encode, most, RESULTS)
         os._exit(0)
     except BaseException as problem:
         status = 1
@@ -162,10 +222,11 @@ def go_on(code: str) -> None:
         exec(compile(code, "<template>", "exec", dont_inherit=True), vars(space))
     except BaseException as problem:
         end({"raised": told(problem)}, 1)
-    words = ready()["argv"]
+    ready()
+    words = take()["argv"]
     os.close(CONTROL)
     os.close(RESULTS)
-    reseed(None, 0)
+    reseed(None)
     try:
         name = "<string>"
         if words[0] == "-c":

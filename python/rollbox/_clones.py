@@ -15,9 +15,11 @@ import collections
 import contextlib
 import ctypes
 import functools
+import hashlib
 import inspect
 import json
 import os
+import queue
 import select
 import signal
 import socket
@@ -239,6 +241,11 @@ def _raised(message: Dict[str, Any], id: Optional[int]) -> Optional[WorkFailed]:
     return WorkFailed(name, said, traceback, id)
 
 
+def _chance(seed: Optional[int], number: int) -> str:
+    """What the random generators of a clone begin with."""
+    return "-" if seed is None else hashlib.sha512(f"{seed}:{number}".encode("ascii")).hexdigest()
+
+
 # One clone
 
 class _Task:
@@ -260,10 +267,10 @@ class _Task:
         self.timed_out = False
         self.problem: Optional[str] = None
 
-    def begin(self, box: Session, command: str, start: Dict[str, Any], on_end: Callable[[PendingRun], None], timeout: Optional[float]) -> None:
+    def begin(self, box: Session, command: str, seed: Optional[int], most: int, on_end: Callable[[PendingRun], None], timeout: Optional[float]) -> None:
         """Lets it go on, in a sandbox of its own."""
         self.box = box
-        self.answer = _Answer(start["most"])
+        self.answer = _Answer(most)
         handle = box._session()
         control, self.results = handle.claim(command, 3, 4)
         try:
@@ -272,7 +279,7 @@ class _Task:
             os.set_blocking(self.results, False)
             self.pending = handle.begin(AttachRequest(command), on_end)
             with contextlib.suppress(BrokenPipeError):      # it has ended, which is about to be told
-                os.write(control, _message({"id": self.index, **start}))
+                os.write(control, f"{self.index} {most} {_chance(seed, self.index)}\n".encode("ascii"))
         finally:
             if control >= 0:
                 os.close(control)
@@ -315,26 +322,61 @@ class _Task:
         known = {field.name: getattr(result, field.name) for field in fields(Result)}
         return Clone(**{**known, "id": self.index, "outcome": outcome, "error": error}, value=value, returned=returned, raised=raised)
 
-    def close(self) -> None:
-        """Forgets its sandbox, which ends."""
+    def leave(self) -> Optional[Session]:
+        """Forgets its sandbox, which is to be closed."""
         if self.pending is not None:
             self.pending.abandon()
         if self.results >= 0:
             os.close(self.results)
         box = self.box
         self.forget()
-        if box is not None:
-            with contextlib.suppress(RollboxError):
-                box.close()
+        return box
 
 
 # All of them
 
+class _Closer:
+    """Closes sandboxes in a thread of its own: what the end of one takes nobody waits for who has others to begin. `told` is called after each."""
+
+    def __init__(self, told: Callable[[], None]) -> None:
+        self.told = told
+        self.boxes: "queue.SimpleQueue[Optional[Session]]" = queue.SimpleQueue()
+        self.thread: Optional[threading.Thread] = None
+        self.n_taken = self.n_closed = 0        # each is counted by one thread
+
+    @property
+    def n_left(self) -> int:
+        return self.n_taken - self.n_closed
+
+    def take(self, box: Optional[Session]) -> None:
+        if box is None:
+            return
+        self.n_taken += 1
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.run, name="rollbox-closer", daemon=True)
+            self.thread.start()
+        self.boxes.put(box)
+
+    def run(self) -> None:
+        for box in iter(self.boxes.get, None):
+            with contextlib.suppress(RollboxError):
+                box.close()
+            self.n_closed += 1
+            self.told()
+
+    def wait(self) -> None:
+        """Until all are closed."""
+        if self.thread is not None:
+            self.boxes.put(None)
+            self.thread.join()
+            self.thread = None
+
+
 class _Loop:
     """The clones under way of one fork. Used by one thread; `stop` may be called by any."""
 
-    def __init__(self, make: Callable[[int], Sequence[Session]], command: str, start: Dict[str, Any], timeout: Optional[float]) -> None:
-        self.make, self.command, self.start_with, self.timeout = make, command, start, timeout
+    def __init__(self, make: Callable[[int], Sequence[Session]], command: str, seed: Optional[int], most: int, timeout: Optional[float]) -> None:
+        self.make, self.command, self.seed, self.most, self.timeout = make, command, seed, most, timeout
         self.running: Dict[PendingRun, _Task] = {}
         self.reading: Dict[int, _Task] = {}
         self.ended: Deque[PendingRun] = collections.deque()
@@ -343,6 +385,7 @@ class _Loop:
         self.connection: Any = None
         self.stopped = False
         self.ear, self.mouth = socket.socketpair()
+        self.closer = _Closer(self.wake)
         self.ear.setblocking(False)
         self.mouth.setblocking(False)
         self.poll = select.epoll()
@@ -358,7 +401,7 @@ class _Loop:
             return
         for task, box in zip(tasks, boxes):
             try:
-                task.begin(box, self.command, self.start_with, self.on_end, self.timeout)
+                task.begin(box, self.command, self.seed, self.most, self.on_end, self.timeout)
             except RollboxError as problem:
                 self.fail(task, problem)
                 continue
@@ -371,7 +414,7 @@ class _Loop:
                 self.poll.register(self.connection.fd, select.EPOLLIN)
 
     def fail(self, task: _Task, problem: RollboxError) -> None:
-        task.close()
+        self.closer.take(task.leave())
         self.done.append((task, _not_run(task.index, problem)))
 
     def on_end(self, pending: PendingRun) -> None:
@@ -390,6 +433,11 @@ class _Loop:
     def unread(self, task: _Task) -> None:
         if self.reading.pop(task.results, None) is not None:
             self.poll.unregister(task.results)
+
+    @property
+    def n_there(self) -> int:
+        """Sandboxes: of clones under way, and those that are about to be closed."""
+        return len(self.running) + self.closer.n_left
 
     def first_due(self) -> Optional[_Task]:
         """The one whose time is over first: all have the same, so the one that was begun first."""
@@ -433,12 +481,13 @@ class _Loop:
             result = pending.collect(False, task.index)
             task.pending = None
             self.done.append((task, task.conclude(result)))
-            task.close()
+            self.closer.take(task.leave())
 
     def close(self) -> None:
         for task in self.running.values():
-            task.close()
+            self.closer.take(task.leave())
         self.running.clear()
+        self.closer.wait()
         self.poll.close()
         self.ear.close()
         self.mouth.close()
@@ -455,16 +504,17 @@ def _iterate(loop: _Loop, n: int, width: int, order: _Order, bar: _Progress, ret
     try:
         while (fresh or waiting or loop.running) and not loop.stopped:
             now = time.monotonic()
-            batch = [task for task in waiting if task.due <= now][:width - len(loop.running)]
+            room = max(0, width - loop.n_there)
+            batch = [task for task in waiting if task.due <= now][:room]
             for task in batch:
                 waiting.remove(task)
-            while fresh and len(batch) < min(width - len(loop.running), _AT_ONCE):
+            while fresh and len(batch) < min(room, _AT_ONCE):
                 batch.append(fresh.popleft())
             if batch:
                 loop.begin(batch)
             if not loop.done:
-                more = bool(fresh) and len(loop.running) < width
-                loop.wait(now if more else min((task.due for task in waiting), default=None))
+                due = now if fresh else min((task.due for task in waiting), default=None)
+                loop.wait(due if loop.n_there < width else None)
             done, loop.done = loop.done, []
             for task, clone in done:
                 task.attempts += 1
@@ -561,7 +611,7 @@ class WorkSandbox(Sandbox, Generic[_R]):
         width = len(os.sched_getaffinity(0)) * _WIDTH_PER_CPU if concurrency is None else _concurrency(concurrency)
         allowed = self._policy.timeout if timeout is None else milliseconds(timeout) / 1000
         command, state = self._warmed()
-        loop = _Loop(lambda count: self._forks(count, state, _state("keep", attached=True)), command, {"seed": seed, "most": max_value}, allowed)
+        loop = _Loop(lambda count: self._forks(count, state, _state("keep", attached=True)), command, seed, max_value, allowed)
         return loop, _iterate(loop, n, width, _Order(ordered), _Progress(progress, range(n)), retries)
 
     @overload  # type: ignore[override]

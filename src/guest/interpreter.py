@@ -318,7 +318,7 @@ def fill():
     pool = 1 << (14 if sys.version_info >= (3, 10) else 12)
     for size in range(16, 513, 16):
         for number in range(1 << 16):
-            filler.append(object() if size == 16 else 1 << 60 | number if size == 32 else bytes(size - 33))
+            filler.append(object() if size == 16 else 1 << 59 | number if size == 32 else bytes(size - 33))
             if id(filler[-1]) & (pool - 1) == 48:
                 break
 
