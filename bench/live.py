@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 CLONES = 100
+MANY = 1000
 LINE = 12                       # forks of forks, without the first three, before anything is noted from the start
 ROUNDS = 5                      # of so many: the first, which finds nothing that others have left to be used again, is not counted
 
@@ -48,6 +49,11 @@ SHELLS = "for i in 1 2 3; do (while read -r x; do echo $x; done) < <(while :; do
 
 def row(values: List[float]) -> Dict[str, Any]:
     return {"p50_us": statistics.median(values) * 1e6, "p99_us": sorted(values)[min(len(values) - 1, int(len(values) * 0.99))] * 1e6, "runs": len(values)}
+
+
+def available() -> int:
+    """KiB"""
+    return next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:"))
 
 
 def timed(repeats: int, work: Callable[[], float]) -> Dict[str, Any]:
@@ -99,6 +105,26 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
             kid.close()
         return took
 
+    def last_clone() -> float:
+        """Of so many, all of which are there at once: when the last one was at work."""
+        with Sandbox(policy, init_fn=lambda: bytearray(b"x" * (8 << 20)), work_fn=lambda number, kept: time.time()) as box:
+            box.warm()
+            start = time.time()
+            return max(clone.get() for clone in box.fork(MANY, concurrency=MANY)) - start
+
+    def memory_of_each(box: Any, process: Any, state: Any) -> float:
+        """KiB that the machine has less for each fork that lives and has answered: its own pages, and what the kernel keeps for it."""
+        kids, before = [], available()
+        while len(kids) < MANY:
+            kids += box.fork(CLONES, snapshot=state)
+        for copy in [kid.process(process.id) for kid in kids]:
+            if ask(copy) != b"here\n":
+                raise SystemExit("live: a copy does not answer")
+        each = (before - available()) / MANY
+        for kid in kids:
+            kid.close()
+        return each
+
     def call(work: Callable[[], Any]) -> float:
         start = time.perf_counter()
         work()
@@ -121,6 +147,8 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
             box.snapshot()
             pauses.append(float(ask(process, b"longest\n")))
         rows["live: longest pause in the captured process"] = row(pauses)
+        rows[f"live: {MANY:,} forks alive, memory of each"] = {"kib_each": memory_of_each(box, process, state), "runs": MANY}
+    rows[f"live: {MANY:,} clones of a warm python at once, to the last one at work"] = timed(ROUNDS, last_clone)
 
     def first_forks() -> List[float]:
         """What the first, second and third fork of a new sandbox take: the first two are captured whole, the third is what has changed since."""

@@ -97,6 +97,8 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
         for name, row in rows.items():
             if "failed" in row:
                 lines.append([name, "failed", "", "", ""])
+            elif "kib_each" in row:
+                lines.append([name, f"{row['kib_each']:,.0f} KiB", "", "", str(row["runs"])])
             else:
                 lines.append([name, f"{row['p50_us']:,.0f}" if row["p50_us"] >= 100 else f"{row['p50_us']:.1f}", f"{row['p99_us']:,.0f}" if "p99_us" in row else "",
                               f"{row['of_bare']:.2f}" if "of_bare" in row else "", str(row.get("runs", ""))])

@@ -32,6 +32,8 @@ TARGETS = [
     ("live: reset to a snapshot, with files", "p50_us", 1500, "reset of a python of 16 MB, with files: p50, us"),
     ("live: reset to a snapshot, with files", "p99_us", 5000, "reset of a python of 16 MB, with files: p99, us"),
     ("live: 100 forks of a snapshot at once, to all answers", "p50_us", 50000, "100 forks of a python of 16 MB to all answers: us"),
+    ("live: 1,000 clones of a warm python at once, to the last one at work", "p50_us", 500000, "1,000 clones of a python of 16 MB, to the last one at work: us"),
+    ("live: 1,000 forks alive, memory of each", "kib_each", 1024, "1,000 forks of a python of 16 MB, alive: memory of each, the kernel's included, KiB"),
     ("live: bash and its children with pipes, fork of a snapshot, to its answer", "p50_us", 5000, "fork of bash and its children with pipes: p50, us"),
     ("live: python of 300 MB, fork of a snapshot, to its answer", "p50_us", 3000, "fork of a python of 300 MB: p50, us"),
 ]
