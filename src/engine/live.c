@@ -315,6 +315,8 @@ void live_restored(struct session *session) {
         session->origin = origin_of(&session->restores->origin);
     }
     session->comes_of_fork = session->restores->is_forks;
+    if (session->restores->wants_holder)
+        tracking_hold(session->restores, session->program);
     session->restores = live_put(session->restores);
     session->restores_again = false;
     session->dirty = true;

@@ -446,18 +446,25 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
     return 0;
 }
 
+/* With what was known of its processes. */
+static void forget_box(struct session *session) {
+    session->box = NULL;
+    tracking_forget(&session->tracking);
+    session->thaw_due = false;
+    session->n_agents = 0;
+    stop_watching(session);
+}
+
 void session_give_up_box(struct session *session) {
     struct box *box = session->box;
 
     if (!box)
         return;
-    session->box = NULL;
-    tracking_forget(&session->tracking);
-    session->thaw_due = session->restored_early = false;
-    session->n_strays = session->n_agents = 0;
+    forget_box(session);
+    session->restored_early = false;
+    session->n_strays = 0;
     if (session->state == SESSION_LIVE)
         session->state = SESSION_NEW;
-    stop_watching(session);
     box->session = NULL;
     box_strike(box);
     sink_forget(session->engine, session->number);      /* its terminals have numbers that those of the next one have, too */
@@ -577,11 +584,8 @@ void session_box_dead(struct session *session, struct box *box) {
     error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "setup", "the sandbox' init was killed from outside");
     if (restores_anew(session, &error))
         return;
-    session->box = NULL;
-    session->thaw_due = false;
-    session->n_agents = 0;
+    forget_box(session);
     session->state = SESSION_NEW;
-    stop_watching(session);
     if (sleep_box_dead(session))
         return;
     keep_files(session, box);

@@ -68,7 +68,7 @@ struct live {
     bool is_complete;           /* it is, by now: a capture may fail while it is written, after the processes went on */
     struct live *base;          /* what the image is an addition to (tracking.h); a reference. NULL: it is complete */
     bool is_forks;              /* captured for a fork */
-    bool notes, wants_holder;   /* what sandboxes that go on from it write to is noted; one is there that is forked from its holder (tracking.h) */
+    bool notes, wants_holder;   /* what sandboxes that go on from it write to is noted; the next fork is to be its holder's (tracking.h) */
     int whole;                  /* then: one that is none, for who has no base (whole.c); -EBADF: nobody has asked for it */
     int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */
     int progress;               /* a socket that tells who loads it how far it is written, while it is; -EBADF */

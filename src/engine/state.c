@@ -428,12 +428,17 @@ static void fail_copy(struct work *work, int error_number) {
         fail(work, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number, "the files of the sandbox could not be copied");
 }
 
-/* It takes its time to load what was captured. What goes wrong is told when it is needed. */
+/* It takes its time to load what was captured. What goes wrong is told when it is needed. Where the one sandbox has loaded it itself, the next fork wants a holder, which is made when that one goes on: before, it would take its processors. */
 static void load_ahead(struct work *work) {
+    struct live *live = work->live;
     struct launcher *holder;
 
-    if (work->verb == VERB_FORK && !work->live->base && (!work->live->ahead || work->session->tracking.noting.since == work->live))
-        (void)live_holder(work->live, work->session->program, &holder, NULL);
+    if (work->verb != VERB_FORK || live->base)
+        return;
+    if (!live->ahead)
+        (void)live_holder(live, work->session->program, &holder, NULL);
+    else if (work->session->tracking.noting.since == live)
+        live->wants_holder = true;
 }
 
 /* Its files, as they were while everything stood still; no layer: as those it stands on. */

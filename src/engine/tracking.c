@@ -42,7 +42,7 @@ bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_
     if (work->verb != VERB_FORK || work->drops || session->was_thawed || session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS))
         return false;
     *ret_noting = take(&session->tracking.noting);
-    session->tracking.n_forks++;
+    session->tracking.was_forked = true;
     /* Its holder may have been given up, for others'; and its image may never have been written to its end, where its tables are, in a place where a guest's pages are then. */
     if (ret_noting->since && (!ret_noting->since->holder || !ret_noting->since->is_complete)) {
         ret_noting->since = live_put(ret_noting->since);
@@ -50,7 +50,7 @@ bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_
             noting_end(ret_noting);     /* whose they are only that image says */
     }
     options->base = ret_noting->since ? ret_noting->since->image : 0;
-    options->tracks = (session->tracking.n_forks > 1 || ret_noting->n_trackers) && box_has_room(session->engine);
+    options->tracks = box_has_room(session->engine);
     options->trackers = ret_noting->trackers;
     options->n_trackers = ret_noting->n_trackers;
     return true;
@@ -90,7 +90,7 @@ void tracking_begin_box(const struct noting *noting, struct session *session, st
 
 /* One that is forked, and has been before or comes of a fork itself: its forks are likely to be. */
 static bool notes(const struct session *session) {
-    return (session->tracking.n_forks || session->comes_of_fork) && box_has_room(session->engine);
+    return (session->tracking.was_forked || session->comes_of_fork) && box_has_room(session->engine);
 }
 
 void tracking_begin(const struct work *work, struct live *live) {

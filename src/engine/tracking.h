@@ -2,7 +2,7 @@
 /*
  * Sandboxes that are forked again and again as they run.
  *
- * From the second fork of one on the kernel is told to note which of its pages are written to (snapshot/track.c), since the state that was captured then: that state, its *base*, is kept, with a holder. The next fork captures what has changed since, which is an addition
+ * At the first fork of one the kernel is told to note which of its pages are written to (snapshot/track.c), since the state that was captured then: that state, its *base*, is kept, with a holder. The next fork captures what has changed since, which is an addition
  * to the base (guest/image.h), and its sandboxes are the holder's, begun while the processes are being captured, and amended when that is done.
  *
  * What the kernel notes is since the last time that it was told to, so a base is good for who has it until somebody may have told again: a capture takes it out of its session, and puts back what is known to be good after it.
@@ -31,7 +31,7 @@ struct noting {
 };
 
 struct tracking {
-    unsigned n_forks;           /* of a session, as it ran */
+    bool was_forked;            /* a session, as it ran */
     struct noting noting;
     struct live *next;          /* what the next capture is to fill, with the sandbox that it is for, ahead of need; NULL; a reference */
     const struct node *next_stands_on;  /* that sandbox: the session's base, then */

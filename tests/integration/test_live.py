@@ -823,11 +823,11 @@ def test_zeros_that_were_looked_at_are_no_memory():
         assert origin("sum(y[i] for i in range(0, len(y), 4096))") == "0"
         origin("y[300 << 20] = 7")
         wanted = origin("(zlib.crc32(x), y[300 << 20], y[200 << 20])")
-        for _ in range(2):
+        for least in (16 << 20, 0):         # the second is what has changed
             with closing(box.fork(2)) as kids:
                 for kid in kids:
                     assert origin.of(kid)("(zlib.crc32(x), y[300 << 20], y[200 << 20])") == wanted
-                assert 16 << 20 < box.tree()[-1].memory_bytes < 64 << 20
+                assert least < box.tree()[-1].memory_bytes < 64 << 20
             assert origin("y[100 << 20]") == "0"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxes that are forked again and again as they run: from the third time on a fork is what has changed since an earlier one (src/engine/tracking.h, src/guest/restore_amend.c).
+"""Sandboxes that are forked again and again as they run: from the second time on a fork is what has changed since an earlier one (src/engine/tracking.h, src/guest/restore_amend.c).
 
 The model: a guest changes all that it has, by numbers (guests/changer.c), and digests it. A fork has to answer as its origin does, at once and after it has gone on by itself; whatever was done to the origin in between.
 """
@@ -116,12 +116,22 @@ def state_of(box):
 
 
 def forked_thrice(box, origin, *lines):
-    """The last one's, which is an addition to what was captured for the second."""
+    """The last one's, which is an addition to what was captured for the first, as the second was."""
     for line in lines:
         origin(line)
     for _ in range(2):
         box.fork(1)[0].close()
     return box.fork(1)[0]
+
+
+def test_the_second_fork_is_what_has_changed():
+    with Sandbox() as box:
+        origin = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = []")
+        for n in range(3):
+            origin(f"x.append({n})")
+            with box.fork(1)[0] as kid:
+                assert origin.of(kid)("x, sum(big) == 120 << 23") == str((list(range(n + 1)), True))
+                assert state_of(kid).memory_bytes > 8 << 20 if n == 0 else state_of(kid).memory_bytes < 4 << 20
 
 
 SHELL = "touch /tmp/notes; sleep 1000 & while read -r n; do echo $n $(cat /tmp/notes); echo $n >> /tmp/notes; done"
