@@ -763,7 +763,8 @@ static void finish_cut(const struct wait *wait) {
 
     if (sys_call4(__NR_ptrace, PTRACE_GETREGS, thread, NULL, &registers) < 0 || !is_interrupted((long long)registers.rax))
         return;
-    if ((long long)registers.orig_rax != wait->number && registers.orig_rax != RESTART_CALL)
+    /* A capturer has left something in the upper half (snapshot/restart.c). */
+    if ((long long)registers.orig_rax != wait->number && (uint32_t)registers.orig_rax != RESTART_CALL)
         return;
     if (is_select(wait))
         clear_sets(thread, (const uint64_t[]){ registers.rdi, registers.rsi, registers.rdx, registers.r10 });

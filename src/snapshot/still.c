@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "snapshot/internal.h"
+#include "snapshot/restart.h"
 #include "sys/syscalls.h"
 
 #define MAX_VDSO 65536u
@@ -124,7 +125,7 @@ static bool has_arguments(const struct image_registers *r, const struct image_wa
 
 /* It goes on with what is left of a wait: it was broken off there, or is about to. */
 static bool is_restarted(const struct trace *trace, const struct image_wait *wait) {
-    return trace->registers.rax == SYS_restart_syscall && has_arguments(&trace->registers, wait);
+    return restart_is(trace->registers.rax) && has_arguments(&trace->registers, wait);
 }
 
 /* It was in that wait, or is about to begin it anew. Of others one that has yet to ask of such a call (-ERESTARTSYS), or to make it, has ended the one of before, which init learns by the question only. */

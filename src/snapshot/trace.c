@@ -4,7 +4,7 @@
  *
  * A thread that waits in a system call is stopped with the call broken off: the kernel has put -ERESTARTSYS or a relative of it into rax, and would make the call again when the thread goes on. Other calls are made in it meanwhile, at a
  * `syscall` instruction of the kernel's own vDSO; for them orig_rax is -1, so that the kernel restarts nothing, and all signals are blocked. What the thread goes on with where it is restored are the registers of before the instruction it waits at,
- * which restoring makes those of after it where a signal is pending that it handles (IMAGE_ENDS). Here they are what they were, and the kernel makes the call again, or ends it for a signal; a wait for a time (-ERESTART_RESTARTBLOCK) it continues for what is left of it, which nobody else can.
+ * which restoring makes those of after it where a signal is pending that it handles (IMAGE_ENDS). Here they are what they were, and the kernel makes the call again, or ends it for a signal; a wait for a time (-ERESTART_RESTARTBLOCK) it continues for what is left of it, which nobody else can (restart.c).
  */
 #include "snapshot/trace.h"
 
@@ -27,6 +27,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "snapshot/restart.h"
 
 #define NT_XSTATE 0x202         /* NT_X86_XSTATE */
 #define GET_RSEQ 0x420f         /* PTRACE_GET_RSEQ_CONFIGURATION, Linux 5.13 */
@@ -35,8 +36,6 @@
 #define ERESTARTSYS 512
 #define ERESTARTNOINTR 513
 #define ERESTARTNOHAND 514
-#define ERESTART_RESTARTBLOCK 516
-#define RESTART_SYSCALL 219
 #define XSAVE_LEGACY 576u      /* the legacy area and the header */
 #define XSAVE_FEATURES 464u    /* where the kernel says which components the processor has */
 #define XSAVE_IN_USE 512u      /* XSTATE_BV: which of them are not as at the start */
@@ -77,6 +76,7 @@ static bool is_instruction(const unsigned char *code) {
 void trace_prepare(void) {
     const unsigned char *vdso = (const void *)getauxval(AT_SYSINFO_EHDR);
 
+    restart_prepare();
     if (!components_known)
         learn_components();
     for (size_t at = 0; vdso && !instruction_at && at + 1 < OWN_VDSO; at++)
@@ -96,14 +96,29 @@ static int set_registers(const struct trace *trace, const struct image_registers
     return ptrace(PTRACE_SETREGSET, trace->tid, NT_PRSTATUS, &area) < 0 ? -errno : 0;
 }
 
-/*
- * What is left of a wait for ever is for ever: begun anew it is the same, and by its own number. By restart_syscall the next capture would not know what it is, and in a copy it would end with EINTR, which who blocks all signals need not expect.
- */
-static int keep_its_number(const struct trace *trace, struct image_registers *registers) {
-    if (registers->orig_rax != SYS_poll || (int32_t)registers->rdx >= 0 || (int64_t)registers->rax != -ERESTART_RESTARTBLOCK)
-        return 0;
-    registers->rax = (uint64_t)-ERESTARTNOHAND;
-    return set_registers(trace, registers);
+static bool is_broken_off(const struct image_registers *r) {
+    const int64_t result = (int64_t)r->rax;
+
+    return (int64_t)r->orig_rax >= 0 && ((result <= -ERESTARTSYS && result >= -ERESTARTNOHAND) || result == RESTART_BLOCK);
+}
+
+/* Words at multiples of their length: what follows the last byte of a page need not be there. */
+static bool is_at_instruction(const struct trace *trace, uint64_t at) {
+    unsigned char code[2 * sizeof(long)] = { 0 };
+
+    for (uint64_t i = 0; i < 2 && at % sizeof(long) + SYSCALL_LENGTH > i * sizeof(long); i++) {
+        errno = 0;
+        const long word = ptrace(PTRACE_PEEKTEXT, trace->tid, at / sizeof(long) * sizeof(long) + i * sizeof(long), 0);
+        if (errno)
+            return false;
+        memcpy(code + i * sizeof word, &word, sizeof word);
+    }
+    return is_instruction(code + at % sizeof(long));
+}
+
+/* The kernel has made it so that it will be, and it was stopped before. */
+static bool is_about_to_restart(const struct trace *trace, const struct image_registers *r) {
+    return restart_is(r->rax) && is_at_instruction(trace, r->rip);
 }
 
 /* To before the instruction whose call was broken off. */
@@ -114,19 +129,35 @@ static void rewind_call(struct trace *trace) {
     trace->stopped = *registers;
     trace->call = -1;
     trace->interruption = IMAGE_GOES_ON;
-    if ((int64_t)registers->orig_rax >= 0 && ((result <= -ERESTARTSYS && result >= -ERESTARTNOHAND) || result == -ERESTART_RESTARTBLOCK)) {
-        trace->call = (long)registers->orig_rax;
+    if (is_broken_off(registers)) {
+        trace->call = (long)(uint32_t)registers->orig_rax;
         registers->rip -= SYSCALL_LENGTH;
         registers->rax = registers->orig_rax;
+        trace->interruption = result == -ERESTARTSYS ? IMAGE_ENDS_UNLESS_RESTARTED : result == -ERESTARTNOINTR ? IMAGE_GOES_ON : IMAGE_ENDS;
     }
     registers->orig_rax = (uint64_t)-1;
     trace->elsewhere = *registers;
-    /* Continued already, and broken off again: what it was called for nobody can tell; for its caller a signal has come between. */
-    if (trace->call == RESTART_SYSCALL) {
+    if (trace->call != SYS_restart_syscall && !is_about_to_restart(trace, registers))
+        return;
+    const uint32_t number = restart_known(registers->rax);
+    if (number) {
+        /* It begins anew there; a handler ends it, as it ends restart_syscall. */
+        trace->elsewhere.rax = number;
+        trace->call = (long)number;
+        trace->interruption = IMAGE_ENDS;
+    } else if (trace->call >= 0) {
+        /* Somebody else has broken it off before: what it was called for nobody can tell, and for its caller a signal has come between. */
         trace->elsewhere.rip += SYSCALL_LENGTH;
         trace->elsewhere.rax = (uint64_t)-EINTR;
-    } else if (trace->call >= 0)
-        trace->interruption = result == -ERESTARTSYS ? IMAGE_ENDS_UNLESS_RESTARTED : result == -ERESTARTNOINTR ? IMAGE_GOES_ON : IMAGE_ENDS;
+        trace->interruption = IMAGE_GOES_ON;
+    }
+}
+
+/* So that it goes on, and the next capture knows with what; set at once, for we may die. */
+static int leave_known(struct trace *trace) {
+    const bool is_of_time = (int64_t)trace->stopped.rax == RESTART_BLOCK && trace->call >= 0;
+
+    return is_of_time && restart_leave(&trace->stopped, (uint32_t)trace->call) ? set_registers(trace, &trace->stopped) : 0;
 }
 
 int trace_seize(struct trace *trace, pid_t tid) {
@@ -154,15 +185,14 @@ static int look_at_stop(struct trace *trace, int status) {
     }
     trace->stopped_by = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
     int r = get_registers(trace, &trace->registers);
-    if (r == 0)
-        r = keep_its_number(trace, &trace->registers);
     if (r == 0 && ptrace(PTRACE_GETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;
     if (r < 0)
         return r;
     rewind_call(trace);
-    trace->stands = true;
-    return 0;
+    r = leave_known(trace);
+    trace->stands = r == 0;
+    return r;
 }
 
 int trace_await(struct trace *trace) {

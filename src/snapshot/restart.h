@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Waits that the kernel goes on with by restart_syscall: which calls they are. */
+#ifndef ROLLBOX_SNAPSHOT_RESTART_H
+#define ROLLBOX_SNAPSHOT_RESTART_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "guest/image.h"
+
+/* What the kernel puts into rax where a call is broken off. */
+#define RESTART_NO_HANDLER (-514)       /* ERESTARTNOHAND: made anew by the number in orig_rax, if no signal is handled first */
+#define RESTART_BLOCK (-516)            /* ERESTART_RESTARTBLOCK: so by restart_syscall, for what is left */
+
+/* Once for all forks; it is done when it is needed, too. */
+void restart_prepare(void);
+
+/* Is it restart_syscall, of rax before the call, or orig_rax? */
+bool restart_is(uint64_t number);
+
+/* Which call it goes on with, as a capture before has left it there; 0: nobody has. */
+uint32_t restart_known(uint64_t number);
+
+/* Where call `number` was broken off (RESTART_BLOCK): its thread is to go on with it as it would, and the next capture to know which one it is. False: nothing is changed. */
+bool restart_leave(struct image_registers *registers, uint32_t number);
+
+#endif
