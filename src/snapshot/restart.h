@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "guest/image.h"
 
@@ -20,6 +21,9 @@ bool restart_is(uint64_t number);
 
 /* Which call it goes on with, as a capture before has left it there; 0: nobody has. */
 uint32_t restart_known(uint64_t number);
+
+/* Which one a thread that runs has with these arguments, once it sleeps in it; -EAGAIN: it does not yet, -ENOTSUP: that cannot be told. */
+int restart_look(pid_t tid, const struct image_registers *arguments);
 
 /* Where call `number` was broken off (RESTART_BLOCK): its thread is to go on with it as it would, and the next capture to know which one it is. False: nothing is changed. */
 bool restart_leave(struct image_registers *registers, uint32_t number);

@@ -43,6 +43,7 @@
 #define XSAVE_LEAF 0xd         /* of CPUID */
 #define OWN_VDSO 4096u         /* of it that is looked through: its code begins in its first page */
 #define MAX_SIGNALS_MET 1000
+#define MAX_LOOKS 4
 #define LOOK_NS 40000          /* so long nobody sleeps */
 #define OTHER_NS 20000
 #define OTHER_TRIES 10
@@ -139,14 +140,14 @@ static void rewind_call(struct trace *trace) {
     trace->elsewhere = *registers;
     if (trace->call != SYS_restart_syscall && !is_about_to_restart(trace, registers))
         return;
-    const uint32_t number = restart_known(registers->rax);
+    const uint32_t number = restart_known(registers->rax) ? restart_known(registers->rax) : trace->restarted;
     if (number) {
         /* It begins anew there; a handler ends it, as it ends restart_syscall. */
         trace->elsewhere.rax = number;
         trace->call = (long)number;
         trace->interruption = IMAGE_ENDS;
     } else if (trace->call >= 0) {
-        /* Somebody else has broken it off before: what it was called for nobody can tell, and for its caller a signal has come between. */
+        /* For its caller a signal has come between. */
         trace->elsewhere.rip += SYSCALL_LENGTH;
         trace->elsewhere.rax = (uint64_t)-EINTR;
         trace->interruption = IMAGE_GOES_ON;
@@ -158,6 +159,23 @@ static int leave_known(struct trace *trace) {
     const bool is_of_time = (int64_t)trace->stopped.rax == RESTART_BLOCK && trace->call >= 0;
 
     return is_of_time && restart_leave(&trace->stopped, (uint32_t)trace->call) ? set_registers(trace, &trace->stopped) : 0;
+}
+
+/* restart_syscall, of nobody knows what. */
+static bool is_unknown(const struct trace *trace) {
+    const struct image_registers *r = &trace->registers;
+
+    return is_broken_off(r) ? restart_is(r->orig_rax) && !restart_known(r->orig_rax) : !restart_known(r->rax) && is_about_to_restart(trace, r);
+}
+
+/* It goes on, into its wait, and is asked to stand once more. */
+static int look_asleep(struct trace *trace) {
+    if (ptrace(PTRACE_CONT, trace->tid, 0, 0) < 0)
+        return errno == ESRCH ? -EAGAIN : -errno;
+    const int number = restart_look(trace->tid, &trace->registers);
+    trace->n_looks = number == -ENOTSUP ? MAX_LOOKS : trace->n_looks + 1;
+    trace->restarted = number > 0 ? (uint32_t)number : 0;
+    return ptrace(PTRACE_INTERRUPT, trace->tid, 0, 0) < 0 && errno != ESRCH ? -errno : -EAGAIN;
 }
 
 int trace_seize(struct trace *trace, pid_t tid) {
@@ -185,6 +203,8 @@ static int look_at_stop(struct trace *trace, int status) {
     }
     trace->stopped_by = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
     int r = get_registers(trace, &trace->registers);
+    if (r == 0 && !trace->restarted && trace->n_looks < MAX_LOOKS && !trace->stopped_by && is_unknown(trace))
+        return look_asleep(trace);
     if (r == 0 && ptrace(PTRACE_GETSIGMASK, trace->tid, sizeof trace->signal_mask, &trace->signal_mask) < 0)
         r = -errno;
     if (r < 0)

@@ -26,6 +26,8 @@ struct trace {
     struct image_registers registers;   /* the same before that, with which calls are made */
     struct image_registers elsewhere;   /* with which it goes on where it is restored: a relative wait that was broken off begins anew there */
     long call;                  /* in which it waits; -1: in none */
+    unsigned n_looks;           /* how often it was let go on to see what it waits in: */
+    uint32_t restarted;         /* by restart_syscall; 0: that is not known */
     enum image_interruption interruption;
     uint64_t signal_mask;
 };

@@ -69,6 +69,16 @@ def ends():
     return over
 signal.signal(signal.SIGUSR1, lambda *_: None)
 """
+STOPS = """
+import os, signal, sys
+pid = int(sys.argv[1])
+def until(letter, sign):
+    os.kill(pid, sign)
+    while {open(f"/proc/{pid}/task/{tid}/stat").read().rsplit(") ", 1)[1][0] for tid in os.listdir(f"/proc/{pid}/task")} != {letter}:
+        pass
+until("T", signal.SIGSTOP)
+until("S", signal.SIGCONT)
+"""
 ENDS = {"poll": (1, 0), "futex": (0, 0), "futex of all": (0, 0), "futex until": (0, 0), "futex until a time of day": (0, 0)}
 
 
@@ -89,29 +99,43 @@ def all_wait(asked):
     assert settled(asked) == dict.fromkeys(told(asked, "[*known]"), "waits")
 
 
-def fork_thrice(box):
+def fork_thrice(box, origin):
     for _ in range(3):
         box.fork(1)[0].close()
 
 
+def stop(box, origin):
+    assert box.exec(["python3", "-I", "-c", STOPS, origin("os.getpid()")]).exit_code == 0
+
+
+def freeze(box, origin):
+    box.snapshot(processes="drop")
+
+
+def stop_between(box, origin):
+    fork_thrice(box, origin)
+    stop(box, origin)
+
+
+BREAKS = {"forked": fork_thrice, "stopped": stop, "frozen": freeze, "forked and stopped": stop_between}
 PLAIN = ({}, ())
 OFFSET = ({"time_start": "2025-01-01T00:00:00", "time_mode": "offset"}, ())
 # Below a virtual clock that futex looks for itself all the time.
 VIRTUAL = ({"random_seed": 7, "time_start": "2025-01-01T00:00:00", "time_mode": "virtual"}, ("futex until a time of day",))
-CASES = {"as they are": PLAIN, "by a clock of its own": OFFSET, "by a virtual clock": VIRTUAL}
+CASES = {**{name: (*PLAIN, breaks_off) for name, breaks_off in BREAKS.items()}, "forked, by a clock of its own": (*OFFSET, fork_thrice), "forked, by a virtual clock": (*VIRTUAL, fork_thrice)}
 
 
-@pytest.mark.parametrize(("policy", "without"), CASES.values(), ids=CASES)
-def test_waits_that_were_broken_off_before_go_on_in_copies_of_any_generation(policy, without):
+@pytest.mark.parametrize(("policy", "without", "breaks_off"), CASES.values(), ids=CASES)
+def test_waits_that_were_broken_off_before_go_on_in_copies_of_any_generation(policy, without, breaks_off):
     with Sandbox(policy) as box, contextlib.ExitStack() as stack:
         origin = Asked.begin(box, f"exec({WAITS!r})", f"begin({LONG}, {without})")
         all_wait(origin)
-        fork_thrice(box)
+        breaks_off(box, origin)
         all_wait(origin)
         kid = stack.enter_context(box.fork(1)[0])
         first = origin.of(kid)
         all_wait(first)
-        fork_thrice(kid)
+        breaks_off(kid, first)
         second = first.of(stack.enter_context(kid.fork(1)[0]))
         for one in (second, first, origin):
             all_wait(one)
@@ -122,7 +146,7 @@ def test_waits_that_were_broken_off_before_go_on_in_copies_of_any_generation(pol
 def test_waits_that_are_broken_off_last_no_shorter_than_they_were_to(policy, without):
     with Sandbox(policy) as box, contextlib.ExitStack() as stack:
         origin = Asked.begin(box, f"exec({WAITS!r})", f"begin(2, {without})")
-        fork_thrice(box)
+        fork_thrice(box, origin)
         kid = stack.enter_context(box.fork(1)[0])
         further = stack.enter_context(kid.fork(1)[0])
         for one in (origin.of(further), origin.of(kid), origin):

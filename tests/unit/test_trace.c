@@ -115,6 +115,26 @@ TEST(a_wait_is_known_however_often_it_is_broken_off) {
     }
 }
 
+TEST(a_wait_is_known_that_somebody_else_broke_off) {
+    for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
+        struct trace trace;
+        pid_t pid = waiting_in(waits[i]);
+        int status;
+
+        for (int n = 0; n < 10; n++) {
+            kill(pid, SIGSTOP);
+            ASSERT_EQ(waitpid(pid, &status, WUNTRACED), pid);
+            kill(pid, SIGCONT);
+            if (n % 2)
+                await_call(pid, SYS_restart_syscall);
+            stand(&trace, pid);
+            check(&trace, waits[i]);
+            trace_release(&trace);
+        }
+        ends(pid);
+    }
+}
+
 /* Stopped again before it has come to make the call: what the kernel leaves a thread with. */
 TEST(a_wait_is_known_that_is_about_to_go_on) {
     for (size_t i = 0; i < sizeof waits / sizeof waits[0]; i++) {
