@@ -449,6 +449,29 @@ def test_waits_that_snapshots_break_off_last_as_long_as_they_would(program):
         assert process.stdout.readline() == b"[]\n"
 
 
+ASKED_UNDER_SIGNALS = """
+import ctypes, os, signal
+libc, asked, now, wrong = ctypes.CDLL(None, use_errno=True), os.getpid(), (ctypes.c_long * 2)(), 0
+signal.signal(signal.SIGUSR1, lambda *_: None)
+signal.siginterrupt(signal.SIGUSR1, True)
+sender = os.fork()
+while not sender:
+    os.kill(asked, signal.SIGUSR1)
+for _ in range(%d):
+    for clock in (2, 3, ~asked << 3 | 2):
+        wrong += libc.clock_gettime(clock, now) != 0
+os.kill(sender, 9)
+print(wrong)
+"""
+
+
+@pytest.mark.parametrize("policy", LEVELS[3:], ids=NAMES[3:])
+def test_a_clock_that_init_is_asked_for_is_not_interrupted(policy):
+    """A signal that comes before init has taken the question up ended clock_gettime with EINTR, which it does not know. The first query of a program is a question, and each of a clock that counts a processor's time."""
+    with Sandbox(policy) as box:
+        assert box.exec(["python3", "-I", "-S", "-c", ASKED_UNDER_SIGNALS % rounds(2000, 500)], text=True).stdout == "0\n"
+
+
 # Limits
 
 def test_serial_is_refused_by_name():
