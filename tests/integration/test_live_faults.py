@@ -8,15 +8,17 @@ holder's, a new sandbox' init, that of the sandbox itself, the engine's. make so
 import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from harness import children, descendants, guest, groups_of, pidfds, rounds, skip, until, wait_gone
-from rollbox import Engine, Policy, RollboxError, Sandbox
+from harness import children, descendants, guest, groups_of, limited, pidfds, rounds, skip, until, wait_gone
+from rollbox import Engine, Policy, ResourceExhausted, RollboxError, Sandbox, SetupFailed
 from test_live import Asked, sh
+from test_live_again import state_of
 
 STEPS = 1000 if os.environ.get("ROLLBOX_SOAK") else rounds(24, 10)
 NEVER = 1 << 30
@@ -317,6 +319,65 @@ def test_a_sandbox_is_closed_while_a_refused_capture_ends():
             with contextlib.suppress(RollboxError):
                 box.snapshot()
             box.close()
+
+
+def test_a_capture_is_refused_at_once_where_init_holds_the_threads():
+    """It waited its full time for each that did not stand when it was refused, since init holds it: until the engine lost patience, and said that. What it has done until then is counted, not the time."""
+    with Engine() as engine, Sandbox({"time_start": "2025-01-01", "time_mode": "virtual", "max_processes": 400}, engine=engine) as box:
+        asked = Asked.begin(box, "import threading, time", "threads = [threading.Thread(target=time.sleep, args=(1000000,), daemon=True) for _ in range(300)]", "[thread.start() for thread in threads]")
+        with Killer(engine.pid, "rollbox-capture", 20000) as killer:
+            with pytest.raises(RollboxError, match="it has more than 255 threads"):
+                box.snapshot()
+            captured(engine)
+        assert killer.said.startswith("ended"), killer.said
+        assert not frozen(box.inspect()["pid"]) and asked("sum(thread.is_alive() for thread in threads)") == "300"
+
+
+def test_what_puts_an_image_together_is_killed_at_any_step():
+    """Who asked for it is told that, and has it when it is asked for again."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        asked = Asked.begin(box, "big = bytearray(b'x' * (8 << 20))", "x = [1]")
+        said = set()
+
+        def shown(step):
+            """Of a state of its own, which nobody has put together: what was said, and whether that was a refusal."""
+            asked(f"x.append({step})")
+            with box.fork(1)[0] as kid, Killer(engine.pid, "rollbox-whole", step) as killer:
+                state = state_of(kid)
+                assert state.memory_bytes < 4 << 20
+                try:
+                    memory = kid.show(state.id)["processes"][0]["memory_bytes"]
+                except SetupFailed as problem:
+                    assert "put the image of the processes together was killed from outside; try again" in str(problem)
+                    said.add("refused")
+                    memory = kid.show(state.id)["processes"][0]["memory_bytes"]
+                assert memory > 8 << 20 and asked.of(kid)("x, sum(big) == 120 << 23") == asked("x, True")
+            return killer
+
+        for _ in range(2):
+            box.fork(1)[0].close()
+        for step in steps(counted(shown(NEVER))):
+            assert shown(step).said.startswith(("killed", "ended"))
+        assert said == {"refused"} and len(engine.sandboxes()) == 1
+
+
+def test_no_descriptors_for_what_is_noted_is_said():
+    """The engine lacks them when the capturer, which had enough, sends its own: it was said to be killed from outside."""
+    with Engine() as engine, Sandbox(engine=engine) as box, ThreadPoolExecutor(1) as pool:
+        asked = Asked.begin(box, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]", "x = 1")
+        box.fork(1)[0].close()
+        with contextlib.ExitStack() as stack:
+            with Killer(engine.pid, "+", 0):
+                before = set(children(engine.pid, "rollbox-engine"))
+                forking = pool.submit(box.fork, 1)
+                until(lambda: forking.done() or set(children(engine.pid, "rollbox-engine")) - before)     # the capturer, which stands at its birth
+                stack.enter_context(limited(engine.pid, resource.RLIMIT_NOFILE, max(int(fd) for fd in os.listdir(f"/proc/{engine.pid}/fd")) + 1))
+            with pytest.raises(ResourceExhausted, match="no descriptors left for what is noted"):
+                forking.result()
+        until(lambda: not frozen(box.inspect()["pid"]))
+        for _ in range(3):
+            with box.fork(1)[0] as kid:
+                assert asked.of(kid)("x") == asked("x") == "1"
 
 
 def test_what_a_launcher_made_ahead_goes_with_it():
