@@ -8,12 +8,13 @@ import contextlib
 import os
 import random
 import signal
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rollbox import Engine, RollboxError, Sandbox, SetupFailed
-from harness import children, guest, rounds, until
+from harness import BUILD, children, guest, rounds, serves, until
 from test_live import ANSWERER, PYTHON, Asked, restorer  # noqa: F401
 
 PROGRAM = "/tmp/changer"
@@ -493,3 +494,29 @@ def test_rounds_leave_nothing():
                 kid.close()
         box.reset(processes="drop")
         until(lambda: left()[0] == 0 and left()[1] <= 4)
+
+
+def noted(engine):
+    found = 0
+    for fd in os.listdir(f"/proc/{engine.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += "userfaultfd" in os.readlink(f"/proc/{engine.pid}/fd/{fd}")
+    return found
+
+
+def test_what_is_noted_counts_among_descriptors(tmp_path):
+    """One for each process: of many sandboxes with many it is given up where there is no room for it. They took the last that the engine had, and forks failed."""
+    path = tmp_path / "engine"
+    raises = ["setpriv", "--bounding-set=-sys_resource"] if os.geteuid() == 0 else []     # root's engine would have more
+    with subprocess.Popen([*raises, "sh", "-c", 'ulimit -n 256; exec "$0" --socket "$1"', BUILD / "rollbox-engine", path]) as process, contextlib.ExitStack() as stack:
+        stack.callback(process.terminate)
+        until(lambda: serves(path))
+        engine, most = stack.enter_context(Engine(path)), 0
+        for _ in range(12):
+            box = stack.enter_context(Sandbox(engine=engine))
+            origin = Asked.begin(box, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]", "x = 1")
+            for _ in range(3):
+                with box.fork(1)[0] as kid:
+                    assert origin.of(kid)("x") == "1"
+            most = max(most, noted(engine))
+        assert 20 <= most < 120
