@@ -18,6 +18,7 @@ from rollbox import Damaged, Engine, RollboxError, Sandbox
 from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
 from test_hibernate import FAULTS, asleep, in_store
 from test_live import Asked, sh
+from test_live_again import noted, state_of
 
 MB = 1 << 20
 MEMORY = 6 * MB
@@ -270,3 +271,47 @@ def test_what_was_kept_is_gone(box, store):  # noqa: F811
     box.hibernate()
     assert written(box) == box.inspect()["asleep"]["bytes"] > MEMORY
     assert asked.of(box)("d()") == before and box.read_file("/tmp/f") == b"x"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_fork_of_a_fork_sleeps_and_another_engine_wakes_it(store, tmp_path, how):  # noqa: F811
+    """Its state is what has changed since another, which is put together for the store, and what it writes is noted. None of that is there when it wakes; its forks begin anew with it."""
+    socket = str(tmp_path / "socket")
+
+    def tells(asked):
+        return asked("d(), file.tell(), seen, [(kid.stdin.write(b'on' + b'\\n'), kid.stdin.flush(), kid.stdout.readline()) for kid in kids]")
+
+    with Shared(socket) as first:
+        box = Sandbox(engine=first.engine, name="origin", detached=True)
+        asked = Asked.begin(box, *BEGIN, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]", "file, seen = open('/tmp/file', 'w'), []")
+        for generation in range(20):
+            box = box.fork(1)[0]
+            asked = asked.of(box)
+            change(asked, generation << 13, (generation << 13) + 8192)
+            asked(f"seen.append({generation}); file.write('x'), file.flush()")
+            if generation > 3 and noted(first.engine) and state_of(box).memory_bytes < MEMORY // 2:
+                break
+        else:
+            pytest.fail("no fork is what has changed")
+        name, told = box.inspect()["name"], tells(asked)
+        assert "[0, 1, 2, 3, 4" in told
+        box.hibernate()
+        first.end(how)
+    with Shared(socket) as second:
+        assert [(row["name"], row["state"]) for row in second.engine.sandboxes()] == [(name, "asleep")]
+        box = Sandbox.open(name, engine=second.engine)
+        asked = asked.of(box)
+        assert tells(asked) == told
+        chain = [box]
+        for generation in range(10):
+            chain.append(chain[-1].fork(1)[0])
+            copy = asked.of(chain[-1])
+            for one in (asked, copy):
+                change(one, generation << 14, (generation << 14) + 4096)
+                one(f"seen.append({generation}); file.write('y'), file.flush()")
+            assert tells(copy) == tells(asked)
+            asked = copy
+        assert noted(second.engine) and min(state_of(one).memory_bytes for one in chain) < MEMORY // 2
+        for one in chain:
+            one.close()
+    assert asleep(store) == []
