@@ -381,7 +381,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     int pair[2] = { -EBADF, -EBADF }, still = 0, progress = 0, r = !capturing ? -ENOMEM : session->box->pid > 0 ? 0 : -EAGAIN;
 
     if (capturing)
-        *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = tracking_next(session) };
+        *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = tracking_next(work) };
     struct live *live = capturing ? capturing->live : NULL;
     void *shared = r == 0 ? mmap(NULL, sizeof *capturing->in_calls, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (shared != MAP_FAILED)

@@ -35,11 +35,15 @@ void tracking_forget(struct tracking *tracking) {
     tracking->next = live_put(tracking->next);
 }
 
+static bool is_for_fork(const struct work *work) {
+    return work->verb == VERB_FORK && !work->drops && !work->session->was_thawed && !(work->session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
+}
+
 bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_options *options) {
     struct session *session = work->session;
 
     *ret_noting = (struct noting){ 0 };
-    if (work->verb != VERB_FORK || work->drops || session->was_thawed || session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS))
+    if (!is_for_fork(work))
         return false;
     *ret_noting = take(&session->tracking.noting);
     session->tracking.was_forked = true;
@@ -126,7 +130,12 @@ void tracking_hold(struct live *live, struct program *program) {
         (void)live_holder(live, program, &holder, &error);
 }
 
-struct live *tracking_next(struct session *session) {
+struct live *tracking_next(const struct work *work) {
+    struct session *session = work->session;
+
+    /* What is captured by itself amends nobody: the sandbox has the processes of the base in it. */
+    if (!is_for_fork(work))
+        return live_new(session->engine);
     struct live *live = TAKE_PTR(session->tracking.next), *since = session->tracking.noting.since;
 
     /* Without it the processes of another state would be there. */

@@ -49,8 +49,8 @@ void tracking_begin(const struct work *work, struct live *live);
 void tracking_born(struct session *session, int *take_fds, size_t n);
 /* The holder that its fork will want, as soon as that can be. */
 void tracking_hold(struct live *live, struct program *program);
-/* The state to be captured: with such a sandbox, if there is one that would be right yet. NULL: out of memory. */
-struct live *tracking_next(struct session *session);
+/* The state to be captured: for a fork with such a sandbox, if there is one that would be right yet. NULL: out of memory. */
+struct live *tracking_next(const struct work *work);
 /* The next fork, where there is likely to be one, finds its sandbox, which waits for a second. Not while the last one is on its way: it would take its processors. */
 void tracking_make_ahead(struct session *session);
 /* The processes are captured for a fork: an addition, or a state that is noted from by `fds`, which are taken; 0: nothing is. */

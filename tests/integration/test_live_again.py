@@ -15,7 +15,7 @@ import pytest
 
 from rollbox import Engine, RollboxError, Sandbox, SetupFailed
 from harness import BUILD, children, guest, rounds, serves, until
-from test_live import ANSWERER, PYTHON, Asked, restorer  # noqa: F401
+from test_live import ANSWERER, PYTHON, Asked, closing, restorer  # noqa: F401
 
 PROGRAM = "/tmp/changer"
 
@@ -216,6 +216,27 @@ def test_a_fork_has_what_has_changed_and_its_state_is_whole_for_others():
             kid.hibernate()
             kid.wake()
             assert origin.of(kid)("x, sum(big) == 120 << 23") == "([1, 2], True)" and origin("x") == "[1, 2, 4]"
+
+
+@pytest.mark.parametrize("then", ["fork", "forks", "reset"])
+def test_a_snapshot_after_forks_is_of_its_own_moment(then):
+    """A sandbox waits for the next fork, with the processes of the base in it. What is captured whole, for a snapshot, went on with that as it was: in the state of an earlier fork."""
+    with Sandbox() as box:
+        origin = Asked.begin(box, "x = [1]", "y = bytearray(1 << 20)")
+        for i in range(6):
+            forked_thrice(box, origin, f"x.append({i})").close()
+            origin("x.append('since'); y[len(x) << 12] = 1")
+            told = origin("x, sum(y)")
+            at = box.snapshot()
+            origin("x.append('after'); y[len(x) << 12] = 1")
+            if then == "reset":
+                box.reset(at)
+                origin = origin.of(box)
+                assert origin("x, sum(y)") == told
+            with closing(box.fork(3 if then == "forks" else 1, snapshot=at)) as kids:
+                assert [origin.of(kid)("x, sum(y)") for kid in kids] == [told] * len(kids)
+            with box.fork(1)[0] as kid:
+                assert origin.of(kid)("x, sum(y)") == origin("x, sum(y)")
 
 
 def test_trees_are_captured_as_what_has_changed_too():
