@@ -111,9 +111,10 @@ static int put_all(struct whole *whole, const struct mapped *addition, const str
     for (uint64_t i = 0; i < it->areas.n && r == 0; i++) {
         struct image_area *area = capture_entry(areas, i, struct image_area);
 
-        if (area->kind > IMAGE_STACK)
-            continue;
-        r = put_area(whole, addition, base, area->runs, area->kept, &area->runs);
+        if (area->kind > IMAGE_STACK)   /* has no pages; what it said would be others' in the new table */
+            area->runs = (struct image_range){ 0 };
+        else
+            r = put_area(whole, addition, base, area->runs, area->kept, &area->runs);
         area->kept = (struct image_range){ 0 };
     }
     for (uint64_t i = 0; i < it->files.n && r == 0; i++) {
