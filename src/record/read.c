@@ -42,8 +42,7 @@ static int next_line(struct reader *reader, const char **ret_line, size_t *ret_l
     size_t seen = reader->at;
 
     for (;;) {
-        const char *from = reader->buf.data + seen;
-        const char *newline = reader->buf.length > seen ? memchr(from, '\n', reader->buf.length - seen) : NULL;
+        const char *newline = reader->buf.length > seen ? memchr(reader->buf.data + seen, '\n', reader->buf.length - seen) : NULL;
 
         if (newline) {
             *ret_line = reader->buf.data + reader->at;
