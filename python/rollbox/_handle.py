@@ -96,7 +96,12 @@ class Handle:
     def fork(self, snapshot: Optional[bytes], n: int, options: _ffi.StateOptions) -> List["Handle"]:
         """n sandboxes in the state of a snapshot."""
         addresses = (ctypes.c_void_p * n)()
-        self.call("rollbox_fork", snapshot, n, ctypes.byref(options), addresses)
+        try:
+            self.call("rollbox_fork", snapshot, n, ctypes.byref(options), addresses)
+        except BaseException:       # a handler of a signal raises when the call has returned: what it made nobody else knows of
+            for address in filter(None, addresses):
+                Handle(self.engine, self.connection, address, True).close()
+            raise
         forks = [Handle(self.engine, self.connection, address, True) for address in addresses if address]
         for fork in forks:
             fork.processes = self.processes

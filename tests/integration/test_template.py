@@ -26,6 +26,7 @@ import rollbox
 
 from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, RunFailed, Sandbox, WorkFailed,
                      TemplateSandbox, WorkSandbox, _plain)
+from rollbox._handle import Handle
 from harness import DEADLINE, binaries, caller  # noqa: F401
 from test_trajectories import shared_engine
 
@@ -324,6 +325,22 @@ def test_more_than_there_are_at_a_time():
 def test_a_reduction_that_stops_early_ends_the_others():
     with Engine() as engine, Sandbox(work_fn=lambda number: time.sleep(1000 * (number > 0)) or number, engine=engine) as box:
         assert box.fork(8, reduce=lambda clones: next(clones).get()) == 0
+        assert len(engine.sandboxes()) == 1
+
+
+def test_what_an_interrupted_fork_has_made_is_closed(monkeypatch):
+    call = Handle.call
+
+    def interrupted(self, function, *arguments):
+        call(self, function, *arguments)
+        if function == "rollbox_fork":
+            raise KeyboardInterrupt     # as the handler of a signal that came meanwhile
+
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        box.exec(["true"])
+        monkeypatch.setattr(Handle, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            box.fork(3)
         assert len(engine.sandboxes()) == 1
 
 
