@@ -58,7 +58,7 @@ def give(message: Dict[str, Any]) -> None:
     write(json.dumps(message).encode("ascii"), RESULTS)
 
 
-def give_value(value: Any, encode: Callable[[Any], Any], most: int, fd: int) -> None:
+def encoded(value: Any, encode: Callable[[Any], Any], most: int) -> bytes:
     """A number is its own text; the encoder, with all that it is made of, is for the others."""
     if type(value) is int and -1 << 63 < value < 1 << 63:
         data = b'{"value": %d}' % value
@@ -68,7 +68,7 @@ def give_value(value: Any, encode: Callable[[Any], Any], most: int, fd: int) -> 
         data = json.dumps({"value": encode(value)}).encode("ascii")
     if len(data) > most:
         raise ValueError(f"the value has {len(data)} bytes, and max_value is {most}")
-    write(data, fd)
+    return data
 
 
 def take_line(fd: int) -> Tuple[int, int, Optional[bytes]]:
@@ -170,9 +170,10 @@ def rehearse(encode: Callable[[Any], Any]) -> None:
     try:
         for value in (0, 0.0, None):
             os.write(here, b"0 1024 -\n")
-            give_value(value, encode, take_line(there)[1], here)
+            data = encoded(value, encode, take_line(there)[1])
+            flush()
+            write(data, here)
             os.read(there, LINE)
-        flush()
     finally:
         os.close(there)
         os.close(here)
@@ -202,9 +203,9 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
     number, most, fresh = take_line(CONTROL)
     try:
         reseed(fresh)
-        value = work(*(number, state)[:takes])
+        data = encoded(work(*(number, state)[:takes]), encode, most)
         flush()
-        give_value(value, encode, most, RESULTS)
+        write(data, RESULTS)
         os._exit(0)
     except BaseException as problem:
         status = 1

@@ -132,6 +132,17 @@ def numpy_policy():
     return numpy, Policy(fs_readable=["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", there], env={"PYTHONPATH": str(there), "OPENBLAS_NUM_THREADS": "1"})
 
 
+class Loud(dict):
+    def items(self):
+        print("asked")
+        return super().items()
+
+
+def test_what_a_value_prints_when_it_is_asked_for_is_there():
+    clone, = Sandbox(work_fn=lambda: Loud(a=1)).fork(1)
+    assert (clone.value, clone.stdout) == ({"a": 1}, b"asked\n")
+
+
 def test_arrays():
     numpy, policy = numpy_policy()
 
