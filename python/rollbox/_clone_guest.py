@@ -198,7 +198,10 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
     from rollbox_plain import encode  # type: ignore[import-not-found]
 
     takes = setup["takes"]
-    rehearse(encode)
+    try:
+        rehearse(encode)
+    except Exception:       # what init_fn has done to this interpreter is each clone's to find out
+        pass
     ready()
     number, most, fresh = take_line(CONTROL)
     try:

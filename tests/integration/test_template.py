@@ -143,6 +143,17 @@ def test_what_a_value_prints_when_it_is_asked_for_is_there():
     assert (clone.value, clone.stdout) == ({"a": 1}, b"asked\n")
 
 
+def without_pipes():
+    def pipe():
+        raise OSError("no more")
+
+    os.pipe = pipe
+
+
+def test_what_init_does_to_its_interpreter_is_no_failure_of_its_own():
+    assert values(Sandbox(init_fn=without_pipes, work_fn=lambda number: number).fork(2)) == [0, 1]
+
+
 def test_arrays():
     numpy, policy = numpy_policy()
 
