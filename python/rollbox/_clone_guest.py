@@ -198,6 +198,8 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
     from rollbox_plain import encode  # type: ignore[import-not-found]
 
     takes = setup["takes"]
+    if "numpy" in sys.modules:
+        importlib.import_module("numpy.random")     # numpy 2.4 does it when it is asked for: in a clone, after that has had its seed
     try:
         rehearse(encode)
     except Exception:       # what init_fn has done to this interpreter is each clone's to find out

@@ -324,6 +324,16 @@ def test_with_a_seed_they_repeat():
     assert len({row[1] for row in first + again}) == 6, "the system's own has no seed"
 
 
+def test_with_a_seed_numpy_repeats_whenever_it_makes_its_generator():
+    def load():
+        import numpy
+        return numpy
+
+    box = Sandbox(numpy_policy()[1], init_fn=load, work_fn=lambda number, numpy: float(numpy.random.random()))
+    first, again = (values(box.fork(3, seed=7)) for _ in range(2))
+    assert first == again and len(set(first)) == 3
+
+
 def test_with_a_policys_seed_the_systems_own_repeats_too():
     def run():
         return values(Sandbox(Policy(random_seed=5), init_fn=drawn_before, work_fn=lambda: (__import__("random").random(), os.urandom(8), str(__import__("uuid").uuid4()))).fork(3))
