@@ -608,6 +608,8 @@ class WorkSandbox(Sandbox, Generic[_R]):
                 raise InvalidArgument(f"{name} must be a number and at least {least}, not {number!r}", stage="arguments")
         if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
             raise InvalidArgument(f"seed must be an int or None, not {seed!r}", stage="arguments")
+        # Of a number's own kind: what a clone is told has its digits, whatever a subclass makes of them.
+        seed, max_value = None if seed is None else int.__int__(seed), min(int.__int__(max_value), sys.maxsize)
         width = len(os.sched_getaffinity(0)) * _WIDTH_PER_CPU if concurrency is None else _concurrency(concurrency)
         allowed = self._policy.timeout if timeout is None else milliseconds(timeout) / 1000
         command, state = self._warmed()

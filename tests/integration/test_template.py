@@ -7,6 +7,7 @@ answered through descriptor 4, as the interpreter does it. make check runs this 
 
 import asyncio
 import datetime
+import enum
 import functools
 import io
 import json
@@ -332,6 +333,16 @@ def test_with_a_seed_numpy_repeats_whenever_it_makes_its_generator():
     box = Sandbox(numpy_policy()[1], init_fn=load, work_fn=lambda number, numpy: float(numpy.random.random()))
     first, again = (values(box.fork(3, seed=7)) for _ in range(2))
     assert first == again and len(set(first)) == 3
+
+
+class Odd(int, enum.Enum):
+    NUMBER = 1 << 20
+
+
+def test_a_subclass_of_int_is_the_number_that_it_is():
+    box = Sandbox(work_fn=lambda: __import__("random").random())
+    assert values(box.fork(2, seed=Odd.NUMBER, max_value=Odd.NUMBER)) == values(box.fork(2, seed=1 << 20, max_value=1 << 20))
+    assert box.fork(1, max_value=10 ** 2000)[0].ok
 
 
 def test_with_a_policys_seed_the_systems_own_repeats_too():
