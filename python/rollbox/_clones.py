@@ -35,7 +35,7 @@ from . import _ffi, _plain
 from ._base import PolicyLike
 from ._batch import _concurrency, _Order, _Progress, retry_delay
 from ._engine import LooseRun, PendingRun
-from ._errors import FeatureMissing, InvalidArgument, NotFound, RollboxError
+from ._errors import EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError
 from ._handle import Handle
 from ._policy import Policy
 from ._process import Pipes, new_id
@@ -377,6 +377,7 @@ class _Loop:
 
     def __init__(self, make: Callable[[int], Sequence[Session]], command: str, seed: Optional[int], most: int, timeout: Optional[float]) -> None:
         self.make, self.command, self.seed, self.most, self.timeout = make, command, seed, most, timeout
+        self.process = os.getpid()
         self.running: Dict[PendingRun, _Task] = {}
         self.reading: Dict[int, _Task] = {}
         self.ended: Deque[PendingRun] = collections.deque()
@@ -503,6 +504,8 @@ def _iterate(loop: _Loop, n: int, width: int, order: _Order, bar: _Progress, ret
     waiting: List[_Task] = []       # to be tried again when they are due
     try:
         while (fresh or waiting or loop.running) and not loop.stopped:
+            if loop.process != os.getpid():     # whose epoll this is, too: what is done to one is done to both
+                raise EngineLost("these clones belong to the process that this one was forked from; make some of your own", stage="connect")
             now = time.monotonic()
             room = max(0, width - loop.n_there)
             batch = [task for task in waiting if task.due <= now][:room]

@@ -6,6 +6,7 @@ answered through descriptor 4, as the interpreter does it. make check runs this 
 """
 
 import asyncio
+import contextlib
 import datetime
 import enum
 import functools
@@ -25,7 +26,7 @@ import pytest
 
 import rollbox
 
-from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Engine, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, RunFailed, Sandbox, WorkFailed,
+from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, RunFailed, Sandbox, WorkFailed,
                      TemplateSandbox, WorkSandbox, _plain)
 from rollbox._handle import Handle
 from harness import DEADLINE, binaries, caller  # noqa: F401
@@ -369,6 +370,22 @@ def test_a_reduction_that_stops_early_ends_the_others():
     with Engine() as engine, Sandbox(work_fn=lambda number: time.sleep(1000 * (number > 0)) or number, engine=engine) as box:
         assert box.fork(8, reduce=lambda clones: next(clones).get()) == 0
         assert len(engine.sandboxes()) == 1
+
+
+def test_a_fork_of_the_caller_has_no_part_in_its_clones():
+    """Both have one epoll."""
+    with Sandbox(work_fn=lambda number: number) as box, contextlib.closing(box.iter_fork(20, concurrency=4)) as clones:
+        ids = [next(clones).id]
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                try:
+                    list(clones)
+                except EngineLost:
+                    os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert sorted(ids + [clone.id for clone in clones]) == list(range(20))
 
 
 def test_what_an_interrupted_fork_has_made_is_closed(monkeypatch):
