@@ -2,6 +2,7 @@
 """What the tests of determinism share: programs that are run many times over by a batch, some of them side by side."""
 
 import calendar
+import functools
 import os
 import shutil
 import subprocess
@@ -34,17 +35,13 @@ def in_languages(directory):
     return found
 
 
+@functools.lru_cache(maxsize=None)
 def guest_in_ways(name):
     """A guest compiled in three ways, by their names; those that this machine can make. With them, what in_languages has."""
     static = guest(name)
-    dynamic = static.parent / f"{name}-dynamic"
-    subprocess.run(["gcc", "-std=gnu17", "-O1", "-pthread", "-o", dynamic, GUESTS / f"{name}.c"], check=True)
-    found = {"static": static, "dynamic": dynamic}
+    found = {"static": static, "dynamic": guest(name, "gcc", "-std=gnu17", "-O1", "-pthread", way="dynamic")}
     if shutil.which("musl-gcc"):
-        found["musl"] = static.parent / f"{name}-musl"
-        subprocess.run(["musl-gcc", "-std=gnu17", "-O1", "-static", "-pthread", "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu", "-o", found["musl"], GUESTS / f"{name}.c"], check=True)
-    for program in found.values():
-        program.chmod(0o755)
+        found["musl"] = guest(name, "musl-gcc", "-std=gnu17", "-O1", "-static", "-pthread", "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu", way="musl")
     return {**found, **in_languages(static.parent)}
 
 

@@ -3,7 +3,7 @@
 
 The model: a *caller* is who starts rollbox, root or an ordinary user; the fixture `caller` runs a test as each that this process can be. A
 caller's `run` is `rollbox run --json` and returns the result; its `start` leaves it running with its streams in hand. Binaries are copied
-to a place that every user may read, and so are the guests, C programs compiled once.
+to a place that every user may read, and so are the guests, C programs that are compiled once and kept in the build directory.
 
 Nothing here sleeps to wait for something: a test waits on a line of output, the end of a file, a pidfd. Deadlines are long and end a
 test as failed, never as passed.
@@ -15,6 +15,7 @@ import atexit
 import contextlib
 import fcntl
 import functools
+import hashlib
 import json
 import os
 import pty
@@ -91,15 +92,33 @@ def binaries():
     return target
 
 
+def compiled(command, source, **environment):
+    """The path of a program that `command`, with -o PROGRAM SOURCE after it, makes of a source. Each is made once, and not by every worker, nor for root and an ordinary user again: it is beside the other programs, by a name that is another when the source, the command or the compiler is."""
+    compiler = os.stat(shutil.which(command[0]) or command[0])
+    digest = hashlib.sha256(repr((command, environment, compiler.st_size, compiler.st_mtime_ns)).encode() + source.read_bytes()).hexdigest()
+    kept = BUILD / "guests"
+    if not os.access(kept if kept.exists() else BUILD, os.W_OK):
+        kept = place() / "kept"                 # another user's build
+    kept.mkdir(exist_ok=True)
+    program = kept / f"{source.stem}-{digest[:16]}"
+    with open(kept / f"{source.stem}.lock", "w") as lock, tempfile.TemporaryDirectory(dir=place()) as scratch:
+        fcntl.flock(lock, fcntl.LOCK_EX)        # two who want it at once
+        if not program.exists():
+            new = kept / f"{source.stem}.new"
+            subprocess.run([*command, "-o", new, source], env={"HOME": scratch, **os.environ, "GOCACHE": f"{scratch}/cache", **environment}, check=True)
+            os.rename(new, program)
+    return program
+
+
 @functools.lru_cache(maxsize=None)
-def guest(name):
-    """The path of a compiled guest; the same inside a sandbox that gets `--readable` of its directory."""
+def guest(name, *command, way=""):
+    """The path of a compiled guest; the same inside a sandbox that gets `--readable` of its directory. Where a command is given, its program's name has the way added."""
     target = place() / "guests"
     target.mkdir(exist_ok=True)
-    program = target / name
-    compiler = os.environ.get("CC", "gcc").split()
-    subprocess.run([*compiler, "-std=gnu17", "-O1", "-static", "-pthread", "-o", program, GUESTS / f"{name}.c"], check=True)
     os.chmod(target, 0o755)
+    program = target / (f"{name}-{way}" if way else name)
+    shutil.copy(compiled(command or (*os.environ.get("CC", "gcc").split(), "-std=gnu17", "-O1", "-static", "-pthread"), GUESTS / f"{name}.c"), program)
+    os.chmod(program, 0o755)
     return program
 
 

@@ -8,13 +8,12 @@ PROGRAMS: by name, the command; `files` is what that needs in its sandbox, and `
 """
 
 import functools
-import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
+from harness import compiled
 
 # What a Python program of the corpus is: `begin` makes a state, `check` looks at it; both may use all that is imported here.
 PYTHON = """
@@ -1325,11 +1324,9 @@ def files(name):
     if name != "go":
         return {}
     with tempfile.TemporaryDirectory(prefix="rollbox-corpus-") as place:
-        source, program = Path(place, "corpus.go"), Path(place, "corpus")
+        source = Path(place, "corpus.go")
         source.write_text(GO)
-        environment = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", place), "GOCACHE": f"{place}/cache", "CGO_ENABLED": "0", "GOTOOLCHAIN": "local"}
-        subprocess.run(["go", "build", "-o", program, source], cwd=place, env=environment, check=True, capture_output=True)
-        return {"/tmp/corpus": program.read_bytes()}
+        return {"/tmp/corpus": compiled(("go", "build"), source, CGO_ENABLED="0", GOTOOLCHAIN="local").read_bytes()}
 
 
 def missing(name):
