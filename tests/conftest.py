@@ -28,11 +28,17 @@ def pytest_configure(config):
     global said_at_last
     said_at_last = os.fdopen(os.dup(2), "w")
     config.addinivalue_line("markers", "timeout_s(seconds): a time limit other than the usual 120 s")
+    config.addinivalue_line("markers", "long: takes ten seconds or more, computing or waiting: workers begin with those, so that none of them is alone at the end")
     config.addinivalue_line("markers", "masked: runs again with kernel features masked")
     # A shell's background job ignores the first two and nohup's the third, and so would all that is started here, to which some tests send them.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -167,6 +167,7 @@ def test_a_wait_for_input_from_outside_is_real(caller, way):
 
 # Hostile guests
 
+@pytest.mark.long
 @pytest.mark.parametrize("trick", ("bad-times", "crowd", "storm", "traced", "many-timers", "spinner", "dear-descriptor"))
 def test_init_serves_on(caller, trick):
     result = caller.run("--readable", place() / "guests", *SERIAL, "--processes", "500", "--", guest_in_ways("virtual")["static"], trick)

@@ -251,6 +251,7 @@ thread.join()
     assert ended_by_limit(done) and done.stdout == b"", done
 
 
+@pytest.mark.long
 def test_removed_directories_that_are_open_count(engine):
     code = """
 import os

@@ -134,6 +134,7 @@ def test_how_children_ended_is_told_in_forks_of_forks():
             assert origin.of(grandchild)("[os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]") == "[-9, -15, 5]"
 
 
+@pytest.mark.long
 def test_many_that_live_leave_the_engine_time():
     """Whose memory no cgroup counts is looked at; however many live, and do nothing, that is a part of the engine's time: a third, and what else it does."""
     def used(engine):
@@ -1053,6 +1054,7 @@ def counts(engine):
     return len(fds), sum("memfd" in fd for fd in fds), len(Path(f"/proc/{engine.pid}/task/{engine.pid}/children").read_text().split())
 
 
+@pytest.mark.long
 def test_many_rounds_leave_nothing():
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = 0")

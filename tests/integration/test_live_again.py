@@ -53,6 +53,7 @@ def alike(changer, kid, chance):
         assert copy(what) == changer(what)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_forks_are_as_their_origin_whatever_it_did_since_the_last(seed):
     chance = random.Random(seed)
@@ -442,6 +443,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.long
 def test_nothing_is_an_addition_to_an_image_that_was_never_written_to_its_end():
     """A guest ends the copy of itself that its image is written from. The fork fails; another, which waits its turn meanwhile, found in the place of that image what there was of it, and was half of what it should be."""
     with Sandbox() as box:

@@ -385,6 +385,7 @@ print(early, flush=True)
 FOUR_SECONDS = {"of nothing": "libc.select(0, None, None, None, length)", "of a descriptor": "libc.select(end + 1, ends, None, None, length)", "of a descriptor, by poll": "libc.poll(polled, 1, 4000)", "asleep": "libc.nanosleep(length, None)"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wait", FOUR_SECONDS.values(), ids=FOUR_SECONDS)
 def test_a_wait_that_a_signal_has_ended_is_not_gone_on_with(wait):
     """Broken off for a snapshot, and ended by a signal, here and in copies: the next like it was over when that would have been."""
@@ -437,6 +438,7 @@ print(wrong, flush=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", [MANY, SPAWNS], ids=["many threads", "beside vfork"])
 def test_waits_that_snapshots_break_off_last_as_long_as_they_would(program):
     with Sandbox({**VIRTUAL, "max_processes": 200}) as box:

@@ -131,6 +131,7 @@ def test_a_capturer_that_is_killed_at_any_step():
         print(f"killed at {len(steps(count))} of {count} steps; one of its processes went with it at {len(lost)}: {lost}")
 
 
+@pytest.mark.long
 def test_a_capturer_that_is_killed_at_any_step_of_a_fork():
     """What loads an image while it is written finds that the rest will never come: the fork is refused, and nothing of it is left but the state that the origin was in last, and what that adds to."""
     with Engine() as engine, Sandbox(engine=engine) as box:

@@ -49,6 +49,7 @@ def test_problems_are_sound():
     assert len({problem["task_id"] for problem in problems}) == len(problems)
 
 
+@pytest.mark.long
 def test_all_answers_score_as_they_should(caller, example):
     """The whole demonstration: every right answer 1, every other 0, the bait unharmed, by the command."""
     done = caller.call(

@@ -370,6 +370,7 @@ def test_resume_during_a_snapshot(engine):
         assert client.wait(running)["OUTCOME"] == protocol.ERROR
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", ("running", "starting"))
 def test_an_init_that_does_not_answer(engine, when):
     """Whatever keeps init from it, a time-out ends the command, with all else in the sandbox; its files stay."""

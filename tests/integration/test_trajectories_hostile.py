@@ -310,6 +310,7 @@ def test_a_guest_cannot_keep_the_recorder_busy(tmp_path):
     assert steps[3].observation.stdout.text.endswith("20000\n[redacted]\n")
 
 
+@pytest.mark.long
 def test_states_of_a_pattern_do_not_pile_up(tmp_path):
     """glibc keeps every set of states that it has met; which ones these are, texts say."""
     with Engine() as engine, Sandbox(engine=engine, record=Record(tmp_path / "a.jsonl", redact=["(a|b)*a(a|b){12}c"])) as box:
