@@ -20,7 +20,7 @@ def runs(whole, again):
     return 50 if SOAK else rounds(whole, again)
 
 
-TIMES = runs(10, 4)
+TIMES = runs(6, 2)
 
 
 def in_languages(directory):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """random_seed and time_start: a corpus of programs that differ from run to run on a bare machine, and guests that trick init, which serves them.
 
-The model: every program of the corpus is run ten times with one seed, by a batch that runs two at once, and once with another. What a program prints must be one text
+The model: every program of the corpus is run six times with one seed, by a batch that runs two at once, and once with another. What a program prints must be one text
 for the one seed and another for the other. Times of day are told in seconds and compared with what must be true, never with a duration.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """serial: threads and processes that race take turns, and what they print repeats; and guests that keep a turn for themselves.
 
-The corpus are programs whose output depends on who is first. Each runs six times, four side by side on whatever the machine has. docs/determinism.md has the table of more runs, and of the corpus of virtual time.
+The corpus are programs whose output depends on who is first. Each runs four times, all side by side on whatever the machine has. docs/determinism.md has the table of more runs, and of the corpus of virtual time.
 """
 
 import json
@@ -13,7 +13,7 @@ from test_determinism_virtual import OUTSIDE, PY, VIRTUAL
 
 pytestmark = pytest.mark.timeout_s(2 * LIMIT_S)
 SERIAL = (*VIRTUAL, "--serial")
-TIMES = runs(6, 3)
+TIMES = runs(4, 2)
 
 CORPUS = {
     "xargs": ["bash", "-c", "seq 20 | xargs -P4 -I{} sh -c 'echo {} $$; date +%N'"],

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time stamps of files under time_start: they are of the sandbox' clock, read back as they were set, come in the order of what was done, and under virtual time repeat.
 
-The model: a guest looks at what it has made in every way there is, and compares with its own clock; the time of the machine is nowhere seen. What must repeat is run ten times, four side by side.
+The model: a guest looks at what it has made in every way there is, and compares with its own clock; the time of the machine is nowhere seen. What must repeat is run six times, four side by side.
 """
 
 import contextlib

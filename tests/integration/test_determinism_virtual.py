@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """time_mode virtual: what waits comes back at once, and agrees with every clock; a corpus whose output has the time in it; and guests that lie to the clock, or keep it from moving.
 
-The model is that of test_determinism.py: each program of the corpus runs ten times, four side by side on whatever the machine has, and prints one text. None of them ends in time if a sleep is slept:
+The model is that of test_determinism.py: each program of the corpus runs six times, four side by side on whatever the machine has, and prints one text. None of them ends in time if a sleep is slept:
 hours are in them.
 """
 

@@ -80,7 +80,7 @@ def kept(keys):
         yield engine, box
 
 
-@pytest.mark.parametrize("part", range(rounds(8, 2)))
+@pytest.mark.parametrize("part", range(rounds(8, 1)))
 def test_not_a_byte_tells_whether_it_was_kept(engine, part):
     """All that the other tests of interpreters run, with the clocks of a virtual time."""
     names = [*PROGRAMS][part::8]
@@ -115,7 +115,7 @@ def test_chance_is_the_seeds(engine, level):
     keys = LEVELS[level]
     anew = Sandbox(policy_of(keys), engine=engine).run_code(CHANCE + ADDRESSES, stdin="x")
     with kept(keys) as (ready, box), ThreadPoolExecutor(4) as threads:
-        codes = [CHANCE + ADDRESSES, "import os; os.urandom(99); x = bytearray(1 << 24)", CHILDREN, "import json, random; print(random.random())"] * rounds(15, 5)
+        codes = [CHANCE + ADDRESSES, "import os; os.urandom(99); x = bytearray(1 << 24)", CHILDREN, "import json, random; print(random.random())"] * rounds(8, 3, 100)
         before = count(ready)
         seen = list(threads.map(box.run_code, codes))
         assert count(ready) == before + len(codes) and all(one.ok for one in seen)
@@ -235,7 +235,7 @@ def test_many_at_once():
 
         def some(i):
             barrier.wait()
-            return {result(boxes[i % 2].run_code(CHANCE + ADDRESSES + CLOCKS)) for _ in range(rounds(20, 8))}
+            return {result(boxes[i % 2].run_code(CHANCE + ADDRESSES + CLOCKS)) for _ in range(rounds(12, 4, 100))}
 
         with ThreadPoolExecutor(6) as threads:
             seen = list(threads.map(some, range(6)))

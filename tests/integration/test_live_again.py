@@ -61,7 +61,7 @@ def test_forks_are_as_their_origin_whatever_it_did_since_the_last(seed):
         changer = Changer.begin(box)
         for _ in range(chance.randrange(30)):
             changer(chance.randrange(1 << 40))
-        for _ in range(rounds(60, 15, 1000)):
+        for _ in range(rounds(30, 8, 1000)):
             with box.fork(1)[0] as kid:
                 alike(changer, kid, chance)
             for _ in range(chance.choice([0, 1, 1, 3, 10])):
@@ -77,7 +77,7 @@ def test_a_fork_of_a_fork_of_a_fork_is_as_its_origin(seed):
         for _ in range(chance.randrange(30)):
             chance.choice(changers)(chance.randrange(1 << 40))
         at = box
-        for _ in range(rounds(40, 15, 400)):
+        for _ in range(rounds(20, 8, 400)):
             kid = stack.enter_context(at.fork(1)[0])
             copies = [changer.of(kid) for changer in changers]
             for changer, copy in zip(changers, copies):
@@ -96,7 +96,7 @@ def test_several_at_once_and_several_processes():
     chance = random.Random(77)
     with Sandbox() as box:
         one, other = Changer.begin(box), Changer.another(box)
-        for _ in range(rounds(25, 8, 300)):
+        for _ in range(rounds(12, 4, 300)):
             kids = box.fork(3)
             try:
                 copies = [(one.of(kid), other.of(kid)) for kid in kids]     # one whose input is closed ends
@@ -452,7 +452,7 @@ def test_nothing_is_an_addition_to_an_image_that_was_never_written_to_its_end():
         pid, digest = origin("pid"), "hashlib.sha256(big).hexdigest()"
         box.fork(1)[0].close()
         killed = 0
-        for i in range(rounds(12, 4)):
+        for i in range(rounds(8, 3, 100)):
             origin(f"big[:] = bytes(x ^ {i + 1} for x in big[:1 << 12]) + bytes(big[1 << 12:])")
             was = origin(digest)
             hunter.stdin.write(f"{pid}\n".encode())
@@ -509,7 +509,7 @@ def test_rounds_leave_nothing():
             return len(children(engine.pid, "rollbox-hold")), len(children(engine.pid, "rollbox-launch")), len(os.listdir(f"/proc/{engine.pid}/fd"))
 
         forked_thrice(box, origin).close()
-        for i in range(rounds(200, 30)):
+        for i in range(rounds(100, 20, 1000)):
             origin(f"x.append(bytes({i % 7} << 20))")       # now and then it is too much for an addition
             kids = box.fork(1 + i % 3)
             assert origin.of(kids[-1])("len(x)") == origin("len(x)")

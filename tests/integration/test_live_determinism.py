@@ -292,7 +292,7 @@ def test_captured_at_any_moment(name, policy):
     with Sandbox(policy) as box:
         box.spawn(["python3", "-I", "-c", IMPORTS + "\n" + BUSY[name]])
         origin = Asked.begin(box, IMPORTS, "n = 0")
-        moments = rounds(8, 3)
+        moments = rounds(5, 2, 50)
         for i in range(moments):
             with closing(box.fork(2, same_seed=True)) as kids:
                 assert [origin.of(kid)("n") for kid in kids] == [str(i)] * 2
@@ -393,7 +393,7 @@ def test_a_wait_that_a_signal_has_ended_is_not_gone_on_with(wait):
         process = box.spawn(["python3", "-I", "-c", SIGNALLED.replace("WAIT", wait)])
         assert process.stdout.readline() == b"ready\n"
         kids, taken = [], 0
-        while process.poll() is None and taken < 32:
+        while process.poll() is None and taken < rounds(12, 8, 64):
             for _ in range(4):
                 box.snapshot()
             taken += 4
@@ -444,7 +444,7 @@ def test_waits_that_snapshots_break_off_last_as_long_as_they_would(program):
     with Sandbox({**VIRTUAL, "max_processes": 200}) as box:
         process = box.spawn(["python3", "-I", "-c", program])
         assert process.stdout.readline() == b"ready\n"
-        for _ in range(rounds(200, 60)):
+        for _ in range(rounds(100, 30, 400)):
             if select.select([process.stdout], [], [], 0)[0]:
                 break
             box.drop(box.snapshot())

@@ -20,7 +20,7 @@ from rollbox import Engine, Policy, ResourceExhausted, RollboxError, Sandbox, Se
 from test_live import Asked, sh
 from test_live_again import state_of
 
-STEPS = 1000 if os.environ.get("ROLLBOX_SOAK") else rounds(24, 10)
+STEPS = rounds(16, 6, 1000)
 NEVER = 1 << 30
 
 pytestmark = pytest.mark.timeout_s(1800 if os.environ.get("ROLLBOX_SOAK") else 120)
@@ -312,7 +312,7 @@ def test_a_launcher_that_is_killed_at_any_step():
 
 def test_a_sandbox_is_closed_while_a_refused_capture_ends():
     """Of a process that is killed its first thread is told of when the others were looked at, which who traces them alone can do."""
-    for _ in range(rounds(25, 8)):
+    for _ in range(rounds(15, 5, 200)):
         with Engine() as engine:
             box = Sandbox({"max_processes": 60}, engine=engine)
             Asked.begin(box, "import threading", "go = threading.Event()", "[threading.Thread(target=go.wait, daemon=True).start() for _ in range(3)]", "x = bytearray(b'x' * (4 << 20))", "file = open('/tmp/file', 'w')", "file.write('x'), file.flush()")
