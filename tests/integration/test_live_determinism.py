@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from harness import rounds
+from harness import rounds, some
 from live_corpus import PROGRAMS, begin, files, missing
 from rollbox import Engine, FeatureMissing, Policy, Sandbox
 from test_live import Asked, closing, restorer, sh, until     # noqa: F401 (restorer: a fixture)
@@ -319,7 +319,7 @@ def test_a_process_that_may_open_nothing_more_beside_descriptors_on_their_way():
             assert asks(kids[0].process(origin.id)) == ["ok"]
 
 
-@pytest.mark.parametrize("name", [*CORPUS, *SOME])
+@pytest.mark.parametrize("name", some([*CORPUS, *SOME]))
 def test_the_corpus(name):
     if missing(name):
         pytest.skip(f"{missing(name)} is not installed")
