@@ -170,7 +170,7 @@ def test_a_wait_for_input_from_outside_is_real(caller, way):
 @pytest.mark.long
 @pytest.mark.parametrize("trick", ("bad-times", "crowd", "storm", "traced", "many-timers", "spinner", "dear-descriptor"))
 def test_init_serves_on(caller, trick):
-    result = caller.run("--readable", place() / "guests", *SERIAL, "--processes", "500", "--", guest_in_ways("virtual")["static"], trick)
+    result = caller.run("--readable", place() / "guests", *SERIAL, "--processes", "500", "--", guest_in_ways("virtual")["static"], trick, timeout=1.5 * LIMIT_S)
     assert result.outcome == "exit" and result.exit_code == 0, result.told
     assert result.stdout.splitlines()[-1] == "done 100", result.told
 
