@@ -509,7 +509,7 @@ def test_rounds_leave_nothing():
             return len(children(engine.pid, "rollbox-hold")), len(children(engine.pid, "rollbox-launch")), len(os.listdir(f"/proc/{engine.pid}/fd"))
 
         forked_thrice(box, origin).close()
-        for i in range(rounds(100, 20, 1000)):
+        for i in range(rounds(100, 20, 300)):
             origin(f"x.append(bytes({i % 7} << 20))")       # now and then it is too much for an addition
             kids = box.fork(1 + i % 3)
             assert origin.of(kids[-1])("len(x)") == origin("len(x)")
