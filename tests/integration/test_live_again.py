@@ -452,7 +452,7 @@ def test_nothing_is_an_addition_to_an_image_that_was_never_written_to_its_end():
         pid, digest = origin("pid"), "hashlib.sha256(big).hexdigest()"
         box.fork(1)[0].close()
         killed = 0
-        for i in range(rounds(8, 3, 100)):
+        for i in range(rounds(12, 4, 100)):
             origin(f"big[:] = bytes(x ^ {i + 1} for x in big[:1 << 12]) + bytes(big[1 << 12:])")
             was = origin(digest)
             hunter.stdin.write(f"{pid}\n".encode())

@@ -186,7 +186,7 @@ def test_a_twin_that_is_killed_while_it_is_asked_is_told_of():
     with Sandbox(ROOM) as box:
         strike(box, KILLS_LATER, "")
         told = set()
-        for _ in range(rounds(120, 30, 1000)):
+        for _ in range(rounds(200, 50, 1000)):
             try:
                 box.drop(box.snapshot())
             except RollboxError as problem:
