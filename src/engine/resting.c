@@ -154,6 +154,17 @@ static int rest(struct box *box) {
     return 0;
 }
 
+/* What is noted of one that cannot rest only makes its next fork quicker. */
+static bool is_forgotten(struct box *box) {
+    struct session *session = box->session;
+
+    if (!session || session->box != box || box->state != BOX_READY || !session->tracking.noting.n_trackers)
+        return false;
+    tracking_forget(&session->tracking);
+    box_set_files(box, box_files(box));
+    return true;
+}
+
 /* Those that were looked at go to the end of the list, so that each gets its turn. */
 bool box_make_room(struct engine *engine) {
     unsigned made = 0;
@@ -165,7 +176,7 @@ bool box_make_room(struct engine *engine) {
         int r = may_rest(box) ? rest(box) : -EBUSY;
         if (r < 0 && r != -EBUSY && r != -E2BIG)
             break;
-        made += r == 0;
+        made += r == 0 || is_forgotten(box);
     }
     return box_has_room(engine);
 }

@@ -39,6 +39,11 @@ static bool is_for_fork(const struct work *work) {
     return work->verb == VERB_FORK && !work->drops && !work->session->was_thawed && !(work->session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
 }
 
+/* Each process' is an open file, for as long as its sandbox is there: half of all are for more sandboxes. */
+static bool may_note(const struct engine *engine) {
+    return engine->files + CAPTURE_MAX_TRACKERS <= engine->max_files / 2 && box_has_room(engine);
+}
+
 bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_options *options) {
     struct session *session = work->session;
 
@@ -54,7 +59,7 @@ bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_
             noting_end(ret_noting);     /* whose they are only that image says */
     }
     options->base = ret_noting->since ? ret_noting->since->image : 0;
-    options->tracks = box_has_room(session->engine);
+    options->tracks = ret_noting->n_trackers ? box_has_room(session->engine) : may_note(session->engine);
     options->trackers = ret_noting->trackers;
     options->n_trackers = ret_noting->n_trackers;
     return true;
@@ -94,7 +99,7 @@ void tracking_begin_box(const struct noting *noting, struct session *session, st
 
 /* One that is forked, and has been before or comes of a fork itself: its forks are likely to be. */
 static bool notes(const struct session *session) {
-    return (session->tracking.was_forked || session->comes_of_fork) && box_has_room(session->engine);
+    return (session->tracking.was_forked || session->comes_of_fork) && may_note(session->engine);
 }
 
 void tracking_begin(const struct work *work, struct live *live) {

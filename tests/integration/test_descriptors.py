@@ -1,15 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine where descriptors are short. Those on their way over sockets are counted by user, so nothing else of that user's may run meanwhile."""
 
+import contextlib
 import os
 import resource
 import socket
+import subprocess
 
 import protocol
 import pytest
+
+from rollbox import Engine, Sandbox
 from harness import binaries, caller, skip, until  # noqa: F401
 from test_bad_input import SharedEngine
 from test_engine_review import running
+
+
+def echo(process):
+    process.stdin.write(b"there\n")
+    process.stdin.flush()
+    return process.stdout.readline() == b"there\n"
 
 
 def test_output_that_cannot_be_kept(caller):
@@ -91,3 +101,22 @@ def test_results_leave_descriptors(caller):
         finally:
             process.terminate()
     assert process.returncode == 0
+
+
+def test_what_is_noted_of_forked_sandboxes_leaves_descriptors_for_others(tmp_path):
+    """An open file for each process of each sandbox that was forked once, of which few are forked again."""
+    path = tmp_path / "engine"
+    many = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 & done; while read -r line; do echo $line; done"
+    with subprocess.Popen(["sh", "-c", 'ulimit -n 512; exec "$0" --socket "$1"', binaries() / "rollbox-engine", path]) as process:
+        try:
+            until(path.exists)
+            with contextlib.ExitStack() as stack:
+                engine = stack.enter_context(Engine(path))
+                for _ in range(44):
+                    box = stack.enter_context(Sandbox(engine=engine))
+                    shell = box.spawn(["sh", "-c", many])
+                    assert echo(shell)
+                    with box.fork(1)[0] as kid:
+                        assert echo(kid.process(shell.id))
+        finally:
+            process.terminate()
