@@ -366,7 +366,6 @@ def test_no_descriptors_for_what_is_noted_is_said():
     """The engine lacks them when the capturer, which had enough, sends its own: it was said to be killed from outside."""
     with Engine() as engine, Sandbox(engine=engine) as box, ThreadPoolExecutor(1) as pool:
         asked = Asked.begin(box, "import subprocess", "kids = [subprocess.Popen(['cat'], stdin=subprocess.PIPE) for _ in range(19)]", "x = 1")
-        box.fork(1)[0].close()
         with contextlib.ExitStack() as stack:
             with Killer(engine.pid, "+", 0):
                 before = set(children(engine.pid, "rollbox-engine"))
