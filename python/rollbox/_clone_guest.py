@@ -170,7 +170,9 @@ def rehearse(encode: Callable[[Any], Any]) -> None:
     try:
         for value in (0, 0.0, None):
             os.write(here, b"0 1024 -\n")
-            data = encoded(value, encode, take_line(there)[1])
+            _, most, fresh = take_line(there)
+            reseed(fresh)           # as every clone does, whatever it was before
+            data = encoded(value, encode, most)
             flush()
             write(data, here)
             os.read(there, LINE)

@@ -19,7 +19,6 @@ import hashlib
 import inspect
 import json
 import os
-import queue
 import select
 import signal
 import socket
@@ -322,55 +321,20 @@ class _Task:
         known = {field.name: getattr(result, field.name) for field in fields(Result)}
         return Clone(**{**known, "id": self.index, "outcome": outcome, "error": error}, value=value, returned=returned, raised=raised)
 
-    def leave(self) -> Optional[Session]:
-        """Forgets its sandbox, which is to be closed."""
+    def close(self) -> None:
+        """Forgets its sandbox, which ends."""
         if self.pending is not None:
             self.pending.abandon()
         if self.results >= 0:
             os.close(self.results)
         box = self.box
         self.forget()
-        return box
+        if box is not None:
+            with contextlib.suppress(RollboxError):
+                box.close()
 
 
 # All of them
-
-class _Closer:
-    """Closes sandboxes in a thread of its own: what the end of one takes nobody waits for who has others to begin. `told` is called after each."""
-
-    def __init__(self, told: Callable[[], None]) -> None:
-        self.told = told
-        self.boxes: "queue.SimpleQueue[Optional[Session]]" = queue.SimpleQueue()
-        self.thread: Optional[threading.Thread] = None
-        self.n_taken = self.n_closed = 0        # each is counted by one thread
-
-    @property
-    def n_left(self) -> int:
-        return self.n_taken - self.n_closed
-
-    def take(self, box: Optional[Session]) -> None:
-        if box is None:
-            return
-        self.n_taken += 1
-        if self.thread is None:
-            self.thread = threading.Thread(target=self.run, name="rollbox-closer", daemon=True)
-            self.thread.start()
-        self.boxes.put(box)
-
-    def run(self) -> None:
-        for box in iter(self.boxes.get, None):
-            with contextlib.suppress(RollboxError):
-                box.close()
-            self.n_closed += 1
-            self.told()
-
-    def wait(self) -> None:
-        """Until all are closed."""
-        if self.thread is not None:
-            self.boxes.put(None)
-            self.thread.join()
-            self.thread = None
-
 
 class _Loop:
     """The clones under way of one fork. Used by one thread; `stop` may be called by any."""
@@ -386,7 +350,6 @@ class _Loop:
         self.connection: Any = None
         self.stopped = False
         self.ear, self.mouth = socket.socketpair()
-        self.closer = _Closer(self.wake)
         self.ear.setblocking(False)
         self.mouth.setblocking(False)
         self.poll = select.epoll()
@@ -415,7 +378,7 @@ class _Loop:
                 self.poll.register(self.connection.fd, select.EPOLLIN)
 
     def fail(self, task: _Task, problem: RollboxError) -> None:
-        self.closer.take(task.leave())
+        task.close()
         self.done.append((task, _not_run(task.index, problem)))
 
     def on_end(self, pending: PendingRun) -> None:
@@ -434,11 +397,6 @@ class _Loop:
     def unread(self, task: _Task) -> None:
         if self.reading.pop(task.results, None) is not None:
             self.poll.unregister(task.results)
-
-    @property
-    def n_there(self) -> int:
-        """Sandboxes: of clones under way, and those that are about to be closed."""
-        return len(self.running) + self.closer.n_left
 
     def first_due(self) -> Optional[_Task]:
         """The one whose time is over first: all have the same, so the one that was begun first."""
@@ -482,13 +440,12 @@ class _Loop:
             result = pending.collect(False, task.index)
             task.pending = None
             self.done.append((task, task.conclude(result)))
-            self.closer.take(task.leave())
+            task.close()
 
     def close(self) -> None:
         for task in self.running.values():
-            self.closer.take(task.leave())
+            task.close()
         self.running.clear()
-        self.closer.wait()
         self.poll.close()
         self.ear.close()
         self.mouth.close()
@@ -507,7 +464,7 @@ def _iterate(loop: _Loop, n: int, width: int, order: _Order, bar: _Progress, ret
             if loop.process != os.getpid():     # whose epoll this is, too: what is done to one is done to both
                 raise EngineLost("these clones belong to the process that this one was forked from; make some of your own", stage="connect")
             now = time.monotonic()
-            room = max(0, width - loop.n_there)
+            room = max(0, width - len(loop.running))
             batch = [task for task in waiting if task.due <= now][:room]
             for task in batch:
                 waiting.remove(task)
@@ -517,7 +474,7 @@ def _iterate(loop: _Loop, n: int, width: int, order: _Order, bar: _Progress, ret
                 loop.begin(batch)
             if not loop.done:
                 due = now if fresh else min((task.due for task in waiting), default=None)
-                loop.wait(due if loop.n_there < width else None)
+                loop.wait(due if len(loop.running) < width else None)
             done, loop.done = loop.done, []
             for task, clone in done:
                 task.attempts += 1
