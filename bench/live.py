@@ -151,7 +151,7 @@ def of_rollbox(repeats: int) -> Dict[str, Any]:
     rows[f"live: {MANY:,} clones of a warm python at once, to the last one at work"] = timed(ROUNDS, last_clone)
 
     def first_forks() -> List[float]:
-        """What the first, second and third fork of a new sandbox take: the first two are captured whole, the third is what has changed since."""
+        """What the first, second and third fork of a new sandbox take: the first is captured whole, the others are what has changed since."""
         with Sandbox(policy) as box:
             process = begin(box, ["python3", "-c", GUEST.format(8)])
             return [fork(box, process) for _ in range(3)]

@@ -79,15 +79,21 @@ static void ends(pid_t pid) {
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
 }
 
+static void await_stop(struct trace *trace) {
+    int r;
+
+    while ((r = trace_await(trace)) == -EAGAIN)
+        ;
+    ASSERT_OK(r);
+}
+
 static void stand(struct trace *trace, pid_t pid) {
     int r = trace_seize(trace, pid);
 
     if (r == -EPERM || r == -EACCES)
         SKIP("ptrace", "this process may not trace its children here");
     ASSERT_OK(r);
-    while ((r = trace_await(trace)) == -EAGAIN)
-        ;
-    ASSERT_OK(r);
+    await_stop(trace);
 }
 
 /* In a copy it is made by its number, with the same arguments, and a handler ends it. */
@@ -145,7 +151,6 @@ TEST(a_wait_is_known_that_is_about_to_go_on) {
             stand(&trace, pid);
             struct image_registers registers = trace.stopped;
             struct iovec area = { &registers, sizeof registers };
-            int r;
             registers.rip -= 2;
             registers.rax = registers.orig_rax;
             registers.orig_rax = (uint64_t)-1;
@@ -153,9 +158,7 @@ TEST(a_wait_is_known_that_is_about_to_go_on) {
             ASSERT_OK(ptrace(PTRACE_INTERRUPT, pid, 0, 0));
             ASSERT_OK(ptrace(PTRACE_CONT, pid, 0, 0));
             trace.stands = false;
-            while ((r = trace_await(&trace)) == -EAGAIN)
-                ;
-            ASSERT_OK(r);
+            await_stop(&trace);
             ASSERT_TRUE(trace.stopped.rip == registers.rip);
             check(&trace, waits[i]);
             trace_release(&trace);
