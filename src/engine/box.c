@@ -54,7 +54,7 @@ bool box_has_room(const struct engine *engine) {
     return engine->files + bury_waiting() + files_of_new(engine) <= engine->max_files || !engine->n_boxes;
 }
 
-unsigned box_files(const struct box *box) {
+static unsigned files_of(const struct box *box) {
     unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) + (unsigned)box->session->tracking.noting.n_trackers;
 
     list_for_each(node, &box->session->runs) {
@@ -68,13 +68,17 @@ unsigned box_files(const struct box *box) {
     return n;
 }
 
+void box_count_files(struct box *box) {
+    box_set_files(box, files_of(box));
+}
+
 void box_live(struct box *box) {
     /* Making another takes half a millisecond: it is kept for the next sandbox where there is room. */
     if (box->engine->files > box->engine->max_files / 2)
         close_fd(&box->netns);
     if (box->slot)
         slot_rest(box->slot);
-    box_set_files(box, box_files(box));
+    box_count_files(box);
 }
 
 static void close_held(struct box *box) {

@@ -428,7 +428,7 @@ bool box_has_room(const struct engine *engine);         /* for one more, in open
 void box_set_files(struct box *box, unsigned files);     /* how many descriptors it is counted with */
 int box_listen(struct box *box);        /* to its init. 0 or -errno */
 void box_watch_death(struct box *box);   /* of its process, by its pidfd. One that has none gets one */
-unsigned box_files(const struct box *box);      /* of one that lives */
+void box_count_files(struct box *box);          /* of one that lives: those that it has now */
 void box_live(struct box *box);         /* a session's, which is ready: holds no more than it must */
 void box_make_spare(struct box *box);
 struct box *box_take_spare(struct program *program, bool layered);

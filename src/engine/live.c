@@ -270,7 +270,7 @@ int live_restore(struct session *session, struct rollbox_error *error) {
         close(ends[--n]);
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_SETUP_FAILED), -r, "restore", "the processes of the snapshot cannot be handed to the sandbox: %s", strerror(-r));
-    box_set_files(session->box, box_files(session->box));
+    box_count_files(session->box);
     box_expect_start(session->box);
     return 0;
 }

@@ -161,7 +161,7 @@ static bool is_forgotten(struct box *box) {
     if (!session || session->box != box || box->state != BOX_READY || !session->tracking.noting.n_trackers)
         return false;
     tracking_forget(&session->tracking);
-    box_set_files(box, box_files(box));
+    box_count_files(box);
     return true;
 }
 
@@ -200,7 +200,7 @@ int box_fetch(struct box *box) {
         for (size_t i = 0; i < n_all; i++)
             if (box->on_shelf & 1ull << i)
                 *all[i].fd = fds[n++];
-        box_set_files(box, box_files(box));
+        box_count_files(box);
         note_wakeful(box, true);
         r = watch_again(box) < 0 ? -EPIPE : 0;
     }

@@ -119,7 +119,7 @@ void tracking_born(struct session *session, int *take_fds, size_t n) {
             close_fd(&take_fds[i]);
     if (!noting->n_trackers)
         return;
-    box_set_files(session->box, box_files(session->box));
+    box_count_files(session->box);
     noting->since = live_get(since);
     tracking_hold(since, session->program);
 }
@@ -180,7 +180,7 @@ void tracking_give_back(struct session *session, struct noting *take_noting, str
     noting->n_trackers = n;
     noting->since = n ? live_get(live) : NULL;
     if (session->box)
-        box_set_files(session->box, box_files(session->box));
+        box_count_files(session->box);
 }
 
 void tracking_distrust(struct engine *engine, const struct live *live) {
