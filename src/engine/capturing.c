@@ -282,7 +282,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
         return;
     }
     struct live *live = capturing->live;
-    int r = verdict.is_complete ? live_seal_image(&live->image) : 0;
+    int r = verdict.is_complete && !verdict.is_addition ? live_seal_image(&live->image) : 0;    /* an addition is nobody's before they go on (state.c) */
     if (r < 0) {
         while (n_fds)
             close(fds[--n_fds]);

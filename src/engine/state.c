@@ -459,8 +459,10 @@ static void taken(struct work *work, struct layer *take_layer) {
     work->holds = node && work->verb == VERB_HIBERNATE;
     if (!work->holds)
         go_on(work);
-    if (!node) {
-        fail_copy(work, ENOMEM);
+    int r = !node ? -ENOMEM : work->live && work->live->base ? live_seal_image(&work->live->image) : 0;  /* which takes as long as a dozen pages: they go on first */
+    if (r < 0) {
+        node_put(node);
+        fail_copy(work, -r);
         return;
     }
     node->is_live = true;

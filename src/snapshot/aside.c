@@ -6,6 +6,7 @@
  */
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -24,6 +25,7 @@ static struct {
     int fd;
     char *memory;
     size_t length;              /* 0: it could not be read, or not all of it */
+    volatile bool has_begun;
     _Alignas(16) char stack[8192];
 } aside = { .fd = -EBADF };
 
@@ -32,6 +34,7 @@ __attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))
     long n;
 
     (void)unused;
+    aside.has_begun = true;
     (void)sys_prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     do {
         n = sys_call3(__NR_read, aside.fd, aside.memory + length, ROOM - length);
@@ -40,6 +43,27 @@ __attribute__((no_sanitize("address"))) __attribute__((no_sanitize("undefined"))
     aside.length = n == 0 ? length : 0;
     sys_call1(__NR_exit, 0);
     return 0;
+}
+
+/* Where we are not: schedulers that would rather keep processors idle leave it here, and it is in our way. */
+static void send_away(pid_t pid) {
+    const int cpu = sched_getcpu();
+    cpu_set_t others;
+
+    if (cpu < 0 || cpu >= CPU_SETSIZE || sched_getaffinity(0, sizeof others, &others) < 0)
+        return;
+    CPU_CLR(cpu, &others);
+    if (CPU_COUNT(&others))
+        (void)sched_setaffinity(pid, sizeof others, &others);
+}
+
+/* It waits for a processor that others have, and we are about to wait for it. */
+static void call_back(pid_t pid) {
+    cpu_set_t here;
+
+    if (aside.has_begun || sched_getaffinity(0, sizeof here, &here) < 0)
+        return;
+    (void)sched_setaffinity(pid, sizeof here, &here);
 }
 
 void aside_begin(const struct subject *s, int take_fd) {
@@ -55,14 +79,18 @@ void aside_begin(const struct subject *s, int take_fd) {
     aside.of = s;
     aside.fd = take_fd;
     aside.length = 0;
+    aside.has_begun = false;
     aside.pid = clone(read_it, aside.stack + sizeof aside.stack, CLONE_VM | CLONE_FS | CLONE_FILES, NULL);
     if (aside.pid < 0)
         close_fd(&aside.fd);
+    else
+        send_away(aside.pid);
 }
 
 bool aside_take(const struct subject *s, struct buf *to) {
     if (aside.pid <= 0 || aside.of != s)
         return false;
+    call_back(aside.pid);
     while (waitpid(aside.pid, NULL, __WALL) < 0 && errno == EINTR)
         ;
     aside.pid = 0;

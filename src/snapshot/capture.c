@@ -21,7 +21,7 @@
 
 #define MAX_TRIES 2000
 #define TRY_AGAIN_NS 500000
-#define MOST_KEPT_BACK (256u << 10)     /* of pages, on their way to the file */
+#define MOST_KEPT_BACK (64u << 10)      /* of pages, on their way to the file: each of ours has to be made, too */
 #define PROGRESS_STEP(length) MAX((length) / 64, (uint64_t)1 << 20)    /* so that all that is told has room in a socket */
 
 int capture_refuse(struct capture *c, int error_number, const char *format, ...) {

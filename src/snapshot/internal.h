@@ -35,6 +35,7 @@ struct subject {
     struct pages pages;
     struct buf status, maps;    /* files in /proc/PID */
     struct buf notes;           /* memory.c: of each line of `maps` */
+    struct buf pages_there;     /* track.c: struct uapi_page_region, by address */
     uint64_t anonymous;         /* bytes that are there of its memory */
     uint64_t handled;           /* signals that it ignores or has handlers for */
     struct pages twin;          /* twin.c; pid 0: none */
@@ -190,12 +191,18 @@ int track_begin(struct capture *c);
 void track_forget(struct capture *c);
 /* Are the processes, once they are described, those of the base, as far as can be told before they are looked at? */
 bool track_has_same_tree(const struct capture *c);
-/* Does the process go on from the base, with few pages that were written to since? */
-bool track_has_few(struct capture *c, const struct subject *s);
+/* Does the process go on from the base, with few pages that were written to since? What is called for in it from here on leaves its memory as it was, so what is found out is true until it goes on. */
+bool track_has_few(struct capture *c, struct subject *s);
 /* The area of the base that one of the process' goes on with. NULL: none. */
 const struct image_area *track_area(const struct capture *c, const struct subject *s, const struct image_area *area);
-/* Calls back for each stretch of pages that is there between two addresses, with whether it may have been written to since; of a file's, what is not the process' own counts so. -errno of its own, or what `call` returns that is not 0. */
-int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, int (*call)(void *data, uint64_t address, uint64_t n, bool is_written), void *data);
+enum track_since {
+    TRACK_KEPT,                 /* as it was */
+    TRACK_WRITTEN,              /* may have been written to; of a file's, also what is not the process' own */
+    TRACK_UNSURE,               /* the same, and where it seems to be swapped it may be a guard */
+};
+/* Calls back for each stretch of pages that is there between two addresses, with what became of it. -errno of its own, or what `call` returns that is not 0. */
+typedef int track_call(void *data, uint64_t address, uint64_t n, enum track_since since);
+int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, track_call *call, void *data);
 /* `n` pages that are as they were. 0 or -errno. */
 int track_keep(struct capture *c, const struct image_area *before, uint64_t address, uint64_t n);
 /* When all tables but the last are there: is nothing in the way of an addition? */

@@ -216,12 +216,14 @@ static int save_rest(struct since *since, uint64_t end) {
     return since->is_file && end > from ? save_stretch(since->c, since->s, since->first_run, from, (end - from) / IMAGE_PAGE, true) : 0;
 }
 
-static int save_written(void *data, uint64_t address, uint64_t n, bool is_written) {
+static int save_written(void *data, uint64_t address, uint64_t n, enum track_since what) {
     struct since *since = data;
 
-    if (is_written && since->is_file)
+    if (what != TRACK_KEPT && since->is_file)
         return 0;               /* with what lies before it, and is not there */
-    if (is_written)             /* guards may be among them */
+    if (what == TRACK_WRITTEN)
+        return save_own(since->c, since->s, &since->first_run, address, n);
+    if (what == TRACK_UNSURE)
         return each_own_stretch(since->c, since->s, address, address + n * IMAGE_PAGE, save_own, &since->first_run);
     int r = save_rest(since, address);
     since->end = address + n * IMAGE_PAGE;
@@ -232,12 +234,12 @@ static int save_written(void *data, uint64_t address, uint64_t n, bool is_writte
 static int save_since(struct capture *c, const struct subject *s, const struct image_area *area, const struct image_area *before, size_t first_run, bool is_file) {
     struct since since = { c, s, before, first_run, is_file, area->start };
     const uint64_t from = MAX(area->start, before->start), to = MIN(area->end, before->end);
-    int r = save_written(&since, area->start, (from - area->start) / IMAGE_PAGE, true);
+    int r = save_written(&since, area->start, (from - area->start) / IMAGE_PAGE, TRACK_UNSURE);
 
     if (r == 0)
         r = track_each(s, from, to, is_file, save_written, &since);
     if (r == 0)
-        r = save_written(&since, to, (area->end - to) / IMAGE_PAGE, true);
+        r = save_written(&since, to, (area->end - to) / IMAGE_PAGE, TRACK_UNSURE);
     return r < 0 ? r : save_rest(&since, area->end);
 }
 

@@ -576,11 +576,6 @@ int process_capture(struct capture *c, struct subject *s) {
         r = memory_find_tools(c, s);
     if (r == 0)
         r = look_beside_twin(c, s, &process);
-    if (r == 0 && s->twin.pid <= 0) {
-        const struct voice voice = voice_of(c, s);
-
-        r = look_at_heritage(c, &voice, &process, s->handled);
-    }
     if (r == 0)
         r = look_at_habits(c, s, &process);
     if (r == 0)
@@ -591,6 +586,11 @@ int process_capture(struct capture *c, struct subject *s) {
         r = look_at_pending(c, &first->trace, true, &process.pending);
     if (r == 0)
         r = look_at_expired(c, s, &process);
+    if (r == 0 && s->twin.pid <= 0) {   /* last: one of its calls has to wait until its mappings are read (aside.c) */
+        const struct voice voice = voice_of(c, s);
+
+        r = look_at_heritage(c, &voice, &process, s->handled);
+    }
     if (r == 0)
         r = put_threads_back(c, s);
     if (r == 0)

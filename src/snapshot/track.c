@@ -67,30 +67,38 @@ static const struct image_process *process_before(const struct capture *c, const
     return s->index < it->processes.n ? image_table(it, c->base, processes, struct image_process) + s->index : NULL;
 }
 
+/* All pages that there are, and of those in what is tracked whether they were written to. -errno: nobody knows. */
+static int find_pages(struct subject *s, uint64_t most_written, uint64_t *ret_tracked, uint64_t *ret_written) {
+    struct uapi_page_region found[REGIONS];
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED };
+
+    s->pages_there.length = 0;
+    for (; scan.start < scan.end && *ret_written <= most_written; scan.start = scan.walk_end) {
+        int n = ioctl(s->pagemap, PAGEMAP_SCAN, &scan);
+
+        if (n < 0)
+            return -errno;
+        for (int i = 0; i < n; i++) {
+            const uint64_t pages = (found[i].end - found[i].start) / IMAGE_PAGE;
+
+            *ret_tracked += found[i].categories & PAGE_IS_WPALLOWED ? pages : 0;
+            *ret_written += (found[i].categories & (PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN)) == (PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN) ? pages : 0;
+        }
+        buf_add(&s->pages_there, found, (size_t)n * sizeof *found);
+    }
+    return buf_failed(&s->pages_there) ? -ENOMEM : 0;
+}
+
 /* What is there and is in nothing that is tracked is new: mapped since, of another program, or of a process that had this number before. */
-bool track_has_few(struct capture *c, const struct subject *s) {
+bool track_has_few(struct capture *c, struct subject *s) {
     const struct image *it = image_header(c->base, c->base_length);
     const struct image_process *before = process_before(c, s);
     const uint64_t is = s->anonymous / IMAGE_PAGE, most = MIN(MAX((uint64_t)LEAST_MOST, is / 4), (uint64_t)MOST_WRITTEN);
-    struct uapi_page_region found[REGIONS];
-    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = IMAGE_LOWEST, .end = IMAGE_HIGHEST, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_mask = PAGE_IS_WPALLOWED, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN };
     uint64_t n_tracked = 0, n_written = 0;
 
     if (!before || before->kind != IMAGE_LIVING || before->pid != s->inner_pid || (it->threads.n == 1 && c->n_tasks != 1))
         return false;
-    for (; scan.start < scan.end && n_written <= most; scan.start = scan.walk_end) {
-        int n = ioctl(s->pagemap, PAGEMAP_SCAN, &scan);
-
-        if (n < 0)
-            return false;
-        for (int i = 0; i < n; i++) {
-            const uint64_t pages = (found[i].end - found[i].start) / IMAGE_PAGE;
-
-            n_tracked += pages;
-            n_written += found[i].categories & PAGE_IS_WRITTEN ? pages : 0;
-        }
-    }
-    return n_written + (is > n_tracked ? is - n_tracked : 0) <= most;
+    return find_pages(s, most, &n_tracked, &n_written) == 0 && n_written + (is > n_tracked ? is - n_tracked : 0) <= most;
 }
 
 bool track_has_same_tree(const struct capture *c) {
@@ -104,10 +112,36 @@ const struct image_area *track_area(const struct capture *c, const struct subjec
     return before ? image_area_before(image_table(it, c->base, areas, struct image_area) + before->areas.first, before->areas.n, c->base, area, c->texts.data) : NULL;
 }
 
-int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, int (*call)(void *data, uint64_t address, uint64_t n, bool is_written), void *data) {
+static enum track_since what_became(uint64_t categories) {
+    return categories == PAGE_IS_WPALLOWED ? TRACK_KEPT : categories & PAGE_IS_SWAPPED ? TRACK_UNSURE : TRACK_WRITTEN;
+}
+
+/* As found before. */
+static int each_found(const struct subject *s, uint64_t start, uint64_t end, track_call *call, void *data) {
+    const struct uapi_page_region *regions = (const void *)s->pages_there.data;
+    size_t low = 0, n = s->pages_there.length / sizeof *regions, high = n;
+    int r = 0;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (regions[middle].end <= start)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    for (; low < n && regions[low].start < end && r == 0; low++) {
+        const uint64_t from = MAX(start, regions[low].start), to = MIN(end, regions[low].end);
+
+        r = call(data, from, (to - from) / IMAGE_PAGE, what_became(regions[low].categories));
+    }
+    return r;
+}
+
+/* Of a file's, which are its own takes a look at each page. */
+static int each_of_file(const struct subject *s, uint64_t start, uint64_t end, track_call *call, void *data) {
     struct uapi_page_region found[REGIONS];
-    const uint64_t told = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED | (is_file ? PAGE_IS_FILE : 0);     /* to tell that takes a look at each page */
-    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_anyof_mask = THERE, .return_mask = told };
+    struct uapi_pm_scan_arg scan = { .size = sizeof scan, .start = start, .end = end, .vec = (uintptr_t)found, .vec_len = REGIONS, .category_anyof_mask = THERE, .return_mask = PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN | PAGE_IS_SWAPPED | PAGE_IS_FILE };
     int r = 0;
 
     for (; scan.start < scan.end && r == 0; scan.start = scan.walk_end) {
@@ -116,9 +150,13 @@ int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_fi
         if (n < 0)
             return -errno;
         for (int i = 0; i < n && r == 0; i++)
-            r = call(data, found[i].start, (found[i].end - found[i].start) / IMAGE_PAGE, found[i].categories != PAGE_IS_WPALLOWED);
+            r = call(data, found[i].start, (found[i].end - found[i].start) / IMAGE_PAGE, what_became(found[i].categories));
     }
     return r;
+}
+
+int track_each(const struct subject *s, uint64_t start, uint64_t end, bool is_file, track_call *call, void *data) {
+    return start >= end ? 0 : (is_file ? each_of_file : each_found)(s, start, end, call, data);
 }
 
 /* In parts, as the base has them. What it has not was zero, and is. */

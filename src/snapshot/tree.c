@@ -55,6 +55,7 @@ static void subject_free(struct subject *s) {
     close_fd(&s->tools.memory);
     buf_done(&s->status);
     buf_done(&s->maps);
+    buf_done(&s->pages_there);
     buf_done(&s->notes);
     free(s);
 }
