@@ -292,6 +292,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     box->session = options->session;
     box->is_layered = options->session || options->base || program->n_sessions;
     box->launcher = launcher->number;
+    box->prepared_from = options->loads ? options->loads : launcher->live;
     box->pidfd = box->socket = box->netns = box->disk = box->sockets.fd = box->sockets.protocols = -EBADF;
     list_init(&box->in_program);
     list_init(&box->in_launcher);

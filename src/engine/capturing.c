@@ -44,7 +44,7 @@ struct capturing {
     struct loop_timer deadline;
     struct numbers numbers;     /* of the files that are open */
     struct noting noting;       /* what the session had of it, until the processes are captured */
-    bool is_for_fork;           /* and whether it is to have any after */
+    bool is_noted;              /* and whether it is to have any after */
     bool captured, complete;    /* they stand; and the image is written */
     bool goes_on;               /* they do not stand any more, and it is not */
     volatile uint32_t *in_calls;        /* shared with it: how many threads do not go on as they were if it is killed now */
@@ -291,7 +291,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
         return;
     }
     capturing->complete = live->is_complete = verdict.is_complete;
-    if (!capturing->captured && capturing->is_for_fork)
+    if (!capturing->captured && capturing->is_noted)
         tracking_give_back(capturing->work->session, &capturing->noting, live, verdict.is_addition, verdict.trackers, fds, n_fds);
     memcpy(live->clocks, verdict.clocks, sizeof live->clocks);
     live->bytes = verdict.bytes;
@@ -401,7 +401,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     struct capture_options options = { 0 };
     if (r == 0) {
         tracking_begin(work, live);
-        capturing->is_for_fork = tracking_take(work, &capturing->noting, &options);
+        capturing->is_noted = tracking_take(work, &capturing->noting, &options);
     }
     if (r == 0)
         r = MIN(live->image = options.base > 0 ? live_new_small_image() : live_new_image(session->program), 0);
@@ -433,7 +433,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         r = spawn_fork("rollbox-capture", fds, n_fds + live->n_terminals);
         if (r == 0)
             capturer_run(&options, live->image, pair[1]);
-        if (r > 0)
+        if (r > 0 && work->verb == VERB_FORK)
             tracking_begin_box(&capturing->noting, session, live);
     }
     close_fd(&pair[1]);

@@ -239,6 +239,7 @@ struct box {
     struct disk_mark *fresh;    /* how that looked before its first command */
     bool served_early;          /* files were asked for before that was seen */
     bool was_ahead;             /* it was one of a state, made before anybody needed it */
+    const struct live *prepared_from;   /* the state that its processes are prepared as, by who has that: a sign, not to be followed */
     bool oom;
     bool is_struck;             /* it is dying of a SIGKILL */
     struct buf held;            /* descriptors (int): ends of pipes that its processes are not to see closed */

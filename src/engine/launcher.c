@@ -315,7 +315,7 @@ int launcher_hold(struct program *program, struct live *live, struct rollbox_err
         return r;
     wire_begin(&message, GUEST_HOLD, 0);
     /* It may be written yet, but not by who reads what a guest chose. */
-    r = MIN(image = live_open_to_read(live->image), 0);
+    r = MIN(image = live_open_to_read(live_image(live)), 0);
     if (r == 0)
         r = make_launcher(program->launcher->number, &holder, &other);
     if (r == 0)

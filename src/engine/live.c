@@ -49,6 +49,7 @@ struct live *live_put(struct live *live) {
         box_kill(live->ahead);
     if (live->holder)
         launcher_stop(live->holder);
+    whole_free(live->making);
     close_fd(&live->image);
     close_fd(&live->whole);
     close_fd(&live->progress);
@@ -109,6 +110,10 @@ int live_image(const struct live *live) {
     return live->base ? live->whole : live->image;
 }
 
+struct live *live_source(struct live *live) {
+    return live->base && live->whole < 0 ? live->base : live;
+}
+
 int live_open_to_read(int image) {
     char path[32];
 
@@ -158,8 +163,7 @@ void live_drop_holders(struct engine *engine) {
 int live_holder(struct live *live, struct program *program, struct launcher **ret_holder, struct rollbox_error *error) {
     struct engine *engine = live->engine;
 
-    if (live->base)
-        return live_holder(live->base, program, ret_holder, error);
+    live = live_source(live);
     if (!live->holder) {
         drop_holders(engine, MAX_HOLDERS - 1);
         int r = launcher_hold(program, live, error);
@@ -173,15 +177,20 @@ int live_holder(struct live *live, struct program *program, struct launcher **re
     return 0;
 }
 
-/* From the second one on: what is done once is often not done again. With a seed or clocks of its own nothing is to depend on when a box was made. */
+/* From the second one on: what is done once is often not done again. With a seed or clocks of its own nothing is to depend on when a box was made. An addition is put together first, where one work after the other wants it. */
 void live_make_ahead(struct live *live, struct program *program, struct node *base) {
     struct engine *engine = live->engine;
     struct launcher *holder;
     struct rollbox_error error;
     struct box *box;
 
-    if (++live->n_restored < 2 || live->ahead || live->base || live->references < 2 || engine->stopping || engine->n_queued || program->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
+    if (++live->n_restored < 2 || live->ahead || live->references < 2 || engine->stopping || engine->n_queued || program->plan->flags & (PLAN_SEED | PLAN_CLOCK) || !box_has_room(engine))
         return;
+    if (live_source(live) != live) {
+        if (live->n_uses >= 2)
+            whole_make_soon(live, program);
+        return;
+    }
     /* What goes wrong the next one will meet and tell. */
     if (live_holder(live, program, &holder, &error) == 0 && box_new(program, &(struct box_options){ .base = base, .holder = holder, .notes = live->notes }, &box, &error) == 0)
         box_make_ahead(box, live);
@@ -236,10 +245,11 @@ static int make_pipe(struct session *session, struct run *run, const struct live
 }
 
 int live_restore(struct session *session, struct rollbox_error *error) {
-    const struct live *live = session->restores;
+    const struct live *live = session->restores, *from = session->box->prepared_from;
+    const bool amends = live->base && from == live->base;
     auto_free struct run **runs = calloc(live->n_commands + 1, sizeof *runs);
     auto_buf struct buf message = BUF_INIT;
-    int ends[FD_MESSAGE_MAX_FDS], r = runs ? 0 : -ENOMEM;
+    int ends[FD_MESSAGE_MAX_FDS], r = !runs ? -ENOMEM : amends || from == live ? 0 : -ESTALE;
     size_t n = 0;
 
     wire_begin(&message, GUEST_RESTORE, 0);
@@ -259,8 +269,8 @@ int live_restore(struct session *session, struct rollbox_error *error) {
         n += r == 0;
     }
     if (r == 0 && !buf_failed(&message))
-        ((struct wire_header *)(void *)message.data)->flags |= (session->is_trial ? GUEST_RESTORE_TRIAL : 0) | (live->base ? GUEST_RESTORE_AMENDS : 0);
-    if (r == 0 && live->base) {
+        ((struct wire_header *)(void *)message.data)->flags |= (session->is_trial ? GUEST_RESTORE_TRIAL : 0) | (amends ? GUEST_RESTORE_AMENDS : 0);
+    if (r == 0 && amends) {
         r = MIN(ends[n] = live_open_to_read(live->image), 0);
         n += r == 0;
     }
@@ -314,7 +324,6 @@ void live_restored(struct session *session) {
         origin_put(&session->origin);
         session->origin = origin_of(&session->restores->origin);
     }
-    session->comes_of_fork = session->restores->is_forks;
     if (session->restores->wants_holder)
         tracking_hold(session->restores, session->program);
     session->restores = live_put(session->restores);

@@ -407,12 +407,12 @@ int session_need_box(struct session *session, struct rollbox_error *error) {
         box = box_take_spare(session->program, true);
     bool was_spare = box;
     int64_t ahead_ns[2];
-    const bool amends = live && live->base && !box;
+    const bool amends = live && live_source(live) != live && !box;
     if (amends)
         tracking_clocks(live, ahead_ns);
     if (was_spare && !live)     /* it may be older than the session: what was made with it comes before its forks, too */
         node_has_since(session->base, box->made_ns);
-    r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder, .notes = live && live->notes, .ahead_ns = amends ? ahead_ns : NULL }, &box, error);
+    r = box ? 0 : box_new(session->program, &(struct box_options){ .session = session, .base = session->base, .holder = holder, .notes = live && live->notes && session->is_one_of_few, .ahead_ns = amends ? ahead_ns : NULL }, &box, error);
     if ((r == -EPIPE || r == -ECONNRESET) && holder && list_empty(&holder->creating)) {
         launcher_drop(holder);          /* it was killed, and we have not heard yet */
         return session_need_box(session, error);
@@ -1176,6 +1176,7 @@ static int answer(struct client *client, struct wire_message *message, const str
             return -ENOENT;
         r = node ? node_drop(node) : -EINVAL;
         node_put(node);
+        tracking_forget_dropped(session->engine);
         return r < 0 ? error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, -r, "arguments", "that snapshot cannot be dropped: it is the beginning") : 0;
     case VERB_CLOSE: {
         struct work *work = work_new(session, client, message->header.serial, ask);

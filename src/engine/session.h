@@ -62,14 +62,15 @@ struct live {
     struct list node;           /* engine->holders */
     struct launcher *holder;    /* NULL: none now */
     struct box *ahead;          /* in which they wait for the next who wants them; NULL: none now */
-    unsigned n_restored;
+    unsigned n_restored, n_uses;        /* in sandboxes; by works, each of which may have made many */
     int64_t taken_ns;           /* when a box that was made ahead was, the last time */
     int image;                  /* a sealed memory file */
     bool is_complete;           /* it is, by now: a capture may fail while it is written, after the processes went on */
     struct live *base;          /* what the image is an addition to (tracking.h); a reference. NULL: it is complete */
-    bool is_forks;              /* captured for a fork */
+    unsigned n_notings;         /* of the references to it, those of what is noted since it */
     bool notes, wants_holder;   /* what sandboxes that go on from it write to is noted; the next fork is to be its holder's (tracking.h) */
-    int whole;                  /* then: one that is none, for who has no base (whole.c); -EBADF: nobody has asked for it */
+    int whole;                  /* then: one that is none (whole.c); -EBADF: nobody has asked for it */
+    struct whole *making;       /* which is being put together, and nobody waits for it; NULL */
     int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */
     int progress;               /* a socket that tells who loads it how far it is written, while it is; -EBADF */
     struct origin origin;
@@ -171,7 +172,7 @@ struct session {
     struct work *fork;          /* of another session: that made this one and waits for its box */
     struct capturing *releasing;        /* lets its processes go; until then nobody else can capture them */
     struct tracking tracking;
-    bool comes_of_fork;         /* what runs in it, of one as it ran */
+    bool comes_of_fork, is_one_of_few;  /* and was not made with many others at once (tracking.h) */
     struct live *restores;      /* what is to go on in its box, until it does; a reference */
     bool restores_again;        /* in a box that is made for it, as one made ahead has died */
     struct stray *strays;
@@ -405,8 +406,11 @@ void live_load_box(struct live *live, struct program *program, struct node *base
 bool live_may_be_kept(const struct live *live, const struct box *box);       /* by its init, what its process was forked from: for a while, and only of a holder */
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
 int live_image(const struct live *live);         /* borrowed: an image that is no addition; -EBADF: there is none yet */
+struct live *live_source(struct live *live);     /* whose holder makes its sandboxes: it, or what it is an addition to, and they amend themselves */
 /* whole.c. An image is being put together that the work needs: it starts when it is there, or has failed. */
 bool whole_begin(struct work *work);
+/* Nobody waits for it. */
+void whole_make_soon(struct live *live, struct program *program);
 struct whole *whole_free(struct whole *whole);
 int live_restore(struct session *session, struct rollbox_error *error);  /* in its box, which is ready; init answers RESTORED */
 int live_take_terminals(struct session *session, int *fds, size_t n_fds);      /* those of its commands; takes what is one (-EBADF) */

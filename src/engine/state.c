@@ -479,6 +479,7 @@ void state_imaged(struct work *work, const struct rollbox_error *error) {
         taken(work, TAKE_PTR(work->layer));
         return;
     }
+    tracking_failed(&work->session->tracking);
     release(work);
     work_fail(work, error);
 }
@@ -894,6 +895,8 @@ static void make_forks(struct work *work) {
     }
     const uint64_t before = session->n_forked;
     session->n_forked += work->count;
+    if (live)
+        live->n_uses++;
     for (unsigned i = 0; i < work->count; i++) {
         struct session *made = session_new(session->engine, session->program, session->client || work->attached ? work->client : NULL, NULL, session->family, work->to, &error);
 
@@ -915,6 +918,8 @@ static void make_forks(struct work *work) {
         made->lifetime_ms = session->lifetime_ms;
         made->checkpoints.keep = session->checkpoints.keep;
         made->restores = live ? live_get(live) : NULL;
+        made->comes_of_fork = true;
+        made->is_one_of_few = tracking_is_few(work->count);
         session_arm(made);
         work->made[work->n_made++] = made;
         made->fork = work;
@@ -959,6 +964,8 @@ static void reset(struct work *work) {
         return;
     }
     session->restores = live_get(live);
+    session->is_one_of_few = false;
+    live->n_uses++;
     work->waits_for_restored = true;
     if (session_need_box(session, &error) < 0)
         state_session_ready(session, &error);

@@ -17,8 +17,19 @@
 
 static const clockid_t clocks[2] = { CLOCK_MONOTONIC, CLOCK_BOOTTIME };
 
-void noting_end(struct noting *noting) {
+static void note_since(struct noting *noting, struct live *live) {
+    noting->since = live_get(live);
+    live->n_notings++;
+}
+
+static void forget_since(struct noting *noting) {
+    if (noting->since)
+        noting->since->n_notings--;
     noting->since = live_put(noting->since);
+}
+
+void noting_end(struct noting *noting) {
+    forget_since(noting);
     while (noting->n_trackers)
         close(noting->trackers[--noting->n_trackers].fd);
 }
@@ -35,8 +46,8 @@ void tracking_forget(struct tracking *tracking) {
     tracking->next = live_put(tracking->next);
 }
 
-static bool is_for_fork(const struct work *work) {
-    return work->verb == VERB_FORK && !work->drops && !work->session->was_thawed && !(work->session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
+static bool is_noted(const struct work *work) {
+    return (work->verb == VERB_SNAPSHOT || work->verb == VERB_FORK) && !work->drops && !work->session->was_thawed && !(work->session->program->plan->flags & (PLAN_SEED | PLAN_CLOCK | PLAN_PROCESS));
 }
 
 /* Each process' is an open file, for as long as its sandbox is there: half of all are for more sandboxes. */
@@ -44,21 +55,29 @@ static bool may_note(const struct engine *engine) {
     return engine->files + CAPTURE_MAX_TRACKERS <= engine->max_files / 2 && box_has_room(engine);
 }
 
+/* Its tables come last, in a place where a guest's pages are until then. */
+static void forget_unwritten(struct noting *noting) {
+    if (!noting->since || noting->since->is_complete)
+        return;
+    forget_since(noting);
+    if (noting->n_trackers && noting->trackers[0].pid == CAPTURE_BY_ORDER)
+        noting_end(noting);     /* whose they are only that image says */
+}
+
+void tracking_failed(struct tracking *tracking) {
+    forget_unwritten(&tracking->noting);
+}
+
 bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_options *options) {
     struct session *session = work->session;
 
     *ret_noting = (struct noting){ 0 };
-    if (!is_for_fork(work))
+    if (!is_noted(work))
         return false;
     *ret_noting = take(&session->tracking.noting);
-    session->tracking.was_forked = true;
-    /* Its holder may have been given up, for others'; and its image may never have been written to its end, where its tables are, in a place where a guest's pages are then. */
-    if (ret_noting->since && (!ret_noting->since->holder || !ret_noting->since->is_complete)) {
-        ret_noting->since = live_put(ret_noting->since);
-        if (ret_noting->n_trackers && ret_noting->trackers[0].pid == CAPTURE_BY_ORDER)
-            noting_end(ret_noting);     /* whose they are only that image says */
-    }
-    options->base = ret_noting->since ? ret_noting->since->image : 0;
+    session->tracking.was_captured = true;
+    forget_unwritten(ret_noting);
+    options->base = ret_noting->since ? live_image(ret_noting->since) : 0;
     options->tracks = ret_noting->n_trackers ? box_has_room(session->engine) : may_note(session->engine);
     options->trackers = ret_noting->trackers;
     options->n_trackers = ret_noting->n_trackers;
@@ -91,25 +110,29 @@ void tracking_begin_box(const struct noting *noting, struct session *session, st
     int64_t ahead_ns[2];
     struct box *box;
 
+    if (noting->since)
+        tracking_hold(noting->since, session->program);         /* it may have been given up, for others', or nobody has wanted it yet */
     if (!noting->since || !noting->since->holder || live->ahead || !session->box || session->box->pid <= 0 || !box_has_room(session->engine) || !state_files_are_as_made(session->box) || read_clocks(session->box, ahead_ns) < 0)
         return;
     if (box_new(session->program, &(struct box_options){ .base = session->base, .holder = noting->since->holder, .notes = live->notes, .ahead_ns = ahead_ns }, &box, NULL) == 0)
         box_make_ahead(box, live);
 }
 
-/* One that is forked, and has been before or comes of a fork itself: its forks are likely to be. */
-static bool notes(const struct session *session) {
-    return (session->tracking.was_forked || session->comes_of_fork) && may_note(session->engine);
+bool tracking_is_few(unsigned count) {
+    return count <= MOST_NOTED;
 }
 
+/* What is forked as it runs is likely to be forked on; a snapshot is, where it is one of several, or of a fork. */
 void tracking_begin(const struct work *work, struct live *live) {
-    live->is_forks = work->verb == VERB_FORK;
-    live->notes = live->is_forks && !work->drops && work->count <= MOST_NOTED && notes(work->session);
+    const struct session *session = work->session;
+    const bool is_likely = work->verb == VERB_FORK ? tracking_is_few(work->count) : session->tracking.was_captured || session->comes_of_fork;
+
+    live->notes = is_noted(work) && is_likely && may_note(session->engine);
 }
 
 void tracking_born(struct session *session, int *take_fds, size_t n) {
     struct noting *noting = &session->tracking.noting;
-    struct live *live = session->restores, *since = live ? live->base ? live->base : live : NULL;
+    struct live *live = session->restores, *since = live && live->base && session->box->prepared_from == live->base ? live->base : live;
 
     noting_end(noting);
     for (size_t i = 0; i < n; i++)
@@ -120,7 +143,7 @@ void tracking_born(struct session *session, int *take_fds, size_t n) {
     if (!noting->n_trackers)
         return;
     box_count_files(session->box);
-    noting->since = live_get(since);
+    note_since(noting, since);
     tracking_hold(since, session->program);
 }
 
@@ -139,12 +162,12 @@ struct live *tracking_next(const struct work *work) {
     struct session *session = work->session;
 
     /* What is captured by itself amends nobody: the sandbox has the processes of the base in it. */
-    if (!is_for_fork(work))
+    if (!is_noted(work) || work->verb != VERB_FORK)
         return live_new(session->engine);
-    struct live *live = TAKE_PTR(session->tracking.next), *since = session->tracking.noting.since;
+    struct live *live = TAKE_PTR(session->tracking.next);
 
-    /* Without it the processes of another state would be there. */
-    if (live && live->ahead && (session->tracking.next_stands_on != session->base || !since || !since->holder))
+    /* With the processes of another state in it, or on other files. */
+    if (live && live->ahead && (session->tracking.next_stands_on != session->base || live->ahead->prepared_from != session->tracking.noting.since))
         box_kill(live->ahead);
     return live ? live : live_new(session->engine);
 }
@@ -159,7 +182,7 @@ void tracking_make_ahead(struct session *session) {
     tracking->next = live_new(engine);
     tracking->next_stands_on = session->base;
     if (tracking->next) {
-        tracking->next->notes = notes(session);
+        tracking->next->notes = may_note(engine);
         tracking_begin_box(&tracking->noting, session, tracking->next);
     }
 }
@@ -175,10 +198,12 @@ void tracking_give_back(struct session *session, struct noting *take_noting, str
     live->notes &= !take_noting->since; /* what it does is more than noting is of use for */
     if (live->ahead)            /* it has what was */
         box_kill(live->ahead);
+    session->tracking.next = live_put(session->tracking.next);  /* and so has this one */
     for (size_t i = 0; i < n; i++)
         noting->trackers[i] = (struct capture_tracker){ trackers[i].pid, take_fds[i] };
     noting->n_trackers = n;
-    noting->since = n ? live_get(live) : NULL;
+    if (n)
+        note_since(noting, live);
     if (session->box)
         box_count_files(session->box);
 }
@@ -188,6 +213,15 @@ void tracking_distrust(struct engine *engine, const struct live *live) {
         struct tracking *tracking = &container_of(at, struct session, node)->tracking;
 
         if (live->base && tracking->noting.since == live->base)
+            tracking_forget(tracking);
+    }
+}
+
+void tracking_forget_dropped(struct engine *engine) {
+    list_for_each(at, &engine->sessions) {
+        struct tracking *tracking = &container_of(at, struct session, node)->tracking;
+
+        if (tracking->noting.since && tracking->noting.since->references == tracking->noting.since->n_notings)
             tracking_forget(tracking);
     }
 }

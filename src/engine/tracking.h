@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sandboxes that are forked again and again as they run.
+ * Sandboxes that are captured again and again as they run.
  *
- * At the first fork of one the kernel is told to note which of its pages are written to (snapshot/track.c), since the state that was captured then: that state, its *base*, is kept, with a holder. The next fork captures what has changed since, which is an addition
- * to the base (guest/image.h), and its sandboxes are the holder's, begun while the processes are being captured, and amended when that is done.
+ * At the first snapshot or fork of one the kernel is told to note which of its pages are written to (snapshot/track.c), since the state that was captured then: that state, its *base*, is kept. The next capture is of what has changed since, which is an addition
+ * to the base (guest/image.h). Sandboxes of it are those of the base's holder, for a fork begun while the processes are being captured, and amended when that is done. Where one work after the other wants an addition, or one wants many of it, it is put together (whole.c) and has a holder of its own.
  *
  * What the kernel notes is since the last time that it was told to, so a base is good for who has it until somebody may have told again: a capture takes it out of its session, and puts back what is known to be good after it.
  */
@@ -31,7 +31,7 @@ struct noting {
 };
 
 struct tracking {
-    bool was_forked;            /* a session, as it ran */
+    bool was_captured;          /* a session, as it ran */
     struct noting noting;
     struct live *next;          /* what the next capture is to fill, with the sandbox that it is for, ahead of need; NULL; a reference */
     const struct node *next_stands_on;  /* that sandbox: the session's base, then */
@@ -39,21 +39,27 @@ struct tracking {
 
 void noting_end(struct noting *noting);
 void tracking_forget(struct tracking *tracking);
-/* For a capture, of what this session has. False: it is none for a fork, and the session keeps it. */
+/* An image was not written to its end: nothing is an addition to it. */
+void tracking_failed(struct tracking *tracking);
+/* Somebody has dropped a state, and wants its memory back: what is noted since one that is of no other use any more is forgotten. */
+void tracking_forget_dropped(struct engine *engine);
+/* For a capture, of what this session has. False: it is none for a snapshot or a fork, and the session keeps it. */
 bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_options *options);
 /* A sandbox for an addition to that, which is on its way, if there is none: `live` has it as the one that was made ahead. What goes wrong who needs one will meet and tell. */
 void tracking_begin_box(const struct noting *noting, struct session *session, struct live *live);
-/* Before that, of the state that is to be captured for it: whether what its sandboxes write to is noted from their start on. Their first fork is an addition then, to what they were prepared from. */
+/* Before that, of the state that is to be captured for it: whether what its sandboxes write to is noted from their start on. The first capture of them is an addition then, to what they were prepared from. */
 void tracking_begin(const struct work *work, struct live *live);
+/* So many made at once, of which each is likely to be captured. */
+bool tracking_is_few(unsigned count);
 /* Such a one goes on: a userfaultfd of each of its processes. */
 void tracking_born(struct session *session, int *take_fds, size_t n);
 /* The holder that its fork will want, as soon as that can be. */
 void tracking_hold(struct live *live, struct program *program);
-/* The state to be captured: for a fork with such a sandbox, if there is one that would be right yet. NULL: out of memory. */
+/* The state to be captured: for a fork with such a sandbox, if there is one that is right yet. NULL: out of memory. */
 struct live *tracking_next(const struct work *work);
 /* The next fork, where there is likely to be one, finds its sandbox, which waits for a second. Not while the last one is on its way: it would take its processors. */
 void tracking_make_ahead(struct session *session);
-/* The processes are captured for a fork: an addition, or a state that is noted from by `fds`, which are taken; 0: nothing is. */
+/* The processes are captured: an addition, or a state that is noted from by `fds`, which are taken; 0: nothing is. */
 void tracking_give_back(struct session *session, struct noting *take_noting, struct live *live, bool is_addition, const struct capture_tracker *trackers, const int *take_fds, size_t n);
 /* A sandbox that was to go on from this state did not: where that is an addition, none is made to the same base any more. */
 void tracking_distrust(struct engine *engine, const struct live *live);

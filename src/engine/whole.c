@@ -2,8 +2,8 @@
 /*
  * Images for those who have no base.
  *
- * A fork of what runs may leave a state whose image is an addition (tracking.h). Sandboxes are made of it as it is; but what is written to the store, exported or described is an image by itself. It is put together when that is asked for, by a fork of ours, as a guest chose
- * what is in it. The addition stays: who is being restored from it needs its base.
+ * A snapshot or fork of what runs may leave a state whose image is an addition (tracking.h). Sandboxes are made of it as it is; but what is written to the store, exported or described is an image by itself, and so is what is wanted often. It is put together when that is
+ * asked for, by a fork of ours, as a guest chose what is in it. The addition stays: who is being restored from it needs its base.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,9 +18,11 @@
 #include "engine/session.h"
 #include "snapshot/capture.h"
 
+#define MANY_FORKS 16u          /* of one addition: that each amends itself costs more than to put it together */
+
 struct whole {
-    struct work *work;
-    struct live *live;          /* a reference */
+    struct work *work;          /* which waits for it, and has a reference to the state; NULL: it is the state's own (live->making) */
+    struct live *live;
     int socket, image;
     struct loop_source source;
 };
@@ -31,7 +33,8 @@ struct whole *whole_free(struct whole *whole) {
     loop_remove(whole->live->engine->loop, &whole->source);
     close_fd(&whole->socket);
     close_fd(&whole->image);
-    live_put(whole->live);
+    if (whole->work)
+        live_put(whole->live);
     free(whole);
     return NULL;
 }
@@ -50,6 +53,7 @@ static int refuse(struct work *work, int r) {
 
 static void on_made(struct loop_source *source, uint32_t events) {
     struct whole *whole = container_of(source, struct whole, source);
+    struct live *live = whole->live;
     struct work *work = whole->work;
     int32_t said = -ECHILD;
 
@@ -57,60 +61,83 @@ static void on_made(struct loop_source *source, uint32_t events) {
     if (recv(whole->socket, &said, sizeof said, MSG_DONTWAIT) != sizeof said)
         said = -ECHILD;
     int r = said < 0 ? said : live_seal_image(&whole->image);
-    if (r < 0) {
+    if (r < 0 && work) {
         refuse(work, r);
         return;
     }
-    if (whole->live->whole < 0)         /* another sandbox of the family may have asked for the same, and has it */
-        whole->live->whole = TAKE_FD(whole->image);
+    if (r == 0 && live->whole < 0)      /* others may have asked for the same, and have it */
+        live->whole = TAKE_FD(whole->image);
+    if (!work) {
+        live->n_uses = 0;       /* what went wrong is tried again when it is wanted again */
+        live->making = whole_free(whole);
+        return;
+    }
     work->whole = whole_free(whole);
     state_start(work);
 }
 
-static int start(struct work *work, struct live *live) {
+static int start(struct whole **to, struct work *work, struct live *live, struct program *program) {
     struct engine *engine = live->engine;
+    struct whole *whole = *to = calloc(1, sizeof *whole);
+    const int base = live_image(live->base);
     int pair[2] = { -EBADF, -EBADF };
 
-    work->whole = calloc(1, sizeof *work->whole);
-    if (!work->whole)
+    if (!whole)
         return -ENOMEM;
-    *work->whole = (struct whole){ .work = work, .live = live_get(live), .socket = -EBADF, .image = live_new_image(work->session->program) };
-    int r = MIN(work->whole->image, 0);
+    *whole = (struct whole){ .work = work, .live = work ? live_get(live) : live, .socket = -EBADF, .image = live_new_image(program) };
+    int r = MIN(whole->image, 0);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
     if (r == 0) {
-        const int fds[] = { live->image, live->base->image, work->whole->image, pair[1] };
+        const int fds[] = { live->image, base, whole->image, pair[1] };
 
-        work->whole->socket = pair[0];
+        whole->socket = pair[0];
         r = spawn_fork("rollbox-whole", fds, ARRAY_SIZE(fds));
         if (r == 0) {
-            const int32_t said = capture_make_whole(live->image, live->base->image, work->whole->image);
+            const int32_t said = capture_make_whole(live->image, base, whole->image);
 
-            close(work->whole->image);  /* nobody is to have a way to write to it when that is heard */
+            close(whole->image);        /* nobody is to have a way to write to it when that is heard */
             _exit(send(pair[1], &said, sizeof said, MSG_NOSIGNAL) != sizeof said);
         }
     }
     close_fd(&pair[1]);
-    return r < 0 ? r : loop_add(engine->loop, &work->whole->source, work->whole->socket, EPOLLIN, on_made);
+    return r < 0 ? r : loop_add(engine->loop, &whole->source, whole->socket, EPOLLIN, on_made);
+}
+
+static bool is_lacking(const struct live *live) {
+    return live && live->base && live->whole < 0;
 }
 
 /* What runs is told of its files alone, too. */
-static bool wants_whole(const struct work *work) {
-    return work->verb == VERB_HIBERNATE || work->verb == VERB_EXPORT || work->verb == VERB_SHOW || work->verb == VERB_VERIFY;
+static bool wants_all(const struct work *work) {
+    return !work->session->sleep && (work->verb == VERB_HIBERNATE || work->verb == VERB_EXPORT || work->verb == VERB_SHOW || work->verb == VERB_VERIFY);
 }
 
-bool whole_begin(struct work *work) {
-    if (!wants_whole(work) || work->session->sleep)
-        return false;
+/* The next that the work cannot do without. NULL: none. */
+static struct live *next_lacking(const struct work *work) {
+    if (work->verb == VERB_FORK)
+        return work->from && !work->drops && work->count >= MANY_FORKS && is_lacking(work->from->live) ? work->from->live : NULL;
+    if (!wants_all(work))
+        return NULL;
     list_for_each(at, &work->session->family->nodes) {
         struct live *live = container_of(at, struct node, in_family)->live;
 
-        if (!live || !live->base || live->whole >= 0)
-            continue;
-        int r = start(work, live);
-        if (r < 0)
-            refuse(work, r);
-        return true;
+        if (is_lacking(live))
+            return live;
     }
-    return false;
+    return NULL;
+}
+
+bool whole_begin(struct work *work) {
+    struct live *live = next_lacking(work);
+    int r = live ? start(&work->whole, work, live, work->session->program) : 0;
+
+    if (r < 0)
+        refuse(work, r);
+    return live;
+}
+
+void whole_make_soon(struct live *live, struct program *program) {
+    if (is_lacking(live) && !live->making && start(&live->making, NULL, live, program) < 0)
+        live->making = whole_free(live->making);
 }
