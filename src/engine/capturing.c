@@ -47,6 +47,7 @@ struct capturing {
     bool is_noted;              /* and whether it is to have any after */
     bool captured, complete;    /* they stand; and the image is written */
     bool goes_on;               /* they do not stand any more, and it is not */
+    unsigned n_out_of_memory;   /* of the session, when this began */
     volatile uint32_t *in_calls;        /* shared with it: how many threads do not go on as they were if it is killed now */
     int masters[CAPTURER_MAX_TERMINALS];   /* borrowed, until the capturer has them; parallel to live->terminals */
 };
@@ -251,6 +252,16 @@ static void fail(struct capturing *capturing, const struct rollbox_error *error)
         state_captured(capturing->work, NULL, &hinted);
 }
 
+/* They were ended for want of memory meanwhile, and what is looked at is not there any more: it is a snapshot of what is left. */
+static bool ran_out(struct capturing *capturing) {
+    struct session *session = capturing->work->session;
+    enum oom_cause cause = session_oom_cause(session);  /* of which we may not have heard yet */
+
+    if (cause != OOM_NONE)
+        session_out_of_memory(session, cause);
+    return session->n_out_of_memory != capturing->n_out_of_memory;
+}
+
 static void on_verdict(struct loop_source *source, uint32_t events) {
     struct capturing *capturing = container_of(source, struct capturing, source);
     static struct verdict verdict;
@@ -277,7 +288,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     }
     verdict.error.message[sizeof verdict.error.message - 1] = verdict.error.stage[sizeof verdict.error.stage - 1] = '\0';
     if (verdict.error.code) {
-        if (capturing->captured || !verdict.may_pass || !state_capture_again(capturing->work))
+        if (!((verdict.may_pass && !capturing->captured) || ran_out(capturing)) || !state_capture_again(capturing->work))
             fail(capturing, &verdict.error);
         return;
     }
@@ -381,7 +392,7 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
     int pair[2] = { -EBADF, -EBADF }, still = 0, progress = 0, r = !capturing ? -ENOMEM : session->box->pid > 0 ? 0 : -EAGAIN;
 
     if (capturing)
-        *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = tracking_next(work) };
+        *capturing = (struct capturing){ .engine = engine, .work = work, .socket = -EBADF, .pidfd = -EBADF, .live = tracking_next(work), .n_out_of_memory = session->n_out_of_memory };
     struct live *live = capturing ? capturing->live : NULL;
     void *shared = r == 0 ? mmap(NULL, sizeof *capturing->in_calls, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (shared != MAP_FAILED)

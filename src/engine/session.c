@@ -649,6 +649,7 @@ void session_out_of_memory(struct session *session, enum oom_cause cause) {
     list_for_each(node, &session->runs)
         run_out_of_memory(container_of(node, struct run, of_session), cause);
     session->pumping = false;
+    session->n_out_of_memory++;
     exec_kill_all(session);
     if (session->box) {
         session->box->oom = false;

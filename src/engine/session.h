@@ -157,6 +157,7 @@ struct session {
     bool was_thawed;            /* to be captured, and is paused */
     bool kill_due, thaw_due;    /* init could not be told yet: of some command; of its files' copy */
     uint64_t oom_kills;         /* of its box' group, as of the last look */
+    unsigned n_out_of_memory;   /* how often all in it was ended for want of memory */
     struct list runs;           /* struct run.of_session */
     struct list waiting;        /* struct run.in_queue: for room in init's socket, for a box, for a work to be done */
     struct record *record;      /* record.c; NULL: it is not recorded */

@@ -393,7 +393,10 @@ static void capture(struct work *work) {
 bool state_capture_again(struct work *work) {
     if (work->n_captures++ == CAPTURES_MOST)
         return false;
+    tracking_failed(&work->session->tracking);
     release(work);
+    work->live = live_put(work->live);
+    layer_put(TAKE_PTR(work->layer));
     capture(work);
     return true;
 }

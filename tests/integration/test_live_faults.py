@@ -440,3 +440,31 @@ def test_an_engine_that_is_killed_at_any_step_of_a_fork(tmp_path):
             else:
                 for fd in family.values():
                     os.close(fd)
+
+
+GREEDY = """
+import os, random
+held = bytearray(os.urandom(20 << 20))
+print("ready", flush=True)
+while True:
+    held[::4096] = os.urandom(len(held) // 4096)
+    more = [bytearray(b"1") * (1 << 20) for _ in range(random.randrange(60))]
+    del more
+"""
+
+
+@pytest.mark.long
+def test_a_sandbox_that_is_ended_for_want_of_memory_while_it_is_captured():
+    """Its snapshot is of what is left. An ordinary user's has no group: it is killed when it is looked at, most often as it stands there and is read, which said "Bad address"."""
+    for _ in range(rounds(6, 6, 60)):
+        with Sandbox(Policy(max_memory="64M")) as box:
+            process, taken = box.spawn(["python3", "-c", GREEDY]), 1
+            assert process.stdout.readline() == b"ready\n"
+            while taken:
+                try:
+                    state = box.snapshot()
+                    taken = state.processes
+                    box.drop(state)
+                except RollboxError as problem:     # nobody has looked yet
+                    assert "more than 67108864 bytes of memory" in str(problem), problem
+            assert process.wait().outcome == "out_of_memory"
