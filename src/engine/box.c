@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,6 +34,7 @@
 #define AHEAD_MS 1000           /* the clocks of the processes in it run on meanwhile */
 #define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
 #define FILES_OF_SLOT 14
+#define FILES_SPARED 64u
 #define FILES_OF_LIVE 3         /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
 #define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */
 #define ASK_AT_ONCE_NS 1000000  /* about sockets: some thousand; what takes longer goes on beside other work */
@@ -50,8 +52,18 @@ static unsigned files_of_new(const struct engine *engine) {
     return FILES_OF_BOX + (cgroup_root_backend(engine->cgroups) != CGROUP_NONE ? FILES_OF_SLOT : 0);
 }
 
+/* Of all kinds. The kernel tells since 6.2; before, that of states is not known, nor counted. */
+static unsigned open_files(void) {
+    struct stat st;
+
+    return stat("/proc/self/fd", &st) == 0 ? (unsigned)MIN(st.st_size, (off_t)UINT32_MAX / 2) : 0;
+}
+
+/* A little is left for what those that there are may want yet. */
 bool box_has_room(const struct engine *engine) {
-    return engine->files + bury_waiting() + files_of_new(engine) <= engine->max_files || !engine->n_boxes;
+    const unsigned more = files_of_new(engine);
+
+    return (engine->files + bury_waiting() + more <= engine->max_files && open_files() + more + MIN(engine->open_files / 16, FILES_SPARED) <= engine->open_files) || !engine->n_boxes;
 }
 
 static unsigned files_of(const struct box *box) {

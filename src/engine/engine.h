@@ -49,6 +49,7 @@ struct engine {
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;
     unsigned max_files, files;  /* of our limit of open files: for boxes; what they have, or may come to need */
+    unsigned open_files;        /* that limit: states have files, too, images, holders */
     int64_t asking_ns;          /* what it takes to ask all boxes once what waits in their sockets */
     int64_t watching_ns;        /* what it takes to look at the memory of all sessions once */
     char *socket_path;

@@ -315,6 +315,7 @@ static int start(struct engine *engine, const struct serve_options *options) {
     if (r < 0)
         return serve_complain("starting", strerror(-r));
     engine->max_finished_fds = MIN(open_files / 8, 2048u);
+    engine->open_files = open_files;
     engine->max_files = open_files - engine->max_finished_fds - MIN(open_files / 2, FILES_OF_ENGINE);
     uint64_t available = MIN(engine->features.memory_available_bytes, cgroup_memory_left());
     engine->memory_budget = options->have_budget ? options->memory_budget : MAX(available / 10 * 8, (uint64_t)1);

@@ -10,7 +10,7 @@ import subprocess
 import protocol
 import pytest
 
-from rollbox import Engine, Sandbox
+from rollbox import Engine, ResourceExhausted, Sandbox
 from harness import binaries, caller, skip, until  # noqa: F401
 from test_bad_input import SharedEngine
 from test_engine_review import running
@@ -103,20 +103,44 @@ def test_results_leave_descriptors(caller):
     assert process.returncode == 0
 
 
-def test_what_is_noted_of_forked_sandboxes_leaves_descriptors_for_others(tmp_path):
-    """An open file for each process of each sandbox that was forked once, of which few are forked again."""
-    path = tmp_path / "engine"
-    many = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 & done; while read -r line; do echo $line; done"
-    with subprocess.Popen(["sh", "-c", 'ulimit -n 512; exec "$0" --socket "$1"', binaries() / "rollbox-engine", path]) as process:
+@contextlib.contextmanager
+def engine_of(path, most):
+    """One that may have so many open files."""
+    with subprocess.Popen(["sh", "-c", f'ulimit -n {most}; exec "$0" --socket "$1"', binaries() / "rollbox-engine", path]) as process:
         try:
             until(path.exists)
-            with contextlib.ExitStack() as stack:
-                engine = stack.enter_context(Engine(path))
-                for _ in range(44):
-                    box = stack.enter_context(Sandbox(engine=engine))
-                    shell = box.spawn(["sh", "-c", many])
-                    assert echo(shell)
-                    with box.fork(1)[0] as kid:
-                        assert echo(kid.process(shell.id))
+            with Engine(path) as engine:
+                yield engine
         finally:
             process.terminate()
+
+
+def test_states_leave_descriptors_for_what_runs(tmp_path):
+    """Of files and of processes. What finds no room is refused, before there is none for anything else."""
+    with engine_of(tmp_path / "engine", 512) as engine, contextlib.ExitStack() as stack:
+        boxes = []
+        with pytest.raises(ResourceExhausted, match="limit of open files bears"):
+            while len(boxes) < 200:
+                boxes.append(stack.enter_context(Sandbox(engine=engine)))
+                boxes[-1].spawn(["sleep", "1000"])
+                for _ in range(4):
+                    assert boxes[-1].exec("echo x >> /tmp/file").ok
+                    boxes[-1].snapshot()
+        assert len(boxes) > 12
+        assert all(box.exec(["wc", "-l", "/tmp/file"], text=True).ok for box in boxes[:-1])
+        for box in boxes[:4]:
+            for node in box.tree()[1:]:
+                box.drop(node.id)
+        assert boxes[-1].exec("echo x >> /tmp/file").ok and boxes[-1].snapshot().processes
+
+
+def test_what_is_noted_of_forked_sandboxes_leaves_descriptors_for_others(tmp_path):
+    """An open file for each process of each sandbox that was forked once, of which few are forked again."""
+    many = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do sleep 1000 & done; while read -r line; do echo $line; done"
+    with engine_of(tmp_path / "engine", 512) as engine, contextlib.ExitStack() as stack:
+        for _ in range(44):
+            box = stack.enter_context(Sandbox(engine=engine))
+            shell = box.spawn(["sh", "-c", many])
+            assert echo(shell)
+            with box.fork(1)[0] as kid:
+                assert echo(kid.process(shell.id))
