@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make soak`, live states: the corpus at random moments, a thousand forks that diverge, forks and resets for as long as asked; is all what it was, and what grows?
 
-A *moment* is a snapshot of a program of tests/integration/live_corpus.py at a random time, every other one while the program is at work for a question: the copy that is made of it and the program itself must both know then that they are what they
-were. A snapshot that is refused names what cannot be captured; that is counted, with its words, and is no failure, for it changes nothing: the program is asked again. The last two parts measure the engine, its launcher and its
+A *moment* is a fork or a snapshot of a program of tests/integration/live_corpus.py at a random time, every other one while the program is at work for a question: the copy, or copies, that are made of it and the program itself must all know then that they are
+what they were. From a program's second moment on both are most often of what has changed; a snapshot that is gone back to for the second time is put together for the third. A snapshot that is refused names what cannot be captured; that is counted, with its words, and is no failure, for it changes nothing: the program is asked again. The last two parts measure the engine, its launcher and its
 holders with bench/soak.py's eyes. Writes bench/results/live.json and, after a run of the whole corpus, docs/live-corpus.md; ends with 1 if anything was wrong or grew.
 """
 import argparse
@@ -17,7 +17,7 @@ import select
 import sys
 import time
 from pathlib import Path
-from typing import Any, Counter, Dict, List, Tuple
+from typing import Any, Counter, Dict, Iterator, List, Tuple
 
 import soak
 
@@ -84,25 +84,47 @@ def begin(box: Any, name: str) -> Talk:
     return Talk(box.spawn(PROGRAMS[name]))
 
 
+@contextlib.contextmanager
+def copies(box: Any, n: int) -> Iterator[Iterator[Any]]:
+    """Of this moment, one after the other: by a fork, or by a snapshot from which n are made."""
+    if not n:
+        with box.fork(1)[0] as kid:
+            yield iter([kid])
+        return
+    state = box.snapshot()
+
+    def each() -> Iterator[Any]:
+        for _ in range(n):
+            with box.fork(1, snapshot=state)[0] as kid:
+                yield kid
+
+    with contextlib.closing(each()) as kids:
+        yield kids
+    box.drop(state)
+
+
 def moment(box: Any, origin: Talk, source: random.Random, depth: int) -> Tuple[str, str]:
     """One; ("", "") or (what was refused, what was wrong)."""
-    asked = source.random() < 0.5
+    asked, n = source.random() < 0.5, source.choice([0, 0, 0, 1, 3])
     time.sleep(source.random() * 0.004)
     if asked:
         origin.say("check")
         time.sleep(source.random() * 0.002)
     refused, wrong = "", ""
     try:
-        with box.fork(1)[0] as kid:
-            copy = Talk(kid.process(origin.process.id))
-            answer = copy.ask()
-            if answer == "ok" and depth > 1:
-                refused, wrong = moment(kid, copy, source, depth - 1)
-            elif answer != "ok":
-                wrong = f"the copy said {answer!r}"
-                if answer == "(its end)":
-                    result = copy.process.wait(SILENCE_S)
-                    wrong += f": {result.outcome} {result.exit_code} {result.signal} {result.stderr[-300:]!r}"
+        with copies(box, n) as kids:
+            for kid in kids:
+                copy = Talk(kid.process(origin.process.id))
+                answer = copy.ask()
+                if answer == "ok" and depth > 1:
+                    refused, wrong = moment(kid, copy, source, depth - 1)
+                elif answer != "ok":
+                    wrong = f"the copy said {answer!r}"
+                    if answer == "(its end)":
+                        result = copy.process.wait(SILENCE_S)
+                        wrong += f": {result.outcome} {result.exit_code} {result.signal} {result.stderr[-300:]!r}"
+                if wrong:
+                    break
     except RollboxError as problem:
         refused = str(problem)
     if asked and (answer := origin.hear()) != "ok":

@@ -1175,6 +1175,8 @@ static int answer(struct client *client, struct wire_message *message, const str
     case VERB_DROP:
         if (find_node(session, ask->snapshot, &node, error) < 0)
             return -ENOENT;
+        if (node && node->live)
+            node->live->was_dropped = true;
         r = node ? node_drop(node) : -EINVAL;
         node_put(node);
         tracking_forget_dropped(session->engine);

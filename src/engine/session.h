@@ -68,6 +68,7 @@ struct live {
     bool is_complete;           /* it is, by now: a capture may fail while it is written, after the processes went on */
     struct live *base;          /* what the image is an addition to (tracking.h); a reference. NULL: it is complete */
     unsigned n_notings;         /* of the references to it, those of what is noted since it */
+    bool was_dropped;           /* by somebody who wants its memory back */
     bool notes, wants_holder;   /* what sandboxes that go on from it write to is noted; the next fork is to be its holder's (tracking.h) */
     int whole;                  /* then: one that is none (whole.c); -EBADF: nobody has asked for it */
     struct whole *making;       /* which is being put together, and nobody waits for it; NULL */

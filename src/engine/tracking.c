@@ -220,8 +220,9 @@ void tracking_distrust(struct engine *engine, const struct live *live) {
 void tracking_forget_dropped(struct engine *engine) {
     list_for_each(at, &engine->sessions) {
         struct tracking *tracking = &container_of(at, struct session, node)->tracking;
+        const struct live *since = tracking->noting.since;
 
-        if (tracking->noting.since && tracking->noting.since->references == tracking->noting.since->n_notings)
+        if (since && since->was_dropped && since->references == since->n_notings)
             tracking_forget(tracking);
     }
 }

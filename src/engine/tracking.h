@@ -41,7 +41,7 @@ void noting_end(struct noting *noting);
 void tracking_forget(struct tracking *tracking);
 /* An image was not written to its end: nothing is an addition to it. */
 void tracking_failed(struct tracking *tracking);
-/* Somebody has dropped a state, and wants its memory back: what is noted since one that is of no other use any more is forgotten. */
+/* States were dropped: what is noted since one that is of no other use any more is forgotten. */
 void tracking_forget_dropped(struct engine *engine);
 /* For a capture, of what this session has. False: it is none for a snapshot or a fork, and the session keeps it. */
 bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_options *options);
