@@ -39,7 +39,7 @@ static char hear(int socket) {
     return order;
 }
 
-_Noreturn void capturer_run(const struct capture_options *options, int image, int socket) {
+_Noreturn void capturer_run(const struct capture_options *options, bool (*may_go_on)(void *data), void *data, int image, int socket) {
     static struct verdict verdict;
     const struct capture_tracker *trackers = NULL;
     struct capture *capture = NULL;
@@ -60,9 +60,13 @@ _Noreturn void capturer_run(const struct capture_options *options, int image, in
         capture_clocks(capture, verdict.clocks);
         verdict.n_mains = (uint32_t)capture_mains(capture, verdict.mains, ARRAY_SIZE(verdict.mains));
     }
+    verdict.goes_on = r == 0 && may_go_on && may_go_on(data);
+    if (verdict.goes_on)
+        capture_let_go(capture);
     if (r < 0 || verdict.is_complete)
         close(image);           /* it is for others to read now, and for nobody to write to */
-    char order = tell(socket, &verdict, trackers, verdict.n_trackers) && r == 0 ? hear(socket) : 0;
+    bool is_told = tell(socket, &verdict, trackers, verdict.n_trackers) && r == 0;
+    char order = !is_told ? 0 : verdict.goes_on ? CAPTURER_GO_ON : hear(socket);
     if (order == CAPTURER_END)
         end_all(options->init);
     if (order == CAPTURER_GO_ON && !verdict.is_complete) {

@@ -24,6 +24,7 @@ struct verdict {
     bool may_pass;              /* what the error is about: a moment later there may be nothing in the way */
     bool is_complete;           /* and the image is written; else there is a second message when that is so */
     bool is_addition;           /* to the base that was given */
+    bool goes_on;               /* they do not stand any more */
     uint32_t n_trackers;        /* with the first message come as many descriptors */
     struct capture_tracker trackers[CAPTURE_MAX_TRACKERS];      /* without these */
     int64_t clocks[2];          /* of the processes: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */
@@ -39,7 +40,7 @@ enum capturer_order {
     CAPTURER_GO_ON,             /* they go on; for where the image is not complete */
 };
 
-/* Captures to the empty memory file `image`, tells how that went, and lets everything go on when the other end of `socket` is closed. */
-_Noreturn void capturer_run(const struct capture_options *options, int image, int socket);
+/* Captures to the empty memory file `image`, tells how that went, and lets everything go on when the other end of `socket` is closed; or before it tells, if `may_go_on` says so when everything is captured and stands (NULL: nobody is asked). */
+_Noreturn void capturer_run(const struct capture_options *options, bool (*may_go_on)(void *data), void *data, int image, int socket);
 
 #endif

@@ -45,7 +45,8 @@ struct capturing {
     struct numbers numbers;     /* of the files that are open */
     struct noting noting;       /* what the session had of it, until the processes are captured */
     bool is_noted;              /* and whether it is to have any after */
-    bool captured, complete;    /* they stand; and the image is written */
+    bool captured, complete;    /* they stand, or stood; and the image is written */
+    bool went_on;               /* they did that by themselves */
     bool goes_on;               /* they do not stand any more, and it is not */
     unsigned n_out_of_memory;   /* of the session, when this began */
     volatile uint32_t *in_calls;        /* shared with it: how many threads do not go on as they were if it is killed now */
@@ -231,6 +232,10 @@ bool capturing_is_complete(const struct capturing *capturing) {
     return capturing->complete;
 }
 
+bool capturing_went_on(const struct capturing *capturing) {
+    return capturing && capturing->went_on;
+}
+
 bool capturing_go_on(struct capturing *capturing) {
     if (capturing->complete)
         return false;
@@ -316,6 +321,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     keep_mains(live, &verdict);
     verdict.numbers.n = MIN(verdict.numbers.n, (uint32_t)NUMBERS_MAX);
     capturing->numbers = verdict.numbers;
+    capturing->went_on = verdict.goes_on;
     capturing->captured = true;
     state_captured(capturing->work, live_get(live), NULL);
 }
@@ -384,6 +390,11 @@ int capturing_tell_init(const struct box *box) {
     return r < 0 ? r : pair[0];
 }
 
+/* Asked of the capturer, while everything stands: where there are no files to be copied at the same moment nobody needs to be waited for. */
+static bool are_files_as_made(void *box) {
+    return state_files_are_as_made(box);
+}
+
 int capturing_start(struct work *work, struct rollbox_error *error) {
     struct session *session = work->session;
     struct engine *engine = session->engine;
@@ -425,8 +436,9 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
         r = MIN(progress = make_progress(work, live, twins || options.base > 0), 0);
     if (r == 0) {
         const struct policy *policy = session->program->policy;
+        const bool may_go_on = (work->verb == VERB_SNAPSHOT || work->verb == VERB_FORK) && !session->was_thawed && !still && session->box->disk >= 0;
         options = (struct capture_options){ .init = session->box->pid, .externals = externals, .n_externals = live->n_pipes, .masters = capturing->masters, .n_masters = live->n_terminals, .most_bytes = most_bytes(session), .twin_bytes = twins, .still = still, .progress = progress, .in_calls = capturing->in_calls, .base = options.base, .tracks = options.tracks, .trackers = options.trackers, .n_trackers = options.n_trackers, .memory_limit = policy->max_memory_bytes, .most_processes = policy->max_processes };
-        int fds[5 + CAPTURER_MAX_TERMINALS + CAPTURE_MAX_TRACKERS] = { live->image, pair[1] };
+        int fds[6 + CAPTURER_MAX_TERMINALS + CAPTURE_MAX_TRACKERS] = { live->image, pair[1] };
         size_t n_fds = 2;
 
         if (options.base > 0)
@@ -438,12 +450,14 @@ int capturing_start(struct work *work, struct rollbox_error *error) {
             fds[n_fds++] = still;
         if (progress)
             fds[n_fds++] = progress;
+        if (may_go_on)
+            fds[n_fds++] = session->box->disk;
         memcpy(fds + n_fds, capturing->masters, live->n_terminals * sizeof *fds);
         capturing->socket = pair[0];
         capture_prepare();
         r = spawn_fork("rollbox-capture", fds, n_fds + live->n_terminals);
         if (r == 0)
-            capturer_run(&options, live->image, pair[1]);
+            capturer_run(&options, may_go_on ? are_files_as_made : NULL, session->box, live->image, pair[1]);
         if (r > 0 && work->verb == VERB_FORK)
             tracking_begin_box(&capturing->noting, session, live);
     }

@@ -387,6 +387,7 @@ int capturing_start(struct work *work, struct rollbox_error *error);     /* stat
 void capturing_release(struct capturing *take_capturing);      /* they go on; state_released tells when all do */
 const struct numbers *capturing_numbers(const struct capturing *capturing);   /* of the files that are open; NULL of NULL */
 bool capturing_is_complete(const struct capturing *capturing);         /* the image is written */
+bool capturing_went_on(const struct capturing *capturing);       /* and then there were no files to copy; NULL: no */
 bool capturing_go_on(struct capturing *capturing);     /* they go on, and state_imaged tells when the image is written; false: it is */
 void capturing_kill(struct capturing *capturing);      /* with the box' init all of them end, and none goes on before */
 bool capturing_has_broken(struct session *session);     /* it was killed, and a process of the sandbox does not go on as it was: session_broken comes */

@@ -580,7 +580,7 @@ void state_captured(struct work *work, struct live *take_live, const struct roll
         close_fd(&work->live->progress);
         load_ahead(work);       /* else they go on first */
     }
-    if (state_files_are_as_made(session->box)) {
+    if (capturing_went_on(work->capturing) || state_files_are_as_made(session->box)) {
         taken(work, NULL);
         return;
     }

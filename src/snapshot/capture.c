@@ -467,6 +467,10 @@ int capture_begin(const struct capture_options *options, int fd, struct capture 
     return 0;
 }
 
+void capture_let_go(struct capture *c) {
+    tree_let_go(c);
+}
+
 bool capture_is_complete(const struct capture *c) {
     return c->is_complete;
 }

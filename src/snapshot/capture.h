@@ -61,6 +61,8 @@ void capture_prepare(void);
 /* Looks at everything that is of this moment, and writes the image to the empty memory file `fd`, but for memory that twins have. After 0 they stand still, until capture_go_on or capture_end. 0 or -errno and the error: then they go on; -EAGAIN: what was
  * in the way may be gone in a moment. The options are the caller's until the end. */
 int capture_begin(const struct capture_options *options, int fd, struct capture **ret_capture, struct rollbox_error *error);
+/* The processes go on now; capture_go_on, where the image is not written, and capture_end are to come yet. */
+void capture_let_go(struct capture *capture);
 /* Is the image written? */
 bool capture_is_complete(const struct capture *capture);
 /* Is it an addition? Then it is written. */
