@@ -110,6 +110,10 @@ int live_image(const struct live *live) {
     return live->base ? live->whole : live->image;
 }
 
+uint64_t live_memory(const struct live *live) {
+    return !live->base ? live->bytes : live->whole >= 0 ? live->whole_bytes : live_memory(live->base) + live->bytes;
+}
+
 struct live *live_source(struct live *live) {
     return live->base && live->whole < 0 ? live->base : live;
 }
@@ -218,7 +222,9 @@ void live_load_box(struct live *live, struct program *program, struct node *base
 bool live_may_be_kept(const struct live *live, const struct box *box) {
     const uint64_t limit = box->program->policy->max_memory_bytes;
 
-    return live->bytes && (box->slot || (live->bytes < limit / 3 && run_filling_ns(live->engine, limit - 3 * live->bytes) >= LIVE_REST_NS));
+    const uint64_t bytes = live_memory(live);
+
+    return bytes && (box->slot || (bytes < limit / 3 && run_filling_ns(live->engine, limit - 3 * bytes) >= LIVE_REST_NS));
 }
 
 /* ---- going on ----------------------------------------------------------------------------------------------------------- */
@@ -317,7 +323,7 @@ int live_take_terminals(struct session *session, int *fds, size_t n_fds) {
 
 void live_restored(struct session *session) {
     struct guest_record started = { .kind = GUEST_STARTED };
-    const uint64_t bytes = session->restores->bytes;
+    const uint64_t bytes = live_memory(session->restores);
 
     loop_timer_clear(session->engine->loop, &session->box->deadline);
     if (session->restores->origin.woken) {

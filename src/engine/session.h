@@ -71,12 +71,13 @@ struct live {
     bool was_dropped;           /* by somebody who wants its memory back */
     bool notes, wants_holder;   /* what sandboxes that go on from it write to is noted; the next fork is to be its holder's (tracking.h) */
     int whole;                  /* then: one that is none (whole.c); -EBADF: nobody has asked for it */
+    uint64_t whole_bytes;       /* of that */
     struct whole *making;       /* which is being put together, and nobody waits for it; NULL */
     int64_t clocks[2];          /* of the processes, when they were captured: CLOCK_MONOTONIC, CLOCK_BOOTTIME; nanoseconds */
     int progress;               /* a socket that tells who loads it how far it is written, while it is; -EBADF */
     struct origin origin;
     unsigned processes;
-    uint64_t bytes;
+    uint64_t bytes;             /* of the image */
     struct live_command *commands;
     struct live_pipe *pipes;    /* in the order that the image knows them in */
     int *terminals;             /* likewise: whose command's; -1: of one that had ended */
@@ -409,6 +410,7 @@ void live_load_box(struct live *live, struct program *program, struct node *base
 bool live_may_be_kept(const struct live *live, const struct box *box);       /* by its init, what its process was forked from: for a while, and only of a holder */
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
 int live_image(const struct live *live);         /* borrowed: an image that is no addition; -EBADF: there is none yet */
+uint64_t live_memory(const struct live *live);   /* bytes that its processes have, at most: what a holder of it has, or its sandboxes begin with */
 struct live *live_source(struct live *live);     /* whose holder makes its sandboxes: it, or what it is an addition to, and they amend themselves */
 /* whole.c. An image is being put together that the work needs: it starts when it is there, or has failed. */
 bool whole_begin(struct work *work);

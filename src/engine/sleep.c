@@ -272,7 +272,7 @@ static void write_state(struct work *work) {
     if (work->sleep) {
         work->sleep->lock = -EBADF;
         work->sleep->processes = live ? live->processes : 0;
-        work->sleep->memory_bytes = live ? live->bytes : 0;
+        work->sleep->memory_bytes = live ? live_memory(live) : 0;
         snprintf(work->sleep->snapshot, sizeof work->sleep->snapshot, "%s", node_shown(work->to)->id);
     }
     if (r == 0 && random_id(work->sleep->id) < 0)

@@ -182,7 +182,7 @@ static json_t *live_row(const struct live *live) {
         json_decref(terminals);
         return NULL;
     }
-    return json_pack("{s:i, s:I, s:o, s:o, s:o}", "processes", (int)live->processes, "bytes", (json_int_t)live->bytes, "commands", commands, "pipes", pipes, "terminals", terminals);
+    return json_pack("{s:i, s:I, s:o, s:o, s:o}", "processes", (int)live->processes, "bytes", (json_int_t)live_memory(live), "commands", commands, "pipes", pipes, "terminals", terminals);
 }
 
 /* How a command ended, and what it wrote if there is `*room` for that. */

@@ -154,7 +154,7 @@ void tracking_hold(struct live *live, struct program *program) {
 
     live->wants_holder = !live->is_complete;
     /* It has all that once more. */
-    if (live->is_complete && !live->holder && proc_memory_available(&available, NULL) == 0 && live->bytes < available / HELD_PART)
+    if (live->is_complete && !live->holder && proc_memory_available(&available, NULL) == 0 && live_memory(live) < available / HELD_PART)
         (void)live_holder(live, program, &holder, &error);
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -56,6 +57,7 @@ static void on_made(struct loop_source *source, uint32_t events) {
     struct live *live = whole->live;
     struct work *work = whole->work;
     int32_t said = -ECHILD;
+    struct stat st;
 
     (void)events;
     if (recv(whole->socket, &said, sizeof said, MSG_DONTWAIT) != sizeof said)
@@ -65,8 +67,10 @@ static void on_made(struct loop_source *source, uint32_t events) {
         refuse(work, r);
         return;
     }
-    if (r == 0 && live->whole < 0)      /* others may have asked for the same, and have it */
+    if (r == 0 && live->whole < 0 && fstat(whole->image, &st) == 0) {   /* others may have asked for the same, and have it */
         live->whole = TAKE_FD(whole->image);
+        live->whole_bytes = (uint64_t)st.st_size;
+    }
     if (!work) {
         live->n_uses = 0;       /* what went wrong is tried again when it is wanted again */
         live->making = whole_free(whole);
