@@ -158,11 +158,28 @@ struct family *family_new(struct engine *engine, struct node **ret_beginning) {
 /* Out of the tree that users see. */
 static void leave_family(struct node *node) {
     list_remove(&node->in_family);
-    node->live = live_put(node->live);  /* nobody can name it any more */
+    if (!node->n_pins)
+        node->live = live_put(node->live);      /* nobody can name it any more */
     if (node->parent)
         node->parent = node_put(node->parent);
     node->family = NULL;
     node_put(node);
+}
+
+struct node *node_pin(struct node *node) {
+    if (!node)
+        return NULL;
+    node->n_pins++;
+    return node_get(node);
+}
+
+struct node *node_unpin(struct node *node) {
+    if (!node)
+        return NULL;
+    if (!--node->n_pins && !node->family)
+        node->live = live_put(node->live);
+    node_put(node);
+    return NULL;
 }
 
 struct family *family_put(struct family *family) {

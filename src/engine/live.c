@@ -126,11 +126,11 @@ int live_open_to_read(int image) {
     return fd < 0 ? -errno : fd;
 }
 
-/* Only memory files can be sealed; of another nobody has a descriptor that could be written to, once this one is exchanged. */
+/* Only memory files can be sealed, and not while the kernel has one of their pages in hand; of another nobody has a descriptor that could be written to, once this one is exchanged. */
 int live_seal_image(int *fd) {
     if (fcntl(*fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0)
         return 0;
-    if (errno != EPERM && errno != EINVAL)
+    if (errno != EPERM && errno != EINVAL && errno != EBUSY)
         return -errno;
     int again = live_open_to_read(*fd);
     if (again < 0)

@@ -1055,6 +1055,7 @@ static int ask_work(struct session *session, struct client *client, struct wire_
     }
     work->from = from;
     work->to = to;
+    work->pinned = node_pin(from);
     if (is_in_store && ask->snapshot && !work->name && !(work->name = strdup(ask->snapshot))) {
         work_free(work);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");

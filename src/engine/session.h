@@ -121,6 +121,7 @@ struct node {
     int64_t made_ns;            /* CLOCK_REALTIME */
     uint64_t generation;        /* how many states lead to it, those that were dropped since, too */
     bool is_live;               /* taken while something ran */
+    unsigned n_pins;            /* works that name it: what ran in it stays for them when it is dropped */
     bool is_asked_for;          /* by SNAPSHOT or FORK */
     bool is_of_fork;            /* by FORK alone: kept as long as somebody stands on it */
     uint64_t automatic;         /* the number of the session whose command's end it was taken at; 0: somebody asked for it */
@@ -237,8 +238,10 @@ struct work {
     struct capturing *capturing;        /* while the processes stand still for it */
     struct live *live;          /* what came of that; a reference */
     struct whole *whole;        /* being put together for it; NULL */
+    bool goes_without;          /* FORK: that could not be */
     struct layer *layer;        /* and of the files, while the image is written yet; NULL: nothing */
     struct node *from, *to;     /* references */
+    struct node *pinned;        /* the state that was named, also when it is dropped before its turn comes */
     char *name, *path;
     unsigned count;
     bool same_seed;             /* FORK: not one for each */
@@ -352,6 +355,8 @@ struct node *node_get(struct node *node);
 struct node *node_put(struct node *node);
 struct node *node_find(struct family *family, const char *id);
 int node_drop(struct node *node);
+struct node *node_pin(struct node *node);       /* a reference, and what ran in it stays; of NULL NULL */
+struct node *node_unpin(struct node *node);     /* NULL */
 struct node *node_ground(struct node *node);    /* that one, or what it lies on if it is nobody's any more and has nothing of its own: one more of those with each round of states would be kept for nothing */
 size_t node_chain(struct node *node, struct layer **layers, size_t most);        /* bottom first; how many there are, perhaps more than most */
 void node_usage(struct node *node, uint64_t *ret_bytes, uint64_t *ret_entries);  /* of its chain */

@@ -33,12 +33,12 @@
 #define IMAGE_BESIDES (64ull << 20)     /* what an image has besides memory */
 #define LOCK_WAIT_MS 200
 #define LAYER_SLACK 16          /* as a part: files take up a little more or less in another tmpfs */
+#define LAYERS_AT_ONCE 64       /* that a launcher is asked for: its socket has not room for any number */
 
 /* A layer that is being made. */
 struct filling {
     struct work *work;
     struct layer *layer;
-    bool is_asked;
 };
 
 /* What the store has of one that was woken. */
@@ -53,7 +53,7 @@ struct waking {
     json_t *whole;              /* as the store has it */
     json_t *record;             /* what is ours of that; borrowed */
     struct filling *layers;
-    size_t n_layers, n_made, n_images;
+    size_t n_layers, n_asked, n_made, n_images;
     struct sleep *sleep;        /* while it is restored: back to that if it fails */
     struct woken *woken;        /* what the layers and images are said to come from; a reference */
     int *images;
@@ -576,6 +576,8 @@ static void rebind(struct session *session) {
             node_put(*named[i]);
             *named[i] = now;
         }
+        node_unpin(work->pinned);
+        work->pinned = node_pin(work->from);
     }
 }
 
@@ -676,13 +678,36 @@ static void start_reading(struct work *work) {
         fail_wake(work, &error);
 }
 
+static void on_empty(void *data, struct layer *take_layer, int error_number);
+
+static int ask_for_layers(struct work *work, struct rollbox_error *error) {
+    struct waking *waking = work->waking;
+    struct program *program = work->session->program;
+    const uint64_t most = program->policy->max_disk_bytes;
+
+    while (waking->n_asked < waking->n_layers && waking->n_asked - waking->n_made < LAYERS_AT_ONCE) {
+        struct filling *filling = &waking->layers[waking->n_asked];
+        uint64_t bytes, entries;
+
+        /* The record says what it likes: a layer had no more than the sandbox may have. */
+        sleep_layer_size(waking->record, waking->n_asked, &bytes, &entries);
+        bytes = most ? MIN(bytes, most + most / LAYER_SLACK) : bytes;
+        entries = most ? MIN(entries, most / 8192 + 1024) : entries;
+        filling->work = work;
+        int r = copy_empty(program, bytes, entries, on_empty, filling);
+        if (r < 0)
+            return error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox' files cannot be made again: %s", strerror(-r));
+        waking->n_asked++;
+    }
+    return 0;
+}
+
 static void on_empty(void *data, struct layer *take_layer, int error_number) {
     struct filling *filling = data;
     struct work *work = filling->work;
     struct waking *waking = work->waking;
     struct rollbox_error error;
 
-    filling->is_asked = false;
     filling->layer = take_layer;
     if (!take_layer) {
         error_set(&error, error_code_of(error_number, ROLLBOX_ERR_RESOURCE_EXHAUSTED), error_number, "wake", "there is no room for the sandbox' files: %s", strerror(error_number));
@@ -691,6 +716,8 @@ static void on_empty(void *data, struct layer *take_layer, int error_number) {
     }
     if (++waking->n_made == waking->n_layers)
         start_reading(work);
+    else if (ask_for_layers(work, &error) < 0)
+        fail_wake(work, &error);
 }
 
 static int begin_waking(struct work *work, struct rollbox_error *error) {
@@ -710,24 +737,13 @@ static int begin_waking(struct work *work, struct rollbox_error *error) {
         r = fingerprint_check(json_object_get(waking->record, "fingerprint"), "wake", "rollbox wake --drop-processes wakes its files alone", error);
     if (r == 0 && !program->launcher)
         r = launcher_start(program, error);
-    size_t n = json_array_size(json_object_get(waking->whole, "layers"));
+    const size_t n = json_array_size(json_object_get(waking->whole, "layers"));
     waking->layers = r == 0 ? calloc(n + 1, sizeof *waking->layers) : NULL;
     if (r == 0 && !waking->layers)
         r = no_memory(error, "wake");
-    for (size_t i = 0; r == 0 && i < n; i++) {
-        uint64_t bytes, entries;
-
-        waking->layers[i] = (struct filling){ .work = work, .is_asked = true };
-        /* The record says what it likes: a layer had no more than the sandbox may have. */
-        sleep_layer_size(waking->record, i, &bytes, &entries);
-        const uint64_t most = program->policy->max_disk_bytes;
-        bytes = most ? MIN(bytes, most + most / LAYER_SLACK) : bytes;
-        entries = most ? MIN(entries, most / 8192 + 1024) : entries;
-        r = copy_empty(program, bytes, entries, on_empty, &waking->layers[i]);
-        if (r < 0)
-            error_set(error, error_code_of(-r, ROLLBOX_ERR_RESOURCE_EXHAUSTED), -r, "wake", "the sandbox' files cannot be made again: %s", strerror(-r));
-        waking->n_layers = i + (r == 0);
-    }
+    waking->n_layers = r == 0 ? n : 0;
+    if (r == 0)
+        r = ask_for_layers(work, error);
     return r == 0 ? make_images(work, error) : r;
 }
 

@@ -44,6 +44,7 @@ struct work *work_free(struct work *work) {
         capturing_release(work->capturing);
     live_put(work->live);
     layer_put(work->layer);
+    node_unpin(work->pinned);
     node_put(work->from);
     node_put(work->to);
     close_fd(&work->fd);

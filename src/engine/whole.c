@@ -40,10 +40,14 @@ struct whole *whole_free(struct whole *whole) {
     return NULL;
 }
 
+/* 0: the work does without. */
 static int refuse(struct work *work, int r) {
     struct rollbox_error error;
 
     work->whole = whole_free(work->whole);
+    work->goes_without = work->verb == VERB_FORK;
+    if (work->goes_without)
+        return 0;
     if (r == -ECHILD)
         error_set(&error, ROLLBOX_ERR_SETUP_FAILED, ECHILD, "snapshot", "the process that put the image of the processes together was killed from outside; try again");
     else
@@ -64,7 +68,8 @@ static void on_made(struct loop_source *source, uint32_t events) {
         said = -ECHILD;
     int r = said < 0 ? said : live_seal_image(&whole->image);
     if (r < 0 && work) {
-        refuse(work, r);
+        if (refuse(work, r) == 0)
+            state_start(work);
         return;
     }
     if (r == 0 && live->whole < 0 && fstat(whole->image, &st) == 0) {   /* others may have asked for the same, and have it */
@@ -112,18 +117,8 @@ static bool is_lacking(const struct live *live) {
     return live && live->base && live->whole < 0;
 }
 
-/* What runs is told of its files alone, too. */
-static bool wants_all(const struct work *work) {
-    return !work->session->sleep && (work->verb == VERB_HIBERNATE || work->verb == VERB_EXPORT || work->verb == VERB_SHOW || work->verb == VERB_VERIFY);
-}
-
-/* The next that the work cannot do without. NULL: none. */
-static struct live *next_lacking(const struct work *work) {
-    if (work->verb == VERB_FORK)
-        return work->from && !work->drops && work->count >= MANY_FORKS && is_lacking(work->from->live) ? work->from->live : NULL;
-    if (!wants_all(work))
-        return NULL;
-    list_for_each(at, &work->session->family->nodes) {
+static struct live *first_lacking(const struct family *family) {
+    list_for_each(at, &family->nodes) {
         struct live *live = container_of(at, struct node, in_family)->live;
 
         if (is_lacking(live))
@@ -132,13 +127,41 @@ static struct live *next_lacking(const struct work *work) {
     return NULL;
 }
 
+/* The next that the work needs as an image by itself, or, where it is for many, had better have. NULL: none. What is captured for the work is one. */
+static struct live *next_lacking(const struct work *work) {
+    const struct session *session = work->session;
+    const struct node *node = work->from ? work->from : session->at;
+
+    if (session->sleep)
+        return NULL;
+    switch (work->verb) {
+    case VERB_FORK:
+        if (!work->from || work->drops || work->count < MANY_FORKS || work->goes_without)
+            return NULL;
+        break;
+    case VERB_HIBERNATE:        /* with all states of a family that is its own */
+        if (session->family->references == 1)
+            return first_lacking(session->family);
+        break;
+    case VERB_EXPORT:
+        if (!work->takes_live)
+            return NULL;
+        break;
+    case VERB_SHOW:
+    case VERB_VERIFY:
+        node = work->from ? work->from : node_shown(session->at);
+        break;
+    default:
+        return NULL;
+    }
+    return is_lacking(node->live) ? node->live : NULL;
+}
+
 bool whole_begin(struct work *work) {
     struct live *live = next_lacking(work);
     int r = live ? start(&work->whole, work, live, work->session->program) : 0;
 
-    if (r < 0)
-        refuse(work, r);
-    return live;
+    return live && (r == 0 || refuse(work, r) < 0);
 }
 
 void whole_make_soon(struct live *live, struct program *program) {

@@ -468,6 +468,7 @@ int capture_begin(const struct capture_options *options, int fd, struct capture 
 }
 
 void capture_let_go(struct capture *c) {
+    aside_end();                /* what it has not read yet it would read of a later moment */
     tree_let_go(c);
 }
 
@@ -525,7 +526,7 @@ int capture_go_on(struct capture *c, struct rollbox_error *error) {
 
     error->code = 0;
     c->error = error;
-    tree_let_go(c);
+    capture_let_go(c);
     if (c->options->progress > 0) {
         r = write_for_loader(c);
     } else {

@@ -13,7 +13,7 @@ import subprocess
 
 import pytest
 
-from harness import until
+from harness import rounds, until
 from rollbox import Damaged, Engine, RollboxError, Sandbox
 from stores import Shared, box, engine, failing, in_box, store, store_tells  # noqa: F401
 from test_hibernate import FAULTS, asleep, in_store
@@ -315,3 +315,15 @@ def test_a_fork_of_a_fork_sleeps_and_another_engine_wakes_it(store, tmp_path, ho
         for one in chain:
             one.close()
     assert asleep(store) == []
+
+
+@pytest.mark.long
+def test_one_with_hundreds_of_states_wakes(box):
+    """Each with files of its own, for which its launcher makes layers: more than its socket has room for."""
+    asked, n = Asked.begin(box, "x = 0"), rounds(300, 20)
+    for i in range(n):
+        asked(f"x = {i}; open('/tmp/f{i}', 'w').write('x')")
+        box.snapshot()
+    box.hibernate()
+    box.wake()
+    assert asked.of(box)("x") == str(n - 1) and len(box.tree()) > n

@@ -7,9 +7,11 @@ The model: a guest changes all that it has, by numbers (guests/changer.c), and d
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,15 @@ from harness import BUILD, children, guest, rounds, serves, until
 from test_live import ANSWERER, PYTHON, Asked, closing, restorer  # noqa: F401
 
 PROGRAM = "/tmp/changer"
+
+
+def images(pid):
+    """Those that a process has open: memory files, or files without a name in the place for them."""
+    found = {}
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found[entry.name] = os.readlink(entry)
+    return {number: name for number, name in found.items() if "rollbox-image" in name or re.fullmatch(r"/#\d+ \(deleted\)", name)}
 
 
 class Changer:
@@ -314,6 +325,121 @@ def test_a_dropped_state_gives_its_memory_back():
         for state, wanted in ((third, "[1, 2]"), (fourth, "[1, 2, 3]")):
             with closing(box.fork(1, snapshot=state)) as kids:
                 assert origin.of(kids[0])("x") == wanted
+
+
+def beside(call):
+    """What another thread makes of it, by and by."""
+    pool = ThreadPoolExecutor(1)
+    made = pool.submit(call)
+    pool.shutdown(wait=False)
+    return made
+
+
+def forked_or_unknown(forks, origin, wanted, n):
+    """Who has named a state gets what ran in it, or is told that there is no such state."""
+    try:
+        with closing(forks.result()) as kids:
+            copies = [origin.of(kid) for kid in kids]
+            assert [copy("x") for copy in copies] == [wanted] * n
+    except RollboxError as problem:
+        assert "no snapshot" in str(problem), problem
+
+
+def test_a_state_that_is_dropped_while_it_is_put_together_for_forks():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = []", "big = bytearray(b'x' * (48 << 20))")
+        box.snapshot()
+        for i in range(3):
+            origin(f"x.append({i})")
+            state, wanted = box.snapshot(), origin("x")
+            forks = beside(lambda: box.fork(16, snapshot=state.id))
+            until(lambda: forks.done() or children(engine.pid, "rollbox-whole"))
+            box.drop(state)
+            forked_or_unknown(forks, origin, wanted, 16)
+
+
+def test_a_state_that_is_dropped_before_its_fork_has_its_turn():
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = []", "big = b''")
+        for i in range(6):
+            origin(f"x.append({i}); big = os.urandom(1 << 20) * 48" if i else "import os")
+            state, wanted = box.snapshot(), origin("x")
+            origin("big = os.urandom(1 << 20) * 48")
+            other = beside(box.snapshot)
+            until(lambda: other.done() or children(engine.pid, "rollbox-capture"))
+            forks = beside(lambda: box.fork(1, snapshot=state.id))
+            until(lambda: forks.running() or forks.done())
+            box.drop(state)
+            forked_or_unknown(forks, origin, wanted, 1)
+            other.result()
+
+
+def test_forks_do_without_what_cannot_be_put_together():
+    """Each amends itself then."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = []", "big = bytearray(b'x' * (48 << 20))")
+        box.snapshot()
+        for i in range(4):
+            origin(f"x.append({i})")
+            state, wanted = box.snapshot(), origin("x")
+            forks = beside(lambda: box.fork(16, snapshot=state.id))
+            until(lambda: forks.done() or children(engine.pid, "rollbox-whole"))
+            for child in children(engine.pid, "rollbox-whole"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            with closing(forks.result()) as kids:
+                copies = [origin.of(kid) for kid in kids]
+                assert [copy("x") for copy in copies] == [wanted] * 16
+
+
+@pytest.mark.parametrize("what", ["show", "verify", "export"])
+def test_of_all_additions_only_what_is_asked_about_is_put_together(what, tmp_path):
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        origin = Asked.begin(box, "x = []", "big = bytearray(b'x' * (8 << 20))")
+        states = [(origin(f"x.append({i})"), box.snapshot())[1] for i in range(4)]
+        before = len(images(engine.pid))
+        for state in (states[0], states[2]):
+            if what == "show":
+                assert box.show(state)["processes"][0]["memory_bytes"] > 8 << 20
+            elif what == "verify":
+                assert all(check["ok"] is not False for check in box.verify(state.id)["checks"])
+            else:
+                box.export(tmp_path / state.id, snapshot=state.id, processes="keep")
+            assert len(images(engine.pid)) == before + (state is states[2])
+        box.export(tmp_path / "files", snapshot=states[3].id)
+        assert len(images(engine.pid)) == before + 1
+
+
+@pytest.mark.long
+def test_what_is_read_of_mappings_is_of_the_same_moment_as_their_pages():
+    """By a child of the capturer's, which may get to it late where others want the processors: the guest says of a region what is to become of it in a fork, and goes on, and the child was told of that."""
+    with Engine() as engine, Sandbox(engine=engine) as box:
+        box.upload(guest("wipes"), PROGRAM)
+        process = box.spawn([PROGRAM])
+        assert process.stdout.readline() == b"ready\n"
+        state = box.snapshot()
+        with busy(3):
+            for _ in range(rounds(40, 20, 300)):
+                before, state = state, box.snapshot()
+                with box.fork(1, snapshot=state)[0] as kid:
+                    copy = kid.process(process.id)
+                    copy.stdin.write(b"?")
+                    copy.stdin.flush()
+                    assert copy.stdout.readline() == b"0\n"
+                    copy.stdin.close()
+                box.drop(before)        # what is noted since it was looked at, and found to be too much
+
+
+@contextlib.contextmanager
+def busy(n):
+    """So many who always want the same processor."""
+    one = {max(os.sched_getaffinity(0))}
+    with contextlib.ExitStack() as stack:
+        for _ in range(n):
+            process = stack.enter_context(subprocess.Popen(["sh", "-c", "while :; do :; done"]))
+            stack.callback(process.kill)
+            os.sched_setaffinity(process.pid, one)
+        yield
 
 
 def test_trees_are_captured_as_what_has_changed_too():

@@ -18,7 +18,7 @@ import pytest
 from harness import children, descendants, guest, groups_of, limited, pidfds, rounds, skip, until, wait_gone
 from rollbox import Engine, Policy, ResourceExhausted, RollboxError, Sandbox, SetupFailed
 from test_live import Asked, sh
-from test_live_again import state_of
+from test_live_again import images, state_of
 
 STEPS = rounds(16, 6, 1000)
 NEVER = 1 << 30
@@ -68,15 +68,6 @@ def frozen(pid):
             if "\nState:\tT" in status or "\nState:\tt" in status or "\nTracerPid:\t0\n" not in status:
                 found[one] = status.split("\n", 1)[0]
     return found
-
-
-def images(pid):
-    """Those that a process has open: memory files, or files without a name in the place for them."""
-    found = {}
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):
-            found[entry.name] = os.readlink(entry)
-    return {number: name for number, name in found.items() if "rollbox-image" in name or re.fullmatch(r"/#\d+ \(deleted\)", name)}
 
 
 def captured(engine):
