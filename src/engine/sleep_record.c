@@ -141,7 +141,7 @@ static void add_node(struct listing *listing, struct node *node) {
     /* The first is the beginning, on which all hang then. */
     const bool is_told = !listing->alone || node == listing->alone || !listing->n_nodes;
     const struct node *parent = !listing->alone ? node->parent : is_told && listing->n_nodes ? listing->nodes[0] : NULL;
-    struct live *live = is_told ? node->live : NULL;
+    struct live *live = is_told && node->family ? node->live : NULL;
 
     add_node(listing, listing->alone ? NULL : node->parent);
     add_node(listing, node_ground(node->under));

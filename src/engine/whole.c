@@ -139,10 +139,8 @@ static struct live *next_lacking(const struct work *work) {
         if (!work->from || work->drops || work->count < MANY_FORKS || work->goes_without)
             return NULL;
         break;
-    case VERB_HIBERNATE:        /* with all states of a family that is its own */
-        if (session->family->references == 1)
-            return first_lacking(session->family);
-        break;
+    case VERB_HIBERNATE:        /* all that it stands on and comes of, and most often all there are */
+        return first_lacking(session->family);
     case VERB_EXPORT:
         if (!work->takes_live)
             return NULL;
