@@ -127,32 +127,26 @@ static struct live *first_lacking(const struct family *family) {
     return NULL;
 }
 
-/* The next that the work needs as an image by itself, or, where it is for many, had better have. NULL: none. What is captured for the work is one. */
-static struct live *next_lacking(const struct work *work) {
+/* An image by itself is needed of what is written to the store, described or tried, and is good to have of what is for many. */
+static const struct node *wanted_whole(const struct work *work) {
     const struct session *session = work->session;
-    const struct node *node = work->from ? work->from : session->at;
+    const bool is_for_many = work->verb == VERB_FORK && work->from && !work->drops && work->count >= MANY_FORKS && !work->goes_without;
 
-    if (session->sleep)
+    if (work->verb == VERB_SHOW || work->verb == VERB_VERIFY)
+        return work->from ? work->from : node_shown(session->at);
+    if (is_for_many || (work->verb == VERB_EXPORT && work->takes_live))
+        return work->from ? work->from : session->at;
+    return NULL;
+}
+
+/* The next that the work had better have. NULL: none. What is captured for it is one by itself. */
+static struct live *next_lacking(const struct work *work) {
+    if (work->session->sleep)
         return NULL;
-    switch (work->verb) {
-    case VERB_FORK:
-        if (!work->from || work->drops || work->count < MANY_FORKS || work->goes_without)
-            return NULL;
-        break;
-    case VERB_HIBERNATE:        /* all that it stands on and comes of, and most often all there are */
-        return first_lacking(session->family);
-    case VERB_EXPORT:
-        if (!work->takes_live)
-            return NULL;
-        break;
-    case VERB_SHOW:
-    case VERB_VERIFY:
-        node = work->from ? work->from : node_shown(session->at);
-        break;
-    default:
-        return NULL;
-    }
-    return is_lacking(node->live) ? node->live : NULL;
+    if (work->verb == VERB_HIBERNATE)   /* all that it stands on and comes of, and most often all there are */
+        return first_lacking(work->session->family);
+    const struct node *node = wanted_whole(work);
+    return node && is_lacking(node->live) ? node->live : NULL;
 }
 
 bool whole_begin(struct work *work) {
