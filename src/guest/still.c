@@ -15,6 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
@@ -26,6 +27,7 @@
 #include "sys/syscalls.h"
 
 static int capturer = -1;       /* its socket, while anybody stands for it */
+static int64_t began_ns;        /* when that began, by the real clock */
 
 bool still_is(void) {
     return capturer >= 0;
@@ -92,7 +94,7 @@ static void end(void) {
     timer_unmark();
     close(capturer);
     capturer = -1;
-    virtual_disturb();
+    virtual_stood(clock_now_ns() - began_ns);
 }
 
 /* False: it is gone. */
@@ -178,6 +180,7 @@ int still_begin(const struct plan *plan, int take_socket) {
         return -EBUSY;
     }
     capturer = take_socket;
+    began_ns = clock_now_ns();
     await(false);
     still_serve(plan);
     return 0;

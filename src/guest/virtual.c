@@ -461,10 +461,23 @@ void virtual_stand(void) {
 /* That was a rest. */
 static void go_on(int64_t now) {
     has_stood = false;
-    wait_stood(now);
-    timer_stood(now);
+    wait_stood(now, INT64_MAX);
+    timer_stood(now, INT64_MAX);
     busy_from_ns = 0;
     busy_look_ns = now + BUSY_STEP_NS;  /* not before most programs are over */
+}
+
+/* No rest: where one capture follows the other, who computes until time has passed still comes to an end. */
+void virtual_stood(int64_t ns) {
+    int64_t now = clock_now_ns();
+
+    idle_stand();
+    wait_stood(now, ns);
+    timer_stood(now, ns);
+    jumped_ns += ns;
+    busy_from_ns += busy_from_ns ? ns : 0;
+    busy_found_ns += ns;
+    virtual_disturb();
 }
 
 /* Until the next look, after one that found no rest. */

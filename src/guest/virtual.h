@@ -127,8 +127,8 @@ bool wait_end_first(void);
 size_t wait_end_changed(void);
 /* What is due by the real clock, and looks at what is held; when it wants to do so again. */
 int64_t wait_look(int64_t now_ns);
-/* Nobody got on until now: what is to end by the real clock has as long as if its rest began now. */
-void wait_stood(int64_t now_ns);
+/* Nobody got on until now: what is to end by the real clock has as long as if its rest began now, but that much longer at the most. */
+void wait_stood(int64_t now_ns, int64_t most_ns);
 /* While all wait, and somebody for the outside, the clock goes on at the real rate: ends what is over by that. When the next is. */
 int64_t wait_end_over(int64_t now_ns);
 /* Until when the stop of a thread is waited for; 0: none is. */
@@ -158,6 +158,8 @@ int64_t virtual_put_off(int64_t now_ns, int64_t over_ns, int64_t length_ns, int6
 bool virtual_stands(void);
 /* When that was last looked for all waited, somebody of them for input from outside, or for output to be taken. */
 bool virtual_awaits_outside(void);
+/* Until now all stood for a capture, or init did nothing else while they did, for so long: of that nothing has passed by the real clock for anybody who waits for it, or computes. */
+void virtual_stood(int64_t ns);
 /* Something happens in the sandbox: it may come to rest soon. */
 void virtual_disturb(void);
 /* Of a thread's file "syscall": the arguments and the number of the call that it is in, or -errno. */
@@ -169,7 +171,7 @@ int64_t timer_earliest(void);
 bool timer_first(int64_t until, struct virtual_event *ret_event);
 bool timer_fire_first(void);
 int64_t timer_look(int64_t now_ns);
-void timer_stood(int64_t now_ns);
+void timer_stood(int64_t now_ns, int64_t most_ns);
 bool timer_any(void);
 /* The clock has moved: counts what expires and is nobody's to notice. */
 void timer_pass(void);

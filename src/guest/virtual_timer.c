@@ -565,16 +565,16 @@ int64_t timer_look(int64_t now_ns) {
     return next;
 }
 
-void timer_stood(int64_t now_ns) {
+void timer_stood(int64_t now_ns, int64_t most_ns) {
     for (size_t i = 0; i < n_used; i++) {
         struct timer *t = &timers[i];
         int64_t later = now_ns + virtual_left(t->event.deadline) - t->over_ns;
 
         if (t->kind == FREE || t->event.deadline == VIRTUAL_NEVER)
             continue;
-        t->over_ns += later;
-        t->due_ns += later;
-        t->lost_ns = idle_lost_ns();
+        t->over_ns += later < most_ns ? later : most_ns;
+        t->due_ns += later < most_ns ? later : most_ns;
+        t->lost_ns = later < most_ns ? idle_lost_ns() : t->lost_ns;
     }
 }
 

@@ -969,16 +969,16 @@ int64_t wait_look(int64_t now_ns) {
     return next;
 }
 
-void wait_stood(int64_t now_ns) {
+void wait_stood(int64_t now_ns, int64_t most_ns) {
     for (size_t i = 0; i < n_waits; i++) {
         struct wait *w = &waits[i];
         int64_t later = now_ns + virtual_left(w->event.deadline) - w->over_ns;
 
         if (w->due_ns == INT64_MAX || !is_ours_to_end(w))
             continue;
-        w->over_ns += later;
-        w->due_ns += later;
-        w->lost_ms = (uint32_t)(idle_lost_ns() / MS_NS);
+        w->over_ns += later < most_ns ? later : most_ns;
+        w->due_ns += later < most_ns ? later : most_ns;
+        w->lost_ms = later < most_ns ? (uint32_t)(idle_lost_ns() / MS_NS) : w->lost_ms;
     }
 }
 
