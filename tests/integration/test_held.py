@@ -130,7 +130,8 @@ def test_a_trial_does_not_go_on(shared):
         shared.ok("kill", name)
         shared.ok("exec", name, "rm", through / "log")
         for _ in range(3):
-            assert verified(shared, name)["sound"]
+            report = verified(shared, name)
+            assert report["sound"], report
         assert os.listdir(through) == []
 
 
