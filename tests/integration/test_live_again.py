@@ -345,17 +345,23 @@ def forked_or_unknown(forks, origin, wanted, n):
         assert "no snapshot" in str(problem), problem
 
 
-def test_a_state_that_is_dropped_while_it_is_put_together_for_forks():
+def put_together_for_forks(times):
+    """Sixteen forks of what has changed are under way: what it is with its base is being made."""
     with Engine() as engine, Sandbox(engine=engine) as box:
         origin = Asked.begin(box, "x = []", "big = bytearray(b'x' * (48 << 20))")
         box.snapshot()
-        for i in range(3):
+        for i in range(times):
             origin(f"x.append({i})")
             state, wanted = box.snapshot(), origin("x")
             forks = beside(lambda: box.fork(16, snapshot=state.id))
             until(lambda: forks.done() or children(engine.pid, "rollbox-whole"))
-            box.drop(state)
-            forked_or_unknown(forks, origin, wanted, 16)
+            yield engine, box, origin, state, wanted, forks
+
+
+def test_a_state_that_is_dropped_while_it_is_put_together_for_forks():
+    for _, box, origin, state, wanted, forks in put_together_for_forks(3):
+        box.drop(state)
+        forked_or_unknown(forks, origin, wanted, 16)
 
 
 def test_a_state_that_is_dropped_before_its_fork_has_its_turn():
@@ -376,20 +382,13 @@ def test_a_state_that_is_dropped_before_its_fork_has_its_turn():
 
 def test_forks_do_without_what_cannot_be_put_together():
     """Each amends itself then."""
-    with Engine() as engine, Sandbox(engine=engine) as box:
-        origin = Asked.begin(box, "x = []", "big = bytearray(b'x' * (48 << 20))")
-        box.snapshot()
-        for i in range(4):
-            origin(f"x.append({i})")
-            state, wanted = box.snapshot(), origin("x")
-            forks = beside(lambda: box.fork(16, snapshot=state.id))
-            until(lambda: forks.done() or children(engine.pid, "rollbox-whole"))
-            for child in children(engine.pid, "rollbox-whole"):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-            with closing(forks.result()) as kids:
-                copies = [origin.of(kid) for kid in kids]
-                assert [copy("x") for copy in copies] == [wanted] * 16
+    for engine, _, origin, _, wanted, forks in put_together_for_forks(4):
+        for child in children(engine.pid, "rollbox-whole"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        with closing(forks.result()) as kids:
+            copies = [origin.of(kid) for kid in kids]
+            assert [copy("x") for copy in copies] == [wanted] * 16
 
 
 @pytest.mark.parametrize("what", ["show", "verify", "export"])
