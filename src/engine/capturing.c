@@ -47,6 +47,7 @@ struct capturing {
     bool is_noted;              /* and whether it is to have any after */
     bool captured, complete;    /* they stand, or stood; and the image is written */
     bool went_on;               /* they did that by themselves */
+    bool has_spoken;            /* what it has to say first */
     bool goes_on;               /* they do not stand any more, and it is not */
     unsigned n_out_of_memory;   /* of the session, when this began */
     volatile uint32_t *in_calls;        /* shared with it: how many threads do not go on as they were if it is killed now */
@@ -159,8 +160,8 @@ static void dismiss(struct capturing *capturing) {
     loop_remove(capturing->engine->loop, &capturing->source);
     loop_timer_clear(capturing->engine->loop, &capturing->deadline);
     close_fd(&capturing->socket);
-    /* One that is not done yet would find that out late; but of twins, it alone can make an end. */
-    if (!capturing->captured && capturing->pidfd >= 0)
+    /* One that is not done yet would find that out late; but of twins, it alone can make an end, also where its word found no room. */
+    if (!capturing->has_spoken && capturing->pidfd >= 0)
         sys_pidfd_send_signal(capturing->pidfd, SIGKILL, NULL, 0);
     capturing->live = live_put(capturing->live);
     noting_end(&capturing->noting);
@@ -278,6 +279,7 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     (void)events;
     if (n == -EAGAIN || n == -EINTR)
         return;
+    capturing->has_spoken |= n == -EMFILE || n == sizeof verdict;
     if (n == -EMFILE) {
         error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "snapshot", "the engine has no descriptors left for what is noted of the sandbox' processes (RLIMIT_NOFILE)");
         fail(capturing, &error);

@@ -24,6 +24,7 @@
 struct whole {
     struct work *work;          /* which waits for it, and has a reference to the state; NULL: it is the state's own (live->making) */
     struct live *live;
+    struct program *program;
     int socket, image;
     struct loop_source source;
 };
@@ -78,6 +79,8 @@ static void on_made(struct loop_source *source, uint32_t events) {
     }
     if (!work) {
         live->n_uses = 0;       /* what went wrong is tried again when it is wanted again */
+        if (r == 0)
+            tracking_hold(live, whole->program);        /* the next one finds it */
         live->making = whole_free(whole);
         return;
     }
@@ -93,7 +96,7 @@ static int start(struct whole **to, struct work *work, struct live *live, struct
 
     if (!whole)
         return -ENOMEM;
-    *whole = (struct whole){ .work = work, .live = work ? live_get(live) : live, .socket = -EBADF, .image = live_new_image(program) };
+    *whole = (struct whole){ .work = work, .live = work ? live_get(live) : live, .program = program, .socket = -EBADF, .image = live_new_image(program) };
     int r = MIN(whole->image, 0);
     if (r == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         r = -errno;
