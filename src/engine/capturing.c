@@ -295,7 +295,9 @@ static void on_verdict(struct loop_source *source, uint32_t events) {
     }
     verdict.error.message[sizeof verdict.error.message - 1] = verdict.error.stage[sizeof verdict.error.stage - 1] = '\0';
     if (verdict.error.code) {
-        if (!((verdict.may_pass && !capturing->captured) || ran_out(capturing)) || !state_capture_again(capturing->work))
+        const bool may_pass = (verdict.may_pass && !capturing->captured) || ran_out(capturing);
+
+        if (!may_pass || !state_capture_again(capturing->work))
             fail(capturing, &verdict.error);
         return;
     }

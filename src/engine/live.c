@@ -114,6 +114,10 @@ uint64_t live_memory(const struct live *live) {
     return !live->base ? live->bytes : live->whole >= 0 ? live->whole_bytes : live_memory(live->base) + live->bytes;
 }
 
+bool live_amends(const struct live *live, const struct box *box) {
+    return live->base && box->prepared_from == live->base;
+}
+
 struct live *live_source(struct live *live) {
     return live->base && live->whole < 0 ? live->base : live;
 }
@@ -220,9 +224,7 @@ void live_load_box(struct live *live, struct program *program, struct node *base
 
 /* A group counts what init keeps, as each page, once. Who looks without one counts it again, so the first look must be late, and the limit out of reach until then. */
 bool live_may_be_kept(const struct live *live, const struct box *box) {
-    const uint64_t limit = box->program->policy->max_memory_bytes;
-
-    const uint64_t bytes = live_memory(live);
+    const uint64_t limit = box->program->policy->max_memory_bytes, bytes = live_memory(live);
 
     return bytes && (box->slot || (bytes < limit / 3 && run_filling_ns(live->engine, limit - 3 * bytes) >= LIVE_REST_NS));
 }
@@ -251,11 +253,11 @@ static int make_pipe(struct session *session, struct run *run, const struct live
 }
 
 int live_restore(struct session *session, struct rollbox_error *error) {
-    const struct live *live = session->restores, *from = session->box->prepared_from;
-    const bool amends = live->base && from == live->base;
+    const struct live *live = session->restores;
+    const bool amends = live_amends(live, session->box);
     auto_free struct run **runs = calloc(live->n_commands + 1, sizeof *runs);
     auto_buf struct buf message = BUF_INIT;
-    int ends[FD_MESSAGE_MAX_FDS], r = !runs ? -ENOMEM : amends || from == live ? 0 : -ESTALE;
+    int ends[FD_MESSAGE_MAX_FDS], r = !runs ? -ENOMEM : amends || session->box->prepared_from == live ? 0 : -ESTALE;
     size_t n = 0;
 
     wire_begin(&message, GUEST_RESTORE, 0);

@@ -416,6 +416,7 @@ bool live_may_be_kept(const struct live *live, const struct box *box);       /* 
 void live_drop_holders(struct engine *engine);  /* those that are idle: something has run out */
 int live_image(const struct live *live);         /* borrowed: an image that is no addition; -EBADF: there is none yet */
 uint64_t live_memory(const struct live *live);   /* bytes that its processes have, at most: what a holder of it has, or its sandboxes begin with */
+bool live_amends(const struct live *live, const struct box *box);    /* is it an addition to what the box was prepared from? */
 struct live *live_source(struct live *live);     /* whose holder makes its sandboxes: it, or what it is an addition to, and they amend themselves */
 /* whole.c. An image is being put together that the work needs: it starts when it is there, or has failed. */
 bool whole_begin(struct work *work);

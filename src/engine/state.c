@@ -394,7 +394,7 @@ static void capture(struct work *work) {
 bool state_capture_again(struct work *work) {
     if (work->n_captures++ == CAPTURES_MOST)
         return false;
-    tracking_failed(&work->session->tracking);
+    noting_forget_unwritten(&work->session->tracking.noting);
     release(work);
     work->live = live_put(work->live);
     layer_put(TAKE_PTR(work->layer));
@@ -483,7 +483,7 @@ void state_imaged(struct work *work, const struct rollbox_error *error) {
         taken(work, TAKE_PTR(work->layer));
         return;
     }
-    tracking_failed(&work->session->tracking);
+    noting_forget_unwritten(&work->session->tracking.noting);
     release(work);
     work_fail(work, error);
 }

@@ -56,16 +56,12 @@ static bool may_note(const struct engine *engine) {
 }
 
 /* Its tables come last, in a place where a guest's pages are until then. */
-static void forget_unwritten(struct noting *noting) {
+void noting_forget_unwritten(struct noting *noting) {
     if (!noting->since || noting->since->is_complete)
         return;
     forget_since(noting);
     if (noting->n_trackers && noting->trackers[0].pid == CAPTURE_BY_ORDER)
         noting_end(noting);     /* whose they are only that image says */
-}
-
-void tracking_failed(struct tracking *tracking) {
-    forget_unwritten(&tracking->noting);
 }
 
 bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_options *options) {
@@ -76,7 +72,7 @@ bool tracking_take(struct work *work, struct noting *ret_noting, struct capture_
         return false;
     *ret_noting = take(&session->tracking.noting);
     session->tracking.was_captured = true;
-    forget_unwritten(ret_noting);
+    noting_forget_unwritten(ret_noting);
     options->base = ret_noting->since ? live_image(ret_noting->since) : 0;
     options->tracks = ret_noting->n_trackers ? box_has_room(session->engine) : may_note(session->engine);
     options->trackers = ret_noting->trackers;
@@ -132,7 +128,7 @@ void tracking_begin(const struct work *work, struct live *live) {
 
 void tracking_born(struct session *session, int *take_fds, size_t n) {
     struct noting *noting = &session->tracking.noting;
-    struct live *live = session->restores, *since = live && live->base && session->box->prepared_from == live->base ? live->base : live;
+    struct live *live = session->restores, *since = live && live_amends(live, session->box) ? live->base : live;
 
     noting_end(noting);
     for (size_t i = 0; i < n; i++)

@@ -38,9 +38,9 @@ struct tracking {
 };
 
 void noting_end(struct noting *noting);
+/* To an image that was not written to its end nothing is an addition. */
+void noting_forget_unwritten(struct noting *noting);
 void tracking_forget(struct tracking *tracking);
-/* An image was not written to its end: nothing is an addition to it. */
-void tracking_failed(struct tracking *tracking);
 /* States were dropped: what is noted since one that is of no other use any more is forgotten. */
 void tracking_forget_dropped(struct engine *engine);
 /* For a capture, of what this session has. False: it is none for a snapshot or a fork, and the session keeps it. */

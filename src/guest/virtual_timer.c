@@ -572,9 +572,12 @@ void timer_stood(int64_t now_ns, int64_t most_ns) {
 
         if (t->kind == FREE || t->event.deadline == VIRTUAL_NEVER)
             continue;
-        t->over_ns += later < most_ns ? later : most_ns;
-        t->due_ns += later < most_ns ? later : most_ns;
-        t->lost_ns = later < most_ns ? idle_lost_ns() : t->lost_ns;
+        if (later < most_ns)
+            t->lost_ns = idle_lost_ns();
+        else
+            later = most_ns;
+        t->over_ns += later;
+        t->due_ns += later;
     }
 }
 

@@ -976,9 +976,12 @@ void wait_stood(int64_t now_ns, int64_t most_ns) {
 
         if (w->due_ns == INT64_MAX || !is_ours_to_end(w))
             continue;
-        w->over_ns += later < most_ns ? later : most_ns;
-        w->due_ns += later < most_ns ? later : most_ns;
-        w->lost_ms = later < most_ns ? (uint32_t)(idle_lost_ns() / MS_NS) : w->lost_ms;
+        if (later < most_ns)
+            w->lost_ms = (uint32_t)(idle_lost_ns() / MS_NS);
+        else
+            later = most_ns;
+        w->over_ns += later;
+        w->due_ns += later;
     }
 }
 

@@ -602,7 +602,7 @@ void memory_begin(struct subject *s) {
 static int read_flags(struct capture *c, struct subject *s) {
     c->smaps.length = 0;
     buf_add(&c->smaps, "\n", 1);
-    if (s->twin.pid <= 0 && aside_take(s, &c->smaps))
+    if (aside_take(s, &c->smaps))
         return 0;
     c->smaps.length = 1;
     auto_close int smaps = openat(s->pages.proc, "smaps", O_RDONLY | O_CLOEXEC);

@@ -525,7 +525,6 @@ int process_ask_twin(struct capture *c, struct subject *s) {
 /* What can be seen without the process, and without its memory, is looked at while its twin is made: that takes as long. */
 static int look_beside_twin(struct capture *c, struct subject *s, struct image_process *process) {
     if (c->base && !track_has_few(c, s)) {
-        aside_end();            /* the twin is asked later, and who goes on meanwhile may be otherwise */
         track_forget(c);
         twin_reckon(c);
     }

@@ -81,8 +81,10 @@ static int find_pages(struct subject *s, uint64_t most_written, uint64_t *ret_tr
         for (int i = 0; i < n; i++) {
             const uint64_t pages = (found[i].end - found[i].start) / IMAGE_PAGE;
 
-            *ret_tracked += found[i].categories & PAGE_IS_WPALLOWED ? pages : 0;
-            *ret_written += (found[i].categories & (PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN)) == (PAGE_IS_WPALLOWED | PAGE_IS_WRITTEN) ? pages : 0;
+            if (!(found[i].categories & PAGE_IS_WPALLOWED))
+                continue;
+            *ret_tracked += pages;
+            *ret_written += found[i].categories & PAGE_IS_WRITTEN ? pages : 0;
         }
         buf_add(&s->pages_there, found, (size_t)n * sizeof *found);
     }
