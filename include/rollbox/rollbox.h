@@ -176,7 +176,9 @@ struct rollbox_run_options {
     int64_t timeout_ms;                 /* -1: the policy's; 0: refused */
     int64_t output_limit;               /* bytes a stream; -1: the policy's */
     const int *stdio_fds;               /* NULL: output is collected into the result. Else three descriptors (borrowed, duplicated) that become
-                                           the program's 0, 1 and 2; nothing is collected, and output_limit is the caller's to hold (rollbox_kill) */
+                                           the program's 0, 1 and 2; nothing is collected, and output_limit is the caller's to hold (rollbox_kill).
+                                           The program may open them by name (/dev/stdin), too, for what each descriptor allows. Run by root, files
+                                           and terminals also need a mode that lets others in; append-only files cannot be opened by name */
     const char *operation_id;           /* NULL: a new one. Else 1 to 64 bytes: starting the same id again gives the first one's result */
     rollbox_callback callback;          /* may be NULL */
     void *userdata;

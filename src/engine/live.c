@@ -241,6 +241,7 @@ static int make_pipe(struct session *session, struct run *run, const struct live
     if (pipe2(ends, O_CLOEXEC) < 0)
         return -errno;
     *ret_end = ends[pipe->is_written];
+    stream_let_open(session->engine, *ret_end);
     int ours = ends[!pipe->is_written];
     if (run) {
         run->pipes[pipe->slot] = (struct run_pipe){ .inode = fstat(ours, &st) == 0 ? st.st_ino : 0, .is_written = pipe->is_written, .kept = ours };

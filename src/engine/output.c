@@ -89,6 +89,7 @@ int output_open(struct output *output, struct run *run, int *ret_write_end) {
         close(ends[1]);
         return r;
     }
+    stream_let_open(run->engine, ends[1]);
     output->fd = ends[0];
     *ret_write_end = ends[1];
     return 0;

@@ -355,6 +355,11 @@ static int take_descriptors(struct run *run, struct wire_message *message, const
     run->n_extra_given = given->extra;
     while (run->n_extra < given->extra)
         run->extra[run->n_extra++] = wire_take_fd(message, next++);
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        if (run->stdio[i] >= 0 && !given->stdin_file)
+            stream_let_open(run->engine, run->stdio[i]);
+    for (unsigned i = 0; i < run->n_extra; i++)
+        stream_let_open(run->engine, run->extra[i]);
     return 0;
 }
 

@@ -323,6 +323,8 @@ void exec_adopt(struct run *run);       /* one that is restored: nobody asked fo
 
 /* stream.c */
 struct typing;
+/* Before the end of a pipe is handed to a sandbox: its programs may open the pipe by name, too. Other files stay as they are. */
+void stream_let_open(const struct engine *engine, int fd);
 int stream_add(struct output *output, int take_fd);
 void stream_pump(struct output *output);        /* there is more, or its end */
 void stream_orphan(struct output *output);      /* the run goes; what is not delivered yet still is */

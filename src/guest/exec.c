@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -116,6 +117,30 @@ int exec_set_limits(const struct plan *plan, uint64_t processes) {
     return processes ? set_limit(RLIMIT_NPROC, processes) : 0;
 }
 
+/* A file or terminal of the caller's own (stdio_fds) is outside of every rule. A program may open it by name for as much as
+ * its descriptor allows; that of an append-only descriptor no rule can say. Pipes and memory files need no rule. */
+static int allow_streams(const struct box *box, const struct exec_request *request) {
+    for (size_t i = 0; i < request->n_fds && i <= STDERR_FILENO; i++) {
+        struct landlock_path_beneath_attr rule = { .parent_fd = request->fds[i] };
+        struct stat st;
+        int flags = fstat(request->fds[i], &st) < 0 ? -1 : fcntl(request->fds[i], F_GETFL);
+
+        if (flags < 0 || (flags & (O_APPEND | O_PATH)) || !(S_ISREG(st.st_mode) || S_ISCHR(st.st_mode)))
+            continue;
+        if ((flags & O_ACCMODE) != O_WRONLY)
+            rule.allowed_access = LANDLOCK_ACCESS_FS_READ_FILE;
+        if ((flags & O_ACCMODE) != O_RDONLY)
+            rule.allowed_access |= LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_TRUNCATE;
+        if (S_ISCHR(st.st_mode))
+            rule.allowed_access |= LANDLOCK_ACCESS_FS_IOCTL_DEV;
+        rule.allowed_access &= box->plan->landlock_fs;
+        int r = sys_landlock_add_rule(box->ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+        if (r < 0 && r != -EBADFD)
+            return r;
+    }
+    return 0;
+}
+
 static int prepare(struct child *child) {
     const struct box *box = child->box;
     struct guest_fault *fault = (struct guest_fault *)&child->fault;
@@ -129,7 +154,7 @@ static int prepare(struct child *child) {
     if ((*child->request->cwd ? chdir(child->request->cwd) : fchdir(box->home)) < 0)
         return guest_fault(fault, GUEST_STAGE_CWD, 0, -errno);
     /* In a session it is in the domain since its birth. */
-    if (box->ruleset >= 0 && (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0)
+    if (box->ruleset >= 0 && ((r = allow_streams(box, child->request)) < 0 || (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0))
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
     /* Before it changes descriptors. What follows must not be asked about. */
     if (determinism_wanted(box->plan) && (r = determinism_enter(box->plan, &child->determinism)) < 0)

@@ -346,6 +346,8 @@ static void add_skeleton(struct compiler *c) {
     template(c, PLAN_OP_BIND, "/proc", "/proc", 0);
     compiler_rule(c, "/", c->host->image ? c->access_write : LANDLOCK_ACCESS_FS_READ_DIR, c->host->image ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
     compiler_rule(c, "/dev", c->access_file | LANDLOCK_ACCESS_FS_READ_DIR, PLAN_RULE_STATIC);
+    /* By itself, too: a standard input that is empty is the host's /dev/null, which is not below the sandbox's /dev. */
+    compiler_rule(c, "/dev/null", c->access_file, PLAN_RULE_STATIC);
     compiler_rule(c, "/sys", c->access_read, PLAN_RULE_STATIC);
     for (size_t i = 0; i < ARRAY_SIZE(links) - 2; i += 2)
         template(c, PLAN_OP_SYMLINK, links[i], links[i + 1], 0);
