@@ -105,7 +105,7 @@ static int await_engine(const struct options *options, const char *path, pid_t c
         /* Nobody tells when a socket begins to listen. */
         if (poll(&gone, 1, START_STEP_MS) > 0) {
             relay_errors(errors);
-            return cli_fail(options, "the engine ended at its start");
+            return cli_fail(options, "the engine ended at its start; --socket or ROLLBOX_SOCKET names another place for its socket than %s", path);
         }
     }
     (void)syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
@@ -134,10 +134,11 @@ static int start_in_background(const struct options *options, const char *path) 
 }
 
 int cmd_engine_start(const struct options *options) {
-    auto_free char *path = session_socket(options);
+    auto_free char *path = NULL;
 
-    if (!path)
-        return cli_fail(options, "out of memory");
+    int status = session_socket(options, &path);
+    if (status)
+        return status;
     return options_has(options, OPTION_BACKGROUND) ? start_in_background(options, path) : execute(options, path);
 }
 

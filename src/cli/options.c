@@ -214,7 +214,8 @@ const struct command command_table[] = {
     { "template ls", "", "list the templates", NULL, COMMAND_TEMPLATE_LS, 0, 0, cmd_template, 0 },
     { "template rm", "NAME...", "remove templates; runs under way go on", NULL, COMMAND_TEMPLATE_RM, 1, -1, cmd_template, INT_MAX },
     { "engine start", "", "run a shared engine, in the foreground",
-      "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else /run/rollbox.sock (root) or /run/user/UID/rollbox.sock:\n"
+      "Its socket is --socket, else $ROLLBOX_SOCKET, else $XDG_RUNTIME_DIR/rollbox.sock, else /run/rollbox.sock (root), /run/user/UID/rollbox.sock\n"
+      "or, where that directory is missing, /tmp/rollbox-UID/rollbox.sock (a directory of the user's alone, which is made):\n"
       "every command that needs a shared engine looks there.\n",
       COMMAND_ENGINE_START, 0, 0, cmd_engine_start, 0 },
     { "engine status", "", "print a shared engine's state as JSON", NULL, COMMAND_ENGINE_STATUS, 0, 0, cmd_engine_status, 0 },

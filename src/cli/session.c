@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -27,30 +28,66 @@ static const char *given_socket(const struct options *options) {
     return given ? given : options_text(options, OPTION_ENGINE);
 }
 
-char *session_socket(const struct options *options) {
+/* Whether the user is the owner of this directory: a variable may have come along from another user's session (su, sudo -E). */
+static bool is_our_directory(const char *path) {
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == geteuid();
+}
+
+/*
+ * A directory for the socket where the system has none for this user: /tmp/rollbox-UID, the same in every terminal. /tmp is everybody's, so another user may have made
+ * the name first: what is there has to be a directory of this user's alone. In a sticky directory nobody else can rename or remove it then.
+ */
+static int private_directory(const struct options *options, const char *path) {
+    struct stat st;
+
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return cli_fail(options, "cannot make %s for the engine's socket: %s; name a socket by --socket or ROLLBOX_SOCKET", path, strerror(errno));
+    if (lstat(path, &st) < 0)
+        return cli_fail(options, "cannot look at %s, where the engine's socket would be: %s; name a socket by --socket or ROLLBOX_SOCKET", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
+        return cli_fail(options, "%s is not a directory that belongs to this user alone (mode 0700), so no engine's socket is used there; remove it, or name a socket by --socket or ROLLBOX_SOCKET", path);
+    return 0;
+}
+
+int session_socket(const struct options *options, char **ret_path) {
     const char *given = given_socket(options), *variable = getenv("ROLLBOX_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
     auto_buf struct buf path = BUF_INIT;
+    int status = 0;
 
-    if (given)
+    if (given) {
         buf_add_text(&path, given);
-    else if (variable && variable[0])
+    } else if (variable && variable[0]) {
         buf_add_text(&path, variable);
-    else if (runtime && runtime[0] == '/')
+    } else if (runtime && runtime[0] == '/' && is_our_directory(runtime)) {
         buf_printf(&path, "%s/rollbox.sock", runtime);
-    else if (geteuid() == 0)
+    } else if (geteuid() == 0 && access("/run", W_OK) == 0) {
         buf_add_text(&path, "/run/rollbox.sock");
-    else
-        buf_printf(&path, "/run/user/%u/rollbox.sock", (unsigned)geteuid());
-    return buf_take(&path);
+    } else {
+        buf_printf(&path, "/run/user/%u", (unsigned)geteuid());
+        if (!buf_failed(&path) && !is_our_directory(path.data)) {
+            path.length = 0;
+            buf_printf(&path, "/tmp/rollbox-%u", (unsigned)geteuid());
+            if (!buf_failed(&path))
+                status = private_directory(options, path.data);
+        }
+        buf_add_text(&path, "/rollbox.sock");
+    }
+    if (status)
+        return status;
+    *ret_path = buf_take(&path);
+    return *ret_path ? 0 : cli_fail(options, "out of memory");
 }
 
 int session_connect(const struct options *options, struct rollbox_engine **ret_engine) {
     struct rollbox_engine_options engine_options = { .size = sizeof engine_options };
     struct rollbox_error error = { .code = ROLLBOX_OK };
-    auto_free char *path = session_socket(options);
+    auto_free char *path = NULL;
 
-    if (!path)
-        return cli_fail(options, "out of memory");
+    int status = session_socket(options, &path);
+    if (status)
+        return status;
     engine_options.socket_path = path;
     if (rollbox_engine_open(&engine_options, ret_engine, &error) >= 0)
         return 0;

@@ -10,8 +10,8 @@
 
 struct options;
 
-/* The shared engine's socket: --socket, $ROLLBOX_SOCKET, or the usual place of this user. For free(); NULL when out of memory. */
-char *session_socket(const struct options *options);
+/* The shared engine's socket: --socket, $ROLLBOX_SOCKET, or the usual place of this user, for free(). 0, or an exit status after a line. */
+int session_socket(const struct options *options, char **ret_path);
 
 /* Connects to it. 0, or an exit status after a line that says how to start one. */
 int session_connect(const struct options *options, struct rollbox_engine **ret_engine);

@@ -42,9 +42,12 @@ int cli_become_store(const struct options *options, const char *command) {
     size_t n = 0;
     auto_free char **argv = calloc(2 * options->n_uses + (size_t)options->n_rest + 5, sizeof *argv);
     auto_free char **words = calloc(options->n_uses + 1, sizeof *words);
-    auto_free char *socket = options->command->bit == COMMAND_IMPORT && !options_has(options, OPTION_SOCKET) ? session_socket(options) : NULL;
-    auto_free char *socket_word = NULL;
+    auto_free char *socket = NULL, *socket_word = NULL;
+    bool needs_socket = options->command->bit == COMMAND_IMPORT && !options_has(options, OPTION_SOCKET);
 
+    int status = needs_socket ? session_socket(options, &socket) : 0;
+    if (status)
+        return status;
     buf_printf(&name, "rollbox %s", options->command->name);
     if (!argv || !words || buf_failed(&name))
         return cli_fail(options, "out of memory");

@@ -10,9 +10,11 @@ import contextlib
 import fcntl
 import json
 import os
+import pathlib
 import pty
 import re
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -154,6 +156,39 @@ def test_the_socket_is_found_below_the_runtime_directory(shared):
         assert shared.who.rollbox("exec", name, "echo", "hi", env=environment).stdout == b"hi\n"
     finally:
         assert shared.who.rollbox("engine", "stop", env=environment).returncode == 0
+
+
+def test_the_socket_without_a_runtime_directory_is_in_a_directory_of_the_users_own(tmp_path):
+    """Neither variable, and a user whom logind gave no /run/user directory: a session works all the same, and nothing but a private directory is used."""
+    if os.geteuid() != 0:
+        pytest.skip("becomes a user without a login, which takes root")
+    uid = 58231
+    home = pathlib.Path(f"/tmp/rollbox-{uid}")
+    assert not home.exists() and not pathlib.Path(f"/run/user/{uid}").exists()
+    environment = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(tmp_path), "ROLLBOX_STORE": f"{home}/store"}
+
+    def rollbox(*arguments):
+        return subprocess.run([binaries() / "rollbox", *arguments], env=environment, user=uid, group=uid, extra_groups=[], cwd="/", stdin=subprocess.DEVNULL,
+                              capture_output=True, timeout=DEADLINE)
+
+    try:
+        # Somebody else's directory, a directory that others may write to, a link, a file: each is refused, and the variable that helps is named.
+        for make in (home.mkdir, lambda: (home.mkdir(), home.chmod(0o777), os.chown(home, uid, uid)), lambda: home.symlink_to(tmp_path), home.touch):
+            make()
+            for command in (("engine", "start", "--background"), ("create",)):
+                done = rollbox(*command)
+                assert done.returncode == 125 and b"ROLLBOX_SOCKET" in done.stderr and str(home).encode() in done.stderr, done
+            home.rmdir() if home.is_dir() and not home.is_symlink() else home.unlink()
+        started = rollbox("engine", "start", "--background")
+        assert started.returncode == 0 and f"serves {home}/rollbox.sock".encode() in started.stdout, started
+        assert home.stat().st_mode & 0o777 == 0o700 and home.stat().st_uid == uid
+        try:
+            name = rollbox("create").stdout.decode().strip()
+            assert rollbox("exec", name, "echo", "hi").stdout == b"hi\n"
+        finally:
+            assert rollbox("engine", "stop").returncode == 0
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def test_killed_engine(own):
