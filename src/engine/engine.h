@@ -155,6 +155,9 @@ struct program {
     struct buf environment;     /* "K=V" NUL each */
     char *isolation;
     struct launcher *launcher;  /* NULL: none yet, or it died */
+    int user_namespace;         /* of the first launcher that was ready, for those that replace it; -EBADF */
+    uint32_t id_base;           /* of these two, with that: what its sandboxes' files belong to */
+    uint64_t launcher_number;
     struct list spares;         /* struct box.in_program: ready and idle */
     unsigned n_spares, n_runs, n_running;
     unsigned n_sessions;        /* that stand on its launcher: it must not go */

@@ -40,6 +40,18 @@ static struct box *take_creating(struct launcher *launcher, uint64_t serial) {
     return NULL;
 }
 
+/* What sandboxes have written outlives the launcher in their layers, which only a launcher in the same user namespace can
+ * mount again. */
+static void keep_user_namespace(struct launcher *launcher, int *fds, size_t n_fds) {
+    struct program *program = launcher->program;
+
+    if (n_fds != 1 || program->launcher != launcher || program->user_namespace >= 0)
+        return;
+    program->user_namespace = TAKE_FD(fds[0]);
+    program->id_base = launcher->id_base;
+    program->launcher_number = launcher->number;
+}
+
 static void on_message(struct loop_source *source, uint32_t events) {
     struct launcher *launcher = container_of(source, struct launcher, source);
     struct guest_record record = { 0 };
@@ -55,6 +67,9 @@ static void on_message(struct loop_source *source, uint32_t events) {
         record = (struct guest_record){ .kind = record.kind == GUEST_CREATED ? GUEST_CREATE_FAILED : record.kind, .serial = record.serial, .stage = GUEST_STAGE_CLONE, .error = EMFILE };
         n = sizeof record;
     }
+    /* Its files cannot be mounted again, then, should it be killed. */
+    if (n == -EMFILE && record.kind == GUEST_TEMPLATE_READY)
+        n = sizeof record;
     if (n != sizeof record) {
         for (size_t i = 0; n > 0 && i < n_fds; i++)
             close(fds[i]);
@@ -66,6 +81,7 @@ static void on_message(struct loop_source *source, uint32_t events) {
     switch (record.kind) {      /* each may end the launcher */
     case GUEST_TEMPLATE_READY:
         launcher->ready = true;
+        keep_user_namespace(launcher, fds, n_fds);
         grounds_bound(program_grounds(launcher->program), launcher->program->plan, record.value);
         break;
     case GUEST_CREATED:
@@ -201,11 +217,12 @@ static int make_launcher(uint64_t number, struct launcher **ret_launcher, int *r
     return 0;
 }
 
-/* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. 0 or -errno. */
-static int start_process(struct engine *engine, bool early, bool fixed, struct launcher **ret_launcher) {
+/* A launcher without a plan yet; an early one enters its namespaces meanwhile, so it is for a plan that has some. One that
+ * replaces another (`after`, or NULL) has its number and ids. 0 or -errno. */
+static int start_process(struct engine *engine, const struct program *after, bool early, bool fixed, struct launcher **ret_launcher) {
     struct launcher *launcher = NULL;
     auto_close int high = -EBADF;
-    int other, r = make_launcher(++engine->next_launcher, &launcher, &other);
+    int other, r = make_launcher(after ? after->launcher_number : ++engine->next_launcher, &launcher, &other);
 
     if (r < 0)
         return r;
@@ -214,7 +231,9 @@ static int start_process(struct engine *engine, bool early, bool fixed, struct l
     r = high < 0 ? -errno : 0;
     close(other);
     launcher->fixed = fixed;
-    if (engine->features.is_root || engine->features.own_ids)
+    if (after)
+        launcher->id_base = after->id_base;
+    else if (engine->features.is_root || engine->features.own_ids)
         launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
     if (r == 0)
         r = spawn_init(engine, launcher->id_base, early, fixed, high, &launcher->pid);
@@ -231,7 +250,7 @@ void launcher_prestart(struct engine *engine, bool fixed) {
     int mounts = open("/proc/self/mounts", O_RDONLY | O_CLOEXEC);
 
     /* What goes wrong is told when one is needed. */
-    if (mounts < 0 || access(engine->init_path, X_OK) < 0 || start_process(engine, true, fixed, &engine->idle_launcher) < 0)
+    if (mounts < 0 || access(engine->init_path, X_OK) < 0 || start_process(engine, NULL, true, fixed, &engine->idle_launcher) < 0)
         close_fd(&mounts);
     else
         engine->idle_launcher->mounts = mounts;
@@ -269,22 +288,25 @@ int launcher_start(struct program *program, struct rollbox_error *error) {
     bool fixed = program->plan->flags & (PLAN_SEED | PLAN_CLOCK);
 
     grounds_expect(program_grounds(program), program->plan);
-    struct launcher *launcher = process ? NULL : take_idle(engine, fixed);
+    const struct program *after = program->user_namespace >= 0 ? program : NULL;
+    struct launcher *launcher = process || after ? NULL : take_idle(engine, fixed);
     auto_close int plan = fd_memory_file("rollbox-plan", program->plan, program->plan->length);
+    const int given[2] = { plan, program->user_namespace };
+    const size_t n_given = after ? 2 : 1;
     bool was_idle = launcher;
     int r = MIN(plan, 0);
 
     if (r == 0 && !launcher)
-        r = start_process(engine, false, fixed, &launcher);
+        r = start_process(engine, after, false, fixed, &launcher);
     wire_begin(&message, GUEST_PLAN, 0);
     if (r == 0)
-        r = wire_send_patiently(launcher->socket, &message, &plan, 1);
+        r = wire_send_patiently(launcher->socket, &message, given, n_given);
     if ((r == -EPIPE || r == -ECONNRESET) && was_idle) {      /* it was killed while it waited, which nobody looked for */
         close(launcher->socket);
         free(TAKE_PTR(launcher));
-        r = start_process(engine, false, fixed, &launcher);
+        r = start_process(engine, after, false, fixed, &launcher);
         if (r == 0)
-            r = wire_send_patiently(launcher->socket, &message, &plan, 1);
+            r = wire_send_patiently(launcher->socket, &message, given, n_given);
     }
     if (r == 0)
         r = loop_add(engine->loop, &launcher->source, launcher->socket, EPOLLIN, on_message);

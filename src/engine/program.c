@@ -76,6 +76,7 @@ static void cool_down(struct program *program) {
     program_drop_spares_of(program);
     if (program->launcher)
         launcher_stop(program->launcher);
+    close_fd(&program->user_namespace);
     trim_slots(program, 0);
 }
 
@@ -223,6 +224,7 @@ static struct program *program_new(struct engine *engine, char *take_key, size_t
         return NULL;
     }
     program->engine = engine;
+    program->user_namespace = -EBADF;
     list_init(&program->node);
     list_init(&program->spares);
     list_init(&program->slots);

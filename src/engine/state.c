@@ -421,13 +421,15 @@ void state_released(struct session *session) {
 static void fail_copy(struct work *work, int error_number) {
     bool moved = error_number == EEXIST || error_number == ENOENT || error_number == ESTALE || error_number == ENOTDIR || error_number == EISDIR || error_number == ENOTEMPTY || error_number == ELOOP;
 
-    /* A new launcher has nothing of the old one's namespaces. */
-    bool lost = error_number == ENOTCONN || error_number == EPIPE || error_number == ECONNRESET || error_number == ECHILD || error_number == EPERM;
+    bool lost = error_number == ENOTCONN || error_number == EPIPE || error_number == ECONNRESET || error_number == ECHILD;
 
     if (moved)
         fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EBUSY, "the files of the sandbox changed while its processes stood still: one of them goes on by itself");
     else if (lost)
-        fail(work, ROLLBOX_ERR_SETUP_FAILED, error_number, "the files of the sandbox cannot be copied any more, as the process that made it was killed from outside; what runs in it goes on, and its files can be read");
+        fail(work, ROLLBOX_ERR_SETUP_FAILED, error_number, "the launcher, which copies the files of the sandbox, was killed from outside; the sandbox goes on: try again");
+    /* The engine had no descriptor left for the launcher's user namespace, so a new launcher has another one. */
+    else if (error_number == EPERM)
+        fail(work, ROLLBOX_ERR_SETUP_FAILED, error_number, "the files of the sandbox cannot be copied any more, as its launcher was killed from outside; what runs in it goes on, and its files can be read");
     else
         fail(work, error_code_of(error_number, ROLLBOX_ERR_INTERNAL), error_number, "the files of the sandbox could not be copied");
 }

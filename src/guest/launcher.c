@@ -5,6 +5,9 @@
  * As an ordinary user it makes its user namespace U0 first and builds the template inside. As root it builds the template as root, where it can reach whatever the caller can, and
  * only then enters a U0 that maps none of the host's own ids; the copy of the mount namespace that it takes along is
  * locked against U0. Sandboxes are cloned with CLONE_PARENT: their parent is the engine, which holds them by pidfd.
+ *
+ * The engine gets a descriptor of U0 with TEMPLATE_READY. A launcher that replaces one that was killed gets it with its plan
+ * and enters that U0 instead of making one: the files of living sandboxes are file systems of U0, and with ids of its range.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +44,8 @@
 
 static int static_rules[GUEST_MAX_RULES];
 
+static int user_namespace = -1; /* U0: given with the plan, or made here, until the engine has it */
+
 /* Waits for the plan: the engine starts a launcher while the policy is still being compiled. */
 static int receive_plan(const struct plan **ret_plan) {
     static struct wire_message message;
@@ -52,6 +57,8 @@ static int receive_plan(const struct plan **ret_plan) {
     if (r < 0)
         return r;
     int fd = wire_take_fd(&message, 0);
+    if (message.n_fds > 1)
+        user_namespace = wire_take_fd(&message, 1);
     wire_message_done(&message);
     if (message.header.type != GUEST_PLAN || fd < 0)
         return -EPROTO;
@@ -72,6 +79,10 @@ static int receive_plan(const struct plan **ret_plan) {
 static int id_range = -1;       /* U0, made by root and not entered yet */
 
 static int make_id_range(struct guest_fault *fault) {
+    if (user_namespace >= 0) {
+        id_range = user_namespace;
+        return 0;
+    }
     int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 
     id_range = root < 0 ? -errno : idmap_for_launcher(root);
@@ -85,7 +96,8 @@ static int make_id_range(struct guest_fault *fault) {
 static int enter_id_range(struct guest_fault *fault) {
     if (setgroups(0, NULL) < 0 || setns(id_range, CLONE_NEWUSER) < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 2, -errno);
-    close(id_range);
+    user_namespace = id_range;
+    id_range = -1;
     /* A change of ids makes undumpable, so that /proc/self is another's, and undoes the death signal. */
     if (setresgid(0, 0, 0) < 0 || setresuid(0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0)
         return guest_fault(fault, GUEST_STAGE_MAP, 3, -errno);
@@ -96,15 +108,21 @@ static int enter_id_range(struct guest_fault *fault) {
 
 /* The part that needs no plan, so that it is done while the plan is awaited. */
 static int enter_namespaces(bool as_root, struct guest_fault *fault) {
-    int flags = CLONE_NEWNS | CLONE_NEWUTS | (as_root ? 0 : CLONE_NEWUSER);
+    bool makes_user = !as_root && user_namespace < 0;
+    int flags = CLONE_NEWNS | CLONE_NEWUTS | (makes_user ? CLONE_NEWUSER : 0);
     uid_t uid = getuid();
     gid_t gid = getgid();
 
+    /* Its owner has every capability in it. */
+    if (!as_root && user_namespace >= 0 && setns(user_namespace, CLONE_NEWUSER) < 0)
+        return guest_fault(fault, GUEST_STAGE_MAP, 4, -errno);
     if (unshare(flags) < 0)
         return guest_fault(fault, GUEST_STAGE_UNSHARE, 0, -errno);
-    if (!as_root) {
+    if (makes_user) {
         int proc_self = open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC);
         int r = proc_self < 0 ? -errno : guest_map_one(proc_self, 0, uid, 0, gid);
+        if (r == 0 && (user_namespace = openat(proc_self, "ns/user", O_RDONLY | O_CLOEXEC)) < 0)
+            r = -errno;
         if (r < 0)
             return guest_fault(fault, GUEST_STAGE_MAP, 0, r);
         close(proc_self);
@@ -518,7 +536,9 @@ int main(int argc, char **argv) {
         return 1;
     }
     ready.value = ops_others;
-    record_send(GUEST_LAUNCHER_SOCKET, &ready, NULL, 0);
+    record_send(GUEST_LAUNCHER_SOCKET, &ready, &user_namespace, user_namespace >= 0);
+    if (user_namespace >= 0)
+        close(user_namespace);  /* before any sandbox is cloned: none is to have it */
     determinism_prepare(plan);
     (void)clock_now_ns();        /* musl looks for the kernel's function at the first time, and every sandbox would anew */
     serve(plan);
