@@ -55,6 +55,7 @@ ADVICE = {
     "INTERNAL": "Report it with the message; run it again meanwhile.",
     "CONFLICT": "Look at what changed on the host; commit again with force to replace it.",
     "DAMAGED": "`rollbox store fsck` lists what is damaged; import or make it again.",
+    "ENGINE_UNTRUSTED": "Use a socket in a directory that is yours alone, or start an engine of your own. If you trust that user, set `ROLLBOX_TRUST_UID` to the user's id.",
 }
 
 PYTHON_HEAD = '''\

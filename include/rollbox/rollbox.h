@@ -55,7 +55,8 @@ extern "C" {
     X(IO,                 18, 500, IOFailed,         "reading or writing a file of the host failed") \
     X(INTERNAL,           19, 500, InternalError,    "a bug in rollbox; please report it") \
     X(CONFLICT,           20, 409, Conflict,         "what is to be replaced on the host was changed meanwhile") \
-    X(DAMAGED,            21, 500, Damaged,          "a layer or snapshot of the store is damaged; its name is in the message")
+    X(DAMAGED,            21, 500, Damaged,          "a layer or snapshot of the store is damaged; its name is in the message") \
+    X(ENGINE_UNTRUSTED,   22, 403, EngineUntrusted,  "another user serves the engine's socket, or could; nothing was sent to it")
 
 enum rollbox_error_code {
     ROLLBOX_OK = 0,
@@ -90,7 +91,8 @@ struct rollbox_engine_options {
 };
 
 /* Starts or joins an engine; blocks until it answers (a private start takes about a millisecond). `options` may be NULL. The caller
- * owns *ret_engine. Errors: ENGINE_START, ENGINE_LOST, PROTOCOL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
+ * owns *ret_engine. A shared engine has to be of the caller's own user or root's, or of one that the environment variable ROLLBOX_TRUST_UID names, and no other user may be able to replace its socket: else
+ * ENGINE_UNTRUSTED, before anything is sent. Errors: ENGINE_START, ENGINE_LOST, ENGINE_UNTRUSTED, PROTOCOL, INVALID_ARGUMENT, RESOURCE_EXHAUSTED. */
 ROLLBOX_PUBLIC int rollbox_engine_open(const struct rollbox_engine_options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
 /* Closes the connection: every sandbox it owns is killed and cleaned up; a private engine ends (waited for). Runs still under way end as

@@ -203,6 +203,14 @@ class Damaged(RollboxError):
     http_status = 500
 
 
+class EngineUntrusted(RollboxError):
+    """Another user serves the engine's socket, or could; nothing was sent to it."""
+
+    code = "engine_untrusted"
+    number = 22
+    http_status = 403
+
+
 __all__ = [
     "RollboxError",
     "InvalidArgument",
@@ -226,4 +234,5 @@ __all__ = [
     "InternalError",
     "Conflict",
     "Damaged",
+    "EngineUntrusted",
 ]

@@ -295,6 +295,7 @@ bool job_error_is_transient(const struct rollbox_error *error) {
     case ROLLBOX_ERR_INTERNAL:
     case ROLLBOX_ERR_CONFLICT:
     case ROLLBOX_ERR_DAMAGED:
+    case ROLLBOX_ERR_ENGINE_UNTRUSTED:
         break;
     }
     return false;

@@ -208,7 +208,8 @@ static void handle_welcome(struct rollbox_engine *engine) {
         lose_protocol(engine, "it speaks another version of the protocol");
     } else {
         engine->welcomed = true;
-        if (pid && !engine->private_engine)
+        /* The kernel's word of it, where the engine is in a pid namespace that we can see: it may be sent signals. */
+        if (pid && !engine->private_engine && engine->pid <= 0)
             engine->pid = (pid_t)pid;
     }
 }

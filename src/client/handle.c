@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/protocol.h"
+#include "sys/trust.h"
 
 #ifndef ROLLBOX_VERSION
 #define ROLLBOX_VERSION "0.1.0"
@@ -144,15 +145,29 @@ int handle_new(int take_socket, pid_t pid, int take_pidfd, const char *path, str
     return 0;
 }
 
+/* Before anything is sent: the engine will see all of each run, and we believe what it says. The kernel tells who began to
+ * listen on the socket; the path is looked at, too, as whoever can replace the socket could offer us another one later. */
+static int check_server(const struct trust *trust, const char *path, uid_t uid, struct rollbox_error *error) {
+    if (!trust_user(trust, uid))
+        return error_set(error, ROLLBOX_ERR_ENGINE_UNTRUSTED, EACCES, "connect",
+                         "%s is served by user %u, which is neither this user nor root: nothing was sent; start an engine of your own, or set "
+                         "ROLLBOX_TRUST_UID=%u if you trust that user",
+                         path, (unsigned)uid, (unsigned)uid);
+    return trust_path(trust, path, error);
+}
+
 static int join_shared(const char *path, struct rollbox_engine **ret_engine, struct rollbox_error *error) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     struct ucred peer = { 0 };
+    struct trust trust;
     socklen_t length = sizeof peer;
 
     if (!path[0] || strlen(path) >= sizeof address.sun_path)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, ENAMETOOLONG, "connect", "the socket path has %zu bytes; 1 to %zu fit", strlen(path),
                          sizeof address.sun_path - 1);
     memcpy(address.sun_path, path, strlen(path) + 1);
+    if (trust_read(&trust, error) < 0)
+        return -EINVAL;
     auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return error_set(error, error_code_of(errno, ROLLBOX_ERR_INTERNAL), errno, "connect", "cannot make a socket: %s", strerror(errno));
@@ -171,6 +186,9 @@ static int join_shared(const char *path, struct rollbox_engine **ret_engine, str
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_ENGINE_LOST), -r, "connect", "cannot connect to %s: %s", path, strerror(-r));
     if (fcntl(fd, F_SETFL, O_NONBLOCK) < 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
         return error_set(error, ROLLBOX_ERR_INTERNAL, errno, "connect", "cannot prepare the socket: %s", strerror(errno));
+    r = check_server(&trust, path, peer.uid, error);
+    if (r < 0)
+        return r;
     return handle_new(TAKE_FD(fd), peer.pid, -EBADF, path, ret_engine, error);
 }
 

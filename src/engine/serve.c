@@ -30,6 +30,7 @@
 #include "sys/limits.h"
 #include "sys/proc.h"
 #include "sys/syscalls.h"
+#include "sys/trust.h"
 
 #define TIDY_SECONDS 1
 #define FILES_OF_ENGINE 32u     /* its own, of a few clients and launchers, and for telling failures */
@@ -102,7 +103,7 @@ static bool may_call(int connection) {
 
     if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
         return false;
-    return (peer.uid == geteuid() || peer.uid == 0) && (peer.pid == 0 || is_outside(connection, peer.pid));
+    return trust_user(NULL, peer.uid) && (peer.pid == 0 || is_outside(connection, peer.pid));
 }
 
 static void on_connection(struct loop_source *source, uint32_t events) {
@@ -157,23 +158,38 @@ static int listen_on(struct engine *engine, const char *path) {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     struct flock whole = { .l_type = F_WRLCK };
     char lock[sizeof address.sun_path + 8];
+    struct rollbox_error error;
+    struct trust trust;
+    struct stat st;
 
     if (strlen(path) >= sizeof address.sun_path)
         return serve_complain(path, "the path of the socket is too long for the kernel (107 bytes)");
     memcpy(address.sun_path, path, strlen(path) + 1);
+    /* No client would speak to us there. What is in the place of the socket is looked at below. */
+    auto_free char *directory = strdup(path);
+    if (!directory || !strrchr(directory, '/'))
+        directory = (free(directory), strdup("."));
+    else
+        strrchr(directory, '/')[1] = '\0';
+    if (!directory)
+        return serve_complain(path, "out of memory");
+    if (trust_read(&trust, &error) < 0 || trust_path(&trust, directory, &error) < 0)
+        return serve_complain(path, error.message);
     snprintf(lock, sizeof lock, "%s.lock", path);
     engine->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (engine->lock_fd < 0)
         return serve_complain(lock, strerror(errno));
+    if (fstat(engine->lock_fd, &st) < 0 || st.st_uid != geteuid())
+        return serve_complain(lock, "belongs to another user, who could keep the socket from being served; remove it, or use another path");
     if (fcntl(engine->lock_fd, F_SETLK, &whole) < 0)
         return serve_complain(path, errno == EAGAIN || errno == EACCES ? "another engine is serving that socket (engine_busy); stop it, or use another path" : strerror(errno));
     engine->listen_fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (engine->listen_fd < 0)
         return serve_complain(path, strerror(errno));
-    struct stat st;
     if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
         return serve_complain(path, "exists and is no socket; move it away, or use another path");
-    (void)unlink(path);
+    if (unlink(path) < 0 && errno != ENOENT)
+        return serve_complain(path, errno == EPERM || errno == EACCES ? "another user has put a socket there; use another path" : strerror(errno));
     mode_t before = umask(0177);
     int r = bind(engine->listen_fd, (struct sockaddr *)&address, sizeof address);
     umask(before);

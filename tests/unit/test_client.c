@@ -237,7 +237,7 @@ TEST(a_run_from_open_to_close) {
 
     connect_served(&pair);
     struct rollbox_plan *plan = prepare(pair.engine, "{}");
-    ASSERT_EQ(rollbox_engine_pid(pair.engine), 4242);
+    ASSERT_EQ(rollbox_engine_pid(pair.engine), 77);     /* as the kernel says, not as the engine does */
     struct rollbox_run *run = start(pair.engine, plan, "hello", NULL, NULL);
     const struct rollbox_result *result = wait_for(run);
     ASSERT_EQ(result->outcome, ROLLBOX_OUTCOME_EXIT);
