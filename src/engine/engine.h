@@ -138,6 +138,7 @@ struct image *image_free(struct image *image);
 struct grounds {
     struct ground *items;
     size_t n;
+    int64_t etc_changed_ns;     /* the host's /etc */
     bool is_mixed;              /* its template has something else than this, however the host looks now */
 };
 

@@ -37,6 +37,8 @@ struct host {
     const char *links[16];
     char link_texts[8][2][64];
     char *places[4];            /* private_places, NULL-terminated */
+    struct buf mount_texts;
+    const char **mounts;
 };
 
 struct host *host_free(struct host *host) {
@@ -51,6 +53,8 @@ struct host *host_free(struct host *host) {
     free(host->proc_exists);
     for (size_t i = 0; i < ARRAY_SIZE(host->places); i++)
         free(host->places[i]);
+    buf_done(&host->mount_texts);
+    free(host->mounts);
     buf_done(&host->cpuinfo);
     buf_done(&host->stat);
     buf_done(&host->meminfo);
@@ -133,6 +137,41 @@ static void find_root_links(struct host *host) {
     }
     host->links[n] = NULL;
     host->plan.root_links = host->links;
+}
+
+/* The fifth word of each line, in which blanks and the like are three octal digits each. */
+static int find_mounts(struct host *host) {
+    struct buf *text = &host->mount_texts;
+    size_t n = 0, lines = 0;
+
+    if (fd_read_file("/proc/self/mountinfo", MAX_SMALL_FILE, text) < 0 || (buf_add(text, "", 1), buf_failed(text)))
+        return -ENOMEM;
+    for (const char *at = text->data; (at = strchr(at, '\n')); at++)
+        lines++;
+    host->mounts = calloc(lines + 1, sizeof *host->mounts);
+    if (!host->mounts)
+        return -ENOMEM;
+    for (char *line = text->data, *end; (end = strchr(line, '\n')); line = end + 1) {
+        char *point = line, *to;
+
+        *end = '\0';
+        for (unsigned i = 0; i < 4 && point; i++)
+            point = (point = strchr(point, ' ')) ? point + 1 : NULL;
+        if (!point || point[strcspn(point, " ")] != ' ')
+            continue;
+        point[strcspn(point, " ")] = '\0';
+        host->mounts[n++] = to = point;
+        for (const char *from = point; *from; to++)
+            if (*from == '\\' && strspn(from + 1, "01234567") >= 3) {
+                *to = (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0'));
+                from += 4;
+            } else {
+                *to = *from++;
+            }
+        *to = '\0';
+    }
+    host->plan.mounts = host->mounts;
+    return 0;
 }
 
 static int fake_files(struct host *host, const struct policy *policy, unsigned cpus) {
@@ -253,6 +292,7 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     h->snapshot = image && image->plan.places ? &image->plan : NULL;
     h->is_root = engine->features.is_root;
     h->own_ids = engine->features.own_ids;
+    h->overlay = engine->features.overlayfs && (h->is_root || engine->features.overlay_userxattr);
     h->lister = &lister;
     h->landlock_abi = engine->features.landlock ? engine->features.landlock_abi : 0;
     h->seccomp = engine->features.seccomp;
@@ -278,6 +318,8 @@ static int look(struct host *host, struct engine *engine, const struct policy *p
     if (policy->isolation == POLICY_ISOLATION_PROCESS && !h->own_ids)
         find_private_places(host);
     find_root_links(host);
+    if (h->overlay && h->is_root && (r = find_mounts(host)) < 0)
+        return r;
     unsigned cpus = h->cpus;
     if (policy->max_cpu_milli)
         cpus = MIN(cpus, (policy->max_cpu_milli + 999) / 1000);
@@ -387,6 +429,13 @@ static int look_for_later(const struct policy *policy, const char *path, struct 
     return place ? 0 : -ENOMEM;
 }
 
+/* When the host last changed a name in /etc, whose overlay remembers those that were looked up; 0: there is none. */
+static int64_t etc_changed(void) {
+    struct stat st;
+
+    return stat("/etc", &st) < 0 ? 0 : (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+}
+
 /* Not the defaults, which are many and stay, and nothing that a guest could put something else in the place of. */
 int grounds_look(const struct policy *policy, const char *later, struct grounds *ret_grounds) {
     const struct policy_paths *lists[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared, &policy->fs_denied };
@@ -395,6 +444,7 @@ int grounds_look(const struct policy *policy, const char *later, struct grounds 
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         n += lists[i]->n;
+    grounds.etc_changed_ns = etc_changed();
     grounds.items = calloc(n + 2, sizeof *grounds.items);
     if (!grounds.items)
         return -ENOMEM;
@@ -427,7 +477,7 @@ int grounds_look(const struct policy *policy, const char *later, struct grounds 
 }
 
 bool grounds_hold(const struct grounds *grounds) {
-    if (grounds->is_mixed)
+    if (grounds->is_mixed || etc_changed() != grounds->etc_changed_ns)
         return false;
     for (size_t i = 0; i < grounds->n; i++) {
         const struct ground *was = &grounds->items[i];

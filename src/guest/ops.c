@@ -474,9 +474,38 @@ static int cover(int root, const struct box *box, const struct plan *plan, const
         source = name;
     }
     int r = mount_at(root, source, path, NULL, op->value & PLAN_COVER_ALONE ? MS_BIND : MS_BIND | MS_REC, NULL, strictly);
+    if (r == -ENOENT && op->value & PLAN_COVER_OR_GONE)
+        return 0;
     if (r < 0)      /* in an image it may be a link, too */
         return op->kind == PLAN_OP_COVER_IF && (r == -ENOENT || r == -ELOOP || r == -ENOTDIR) ? 0 : r;
     return op->mode ? sys_mount_setattr(AT_FDCWD, path, 0, &attributes) : 0;
+}
+
+/*
+ * A mount hangs on a directory entry of the file system below it, in every namespace: when the host renames a file over /etc/passwd, whatever covers that
+ * name in a bind of /etc is gone. The entries of an overlay are its own, so what covers them stays. The kernel wants two directories for one: the second is empty.
+ * Without userxattr: a directory whose attributes the sandbox may not read could not even be looked up.
+ * EINVAL: something is mounted in s that an ordinary user may not look below, or its file system cannot be the base of an overlay. Then it is a bind after all.
+ */
+static int make_overlay(int root, const struct box *box, const struct plan *plan, const struct plan_op *op, bool strictly) {
+    const char *path = plan_text(plan, op->path), *source = plan_text(plan, op->source);
+    char options[256], from[128], *at = put_text(options, "redirect_dir=nofollow,metacopy=off,lowerdir=");
+
+    if (strlen(source) >= 64)
+        return -ENAMETOOLONG;
+    if (box)
+        put_source(from, box, source);
+    else
+        put_text(from, source);
+    at = put_text(put_text(at, from), ":");
+    if (box)
+        put_source(at, box, PLAN_HIDDEN "/hollow");
+    else
+        put_text(at, PLAN_HIDDEN "/hollow");
+    int r = mount_at(root, "rollbox", path, "overlay", MS_RDONLY | MS_NOSUID | MS_NODEV, options, strictly);
+    if (r == -EINVAL)
+        r = mount_at(root, from, path, NULL, MS_BIND | MS_REC, NULL, strictly);
+    return r == 0 && !op->value && umount2(from, MNT_DETACH) < 0 ? -errno : r;
 }
 
 /* Beside the parts, where no snapshot looks. It keeps its length's room from its first text on. */
@@ -507,6 +536,8 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
     case PLAN_OP_BIND:
     case PLAN_OP_BIND_ONE:
         return bind_from_host(root, host, plan, op);
+    case PLAN_OP_OVERLAY:
+        return make_overlay(root, box, plan, op, strictly);
     case PLAN_OP_TMPFS:
         return mount_private(box, path, source);
     case PLAN_OP_UPPER:

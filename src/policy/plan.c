@@ -128,6 +128,8 @@ struct grant {
     enum plan_path_type type;
     unsigned index;
     bool late;
+    bool optional;
+    enum plan_covered { COVERED_NOT, COVERED_BY_DEFAULT, COVERED } covered; /* readable: something in it is covered */
 };
 
 static int compare_grants(const void *left, const void *right) {
@@ -199,7 +201,7 @@ static int gather(struct compiler *c, const struct policy_paths *paths, const st
         }
         if (*n == MAX_GRANTS)
             return error_set(error, ROLLBOX_ERR_POLICY_INVALID, E2BIG, "policy", "more than %d paths; grant their parents instead", MAX_GRANTS);
-        grants[(*n)++] = (struct grant){ path, real, kind, found[i].type, (unsigned)i, false };
+        grants[(*n)++] = (struct grant){ .path = path, .real = real, .kind = kind, .type = found[i].type, .index = (unsigned)i, .optional = paths->items[i].optional };
     }
     return 0;
 }
@@ -248,8 +250,62 @@ static void grant_writable(struct compiler *c, const struct grant *g, uint16_t t
     compiler_rule(c, g->real, directory ? c->access_write : c->access_write & c->access_file, PLAN_RULE_OWN);
 }
 
-static void deny(struct compiler *c, const struct grant *g, uint16_t tag) {
-    op_add(c, g->late ? &c->box_ops : &c->template_ops, PLAN_OP_COVER, g->real, g->type == PLAN_PATH_DIRECTORY ? PLAN_HIDDEN "/void" : PLAN_HIDDEN "/none", MASK, tag);
+/* What is mounted in a directory on the host: an overlay does not show it by itself. An ordinary user has no overlay there (guest/ops.c). */
+static void add_mounts_below(struct compiler *c, const struct grant *g, const char *hidden, uint16_t tag) {
+    for (const char *const *mount = c->host->mounts; mount && *mount; mount++) {
+        char from[4096];
+
+        if (!is_below(*mount, g->real) || !strcmp(*mount, g->real) || (size_t)snprintf(from, sizeof from, "%s%s", hidden, *mount + strlen(g->real)) >= sizeof from)
+            continue;
+        if (g->covered == COVERED)
+            op_add(c, &c->box_ops, PLAN_OP_COVER_IF, *mount, from, 0, tag);
+        else
+            op_add(c, &c->template_ops, PLAN_OP_BIND_ONE, *mount, *mount, READ_ONLY, tag);
+    }
+}
+
+/* A readable directory in which something is covered. Where that is by default alone (/etc), one overlay serves all sandboxes of the template. An overlay remembers names that were looked up, and so may show an
+ * older file than the host has by now. What a policy's author denies lies beside files that are being worked on, so there each sandbox has an overlay of its own, which is made with it. */
+static void grant_covered(struct compiler *c, const struct grant *g, uint16_t tag) {
+    bool each = g->covered == COVERED;
+    char hidden[64] = PLAN_HIDDEN "/base";
+
+    if (each)
+        hidden_name(c, hidden, sizeof hidden);
+    op_add(c, &c->template_ops, PLAN_OP_BIND, hidden, g->real, READ_ONLY, tag);
+    op_add(c, in_private_place(c, g->real) ? &c->box_ops : &c->template_ops, PLAN_OP_MKDIR, g->real, NULL, 0755, tag);
+    struct plan_op op = { .kind = PLAN_OP_OVERLAY, .grant = tag, .path = compiler_text(c, g->real), .source = compiler_text(c, hidden), .value = each };
+    buf_add(each ? &c->box_ops : &c->template_ops, &op, sizeof op);
+    add_mounts_below(c, g, hidden, tag);
+    compiler_rule(c, g->real, c->access_read, each ? PLAN_RULE_OWN : PLAN_RULE_STATIC);
+}
+
+static bool is_etc(const struct grant *g) {
+    return !strcmp(g->real, "/etc");
+}
+
+/* Whether something is covered in a readable directory. Files that are granted for writing besides have an overlay anyway. */
+static enum plan_covered look_for_covers(const struct compiler *c, const struct grant *grants, size_t n, const struct grant *g) {
+    enum plan_covered covered = is_etc(g) ? COVERED_BY_DEFAULT : COVERED_NOT;
+
+    if (!c->host->overlay || g->kind != PLAN_GRANT_READABLE || g->type != PLAN_PATH_DIRECTORY)
+        return COVERED_NOT;
+    for (const struct grant *other = grants; other < grants + n; other++) {
+        if ((other->kind == PLAN_GRANT_WRITABLE || other->kind == PLAN_GRANT_SHARED) && !strcmp(other->real, g->real))
+            return COVERED_NOT;
+        if (other->kind == PLAN_GRANT_DENIED && is_below(other->real, g->real) && covered != COVERED)
+            covered = other->optional ? COVERED_BY_DEFAULT : COVERED;
+    }
+    return covered && (g->late || in_private_place(c, g->real)) ? COVERED : covered;
+}
+
+static void deny(struct compiler *c, const struct grant *g, bool is_in_shared, uint16_t tag) {
+    struct plan_op op = {
+        .kind = PLAN_OP_COVER, .grant = tag, .mode = MASK, .path = compiler_text(c, g->real), .source = compiler_text(c, g->type == PLAN_PATH_DIRECTORY ? PLAN_HIDDEN "/void" : PLAN_HIDDEN "/none"),
+        .value = is_in_shared ? PLAN_COVER_OR_GONE : 0,
+    };
+
+    buf_add(g->late ? &c->box_ops : &c->template_ops, &op, sizeof op);
 }
 
 /* The directories between a shared grant and what lies in it become mounts of their own, which cannot be renamed: else a guest would move one aside, with what is denied or read-only in it, and
@@ -303,18 +359,24 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
             if (!is_below(g->real, grants[j].real) || grants[j].kind == PLAN_GRANT_DENIED)
                 continue;
             inside = &grants[j];
-            below_late |= inside->kind == PLAN_GRANT_WRITABLE || inside->late;
+            below_late |= inside->kind == PLAN_GRANT_WRITABLE || inside->late || inside->covered == COVERED;
         }
-        g->late = below_late || in_private_place(c, g->real);
+        /* In a shared directory a cover goes when the host replaces what is under it: each sandbox makes its own, so that those that start later have one. */
+        bool is_in_shared = g->kind == PLAN_GRANT_DENIED && inside && inside->kind == PLAN_GRANT_SHARED;
+        g->late = below_late || is_in_shared || in_private_place(c, g->real);
         uint16_t tag = plan_grant(g->kind, g->index);
         pin_parents(c, grants, i, tag);
         if (g->kind == PLAN_GRANT_DENIED) {
             if (inside)         /* what is not granted needs no denying */
-                deny(c, g, tag);
+                deny(c, g, is_in_shared, tag);
         } else if (g->kind == PLAN_GRANT_WRITABLE) {
             grant_writable(c, g, tag);
         } else if (!(g->kind == PLAN_GRANT_READABLE && inside && inside->kind == PLAN_GRANT_READABLE)) {
-            grant_bind(c, g, tag);
+            g->covered = look_for_covers(c, grants, n, g);
+            if (g->covered)
+                grant_covered(c, g, tag);
+            else
+                grant_bind(c, g, tag);
         }
         if (g->kind != PLAN_GRANT_DENIED && strcmp(g->path, g->real) && !is_below(g->path, g->real))
             op_add(c, in_private_place(c, g->path) ? &c->box_ops : &c->template_ops, PLAN_OP_SYMLINK, g->path, g->real, 0, tag);

@@ -36,6 +36,7 @@
     X(SYMLINK,  "make the symbolic link p to s, unless p exists") \
     X(BIND,     "bind the host's s at p, recursively, attributes m") \
     X(BIND_ONE, "bind the host's s at p without what is mounted below it, attributes m") \
+    X(OVERLAY,  "show s of the new root at p, read-only, under names that stay covered when the host replaces them; v: s stays mounted") \
     X(TMPFS,    "mount a tmpfs at p, options s") \
     X(UPPER,    "bind the directory of the sandbox' own in s at p") \
     X(PRIVATE,  "make the directory p of the sandbox' own, mode m") \
@@ -66,6 +67,8 @@ enum plan_grant { PLAN_GRANT_READABLE = 1, PLAN_GRANT_WRITABLE, PLAN_GRANT_SHARE
 #define PLAN_COVER_HERE 1
 /* Nothing is mounted below s: spares the kernel a look at each mount of the template. */
 #define PLAN_COVER_ALONE 2
+/* The host may have removed what is to be covered. */
+#define PLAN_COVER_OR_GONE 4
 
 /* `value` of PLACE: the number of its part "p<number>" of the private tmpfs, which is the same in every sandbox of the plan and in layers; and whether it is a single file, a private copy of s. */
 #define PLAN_PLACE_FILE (1u << 16)
@@ -196,6 +199,8 @@ struct plan_host {
     const struct plan_image *image;     /* NULL: the policy names none */
     const struct plan_image *snapshot;  /* likewise; image or snapshot */
     bool is_root;
+    bool overlay;               /* OVERLAY operations are possible */
+    const char *const *mounts;  /* mount points of the host, parents before what is mounted in them; NULL-terminated, or NULL */
     bool own_ids;               /* isolation process: each sandbox gets user ids of its own; else it runs as the caller */
     const struct expand_lister *lister;     /* isolation process: looks into directories that contain something denied */
     const char *const *private_places;      /* isolation process, as the caller: real paths of the directories that private files may be in; NULL-terminated, or NULL */

@@ -51,6 +51,7 @@ static void explain_ops(const struct plan *plan, struct plan_array array, struct
             break;
         case PLAN_OP_SYMLINK:
         case PLAN_OP_PIVOT:
+        case PLAN_OP_OVERLAY:
         case PLAN_OP_TMPFS:
         case PLAN_OP_UPPER:
         case PLAN_OP_PROC:
