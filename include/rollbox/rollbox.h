@@ -109,7 +109,7 @@ ROLLBOX_PUBLIC int rollbox_engine_pid(struct rollbox_engine *engine);
  * engine is lost (all runs have then been ended). For event loops; rollbox_wait does the same by itself. */
 ROLLBOX_PUBLIC int rollbox_dispatch(struct rollbox_engine *engine);
 
-/* Engine status as JSON text ({"pid", "version", "sandboxes", "queued", "plans", "spares", "memory_budget_bytes", "cgroup", ...}); the caller frees *ret_json with free(). Blocks. */
+/* Engine status as JSON text ({"pid", "version", "sandboxes", "queued", "plans", "spares", "memory_budget_bytes", "cgroup", "connections", ...}; docs/sessions.md); the caller frees *ret_json with free(). Blocks. */
 ROLLBOX_PUBLIC int rollbox_engine_status(struct rollbox_engine *engine, char **ret_json, struct rollbox_error *error);
 
 /* ---- policy ------------------------------------------------------------------------------------------------------- */

@@ -53,7 +53,8 @@ struct engine {
     int64_t asking_ns;          /* what it takes to ask all boxes once what waits in their sockets */
     int64_t watching_ns;        /* what it takes to look at the memory of all sessions once */
     char *socket_path;
-    struct list clients, programs, boxes, wakeful, runs, queue, sessions, streams, sinks, shelves;
+    struct list clients, programs, boxes, wakeful, runs, sessions, streams, sinks, shelves;
+    struct list turns;          /* struct client.in_turns: those with a queue; who was served last is the last */
     struct list lost_copies;    /* struct copy.in_launcher: their launcher is gone, and who waits for them is about to be told */
     struct list holders;        /* struct live.node: those that have one, the longest unused first */
     unsigned n_holders;
@@ -65,7 +66,7 @@ struct engine {
     uint64_t next_session, next_name, next_exec;
     unsigned n_sessions, n_sinks;
     uint64_t next_program;
-    unsigned n_boxes, n_wakeful, n_running,
+    unsigned n_clients, n_boxes, n_wakeful, n_running,
         n_queued;                               /* wakeful: boxes that have nothing on a shelf, the last that had at the end (resting.c) */
     uint64_t memory_budget, memory_reserved;    /* bytes; budget 0: unlimited */
     uint32_t next_id_base, next_guest_id;       /* as root: ranges of the host's ids */
@@ -102,7 +103,7 @@ struct outgoing {
     struct list node;           /* sender->waiting */
     struct buf message;
     int fds[RUN_EXTRA_MOST + 1];
-    size_t n_fds;
+    size_t n_fds, bytes;
 };
 
 struct sender {
@@ -110,6 +111,10 @@ struct sender {
     struct loop_source *source; /* of the socket: its owner reads from it, and calls sender_flush on EPOLLOUT */
     struct loop_timer retry;
     struct list waiting;
+    size_t bytes, n;            /* of what waits: memory files included; how many messages */
+    uint64_t flying;            /* bytes of memory files that were sent since the other end had read all */
+    size_t pauses_at;           /* bytes: with more waiting, nothing is read from the socket. 0: it is always read */
+    bool by_event;              /* it waits for room in the socket */
     void (*over)(struct sender *sender, struct outgoing *outgoing, int r);      /* takes what has waited: it is sent, or (-errno) never can be */
 };
 
@@ -122,6 +127,15 @@ struct client {
     struct list runs;           /* struct run.of_client */
     struct list sessions;       /* struct session.of_client: those that end with it */
     struct sender sender;
+    pid_t pid;                  /* as the kernel tells; 0: of another pid namespace */
+    uid_t uid;
+    unsigned n_requests;        /* that are not answered yet */
+    size_t held_bytes, held_fds;        /* of its requests: what waits in the engine */
+    struct list queue;          /* struct run.in_queue */
+    struct list in_turns;       /* engine->turns */
+    unsigned n_queued, n_running;
+    uint64_t memory_reserved;   /* bytes: of its runs that run */
+    uint64_t passed;            /* bytes: of others' runs that began while its first had no room */
 };
 
 /* image.c: an image that a policy names, with what it says where the policy is silent put into the policy. */
@@ -329,6 +343,8 @@ struct run {
     bool is_code;               /* python3 -c CODE ...: may be a restored interpreter's */
     bool is_anew;               /* and is not, though it is queued or runs */
     bool reserved;
+    struct client *queued_at, *held_by, *charged_to;    /* whose queue it is in; who is counted what it holds, and its memory; NULL: nobody */
+    size_t held_bytes, held_fds;        /* of its request */
     bool killed;                /* by us, for `outcome` */
     bool exited;                /* init told how it ended */
     enum rollbox_outcome outcome;
@@ -476,6 +492,7 @@ void run_box_dead(struct run *run);
 void run_abandon(struct run *run);      /* its client is gone */
 void run_forget_client(struct client *client);  /* as somebody who waits for another's run */
 void run_cancel(struct client *client, uint64_t serial, enum rollbox_outcome outcome);
+void run_handed_over(struct run *run);          /* its descriptors, to init */
 void run_enqueue(struct run *run);      /* to be started when it is pumped; of code, by the interpreter that there is now */
 void run_pump(struct engine *engine);   /* starts what may start */
 void run_pump_soon(struct engine *engine);
@@ -517,6 +534,7 @@ void sender_init(struct sender *sender, struct loop *loop, struct loop_source *s
 int sender_send(struct sender *sender, struct buf *message, const int *fds, size_t n_fds);     /* 0: it is sent; 1: it has to wait; -errno: it never can be sent */
 int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message, const int *fds, size_t n_fds);  /* what has to wait, in an empty *outgoing; takes the message. 0, or -errno: then neither */
 void sender_flush(struct sender *sender);
+bool sender_is_paused(const struct sender *sender);     /* more waits than may: see pauses_at */
 void outgoing_done(struct outgoing *outgoing);  /* does not wait any more */
 
 /* server.c */

@@ -24,6 +24,7 @@
 #define START_NS 30000000000ll  /* in which init is to have started a command */
 #define DEAF_NS 10000000000ll   /* an init that has not answered to a kill by then is ended itself */
 #define MAX_STRAYS 64
+#define ATTACHED_MOST 1024u      /* clients that wait for one command */
 
 void exec_enter(struct run *run) {
     struct session *session = run->session;
@@ -228,6 +229,7 @@ static int send_exec(struct session *session, struct run *run, struct rollbox_er
         note_pipe(&run->pipes[3 + i], run->extra[i]);
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         close_fd(&run->stdio[i]);
+    run_handed_over(run);
     while (run->n_extra)
         close(run->extra[--run->n_extra]);
     record_run_sent(run);
@@ -408,7 +410,9 @@ void exec_attach(struct client *client, struct wire_message *message) {
     if (session && sleep_of(session) && length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))
         return;
     if (session && sleep_of(session)) {
-        if (sleep_defer(session, client, message) < 0) {
+        if (session_may_wait(session, &error) < 0)
+            result_send_error(client, serial, &error);
+        else if (sleep_defer(session, client, message) < 0) {
             error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory");
             result_send_error(client, serial, &error);
         }
@@ -425,6 +429,14 @@ void exec_attach(struct client *client, struct wire_message *message) {
         if (length && (result_replay(client, serial, key, length) || replay_ended(client, serial, session, key, length)))
             return;
         error_set(&error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", session ? "no such command in the sandbox" : "there is no such sandbox");
+        result_send_error(client, serial, &error);
+        return;
+    }
+    unsigned n_attached = 0;
+    list_for_each(node, &run->waiters)
+        n_attached++;
+    if (n_attached >= ATTACHED_MOST) {
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request", "%u clients are attached to that command, as many as may be; end some of them", n_attached);
         result_send_error(client, serial, &error);
         return;
     }

@@ -21,6 +21,7 @@
 
 #define MAX_WARM 64
 #define MAX_PROGRAMS 8192
+#define MAX_PROGRAM_BYTES (64u << 20)   /* of their texts together; what is compiled takes a few times that */
 
 void program_drop_spares_of(struct program *program) {
     list_for_each(node, &program->spares)
@@ -83,11 +84,13 @@ static void cool_down(struct program *program) {
 static void forget_idle(struct engine *engine, const struct program *newest) {
     struct program *oldest = NULL, *oldest_warm = NULL;
     unsigned n = 0, n_warm = 0;
+    size_t bytes = 0;
 
     list_for_each(node, &engine->programs) {
         struct program *program = container_of(node, struct program, node);
 
         n++;
+        bytes += program->key_length;
         if (is_waited_for(program) || program == newest)
             continue;
         if (!program->n_sleepers && (!oldest || program->used_ns < oldest->used_ns))
@@ -100,8 +103,10 @@ static void forget_idle(struct engine *engine, const struct program *newest) {
     }
     if (n_warm > MAX_WARM)
         cool_down(oldest_warm);
-    if (n > MAX_PROGRAMS && oldest)
+    if ((n > MAX_PROGRAMS || bytes > MAX_PROGRAM_BYTES) && oldest) {
         program_free(oldest);
+        forget_idle(engine, newest);
+    }
 }
 
 static int parse(const char *text, size_t length, struct policy **ret_policy, struct rollbox_error *error) {

@@ -8,6 +8,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,10 @@
 #define PROCESSES_SLACK 8
 #define WATCH_LEAST_NS 2000000ll
 #define WATCH_MOST_NS 200000000ll
+#define HELD_BYTES_MOST (256u << 20)    /* of one client's requests */
+#define HELD_FDS_SHARE 4u               /* of the limit of open files, the part that descriptors of one client's requests may be */
+#define HELD_FDS_LEAST 64u
+#define KEPT_FOR_OTHERS (UINT64_C(512) << 20)   /* of a shared engine's budget, one run of the default policy */
 #define LOOK_MOST_NS 50000000ll         /* a look that takes longer than this is not what a kill waits for */
 
 /* ---- the request ---------------------------------------------------------------------------------------------------- */
@@ -84,6 +89,89 @@ struct run *run_adopt(struct session *session, const struct live_command *comman
     return run;
 }
 
+/* ---- what a client has in the engine ---------------------------------------------------------------------------------- */
+
+static void hold(struct run *run) {
+    run->held_by = run->client;
+    run->held_by->held_bytes += run->held_bytes;
+    run->held_by->held_fds += run->held_fds;
+}
+
+void run_handed_over(struct run *run) {
+    if (run->held_by)
+        run->held_by->held_fds -= run->held_fds;
+    run->held_fds = 0;
+}
+
+static void unhold(struct run *run) {
+    struct client *client = TAKE_PTR(run->held_by);
+
+    if (!client)
+        return;
+    client->held_bytes -= run->held_bytes;
+    client->held_fds -= run->held_fds;
+}
+
+static void charge(struct run *run) {
+    run->charged_to = run->client;
+    run->charged_to->memory_reserved += run->program->policy->max_memory_bytes;
+    run->charged_to->n_running++;
+}
+
+static void uncharge(struct run *run) {
+    struct client *client = TAKE_PTR(run->charged_to);
+
+    if (!client)
+        return;
+    client->memory_reserved -= run->program->policy->max_memory_bytes;
+    client->n_running--;
+}
+
+static void join_queue(struct run *run) {
+    struct client *client = run->queued_at = run->client;
+
+    if (list_empty(&client->queue))
+        list_add_tail(&run->engine->turns, &client->in_turns);
+    list_add_tail(&client->queue, &run->in_queue);
+    client->n_queued++;
+}
+
+/* Also of one that waits elsewhere. */
+static void leave_queue(struct run *run) {
+    struct client *client = TAKE_PTR(run->queued_at);
+
+    list_remove(&run->in_queue);
+    if (!client)
+        return;
+    client->n_queued--;
+    if (list_empty(&client->queue)) {
+        list_remove(&client->in_turns);
+        client->passed = 0;
+    }
+}
+
+/* 0, or it is more than one client may have the engine keep. A single request may be larger than that. */
+static int take_hold(struct run *run, struct rollbox_error *error) {
+    const struct client *client = run->client;
+    const struct engine *engine = run->engine;
+    const unsigned most_fds = engine->is_private ? UINT_MAX : MAX(engine->open_files / HELD_FDS_SHARE, HELD_FDS_LEAST);
+
+    run->held_bytes = run->request.length;
+    for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
+        run->held_fds += run->stdio[i] >= 0;
+    run->held_fds += (run->input >= 0) + run->n_extra;
+    if (client->held_bytes && client->held_bytes + run->held_bytes > HELD_BYTES_MOST)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+                         "requests of this connection that wait in the engine have %zu MiB, and it keeps %u MiB of one connection; wait for some of their results, or give "
+                         "large data as stdin", client->held_bytes >> 20, HELD_BYTES_MOST >> 20);
+    if (client->held_fds + run->held_fds > most_fds)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+                         "requests of this connection that wait in the engine have %zu descriptors, and it keeps %u of one connection (a share of its limit of open files); wait "
+                         "for some of their results", client->held_fds, most_fds);
+    hold(run);
+    return 0;
+}
+
 static void run_free(struct run *run) {
     loop_timer_clear(run->engine->loop, &run->timeout);
     loop_timer_clear(run->engine->loop, &run->watch);
@@ -106,8 +194,10 @@ static void run_free(struct run *run) {
         list_remove(node);
         free(container_of(node, struct waiter, node));
     }
-    list_remove(&run->in_queue);
+    leave_queue(run);
     list_remove(&run->of_session);
+    unhold(run);
+    uncharge(run);
     list_remove(&run->of_client);
     list_remove(&run->of_engine);
     free(run);
@@ -413,7 +503,7 @@ void run_request(struct client *client, struct wire_message *message) {
     run->client = client;
     run->serial = message->header.serial;
     list_add_tail(&client->runs, &run->of_client);
-    if (parse(run, message, &given, &error) < 0 || take_descriptors(run, message, &given, &error) < 0) {
+    if (parse(run, message, &given, &error) < 0 || take_descriptors(run, message, &given, &error) < 0 || take_hold(run, &error) < 0) {
         run->program = NULL;
         run->session = NULL;
         run_fail(run, error.code, error.error_number, error.stage, error.message);
@@ -456,7 +546,7 @@ void run_enqueue(struct run *run) {
     }
     run->is_anew = run->is_code && run->program == base;
     base->n_anew += run->is_anew;
-    list_add_tail(&run->engine->queue, &run->in_queue);
+    join_queue(run);
 }
 
 /* ---- the course ----------------------------------------------------------------------------------------------------- */
@@ -503,6 +593,7 @@ static void finish(struct run *run) {
             box_kill(box);
     }
     if (run->reserved) {
+        uncharge(run);
         engine->memory_reserved -= program->policy->max_memory_bytes;
         engine->n_running--;
     }
@@ -543,7 +634,7 @@ void run_fail(struct run *run, enum rollbox_error_code code, int error_number, c
         return;                 /* else it ends when init says so */
     }
     if (!list_empty(&run->in_queue)) {
-        list_remove(&run->in_queue);
+        leave_queue(run);
         run->engine->n_queued--;
     }
     if (run->box && run->box->pidfd >= 0 && run->state == RUN_RUNNING) {
@@ -828,12 +919,24 @@ void run_abandon(struct run *run) {
     struct waiter *heir = list_empty(&run->waiters) ? NULL : container_of(run->waiters.next, struct waiter, node);
     list_remove(&run->of_client);
     if (heir) {                 /* somebody else waits for the same operation: it is theirs now */
+        bool was_queued = run->queued_at, was_charged = run->charged_to;
+
+        leave_queue(run);
+        unhold(run);
+        uncharge(run);
         run->client = heir->client;
+        hold(run);
+        if (was_charged)
+            charge(run);
+        if (was_queued)
+            join_queue(run);
         run->serial = heir->serial;
         list_add_tail(&heir->client->runs, &run->of_client);
         waiter_free(heir);
         return;
     }
+    unhold(run);
+    uncharge(run);
     run->client = NULL;
     if (!run->session || !run->is_detached)
         run_fail(run, ROLLBOX_ERR_CANCELLED, ECANCELED, "run", "the client is gone");
@@ -958,19 +1061,73 @@ static int start(struct run *run, struct rollbox_error *error) {
     }
     for (size_t i = 0; i < ARRAY_SIZE(run->stdio); i++)
         close_fd(&run->stdio[i]);
+    run_handed_over(run);
     return 0;
 }
 
-/* Starts queued runs in order, as far as memory allows: the sum of their limits stays within the budget, or one runs alone. When the host is out of something, spares go
+/*
+ * Whose run is next. Each client has a queue of its own, which is in order. Of the clients whose first run has room, it is
+ * that with the least memory reserved by what runs for it, and of several such the one that was served longest ago; so a long
+ * queue delays nobody else's, and shares are of memory and not of numbers.
+ *
+ * A large run finds no room as long as small ones of others take what becomes free. Once others have been given as much as
+ * the whole budget past it, nothing else is started before it.
+ */
+static struct run *first_of(const struct client *client) {
+    return container_of(client->queue.next, struct run, in_queue);
+}
+
+/* Part of a shared engine's budget is for clients for which nothing runs yet: who comes while one client's long runs have all
+ * the rest need not wait for the end of one. */
+static bool has_room(const struct client *client) {
+    const struct engine *engine = client->engine;
+    const uint64_t budget = engine->memory_budget, memory = first_of(client)->program->policy->max_memory_bytes;
+    const uint64_t kept = engine->is_private || !client->n_running ? 0 : MIN(budget / 8, KEPT_FOR_OTHERS);
+
+    return !engine->n_running || !budget || engine->memory_reserved + memory <= budget - kept;
+}
+
+/* Its results wait: nothing of its is started that would add to them. */
+static bool is_behind(const struct client *client) {
+    return sender_is_paused(&client->sender);
+}
+
+static struct client *next_client(struct engine *engine) {
+    struct client *best = NULL;
+
+    list_for_each(node, &engine->turns) {
+        struct client *client = container_of(node, struct client, in_turns);
+
+        if (is_behind(client))
+            continue;
+        if (engine->memory_budget && client->passed >= engine->memory_budget)
+            return has_room(client) ? client : NULL;
+        if (has_room(client) && (!best || client->memory_reserved < best->memory_reserved))
+            best = client;
+    }
+    return best;
+}
+
+/* It has been given that much: those who had less, and no room, were passed. */
+static void note_passed(struct engine *engine, const struct client *served, uint64_t memory) {
+    list_for_each(node, &engine->turns) {
+        struct client *client = container_of(node, struct client, in_turns);
+
+        if (client != served && client->memory_reserved <= served->memory_reserved && !is_behind(client) && !has_room(client))
+            client->passed += memory;
+    }
+}
+
+/* Starts queued runs, as far as memory allows: the sum of their limits stays within the budget, or one runs alone. When the host is out of something, spares go
  * and what runs already is waited for; only a run that fails alone fails. */
 static void pump(struct engine *engine) {
-    while (!list_empty(&engine->queue) && !engine->stopping) {
-        struct run *run = container_of(engine->queue.next, struct run, in_queue);
+    struct client *client;
+
+    while (!engine->stopping && (client = next_client(engine))) {
+        struct run *run = first_of(client);
         uint64_t memory = run->program->policy->max_memory_bytes;
         struct rollbox_error error;
 
-        if (engine->n_running && engine->memory_budget && engine->memory_reserved + memory > engine->memory_budget)
-            return;
         if (!run->program->n_spares && !box_make_room(engine)) {
             program_drop_spares(engine);
             return;
@@ -985,11 +1142,18 @@ static void pump(struct engine *engine) {
             run_fail(run, error.code, error.error_number, error.stage, error.message);
             continue;
         }
-        list_remove(&run->in_queue);
+        note_passed(engine, client, memory);
+        client->passed = 0;
+        leave_queue(run);
         engine->n_queued--;
         engine->memory_reserved += memory;
         engine->n_running++;
         run->reserved = true;
+        charge(run);
+        if (!list_empty(&client->queue)) {
+            list_remove(&client->in_turns);
+            list_add_tail(&engine->turns, &client->in_turns);
+        }
         (void)program_keep_spares(run->program);
     }
 }
@@ -1009,6 +1173,6 @@ static void on_pump_due(struct loop_timer *timer) {
 
 /* From the loop, not from within whatever is going on now. */
 void run_pump_soon(struct engine *engine) {
-    if (!list_empty(&engine->queue) && !engine->pump_due.position)
+    if (!list_empty(&engine->turns) && !engine->pump_due.position)
         (void)loop_timer_set(engine->loop, &engine->pump_due, clock_now_ns(), on_pump_due);
 }

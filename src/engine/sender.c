@@ -3,15 +3,56 @@
  * Messages to somebody whom the engine does not wait for.
  *
  * What cannot be sent now is kept, with descriptors of its own, and goes in its turn: when the socket has room again, or, where it was something else that was short, after a while.
+ *
+ * Who does not read makes nothing grow without end. Where `pauses_at` is set, nothing more is read from whoever has left so
+ * much unread, so no new request can add to it. A socket's own buffer counts a memory file as the few bytes of its
+ * descriptor; so these are counted here, and wait once FLYING_MOST bytes of them are on their way.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <linux/sockios.h>
+#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "engine/engine.h"
+
+#define FLYING_MOST (64u << 20)
+#define PAUSES_AT_MESSAGES 1024u
+
+bool sender_is_paused(const struct sender *sender) {
+    return sender->pauses_at && (sender->bytes > sender->pauses_at || sender->n > PAUSES_AT_MESSAGES);
+}
+
+static void listen_for(struct sender *sender, bool by_event) {
+    sender->by_event = by_event;
+    loop_modify(sender->loop, sender->source, (sender_is_paused(sender) ? 0 : EPOLLIN) | (by_event ? EPOLLOUT : 0));
+}
+
+/* Of memory files, that of a long message included. */
+static size_t files_bytes(const struct buf *message, const int *fds, size_t n_fds) {
+    size_t bytes = message->length > WIRE_INLINE ? message->length : 0;
+    struct stat st;
+
+    for (size_t i = 0; i < n_fds; i++)
+        if (fstat(fds[i], &st) == 0 && S_ISREG(st.st_mode))
+            bytes += (size_t)st.st_blocks * 512;
+    return bytes;
+}
+
+/* The kernel tells when all has been read, and of nothing between. */
+static bool flies_too_much(struct sender *sender) {
+    int unread = 0;
+
+    if (!sender->pauses_at || sender->flying <= FLYING_MOST)
+        return false;
+    if (ioctl(sender->source->fd, SIOCOUTQ, &unread) == 0 && !unread)
+        sender->flying = 0;
+    return sender->flying > FLYING_MOST;
+}
 
 /* What cannot be sent now, but may be later. */
 static bool is_short(int r, const struct buf *message) {
@@ -23,10 +64,24 @@ static void on_retry(struct loop_timer *timer) {
 }
 
 /* Of what else is short than room in the socket no event tells. */
-static void wait_for_room(struct sender *sender, int r) {
-    bool by_event = r == -EAGAIN || loop_timer_set(sender->loop, &sender->retry, clock_now_ns() + FDS_AGAIN_MS * 1000000ll, on_retry) < 0;
+static void wait_for_room(struct sender *sender, int r, int64_t again_ns) {
+    listen_for(sender, r == -EAGAIN || loop_timer_set(sender->loop, &sender->retry, clock_now_ns() + again_ns, on_retry) < 0);
+}
 
-    loop_modify(sender->loop, sender->source, by_event ? EPOLLIN | EPOLLOUT : EPOLLIN);
+/* As wire_send; -ENOBUFS also where the other end is to read first. */
+static int try(struct sender *sender, struct buf *message, const int *fds, size_t n_fds) {
+    const size_t bytes = sender->pauses_at && (n_fds || message->length > WIRE_INLINE) ? files_bytes(message, fds, n_fds) : 0;
+
+    if (bytes && flies_too_much(sender)) {
+        wait_for_room(sender, -ENOBUFS, AGAIN_NS);
+        return -ENOBUFS;
+    }
+    int r = wire_send(sender->source->fd, message, fds, n_fds);
+    if (is_short(r, message))
+        wait_for_room(sender, r, FDS_AGAIN_MS * 1000000ll);
+    else if (r == 0)
+        sender->flying += bytes;
+    return r;
 }
 
 void sender_init(struct sender *sender, struct loop *loop, struct loop_source *source, void (*over)(struct sender *, struct outgoing *, int)) {
@@ -37,11 +92,8 @@ void sender_init(struct sender *sender, struct loop *loop, struct loop_source *s
 int sender_send(struct sender *sender, struct buf *message, const int *fds, size_t n_fds) {
     if (!list_empty(&sender->waiting))
         return 1;
-    int r = wire_send(sender->source->fd, message, fds, n_fds);
-    if (!is_short(r, message))
-        return r;
-    wait_for_room(sender, r);
-    return 1;
+    int r = try(sender, message, fds, n_fds);
+    return is_short(r, message) ? 1 : r;
 }
 
 int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *message, const int *fds, size_t n_fds) {
@@ -56,9 +108,14 @@ int sender_keep(struct sender *sender, struct outgoing *outgoing, struct buf *me
         }
         outgoing->fds[outgoing->n_fds++] = fd;
     }
+    outgoing->bytes = message->length + files_bytes(&BUF_INIT, fds, n_fds);
     outgoing->message = *message;
     *message = BUF_INIT;
     list_add_tail(&sender->waiting, &outgoing->node);
+    sender->bytes += outgoing->bytes;
+    sender->n++;
+    if (sender->pauses_at)
+        listen_for(sender, sender->by_event);
     return 0;
 }
 
@@ -72,13 +129,13 @@ void outgoing_done(struct outgoing *outgoing) {
 void sender_flush(struct sender *sender) {
     while (!list_empty(&sender->waiting)) {
         struct outgoing *outgoing = container_of(sender->waiting.next, struct outgoing, node);
-        int r = wire_send(sender->source->fd, &outgoing->message, outgoing->fds, outgoing->n_fds);
+        int r = try(sender, &outgoing->message, outgoing->fds, outgoing->n_fds);
 
-        if (is_short(r, &outgoing->message)) {
-            wait_for_room(sender, r);
+        if (is_short(r, &outgoing->message))
             return;
-        }
+        sender->bytes -= outgoing->bytes;
+        sender->n--;
         sender->over(sender, outgoing, r);
     }
-    loop_modify(sender->loop, sender->source, EPOLLIN);
+    listen_for(sender, false);
 }

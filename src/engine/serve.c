@@ -288,7 +288,7 @@ static int open_signals(struct engine *engine, const sigset_t *ignored) {
 }
 
 static int start(struct engine *engine, const struct serve_options *options) {
-    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->wakeful, &engine->runs, &engine->queue,
+    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->wakeful, &engine->runs, &engine->turns,
         &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders, &engine->lost_copies, &engine->shelves };
     sigset_t ignored;
     int r;

@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -16,12 +17,22 @@
 #include "base/error.h"
 #include "engine/session.h"
 
+#define PAUSES_AT (8u << 20)            /* bytes of unread answers with which a client is not read from */
+#define UNREAD_MOST (UINT64_C(1) << 30) /* with which it is ended, or */
+#define UNREAD_SHARE 4u                 /* that part of the memory budget, if that is more */
+#define REQUESTS_MOST 65536u            /* that are not answered yet */
+#define OTHER_REQUEST_MOST (16u << 20)  /* bytes, of what is no command */
+#define CLIENTS_SHARE 8u                /* of the limit of open files, the part that connections may be */
+#define CLIENTS_LEAST 64u
+
 /* An answer that cannot be given ends the connection: the client must not wait for it for ever. */
 static void on_sent(struct sender *sender, struct outgoing *outgoing, int r) {
     if (r < 0)
         shutdown(sender->source->fd, SHUT_RDWR);
     outgoing_done(outgoing);
     free(outgoing);
+    if (!sender_is_paused(sender))
+        run_pump_soon(container_of(sender, struct client, sender)->engine);     /* its runs may have waited for this */
 }
 
 void client_free(struct client *client) {
@@ -30,6 +41,7 @@ void client_free(struct client *client) {
     loop_remove(engine->loop, &client->source);
     loop_timer_clear(engine->loop, &client->sender.retry);
     close_fd(&client->fd);
+    engine->n_clients--;
     list_remove(&client->node);
     while (!list_empty(&client->sender.waiting))
         on_sent(&client->sender, container_of(client->sender.waiting.next, struct outgoing, node), 0);
@@ -43,8 +55,13 @@ void client_free(struct client *client) {
         engine_stop(engine);
 }
 
+/* One answer to each request. What a client leaves unread is bounded by what ran for it when it stopped reading: it is not
+ * read from and nothing of it is started then. Should it be this much all the same, it is not to cost others their memory. */
 void client_send(struct client *client, struct buf *message, const int *fds, size_t n_fds) {
+    const struct engine *engine = client->engine;
     int r = sender_send(&client->sender, message, fds, n_fds);
+
+    client->n_requests -= client->n_requests > 0;
 
     if (r > 0) {
         struct outgoing *outgoing = calloc(1, sizeof *outgoing);
@@ -52,6 +69,11 @@ void client_send(struct client *client, struct buf *message, const int *fds, siz
         r = outgoing ? sender_keep(&client->sender, outgoing, message, fds, n_fds) : -ENOMEM;
         if (r < 0)
             free(outgoing);
+        else if (client->sender.bytes > MAX(UNREAD_MOST, engine->memory_budget / UNREAD_SHARE)) {
+            fprintf(stderr, "rollbox-engine: the connection of process %d is closed: it has left %zu MiB of answers unread\n",
+                    (int)client->pid, client->sender.bytes >> 20);
+            r = -ENOBUFS;
+        }
     }
     /* A closed connection is noticed by reading it. */
     if (r < 0 && r != -EPIPE && r != -ECONNRESET)
@@ -165,20 +187,26 @@ static void handle_explain(struct client *client, struct wire_message *message) 
 }
 
 void server_status(struct engine *engine, struct buf *to) {
-    unsigned plans = 0, spares = 0, clients = 0;
+    unsigned plans = 0, spares = 0;
 
     list_for_each(node, &engine->programs) {
         plans++;
         spares += container_of(node, struct program, node)->n_spares;
     }
-    list_for_each(node, &engine->clients)
-        clients++;
     buf_printf(to, "{\"pid\": %d, \"version\": \"%s\", \"private\": %s, \"clients\": %u, \"sandboxes\": %u, \"sessions\": %u, \"running\": %u, \"queued\": %u, \"plans\": %u, \"spares\": %u, ", (int)getpid(),
-               ROLLBOX_VERSION, engine->is_private ? "true" : "false", clients, engine->n_boxes, engine->n_sessions, engine->n_running, engine->n_queued, plans, spares);
+               ROLLBOX_VERSION, engine->is_private ? "true" : "false", engine->n_clients, engine->n_boxes, engine->n_sessions, engine->n_running, engine->n_queued, plans, spares);
     buf_printf(to, "\"memory_budget_bytes\": %llu, \"memory_reserved_bytes\": %llu, \"cgroup\": \"%s\", \"landlock_abi\": %d, ", (unsigned long long)engine->memory_budget,
                (unsigned long long)engine->memory_reserved, cgroup_backend_name(cgroup_root_backend(engine->cgroups)), engine->features.landlock_abi);
     interpreter_status(engine, to);
-    buf_add_text(to, "}");
+    buf_add_text(to, ", \"connections\": [");
+    list_for_each(node, &engine->clients) {
+        const struct client *client = container_of(node, struct client, node);
+
+        buf_printf(to, "%s{\"pid\": %d, \"uid\": %u, \"requests\": %u, \"queued\": %u, \"running\": %u, \"memory_reserved_bytes\": %llu, \"unread_bytes\": %zu}",
+                   node == engine->clients.next ? "" : ", ", (int)client->pid, (unsigned)client->uid, client->n_requests, client->n_queued, client->n_running,
+                   (unsigned long long)client->memory_reserved, client->sender.bytes);
+    }
+    buf_add_text(to, "]}");
 }
 
 static void handle_kill(struct client *client, struct wire_message *message) {
@@ -250,6 +278,28 @@ static void refuse_incomplete(struct client *client, uint64_t serial) {
     client_fail(client, serial, &error);
 }
 
+/* Refused is what would make the engine keep more for one client than it keeps. */
+static bool admit(struct client *client, const struct wire_message *message) {
+    bool is_command = message->header.type == PROTOCOL_RUN || message->header.type == PROTOCOL_EXEC;
+    struct rollbox_error error;
+
+    if (message->header.type == PROTOCOL_KILL || !client->greeted)
+        return true;            /* it has no answer; or it is HELLO, or the connection's end */
+    if (client->n_requests >= REQUESTS_MOST)
+        error_set(&error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+                  "this connection has %u requests that are not answered yet, as many as the engine keeps of one; wait for some of their results", client->n_requests);
+    else if (!is_command && message->length > OTHER_REQUEST_MOST)
+        error_set(&error, ROLLBOX_ERR_INVALID_ARGUMENT, E2BIG, "request", "the request has %zu bytes; a policy, or a request that is no command, may have %u",
+                  message->length, OTHER_REQUEST_MOST);
+    else {
+        client->n_requests++;
+        return true;
+    }
+    client->n_requests++;
+    client_fail(client, message->header.serial, &error);
+    return false;
+}
+
 static void on_client(struct loop_source *source, uint32_t events) {
     static struct wire_message message;
     struct client *client = container_of(source, struct client, source);
@@ -263,9 +313,10 @@ static void on_client(struct loop_source *source, uint32_t events) {
     if (r == -EAGAIN)
         return;
     if (r == 1) {
-        r = server_handle(client, &message) < 0 ? -EPROTO : 1;
+        r = admit(client, &message) ? server_handle(client, &message) < 0 ? -EPROTO : 1 : 1;
         wire_message_done(&message);
     } else if (r == -EMFILE && client->greeted) {
+        client->n_requests++;
         refuse_incomplete(client, message.header.serial);
         return;
     }
@@ -273,23 +324,49 @@ static void on_client(struct loop_source *source, uint32_t events) {
         client_free(client);
 }
 
+/* In answer to its HELLO, which is the first of its requests. */
+static void refuse_connection(int fd) {
+    auto_buf struct buf message = BUF_INIT;
+
+    wire_begin(&message, PROTOCOL_FAILED, 1);
+    wire_add_u64(&message, TAG_ERROR_CODE, ROLLBOX_ERR_RESOURCE_EXHAUSTED);
+    wire_add_u64(&message, TAG_ERROR_NUMBER, ENOBUFS);
+    wire_add_text(&message, TAG_ERROR_STAGE, "connect");
+    wire_add_text(&message, TAG_ERROR_MESSAGE, "the engine has as many connections as it keeps (a share of its limit of open files); close some, or raise the limit (ulimit -n)");
+    (void)wire_send(fd, &message, NULL, 0);
+}
+
 int client_new(struct engine *engine, int take_fd) {
     auto_close int fd = take_fd;
-    struct client *client = calloc(1, sizeof *client);
+    struct ucred peer;
+    socklen_t size = sizeof peer;
 
+    if (!engine->is_private && engine->n_clients >= MAX(engine->open_files / CLIENTS_SHARE, CLIENTS_LEAST)) {
+        refuse_connection(fd);
+        return -ENOBUFS;
+    }
+    struct client *client = calloc(1, sizeof *client);
     if (!client)
         return -ENOMEM;
     client->engine = engine;
     list_init(&client->node);
     list_init(&client->runs);
     list_init(&client->sessions);
+    list_init(&client->queue);
+    list_init(&client->in_turns);
     sender_init(&client->sender, engine->loop, &client->source, on_sent);
+    client->sender.pauses_at = PAUSES_AT;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) {
+        client->pid = peer.pid;
+        client->uid = peer.uid;
+    }
     int r = fcntl(fd, F_SETFL, O_NONBLOCK) < 0 ? -errno : loop_add(engine->loop, &client->source, fd, EPOLLIN, on_client);
     if (r < 0) {
         free(client);
         return r;
     }
     client->fd = TAKE_FD(fd);
+    engine->n_clients++;
     list_add_tail(&engine->clients, &client->node);
     return 0;
 }

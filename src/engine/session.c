@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "engine/session.h"
 
+#define WORKS_MOST 1024u         /* requests that wait for one sandbox, commands not included */
 #define WATCH_NS 50000000ll
 #define WATCH_SHARE 3          /* the part of our time that looking at all sandboxes takes at most: a third */
 #define RELEASE_NS 10000000ll   /* by when captured processes have been let go */
@@ -1088,6 +1089,15 @@ static int ask_claim(struct session *session, struct client *client, uint64_t se
     return 1;
 }
 
+int session_may_wait(const struct session *session, struct rollbox_error *error) {
+    unsigned n = 0;
+
+    list_for_each(node, &session->works)
+        if (++n == WORKS_MOST)
+            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request", "the sandbox %s has %u requests that wait, as many as are kept for one; wait for some of them", session->name, n);
+    return 0;
+}
+
 static int answer(struct client *client, struct wire_message *message, const struct ask *ask, struct buf *json, struct rollbox_error *error) {
     struct session *session;
     struct node *node;
@@ -1123,6 +1133,8 @@ static int answer(struct client *client, struct wire_message *message, const str
             return r < 0 ? r : 0;
         session = session_find(client->engine, ask->sandbox);
     }
+    if (session && ask->verb != VERB_CLOSE && session_may_wait(session, error) < 0)
+        return -ENOBUFS;
     if (session && sleep_of(session) && needs_awake(ask)) {
         session_touch(session);
         return sleep_defer(session, client, message) < 0 ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "the engine is out of memory") : 1;

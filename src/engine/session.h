@@ -274,6 +274,7 @@ bool session_name_ok(const char *name);
 bool session_has_user(const struct session *session, const char *user);
 void session_name_operation(const struct session *session, unsigned char *operation, size_t *length);   /* puts the session's number before it */
 void session_request(struct client *client, struct wire_message *message);      /* PROTOCOL_SANDBOX */
+int session_may_wait(const struct session *session, struct rollbox_error *error);        /* there is room for one request more that waits: 0 */
 void session_answer(struct session *session, const struct guest_record *record, int *fds, size_t n_fds); /* takes what it wants of fds (-EBADF) */
 void session_box_dead(struct session *session, struct box *box);
 void session_box_failed(struct session *session, const struct guest_record *record);

@@ -55,7 +55,7 @@ static void check(bool holds) {
 }
 
 static void start(void) {
-    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.runs, &engine.queue, &engine.finished, &engine.sessions, &engine.streams, &engine.sinks, &engine.lost_copies, &engine.wakeful, &engine.shelves };
+    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.runs, &engine.turns, &engine.finished, &engine.sessions, &engine.streams, &engine.sinks, &engine.lost_copies, &engine.wakeful, &engine.shelves };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
@@ -153,7 +153,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             client_free(clients[i]);
         close(fds[i]);
     }
-    check(list_empty(&engine.clients) && list_empty(&engine.queue) && !engine.n_queued && !engine.memory_reserved && !program->n_running);
+    check(list_empty(&engine.clients) && list_empty(&engine.turns) && !engine.n_queued && !engine.memory_reserved && !program->n_running);
     list_for_each(node, &engine.programs)
         if (container_of(node, struct program, node) != program)
             program_free(container_of(node, struct program, node));
