@@ -76,7 +76,7 @@ _rollbox() {
             '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -121,7 +121,7 @@ _rollbox() {
             '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -182,7 +182,7 @@ _rollbox() {
             '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -230,7 +230,7 @@ _rollbox() {
             '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -275,7 +275,7 @@ _rollbox() {
             '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -326,7 +326,7 @@ _rollbox() {
             '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
@@ -355,7 +355,7 @@ _rollbox() {
             '*--id=[the command'\''s id (default\: one is made up); the same id again gives the first one'\''s result]:ID:' \
             '*--json[print the result as one JSON object]' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \
             '*--user=[the user seen inside\: box (default), root or a number]:NAME:' \
@@ -671,7 +671,7 @@ _rollbox() {
             '*--disk-at=[where that is kept\: in memory, or on the store'\''s disk (default memory)]:value:(memory store)' \
             '*--open-files=[open files a process (default 4096)]:N:' \
             '*--output-limit=[bytes of each output stream; more ends the run (default 10M)]:BYTES:' \
-            '*--timeout=[wall-clock limit, fractions allowed (default\: none)]:SECONDS:' \
+            '*--timeout=[wall-clock limit, fractions allowed; none\: no limit (default\: 300 for a run, none in a sandbox that lives)]:SECONDS:' \
             '*--env=[set a variable in the sandbox'\''s environment]:K=V:' \
             '*--no-clean-env[keep the caller'\''s environment too]' \
             '*--cwd=[working directory inside the sandbox (default /tmp, private)]:PATH:_files' \

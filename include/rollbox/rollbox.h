@@ -166,6 +166,9 @@ ROLLBOX_PUBLIC void rollbox_queued(struct rollbox_run *run, void *userdata);
 ROLLBOX_PUBLIC void *rollbox_next_ended(struct rollbox_engine *engine);
 ROLLBOX_PUBLIC void rollbox_told(struct rollbox_engine *engine, void *userdata);
 
+/* For timeout_ms: whatever the policy says, it may take as long as it likes. */
+#define ROLLBOX_NO_TIMEOUT INT64_MIN
+
 struct rollbox_run_options {
     size_t size;                        /* sizeof(struct rollbox_run_options) */
     const char *const *argv;            /* NULL-terminated, at least one; argv[0] is looked up in the sandbox's PATH unless it has a slash. NULL: the image's own entry point and command */
@@ -175,7 +178,7 @@ struct rollbox_run_options {
     size_t stdin_length;
     const struct rollbox_file *files;
     size_t n_files;
-    int64_t timeout_ms;                 /* -1: the policy's; 0: refused */
+    int64_t timeout_ms;                 /* -1: the policy's, and 300 s if that has none; ROLLBOX_NO_TIMEOUT: none; 0: refused */
     int64_t output_limit;               /* bytes a stream; -1: the policy's */
     const int *stdio_fds;               /* NULL: output is collected into the result. Else three descriptors (borrowed, duplicated) that become
                                            the program's 0, 1 and 2; nothing is collected, and output_limit is the caller's to hold (rollbox_kill).
@@ -305,7 +308,7 @@ struct rollbox_exec_options {
     size_t stdin_length;
     const struct rollbox_file *files;
     size_t n_files;
-    int64_t timeout_ms;                 /* a time-out kills this command's tree of processes and nothing else */
+    int64_t timeout_ms;                 /* -1: the policy's, and none if that has none. A time-out kills this command's tree of processes and nothing else */
     int64_t output_limit;               /* past it the command's tree is killed, as by a time-out */
     const char *operation_id;           /* its id, to attach, signal or retry by */
     const struct rollbox_terminal *terminal;    /* not NULL: it gets a terminal of its own of that size; its output is all on stdout */

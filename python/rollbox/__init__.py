@@ -20,7 +20,7 @@ from typing import Any, Dict
 from . import _ffi
 from ._async_clones import AsyncWorkSandbox
 from ._async_sandbox import AsyncProcess, AsyncSandbox, AsyncShell, AsyncStream
-from ._batch import iter_many, iter_many_async, run_many, run_many_async
+from ._batch import code_job, iter_many, iter_many_async, run_many, run_many_async
 from ._clones import Clone, WorkFailed, WorkSandbox
 from ._engine import Engine, default_engine
 from ._errors import *  # noqa: F403
@@ -58,5 +58,5 @@ __all__ = [
     "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "AsyncWorkSandbox", "Change", "Child", "Clone", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
     "Observation", "Outcome", "Parent", "Policy", "Process", "Record", "RecordWarning", "Resources", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Step",
     "Stream", "TemplateSandbox", "Trajectory", "Tree", "WorkFailed", "WorkSandbox",
-    "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
+    "code_job", "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
 ]

@@ -48,7 +48,7 @@ class AsyncWorkSandbox(AsyncSandbox, Generic[_R]):
         """As WorkSandbox.warm. Cancelling the task does not end init_fn; closing the sandbox does."""
         await _in_thread(self._box.warm)
 
-    async def iter_fork(self, n: int, *, timeout: Optional[float] = None, concurrency: Optional[int] = None, seed: Optional[int] = None, ordered: bool = False, progress: Optional[bool] = None, retries: int = 2,
+    async def iter_fork(self, n: int, *, timeout: Timeout = None, concurrency: Optional[int] = None, seed: Optional[int] = None, ordered: bool = False, progress: Optional[bool] = None, retries: int = 2,
                         max_value: int = VALUE_MOST) -> AsyncIterator[Clone[bytes, _R]]:
         """As WorkSandbox.iter_fork: `async for clone in box.iter_fork(n)`."""
         loop, clones = await _in_thread(self._box._forking, n, timeout, concurrency, seed, ordered, progress, retries, max_value)
@@ -62,14 +62,14 @@ class AsyncWorkSandbox(AsyncSandbox, Generic[_R]):
             await _in_thread(clones.close)
 
     @overload  # type: ignore[override]
-    async def fork(self, n: int = ..., *, timeout: Optional[float] = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+    async def fork(self, n: int = ..., *, timeout: Timeout = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
                    retries: int = ..., max_value: int = ..., reduce: None = ...) -> List[Clone[bytes, _R]]: ...
 
     @overload
-    async def fork(self, n: int = ..., *, timeout: Optional[float] = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+    async def fork(self, n: int = ..., *, timeout: Timeout = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
                    retries: int = ..., max_value: int = ..., reduce: Callable[[Iterator[Clone[bytes, _R]]], _Reduced]) -> _Reduced: ...
 
-    async def fork(self, n: int = 1, *, timeout: Optional[float] = None, concurrency: Optional[int] = None, seed: Optional[int] = None, ordered: bool = True, progress: Optional[bool] = None, retries: int = 2,
+    async def fork(self, n: int = 1, *, timeout: Timeout = None, concurrency: Optional[int] = None, seed: Optional[int] = None, ordered: bool = True, progress: Optional[bool] = None, retries: int = 2,
                    max_value: int = VALUE_MOST, reduce: Optional[Callable[[Iterator[Clone[bytes, _R]]], Any]] = None) -> Any:
         """As WorkSandbox.fork. Cancelling the task kills the clones. reduce is called in another thread."""
         loop, clones = await _in_thread(self._box._forking, n, timeout, concurrency, seed, ordered, progress, retries, max_value)

@@ -24,7 +24,7 @@ from ._files import AsyncSessionFiles
 from ._grade import Grade
 from ._policy import Policy
 from ._process import Chunk, Process, Pty, Stream, conclude
-from ._request import Argv, Data, Environment, ExecRequest, Files, Request, as_argv, code_argv
+from ._request import Argv, Data, Environment, ExecRequest, Files, Request, Timeout, as_argv, code_argv
 from ._result import Result
 from ._sandbox import Sandbox
 from ._session import Change, Processes, Snapshot, SnapshotLike, Tree, User
@@ -226,7 +226,7 @@ class AsyncShell:
         """As Shell.id."""
         return self._shell.id
 
-    async def run(self, command: Union[str, bytes], timeout: Optional[float] = None, *, text: bool = False, check: bool = False,
+    async def run(self, command: Union[str, bytes], timeout: Timeout = None, *, text: bool = False, check: bool = False,
                   max_output: Optional[int] = None) -> ShellResult[Any]:
         """As Shell.run. A cancelled task does not wait any more; the command runs on to its end or time-out."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, functools.partial(
@@ -321,17 +321,17 @@ class AsyncSandbox(_Boxed):
         return self._box.name if self._box._in_session() else None
 
     @overload
-    async def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+    async def run(self, argv: Argv, *, timeout: Timeout = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
                   env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
                   text: Literal[False] = ..., check: bool = ..., max_output: Optional[int] = ...) -> Result[bytes]: ...
 
     @overload
-    async def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+    async def run(self, argv: Argv, *, timeout: Timeout = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
                   env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
                   text: Literal[True], check: bool = ..., max_output: Optional[int] = ...) -> Result[str]: ...
 
     @overload
-    async def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+    async def run(self, argv: Argv, *, timeout: Timeout = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
                   env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
                   text: bool, check: bool = ..., max_output: Optional[int] = ...) -> Result[Any]: ...
 
@@ -339,7 +339,7 @@ class AsyncSandbox(_Boxed):
         self,
         argv: Argv,
         *,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         stdin: Optional[Data] = None,
         input: Optional[Data] = None,
         env: Optional[Environment] = None,
@@ -349,10 +349,13 @@ class AsyncSandbox(_Boxed):
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> Result[Any]:
-        """As Sandbox.run, without blocking the loop. Cancelling the task kills the run, processes and files."""
+        """As Sandbox.run, without blocking the loop. Cancelling the task kills the run, processes and files (in a session, its processes)."""
+        if self._in_session():
+            return await self.exec(as_argv(argv), timeout=self._run_timeout(timeout), stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, text=text, check=check,
+                                   max_output=max_output)
         if self._record is not None:
             async with AsyncSandbox(self._policy, engine=self._engine, record=self._record) as box:
-                result = await box.exec(as_argv(argv), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, text=text)
+                result = await box.exec(as_argv(argv), timeout=self._run_timeout(timeout), stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, text=text)
             return result.check() if check else result
         request = Request(argv, timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output)
         return await self._run(request, text, check)
@@ -362,7 +365,7 @@ class AsyncSandbox(_Boxed):
         code: Union[str, bytes],
         args: Sequence[Union[str, bytes]] = (),
         *,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         stdin: Optional[Data] = None,
         input: Optional[Data] = None,
         env: Optional[Environment] = None,
@@ -373,7 +376,7 @@ class AsyncSandbox(_Boxed):
         max_output: Optional[int] = None,
     ) -> Result[Any]:
         """As Sandbox.run_code, without blocking the loop. Cancelling the task kills the run, processes and files."""
-        if self._record is not None:
+        if self._record is not None or self._in_session():
             return await self.run(code_argv(code, args), timeout=timeout, stdin=stdin, input=input, env=env, cwd=cwd, files=files, text=text, check=check, max_output=max_output)
         request = Request(code_argv(code, args), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, is_code=True)
         return await self._run(request, text, check)
@@ -398,7 +401,7 @@ class AsyncSandbox(_Boxed):
         user: Optional[User] = None,
         stdin: Optional[Data] = None,
         input: Optional[Data] = None,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         text: bool = False,
         check: bool = False,
         max_output: Optional[int] = None,
@@ -425,7 +428,7 @@ class AsyncSandbox(_Boxed):
         return AsyncStream(lambda: _in_thread(self._box.stream, command, **options))
 
     async def spawn(self, command: Argv, *, pty: Pty = False, cwd: Optional[Path] = None, env: Optional[Environment] = None,
-                    user: Optional[User] = None, stdin: Optional[Data] = None, timeout: Optional[float] = None, text: bool = False,
+                    user: Optional[User] = None, stdin: Optional[Data] = None, timeout: Timeout = None, text: bool = False,
                     max_output: Optional[int] = None, files: Optional[Files] = None, id: Optional[str] = None) -> AsyncProcess:
         """As Sandbox.spawn."""
         return AsyncProcess(await _in_thread(self._box.spawn, command, pty=pty, cwd=cwd, env=env, user=user, stdin=stdin, timeout=timeout,

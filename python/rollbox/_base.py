@@ -13,7 +13,7 @@ from ._errors import InvalidArgument
 from ._handle import Handle
 from ._policy import Policy
 from ._record import Record, Target
-from ._request import Data, milliseconds
+from ._request import RUN_TIMEOUT_S, Data, Timeout, milliseconds
 
 PolicyLike = Union[Policy, Mapping[str, Any], None]
 Path = Union[str, "os.PathLike[str]"]
@@ -46,6 +46,8 @@ def _duration(what: str, seconds: Optional[float]) -> int:
     if seconds is None:
         return 0
     try:
+        if isinstance(seconds, str):
+            raise InvalidArgument("only a time-out may be that", stage="arguments")
         return milliseconds(seconds)
     except InvalidArgument:
         raise InvalidArgument(f"{what} must be a positive number of seconds or None, not {seconds!r}", stage="arguments") from None
@@ -107,6 +109,12 @@ class Base:
     def policy(self) -> Policy:
         """The policy of every run and of the session."""
         return self._policy
+
+    def _run_timeout(self, timeout: Timeout) -> Timeout:
+        """That of a run which is a command of a session, for those have no default."""
+        if timeout is not None:
+            return timeout
+        return self._policy.timeout if self._policy.timeout is not None else RUN_TIMEOUT_S
 
     def _get_engine(self) -> Engine:
         return self._engine if self._engine is not None else default_engine()

@@ -28,12 +28,12 @@ from ._engine import Engine, PendingRun, _Connection, default_engine
 from ._errors import Cancelled, EngineLost, EngineStartFailed, HostOutOfMemory, InvalidArgument, IOFailed, ResourceExhausted, RollboxError, SetupFailed
 from ._policy import Policy
 from ._record import Record, Target
-from ._request import Argv, Request, as_argv, error_result
+from ._request import Argument, Request, error_result
 from ._result import Result
 from ._sandbox import PolicyLike, Sandbox, as_policy
 
 _Row = TypeVar("_Row")
-Job = Union[Mapping[str, Any], Argv]
+Job = Union[Mapping[str, Any], Sequence[Argument]]
 
 _KEYS = frozenset(("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"))
 
@@ -85,6 +85,8 @@ class _Task:
             self.error = error
 
     def _compile(self, job: Job, base: Policy) -> None:
+        if isinstance(job, (str, bytes)):
+            raise _bare_text(job)
         if not isinstance(job, Mapping):
             self.arguments = {"argv": job}
             self.request = Request(job)
@@ -101,6 +103,9 @@ class _Task:
         if (argv is None) == (code is None):
             raise _invalid("a job has either argv or code" + (", not both" if code is not None else ""))
         if code is None:
+            if isinstance(argv, (str, bytes)):
+                raise _invalid(f'argv must be a list of arguments, not {type(argv).__name__}: the text of a program is "code", with its "language", and a line of shell is '
+                               '["sh", "-c", ...]')
             if language is not None:
                 raise _invalid("language goes with code, not with argv")
         else:
@@ -130,10 +135,24 @@ class _Task:
         return error_result(error, text, self.id)
 
 
+def _bare_text(job: object) -> InvalidArgument:
+    """Text alone would be a shell's line to one reader and a program to the other, and a program that a shell fails on is a wrong answer to who scores it."""
+    return _invalid(f'a job is not a bare {type(job).__name__}: {{"code": ..., "language": "python"}}, or rollbox.code_job(...), is for the text of a program, '
+                    '["sh", "-c", ...] for a line of shell')
+
+
+def code_job(code: Union[str, bytes], language: str = "python", **more: Any) -> Dict[str, Any]:
+    """A job of run_many for the text of a program. more: the other keys of a job, such as id, stdin and timeout_s."""
+    return {"code": code, "language": language, **more}
+
+
 def _tasks(jobs: Iterable[Job], base: Policy) -> Iterator[_Task]:
+    """Bare text first is a caller who means something else by jobs, which is told before anything has run; later it is that job's row."""
     if isinstance(jobs, (str, bytes, Mapping)):
         raise _invalid("jobs must be an iterable of jobs, not one job")
     for index, job in enumerate(jobs):
+        if index == 0 and isinstance(job, (str, bytes)):
+            raise _bare_text(job)
         yield _Task(index, job, base)
 
 
@@ -294,7 +313,8 @@ class _Recorder:
                     if self._closed.is_set():
                         raise Cancelled("the batch was closed", stage="arguments")
                     self._boxes.add(box)
-                result = box.exec(as_argv(arguments.pop("argv")), text=self.text, **arguments)
+                arguments["timeout"] = box._run_timeout(arguments.get("timeout"))
+                result = box.exec(arguments.pop("argv"), text=self.text, **arguments)
             return dataclasses.replace(result, id=task.id)
         except RollboxError as error:
             return task.row(error, self.text)
@@ -422,9 +442,10 @@ def run_many(
     """Runs many jobs, `concurrency` at a time (default: one a CPU), each in a fresh sandbox, and returns one Result a job, in the
     jobs' order or that of completion.
 
-    A job is an argv as for Sandbox.run, or a mapping with the keys of a batch row: `argv`, or `code` and `language` (python, bash, sh,
+    A job is a list of arguments, or a mapping with the keys of a batch row: `argv`, or `code` and `language` (python, bash, sh,
     node or javascript, perl, ruby, c, cpp); and `id` (str or int; without one, its index), `stdin`, `files` {path: data}, `cwd`,
-    `env`, `timeout_s`, `policy` (a mapping of keys or Policy, laid over the batch's).
+    `env`, `timeout_s`, `policy` (a mapping of keys or Policy, laid over the batch's). `code_job(code, language="python", **keys)` makes one. Bare text is none: as
+    the first job it is refused with the words to use. Without a `timeout_s` or a `timeout` of the policy a job has 300 seconds; "none" is no limit.
 
     A job that rollbox could not run is a row with outcome "error" and `error` set, never an exception and never a program's failure.
     What may pass (lost engine, exhausted host, refused set-up) is tried again up to `retries` times first; a program may then have run

@@ -38,7 +38,7 @@ from ._errors import EngineLost, FeatureMissing, InvalidArgument, NotFound, Roll
 from ._handle import Handle
 from ._policy import Policy
 from ._process import Pipes, new_id
-from ._request import AttachRequest, ExecRequest, error_result, milliseconds
+from ._request import RUN_TIMEOUT_S, AttachRequest, ExecRequest, Timeout, allowed_s, error_result
 from ._result import Outcome, Result, RunFailed
 from ._sandbox import Sandbox
 from ._session import Session, _state
@@ -539,7 +539,7 @@ class WorkSandbox(Sandbox, Generic[_R]):
             results, results_write = pipes.reader()
             run = handle.start(ExecRequest([self._python, "-c", guest], id=id, extra_fds=(control_read, results_write), timeout=_FOR_EVER_S, detached=True))
         try:
-            _exchange(handle, id, self._python, run, control, results, functions, self._policy.timeout)
+            _exchange(handle, id, self._python, run, control, results, functions, allowed_s(self._policy.timeout))
             state: Dict[str, Any] = handle.json("rollbox_snapshot", None, ctypes.byref(_state("keep")))
             return id, state["id"]
         finally:
@@ -550,7 +550,7 @@ class WorkSandbox(Sandbox, Generic[_R]):
         self,
         n: int,
         *,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         concurrency: Optional[int] = None,
         seed: Optional[int] = None,
         ordered: bool = False,
@@ -561,7 +561,7 @@ class WorkSandbox(Sandbox, Generic[_R]):
         """As fork, yielding each Clone when it is there, by default in the order of their ends. Closing the iterator kills what is under way."""
         return self._forking(n, timeout, concurrency, seed, ordered, progress, retries, max_value)[1]
 
-    def _forking(self, n: int, timeout: Optional[float], concurrency: Optional[int], seed: Optional[int], ordered: bool, progress: Optional[bool], retries: int,
+    def _forking(self, n: int, timeout: Timeout, concurrency: Optional[int], seed: Optional[int], ordered: bool, progress: Optional[bool], retries: int,
                  max_value: int) -> Tuple[_Loop, Generator[Clone[bytes, _R], None, None]]:
         for name, number, least in (("n", n, 1), ("max_value", max_value, 1), ("retries", retries, 0)):
             if isinstance(number, bool) or not isinstance(number, int) or number < least:
@@ -571,24 +571,24 @@ class WorkSandbox(Sandbox, Generic[_R]):
         # Of a number's own kind: what a clone is told has its digits, whatever a subclass makes of them.
         seed, max_value = None if seed is None else int.__int__(seed), min(int.__int__(max_value), sys.maxsize)
         width = len(os.sched_getaffinity(0)) * _WIDTH_PER_CPU if concurrency is None else _concurrency(concurrency)
-        allowed = self._policy.timeout if timeout is None else milliseconds(timeout) / 1000
+        allowed = allowed_s(timeout, self._policy.timeout, RUN_TIMEOUT_S)
         command, state = self._warmed()
         loop = _Loop(lambda count: self._forks(count, state, _state("keep", attached=True)), command, seed, max_value, allowed)
         return loop, _iterate(loop, n, width, _Order(ordered), _Progress(progress, range(n)), retries)
 
     @overload  # type: ignore[override]
-    def fork(self, n: int = ..., *, timeout: Optional[float] = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+    def fork(self, n: int = ..., *, timeout: Timeout = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
              retries: int = ..., max_value: int = ..., reduce: None = ...) -> List[Clone[bytes, _R]]: ...
 
     @overload
-    def fork(self, n: int = ..., *, timeout: Optional[float] = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+    def fork(self, n: int = ..., *, timeout: Timeout = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
              retries: int = ..., max_value: int = ..., reduce: Callable[[Iterator[Clone[bytes, _R]]], _Reduced]) -> _Reduced: ...
 
     def fork(
         self,
         n: int = 1,
         *,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         concurrency: Optional[int] = None,
         seed: Optional[int] = None,
         ordered: bool = True,
@@ -657,4 +657,4 @@ def _exchange(handle: Handle, id: str, python: str, run: LooseRun, control: int,
     if isinstance(there, list):
         versions = [".".join(str(part)[:9] for part in version[:2]) for version in (there, sys.version_info)]
         raise InvalidArgument(f"the sandbox' {python} is Python {versions[0]}, and this is {versions[1]}: functions go between equal ones only; name one that the sandbox has by python=", stage="arguments")
-    raise _raised(message, None) or WorkFailed("", f"it ran into the policy's timeout of {timeout} seconds" if late else f"its interpreter ended: {RunFailed(ended)}")
+    raise _raised(message, None) or WorkFailed("", f"it ran into the policy's timeout of {timeout:g} seconds" if late else f"its interpreter ended: {RunFailed(ended)}")

@@ -81,7 +81,8 @@ class Policy:
     Limits, for the whole sandbox
         max_memory, max_disk, max_output (a stream): bytes, or text such as "512M" (powers of 1024). max_processes, max_open_files:
         counts. disk_at: where private files are kept, "memory" or "store" (the disk that the store is on).
-        max_cpu: CPUs, such as 1.5. timeout: seconds of wall clock for a run.
+        max_cpu: CPUs, such as 1.5. timeout: seconds of wall clock for a run (300), and for
+        each command of a session (no limit); "none" is no limit.
     Network
         net: "none", "loopback" or "host". net_allow_hosts: the hosts that may be reached.
     Determinism
@@ -120,7 +121,7 @@ class Policy:
         disk_at: Optional[str] = None,
         max_open_files: Optional[int] = None,
         max_output: Optional[Size] = None,
-        timeout: Optional[float] = None,
+        timeout: Union[float, str, None] = None,
         net: Optional[str] = None,
         net_allow_hosts: Optional[Iterable[str]] = None,
         random_seed: Optional[int] = None,

@@ -7,7 +7,7 @@ import ctypes
 import json
 import math
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _ffi
 from ._errors import InvalidArgument
@@ -17,11 +17,16 @@ Argument = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Argv = Union[str, Sequence[Argument]]
 Data = Union[str, bytes, bytearray, memoryview]
 Environment = Mapping[str, str]
+Timeout = Union[float, Literal["none"], None]
 Files = Mapping[Union[str, "os.PathLike[str]"], Data]
 
 _NO_CALLBACK = _ffi.CALLBACK()
 _ARGUMENT_MAX = 131072
 """MAX_ARG_STRLEN of the kernel."""
+RUN_TIMEOUT_S = 300.0
+"""Of what runs once and is waited for, where neither the call nor the policy says; the engine's default of a run, which docs/policy.md documents."""
+_NO_TIMEOUT_MS = -(1 << 63)
+"""ROLLBOX_NO_TIMEOUT."""
 
 
 def _invalid(message: str) -> InvalidArgument:
@@ -63,7 +68,11 @@ def _argv(argv: Any) -> List[bytes]:
         raise _invalid(f"argv must be a list of arguments or a str for the shell, not {argv!r}")
     if not argv:
         raise _invalid("argv is empty: there is no program to run")
-    return [_encode(f"argv[{i}]", item) for i, item in enumerate(argv)]
+    return _arguments("argv", argv)
+
+
+def _arguments(what: str, items: Sequence[object]) -> List[bytes]:
+    return [_encode(f"{what}[{i}]", item) for i, item in enumerate(items)]
 
 
 def code_argv(code: object, args: object = ()) -> List[bytes]:
@@ -73,9 +82,11 @@ def code_argv(code: object, args: object = ()) -> List[bytes]:
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise _invalid(f"args must be a list of arguments, not {args!r}")
     raw = _data("code", code)
+    if b"\0" in raw:
+        raise _invalid(f"code has a NUL byte at offset {raw.index(0)}, which Python source may not have")
     if len(raw) >= _ARGUMENT_MAX:
         raise _invalid(f"code has {len(raw)} bytes, and no argument may have {_ARGUMENT_MAX}: put it into `files` and run that")
-    return [b"python3", b"-c", *_argv([raw, *args])]
+    return [b"python3", b"-c", raw, *_arguments("args", args)]
 
 
 def _env(env: object) -> Optional[List[bytes]]:
@@ -93,12 +104,20 @@ def _env(env: object) -> Optional[List[bytes]]:
 
 
 def milliseconds(timeout: object) -> int:
-    """A time-out in seconds as whole milliseconds, rounded up; -1 for None, the policy's."""
+    """A time-out in seconds as whole milliseconds, rounded up; -1 for None, the policy's; ROLLBOX_NO_TIMEOUT for "none"."""
     if timeout is None:
         return -1
+    if timeout == "none":
+        return _NO_TIMEOUT_MS
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not math.isfinite(timeout) or not 0 < timeout < 1e12:
-        raise _invalid(f"timeout must be a positive number of seconds, not {timeout!r}")
+        raise _invalid(f'timeout must be a positive number of seconds, or "none" for no limit, not {timeout!r}')
     return math.ceil(timeout * 1000)
+
+
+def allowed_s(*timeouts: Timeout) -> Optional[float]:
+    """The first time-out that is not None in seconds, as a deadline of our own is made of it; None if that is no limit, or if all are None."""
+    first = next((milliseconds(one) for one in timeouts if one is not None), _NO_TIMEOUT_MS)
+    return None if first == _NO_TIMEOUT_MS else first / 1000
 
 
 def _limit(limit: object) -> int:
@@ -116,7 +135,7 @@ def _strings(items: List[bytes]) -> Any:
 def _fill(
     options: Any,
     argv: Argv,
-    timeout: Optional[float],
+    timeout: Timeout,
     stdin: Optional[Data],
     env: Optional[Environment],
     cwd: Optional[Union[str, "os.PathLike[str]"]],
@@ -179,7 +198,7 @@ class Request:
         self,
         argv: Argv,
         *,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         stdin: Optional[Data] = None,
         env: Optional[Environment] = None,
         cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
@@ -208,7 +227,7 @@ class ExecRequest:
         self,
         argv: Argv,
         *,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         stdin: Optional[Data] = None,
         env: Optional[Environment] = None,
         cwd: Optional[Union[str, "os.PathLike[str]"]] = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Sequence, Ty
 
 from ._base import AutoSnapshot, PolicyLike, RecordLike, as_policy, has_work, one_input
 from ._engine import Engine
-from ._request import Argv, Data, Environment, Files, Request, as_argv, code_argv
+from ._request import Argv, Data, Environment, Files, Request, Timeout, as_argv, code_argv
 from ._result import Result
 from ._session import Session
 
@@ -24,8 +24,9 @@ __all__ = ["PolicyLike", "Sandbox", "as_policy"]
 class Sandbox(Session):
     """Programs under a policy (a Policy, a mapping of its keys, or None for the default one), on `engine` or the one this process shares.
 
-    `run` is for one program in a fresh sandbox. All other calls are of a session: one sandbox that lives, made on entering `with` or by
-    the first of these calls, and ended by `close`, by leaving the `with`, or when nobody refers to it any more. For it: `name` (1 to 64 of
+    Without a session, each `run` and `run_code` has a fresh sandbox, of which nothing is left. In an open session they run in it. A session
+    is one sandbox that lives: it is opened on entering `with`, or by the first call other than these two, and ended by `close`, by leaving
+    the `with`, or when nobody refers to it any more. For it: `name` (1 to 64 of
     A-Z a-z 0-9 _ . -, unique on the engine; else one is made up); `detached`: it outlives this process, on a shared engine, so that the
     `with` does not end it; `idle`, `ttl`, `max_lifetime`: seconds without a call after which it is paused, or closed, and seconds
     after which it is closed whatever happens; `hibernate_after`: seconds without a call after which `hibernate` is called for it, if no
@@ -71,17 +72,17 @@ class Sandbox(Session):
         self._leave()
 
     @overload
-    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+    def run(self, argv: Argv, *, timeout: Timeout = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
             env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
             text: Literal[False] = ..., check: bool = ..., max_output: Optional[int] = ...) -> Result[bytes]: ...
 
     @overload
-    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+    def run(self, argv: Argv, *, timeout: Timeout = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
             env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
             text: Literal[True], check: bool = ..., max_output: Optional[int] = ...) -> Result[str]: ...
 
     @overload
-    def run(self, argv: Argv, *, timeout: Optional[float] = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
+    def run(self, argv: Argv, *, timeout: Timeout = ..., stdin: Optional[Data] = ..., input: Optional[Data] = ...,
             env: Optional[Environment] = ..., cwd: Optional[Union[str, "os.PathLike[str]"]] = ..., files: Optional[Files] = ...,
             text: bool, check: bool = ..., max_output: Optional[int] = ...) -> Result[Any]: ...
 
@@ -89,7 +90,7 @@ class Sandbox(Session):
         self,
         argv: Argv,
         *,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         stdin: Optional[Data] = None,
         input: Optional[Data] = None,
         env: Optional[Environment] = None,
@@ -99,11 +100,12 @@ class Sandbox(Session):
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> Result[Any]:
-        """Runs a program in a fresh sandbox and blocks until it has ended. When its main program ends, whatever else runs in the
-        sandbox is killed.
+        """Runs a program and blocks until it has ended: in the session if one is open, where the files of earlier calls are and what it
+        leaves behind stays, else in a fresh sandbox, in which whatever still runs is killed when its main program ends.
 
-        argv: a list of str, bytes or PathLike, the program first (looked up in the sandbox's PATH), or a str, which /bin/sh -c gets.
-        timeout: seconds of wall clock, over the policy's. stdin (or input): str or bytes for its standard input; without, /dev/null.
+        argv: a list of str, bytes or PathLike, the program first (looked up in the sandbox's PATH), or a str, which is a line for
+        /bin/sh -c (text of a Python program is for `run_code`).
+        timeout: seconds of wall clock, over the policy's; without either, 300. "none" is no limit. stdin (or input): str or bytes for its standard input; without, /dev/null.
         env: {name: value} over the policy's. cwd: over the policy's. files: {path: str or bytes}, put there before it starts; a
         relative path is below cwd.
         text: stdout and stderr as str, invalid UTF-8 replaced. max_output: bytes a stream, over the policy's.
@@ -114,9 +116,12 @@ class Sandbox(Session):
         SetupFailed, ResourceExhausted, HostOutOfMemory, EngineStartFailed, EngineLost; all are RollboxErrors. An interrupt (Ctrl-C)
         kills the sandbox.
         """
+        if self._in_session():
+            return self.exec(as_argv(argv), timeout=self._run_timeout(timeout), stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, text=text, check=check,
+                             max_output=max_output)
         if self._record is not None:
             with Sandbox(self._policy, engine=self._engine, record=self._record) as box:
-                result = box.exec(as_argv(argv), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, text=text)
+                result = box.exec(as_argv(argv), timeout=self._run_timeout(timeout), stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, text=text)
             return result.check() if check else result
         request = Request(argv, timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output)
         return self._run(request, text, check)
@@ -126,7 +131,7 @@ class Sandbox(Session):
         code: Union[str, bytes],
         args: Sequence[Union[str, bytes]] = (),
         *,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         stdin: Optional[Data] = None,
         input: Optional[Data] = None,
         env: Optional[Environment] = None,
@@ -136,13 +141,13 @@ class Sandbox(Session):
         check: bool = False,
         max_output: Optional[int] = None,
     ) -> Result[Any]:
-        """As run(["python3", "-c", code, *args]), several times faster: from the second call under a policy on, in a Python that was started before,
-        under the same policy, and goes on in a sandbox of this call's own. docs/interpreters.md says what tells it from one that is started
+        """As run(["python3", "-c", code, *args]), and without a session several times faster: from the second call under a policy on, in a Python that
+        was started before, under the same policy, and goes on in a sandbox of this call's own. In an open session each call starts a Python there. docs/interpreters.md says what tells it from one that is started
         anew; with env, a seed or a clock of the policy's, under isolation process, and wherever it cannot be had, a new one is started.
 
         code: a program's text (of str, UTF-8). args: sys.argv[1:]. The rest is as for run, and so are the result and what is raised.
         """
-        if self._record is not None:
+        if self._record is not None or self._in_session():
             return self.run(code_argv(code, args), timeout=timeout, stdin=stdin, input=input, env=env, cwd=cwd, files=files, text=text, check=check, max_output=max_output)
         request = Request(code_argv(code, args), timeout=timeout, stdin=one_input(stdin, input), env=env, cwd=cwd, files=files, max_output=max_output, is_code=True)
         return self._run(request, text, check)

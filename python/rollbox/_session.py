@@ -27,7 +27,7 @@ from ._handle import Handle
 from ._policy import Policy
 from ._process import Process, Pty, Stream, conclude
 from ._record import Record
-from ._request import Argv, Data, Environment, ExecRequest, Files
+from ._request import Argv, Data, Environment, ExecRequest, Files, Timeout
 from ._result import Result
 from ._shell import Shell
 
@@ -275,25 +275,25 @@ class Session(Base, SessionFiles):
 
     @overload
     def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ...,
-             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Optional[float] = ..., text: Literal[False] = ...,
+             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Timeout = ..., text: Literal[False] = ...,
              check: bool = ..., max_output: Optional[int] = ..., files: Optional[Files] = ..., id: Optional[str] = ...,
              stream: Literal[False] = ...) -> Result[bytes]: ...
 
     @overload
     def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ...,
-             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Optional[float] = ..., text: Literal[True],
+             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Timeout = ..., text: Literal[True],
              check: bool = ..., max_output: Optional[int] = ..., files: Optional[Files] = ..., id: Optional[str] = ...,
              stream: Literal[False] = ...) -> Result[str]: ...
 
     @overload
     def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ...,
-             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Optional[float] = ..., text: bool,
+             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Timeout = ..., text: bool,
              check: bool = ..., max_output: Optional[int] = ..., files: Optional[Files] = ..., id: Optional[str] = ...,
              stream: Literal[False] = ...) -> Result[Any]: ...
 
     @overload
     def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ...,
-             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Optional[float] = ..., text: bool = ...,
+             stdin: Optional[Data] = ..., input: Optional[Data] = ..., timeout: Timeout = ..., text: bool = ...,
              check: bool = ..., max_output: Optional[int] = ..., files: Optional[Files] = ..., id: Optional[str] = ...,
              stream: Literal[True]) -> Stream: ...
 
@@ -306,7 +306,7 @@ class Session(Base, SessionFiles):
         user: Optional[User] = None,
         stdin: Optional[Data] = None,
         input: Optional[Data] = None,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         text: bool = False,
         check: bool = False,
         max_output: Optional[int] = None,
@@ -338,7 +338,7 @@ class Session(Base, SessionFiles):
         return self._finish({"argv": self._argv(command), "id": id, **options}, text, check)
 
     def stream(self, command: Argv, *, cwd: Optional[Path] = None, env: Optional[Environment] = None, user: Optional[User] = None,
-               stdin: Optional[Data] = None, input: Optional[Data] = None, timeout: Optional[float] = None, text: bool = False,
+               stdin: Optional[Data] = None, input: Optional[Data] = None, timeout: Timeout = None, text: bool = False,
                check: bool = False, max_output: Optional[int] = None, files: Optional[Files] = None) -> Stream:
         """exec(..., stream=True): `for stream, data in box.stream("make"): ...`"""
         return self.exec(command, cwd=cwd, env=env, user=user, stdin=stdin, input=input, timeout=timeout, text=text, check=check,
@@ -353,7 +353,7 @@ class Session(Base, SessionFiles):
         env: Optional[Environment] = None,
         user: Optional[User] = None,
         stdin: Optional[Data] = None,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         text: bool = False,
         max_output: Optional[int] = None,
         files: Optional[Files] = None,
@@ -512,7 +512,7 @@ class Session(Base, SessionFiles):
         env: Optional[Environment] = None,
         cwd: Optional[Path] = None,
         user: Optional[User] = None,
-        timeout: Optional[float] = None,
+        timeout: Timeout = None,
         text: bool = False,
         max_output: Optional[int] = None,
     ) -> Grade[Any]:

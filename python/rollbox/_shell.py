@@ -32,7 +32,7 @@ from ._engine import LooseRun
 from ._errors import EngineLost, InvalidArgument, NotFound, ResourceExhausted
 from ._handle import Handle
 from ._process import Pipes, as_text, conclude, new_id
-from ._request import AttachRequest, ExecRequest, milliseconds
+from ._request import AttachRequest, ExecRequest, Timeout, allowed_s
 from ._result import OUTCOMES, Outcome, Result
 
 _CHUNK = 65536
@@ -207,7 +207,7 @@ class Shell:
         live = self._live
         return None if live is None else live.id
 
-    def run(self, command: Union[str, bytes], timeout: Optional[float] = None, *, text: bool = False, check: bool = False,
+    def run(self, command: Union[str, bytes], timeout: Timeout = None, *, text: bool = False, check: bool = False,
             max_output: Optional[int] = None) -> ShellResult[Any]:
         """Runs one command (any text that the shell takes, of any number of lines) and blocks until it has ended.
 
@@ -220,7 +220,7 @@ class Shell:
         script = command.encode("utf-8", "surrogateescape") if isinstance(command, str) else bytes(command)
         if b"\0" in script:
             raise InvalidArgument(f"the command has a NUL byte at offset {script.index(0)}; no shell takes that", stage="arguments")
-        allowed = self._timeout if timeout is None else milliseconds(timeout) / 1000
+        allowed = allowed_s(timeout, self._timeout)
         limit = self._limit if max_output is None else max_output
         with self._lock:
             if self._closed:

@@ -21,7 +21,7 @@ from ._errors import InvalidArgument, NotFound
 from ._handle import Handle
 from ._policy import Policy
 from ._process import conclude
-from ._request import AttachRequest, Data, _data, code_argv, milliseconds
+from ._request import RUN_TIMEOUT_S, AttachRequest, Data, Timeout, _data, allowed_s, code_argv
 from ._result import Outcome, Result
 from ._sandbox import Sandbox
 from ._session import _state
@@ -66,16 +66,22 @@ class TemplateSandbox(Sandbox):
     def _kin(self, record: Any) -> Sandbox:  # type: ignore[override]
         return Sandbox(self._policy, engine=self._engine, record=record)
 
-    def run(self, *_: Any, **__: Any) -> Any:
-        """Refused: a template's interpreter is for run_code, and other programs are for exec, or a Sandbox without it."""
+    def run(self, *args: Any, **options: Any) -> Any:
+        """As Sandbox.run in an open session. Without one it is refused: a template's interpreter is for run_code."""
+        if self._in_session():
+            return super().run(*args, **options)
         raise InvalidArgument("a template's interpreter runs code: use run_code, or exec in a session", stage="arguments")
 
-    def run_code(self, code: Union[str, bytes], args: Sequence[Union[str, bytes]] = (), *, timeout: Optional[float] = None, stdin: Optional[Data] = None, input: Optional[Data] = None, text: bool = False,  # type: ignore[override]
+    def run_code(self, code: Union[str, bytes], args: Sequence[Union[str, bytes]] = (), *, timeout: Timeout = None, stdin: Optional[Data] = None, input: Optional[Data] = None, text: bool = False,  # type: ignore[override]
                  check: bool = False) -> Result[Any]:
-        """As Sandbox.run_code, in the template's interpreter: the code finds what the template's left in `__main__`. env, cwd and files are the template's."""
+        """As Sandbox.run_code, in the template's interpreter: the code finds what the template's left in `__main__`. env, cwd and files are the template's. Refused in an open
+        session, whose interpreter is the template's one that still waits: each run of code is a fork of its own."""
+        if self._in_session():
+            raise InvalidArgument("each run_code of a template is a fork of its own and would not see this session's files; use exec([\"python3\", \"-c\", code]) in the session, "
+                                  "or run_code of a Sandbox(template=...) without one", stage="arguments")
         words = [word.decode("utf-8", "surrogateescape") for word in code_argv(code, args)[1:]]
         data = one_input(stdin, input)
-        allowed = self._policy.timeout if timeout is None else milliseconds(timeout) / 1000
+        allowed = allowed_s(timeout, self._policy.timeout, RUN_TIMEOUT_S)
         handle = self._fork()
         try:
             standard, control, results = handle.claim(_COMMAND, 0, 3, 4)

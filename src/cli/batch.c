@@ -187,8 +187,7 @@ static bool read_one(struct batch *batch) {
         out_of_memory(batch);
         return false;
     }
-    bool has_id = strcmp(job->id, "null") != 0;
-    if (has_id && !batch->lines.blocking) {
+    if (job->has_id && !batch->lines.blocking) {
         r = ids_add(&batch->seen, job->id, job->line, &first);
         if (r) {
             /* What is under way may end; then the batch fails. */
@@ -202,7 +201,7 @@ static bool read_one(struct batch *batch) {
             return false;
         }
     }
-    if (has_id && ids_find(&batch->results.done, job->id)) {
+    if (job->has_id && ids_find(&batch->results.done, job->id)) {
         /* A regular file's were counted beforehand. */
         batch->progress.skipped += !batch->lines.blocking;
         job_free(job);

@@ -302,7 +302,7 @@ int cmd_exec(const struct options *options) {
     struct rollbox_exec_options exec = {
         .size = sizeof exec,
         .user = options_text(options, OPTION_USER),
-        .timeout_ms = timeout ? (int64_t)MAX(MIN(timeout->number, 9e12) * 1000, 1.0) : -1,
+        .timeout_ms = !timeout ? -1 : timeout->number <= 0 ? ROLLBOX_NO_TIMEOUT : (int64_t)MAX(MIN(timeout->number, 9e9) * 1000, 1.0),
         .output_limit = -1,
         .operation_id = options_text(options, OPTION_ID),
         .input_fd = -1,

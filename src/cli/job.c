@@ -10,6 +10,7 @@
 #include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "cli/options.h"
 
 #define PARSE_FLAGS (JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL)
@@ -48,15 +49,137 @@ static bool is_text(const json_t *value) {
     return json_is_string(value) && strlen(json_string_value(value)) == json_string_length(value);
 }
 
-static char *id_text(const json_t *id) {
-    return is_text(id) || json_is_integer(id) ? json_dumps(id, JSON_ENCODE_ANY | JSON_COMPACT) : strdup("null");
+static bool is_id(const json_t *id) {
+    return is_text(id) || json_is_integer(id);
+}
+
+static bool is_space(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static bool is_of_number(char c) {
+    return c && strchr("+-.0123456789eE", c);
+}
+
+/* The end of the JSON string that begins at text[at], past its quote; `length` if it has none. */
+static size_t string_end(const char *text, size_t length, size_t at) {
+    for (at++; at < length && text[at] != '"'; at++)
+        at += text[at] == '\\';
+    return MIN(at + 1, length);
+}
+
+/* The last value of the key "id" in what begins as a JSON object, though the whole is none: NULL if there is none, else its literal of a string or number. */
+static const char *find_id(const char *text, size_t length, size_t *ret_length) {
+    const char *found = NULL;
+    bool is_key = false;
+    int depth = 0;
+
+    for (size_t at = 0; at < length;) {
+        char c = text[at];
+        size_t end = c == '"' ? string_end(text, length, at) : at + 1;
+
+        if (depth == 1 && is_key && end - at == 4 && !memcmp(text + at, "\"id\"", 4)) {
+            while (end < length && is_space(text[end]))
+                end++;
+            if (end < length && text[end] == ':')
+                end++;
+            while (end < length && is_space(text[end]))
+                end++;
+            size_t after = end;
+            if (end < length && text[end] == '"')
+                after = string_end(text, length, end);
+            else
+                while (after < length && is_of_number(text[after]))
+                    after++;
+            if (after > end) {
+                found = text + end;
+                *ret_length = after - end;
+            }
+            end = after;
+        }
+        depth += c == '{' || c == '[';
+        depth -= c == '}' || c == ']';
+        if (!is_space(c))
+            is_key = c == '{' || c == ',';
+        at = end;
+    }
+    return found;
+}
+
+/* A string's literal with U+FFFD for what JSON must not have: surrogates without their other half, what is no UTF-8, control characters. */
+static void mend_string(struct buf *to, const char *literal, size_t length) {
+    for (size_t at = 0; at < length; at++) {
+        unsigned code = 0, low = 0;
+        bool is_escape = literal[at] == '\\' && at + 1 < length;
+
+        if (is_escape && literal[at + 1] == 'u' && at + 6 <= length && sscanf(literal + at + 2, "%4x", &code) == 1 && code >= 0xd800 && code < 0xe000) {
+            if (code < 0xdc00 && at + 12 <= length && !memcmp(literal + at + 6, "\\u", 2) && sscanf(literal + at + 8, "%4x", &low) == 1 && low >= 0xdc00 && low < 0xe000) {
+                buf_add(to, literal + at, 12);
+                at += 11;
+            } else {
+                buf_add_text(to, "\\ufffd");
+                at += 5;
+            }
+        } else if (is_escape) {
+            buf_add(to, literal + at++, 2);
+        } else {
+            buf_add(to, (unsigned char)literal[at] < 0x20 ? "?" : literal + at, 1);
+        }
+    }
+}
+
+/*
+ * The id of a line that is no job: whoever reads the rows has to find out which of his jobs it was, so what can be read of it is told. A line that cannot be parsed at all (a lone
+ * surrogate in a model's text, a number that is too large, a key twice, a torn end) has its id somewhere all the same.
+ */
+static char *broken_id(const char *text, size_t length) {
+    auto_buf struct buf mended = BUF_INIT, valid = BUF_INIT;
+    size_t n = 0;
+    const char *literal = find_id(text, length, &n);
+
+    if (!literal)
+        return strdup("null");
+    if (literal[0] == '"') {
+        mend_string(&mended, literal, n);
+    } else {
+        /* A number that a row cannot have as one is its digits. */
+        json_t *number = json_loadb(literal, n, JSON_DECODE_ANY, NULL);
+        const char *quote = json_is_integer(number) ? "" : "\"";
+
+        json_decref(number);
+        buf_add_text(&mended, quote);
+        buf_add(&mended, literal, n);
+        buf_add_text(&mended, quote);
+    }
+    if (!buf_failed(&mended))
+        utf8_replace(&valid, mended.data, mended.length);
+    if (buf_failed(&mended) || buf_failed(&valid))
+        return NULL;
+    json_t *id = json_loadb(valid.data, valid.length, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    char *known = id ? json_dumps(id, JSON_ENCODE_ANY | JSON_COMPACT) : strdup("null");
+    json_decref(id);
+    return known;
+}
+
+/* The JSON text of the id, and whether a job may have it. An id of another kind is told in the row as it is. */
+static char *id_of(const json_t *root, const char *text, size_t length, bool *ret_valid) {
+    const json_t *id = json_object_get(root, "id");
+    char *known = root ? id ? json_dumps(id, JSON_ENCODE_ANY | JSON_COMPACT) : strdup("null") : broken_id(text, length);
+
+    *ret_valid = root ? is_id(id) : known && strcmp(known, "null") != 0;
+    return known;
 }
 
 char *job_id(const char *text, size_t length) {
     json_t *root = json_loadb(text, length, PARSE_FLAGS, NULL);
-    char *id = id_text(json_object_get(root, "id"));
+    bool is_valid;
+    char *id = id_of(root, text, length, &is_valid);
 
     json_decref(root);
+    if (id && !is_valid) {
+        free(id);
+        return strdup("null");
+    }
     return id;
 }
 
@@ -71,7 +194,8 @@ static int take_command(struct job *job, struct rollbox_error *error) {
         if (language)
             return bad(job, error, "\"language\" goes with \"code\", not with \"argv\"");
         if (!json_is_array(argv) || n == 0)
-            return bad(job, error, "\"argv\" must be a list of at least one string");
+            return bad(job, error, "\"argv\" must be a list of at least one string%s",
+                       json_is_string(argv) ? "; a program's text is \"code\", with its \"language\", and a shell's line is [\"sh\", \"-c\", ...]" : "");
         job->argv = calloc(n + 1, sizeof *job->argv);
         if (!job->argv)
             return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
@@ -156,11 +280,13 @@ static int take_rest(struct job *job, struct rollbox_error *error) {
         return bad(job, error, "\"cwd\" must be a string");
     if (policy && !json_is_object(policy))
         return bad(job, error, "\"policy\" must be an object");
-    if (timeout) {
+    if (json_is_string(timeout) && !strcmp(json_string_value(timeout), "none")) {
+        job->options.timeout_ms = ROLLBOX_NO_TIMEOUT;
+    } else if (timeout) {
         double seconds = json_number_value(timeout);
 
         if (!json_is_number(timeout) || !isfinite(seconds) || seconds <= 0 || seconds > 1e9)
-            return bad(job, error, "\"timeout_s\" must be a number of seconds above 0");
+            return bad(job, error, "\"timeout_s\" must be a number of seconds above 0, or \"none\"");
         /* Rounded up: no job gets less than it was given. */
         job->options.timeout_ms = (int64_t)(seconds * 1000);
         job->options.timeout_ms += (double)job->options.timeout_ms < seconds * 1000;
@@ -172,6 +298,13 @@ static int take_rest(struct job *job, struct rollbox_error *error) {
     return 0;
 }
 
+/* A line that is one string, which is no JSON text to who allows objects and lists alone. */
+static bool is_string(const char *text, size_t length) {
+    size_t at = strspn(text, " \t\r");
+
+    return at < length && text[at] == '"';
+}
+
 static int parse(struct job *job, const char *text, size_t length, struct rollbox_error *error) {
     json_error_t problem;
     const char *key;
@@ -179,15 +312,16 @@ static int parse(struct job *job, const char *text, size_t length, struct rollbo
     void *next;
 
     job->root = json_loadb(text, length, PARSE_FLAGS, &problem);
+    job->id = id_of(job->root, text, length, &job->has_id);
+    if (!job->id)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
     if (!json_is_object(job->root)) {
-        job->id = strdup("null");
+        if (!job->root && is_string(text, length))
+            return bad(job, error, "must be a JSON object, not a string: {\"id\": ..., \"code\": ..., \"language\": \"python\"} for a program's text, {\"id\": ..., \"argv\": [...]} for a command");
         return job->root ? bad(job, error, "must be a JSON object") : bad(job, error, "not JSON: %s (column %d)", problem.text, problem.column);
     }
     const json_t *id = json_object_get(job->root, "id");
-    job->id = id_text(id);
-    if (!job->id)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory");
-    if (!is_text(id) && !json_is_integer(id))
+    if (!job->has_id)
         return bad(job, error, id ? "\"id\" must be a string or a whole number" : "has no \"id\"");
     json_object_foreach_safe(job->root, next, key, value) {
         size_t i = 0;

@@ -17,7 +17,8 @@ struct job {
     struct list of_batch;               /* waiting for a retry, or finished */
     struct list of_order;               /* among all that are not written yet, in the order of the jobs */
     struct batch *batch;
-    char *id;                           /* JSON text of the id; "null" if the line tells none */
+    char *id;                           /* JSON text of the id, as its row has it; "null" if the line tells none */
+    bool has_id;                        /* it is one that a job may have: by it a row is found again */
     uint64_t line;
     json_t *root;
     const json_t *policy;               /* overrides; NULL: none */
@@ -33,7 +34,7 @@ struct job {
     size_t row_length;
 };
 
-/* The JSON text of the line's id, for the caller to free: "null" if the line is not a JSON object or has none that is valid; NULL when out of memory. */
+/* The JSON text of the line's id, for the caller to free: "null" if it has none that a job may have; NULL when out of memory. */
 char *job_id(const char *text, size_t length);
 
 /* Always makes a job (NULL when out of memory). If the line is not a valid one *ret_error is filled and the job is only good for an error row. */

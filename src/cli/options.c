@@ -103,7 +103,7 @@ const struct option option_table[] = {
     { OPTION_DISK_AT, 0, "disk-at", "memory|store", OPTION_TEXT, POLICY_COMMANDS, "disk_at", "where that is kept: in memory, or on the store's disk (default memory)" },
     { OPTION_OPEN_FILES, 0, "open-files", "N", OPTION_COUNT, POLICY_COMMANDS, "max_open_files", "open files a process (default 4096)" },
     { OPTION_OUTPUT_LIMIT, 0, "output-limit", "BYTES", OPTION_SIZE, POLICY_COMMANDS | COMMAND_EXEC, "max_output", "bytes of each output stream; more ends the run (default 10M)" },
-    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_NUMBER, POLICY_COMMANDS | COMMAND_EXEC, "timeout", "wall-clock limit, fractions allowed (default: none)" },
+    { OPTION_TIMEOUT, 0, "timeout", "SECONDS", OPTION_SECONDS, POLICY_COMMANDS | COMMAND_EXEC, "timeout", "wall-clock limit, fractions allowed; none: no limit (default: 300 for a run, none in a sandbox that lives)" },
     { OPTION_ENV, 0, "env", "K=V", OPTION_TEXT, POLICY_COMMANDS | COMMAND_EXEC | COMMAND_REPLAY, "env", "set a variable in the sandbox's environment" },
     { OPTION_NO_CLEAN_ENV, 0, "no-clean-env", NULL, OPTION_FLAG, POLICY_COMMANDS, "clean_env", "keep the caller's environment too" },
     { OPTION_CWD, 0, "cwd", "PATH", OPTION_PATH, POLICY_COMMANDS | COMMAND_EXEC, "cwd", "working directory inside the sandbox (default /tmp, private)" },
@@ -349,10 +349,15 @@ static int check(const struct options *options, struct option_use *use) {
             return -EINVAL;
         }
         break;
+    case OPTION_SECONDS:
+        use->number = 0;
+        if (!strcmp(value, "none"))
+            break;
+        /* fall through */
     case OPTION_NUMBER:
         use->number = strtod(value, &end);
         if (end == value || *end || !isfinite(use->number) || use->number <= 0) {
-            cli_fail(options, "--%s %s: must be a number above 0, such as 1.5", option->name, value);
+            cli_fail(options, "--%s %s: must be a number above 0, such as 1.5%s", option->name, value, option->kind == OPTION_SECONDS ? ", or none" : "");
             return -EINVAL;
         }
         break;

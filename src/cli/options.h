@@ -34,6 +34,7 @@ enum option_kind {
     OPTION_SIZE,            /* passed on as text, checked with the policy */
     OPTION_COUNT,           /* a whole number from 0 */
     OPTION_NUMBER,          /* a number above 0, fractions allowed */
+    OPTION_SECONDS,         /* the same, or "none", which is 0 */
 };
 
 struct option {
@@ -118,7 +119,7 @@ extern const size_t command_count;
 struct option_use {
     const struct option *option;
     const char *value;          /* NULL for a flag */
-    double number;              /* OPTION_NUMBER */
+    double number;              /* OPTION_NUMBER, OPTION_SECONDS */
     uint64_t count;             /* OPTION_COUNT */
 };
 

@@ -35,6 +35,7 @@ int outcome_fail(const struct options *options, const struct rollbox_error *erro
 
 int outcome_status(const struct options *options, const struct rollbox_result *result, uint64_t output_limit) {
     const char *timeout = options_text(options, OPTION_TIMEOUT);
+    const bool is_default = !timeout && options->command->bit & (COMMAND_RUN | COMMAND_RECORD) && !options_has(options, OPTION_POLICY) && !options_has(options, OPTION_TEMPLATE);
 
     switch (result->outcome) {
     case ROLLBOX_OUTCOME_EXIT:
@@ -42,7 +43,7 @@ int outcome_status(const struct options *options, const struct rollbox_result *r
     case ROLLBOX_OUTCOME_SIGNAL:
         return 128 + result->signal;
     case ROLLBOX_OUTCOME_TIMEOUT:
-        cli_fail(options, "timed out after %s%s", timeout ? timeout : "the policy's time", timeout ? " s" : "");
+        cli_fail(options, "timed out after %s%s", timeout ? timeout : is_default ? "300 s, which is the default; --timeout sets another, --timeout none takes it off" : "the policy's time", timeout ? " s" : "");
         return CLI_EXIT_TIMEOUT;
     case ROLLBOX_OUTCOME_OUT_OF_MEMORY:
         cli_fail(options, "out of memory: the sandbox needed more than its limit (see --memory)");

@@ -93,6 +93,10 @@ static json_t *option_value(const struct option_use *use) {
     case OPTION_COUNT:
         /* A seed may be more than a number of JSON holds here; a policy has it as digits then. */
         return use->count <= INT64_MAX ? json_integer((json_int_t)use->count) : json_sprintf("%" PRIu64, use->count);
+    case OPTION_SECONDS:
+        if (use->number <= 0)
+            break;
+        /* fall through */
     case OPTION_NUMBER:
         return json_real(use->number);
     case OPTION_PATH: {

@@ -26,6 +26,7 @@
 #include "cli/policy.h"
 #include "cli/private.h"
 #include "cli/pump.h"
+#include "client/client.h"
 #include "policy/policy.h"
 
 #define INPUT_MOST (256u << 20)
@@ -171,7 +172,7 @@ static int conclude(const struct options *options, const struct pump *pump, stru
 }
 
 /* In a sandbox that is recorded. */
-static int run_in(const struct options *options, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, bool streams) {
+static int run_in(const struct options *options, struct rollbox_engine *engine, struct rollbox_sandbox *sandbox, int64_t timeout_ms, bool streams) {
     struct rollbox_error error = { .code = ROLLBOX_OK };
     auto_buf struct buf input = BUF_INIT;
     struct rollbox_run *run = NULL;
@@ -191,7 +192,7 @@ static int run_in(const struct options *options, struct rollbox_engine *engine, 
         .argv = options->n_rest ? (const char *const *)options->rest : NULL,
         .stdin_data = input.length ? input.data : NULL,
         .stdin_length = input.length,
-        .timeout_ms = -1,
+        .timeout_ms = timeout_ms,
         .output_limit = -1,
         .input_fd = -1,
         .stream_fds = { theirs[0], theirs[1] },
@@ -222,7 +223,7 @@ int record_run(const struct options *options, struct rollbox_engine *engine, con
         (void)rollbox_sandbox_close(sandbox, NULL);
         return outcome_fail(options, &error);
     }
-    *ret_status = run_in(options, engine, sandbox, streams);
+    *ret_status = run_in(options, engine, sandbox, policy_api_run_timeout_ms(plan), streams);
     if (ret_contents)
         *ret_contents = record_wants_changes(options) && !options_has(options, OPTION_REDACT) && !options_has(options, OPTION_REDACT_ENV) ? contents_of(sandbox) : NULL;
     return record_end(options, sandbox, path);

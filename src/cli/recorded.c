@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "cli/cli.h"
 #include "cli/record.h"
+#include "client/client.h"
 
 #define PLACE "{id}"
 
@@ -60,7 +61,7 @@ int recorded_start(const struct options *options, struct rollbox_engine *engine,
         .stdin_length = run->stdin_length,
         .files = run->files,
         .n_files = run->n_files,
-        .timeout_ms = run->timeout_ms,
+        .timeout_ms = run->timeout_ms == -1 ? policy_api_run_timeout_ms(plan) : run->timeout_ms,
         .output_limit = run->output_limit,
         .input_fd = -1,
         .stream_fds = { -1, -1 },

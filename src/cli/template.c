@@ -29,6 +29,7 @@
 #include "cli/session.h"
 #include "cli/shown.h"
 #include "cli/signals.h"
+#include "policy/policy.h"
 
 #define PREFIX "template."
 #define SNAPSHOT "template"
@@ -319,7 +320,7 @@ static int check(const struct options *options) {
     return 0;
 }
 
-/* A timer of --timeout, or of the policy's; -EBADF where there is none. */
+/* A timer of --timeout, else of the policy's, else of a run's default; -EBADF where there is none. */
 static int make_timer(const struct options *options, struct rollbox_sandbox *sandbox, int *ret_timer) {
     const struct option_use *given = options_last(options, OPTION_TIMEOUT);
     struct rollbox_error error = { .code = ROLLBOX_OK };
@@ -328,7 +329,9 @@ static int make_timer(const struct options *options, struct rollbox_sandbox *san
     if (rollbox_sandbox_query(sandbox, ROLLBOX_QUERY_INSPECT, &json, &error) < 0)
         return outcome_fail(options, &error);
     json_t *answer = json_loads(json, 0, NULL);
-    double seconds = given ? given->number : json_number_value(json_object_get(json_object_get(answer, "policy"), "timeout"));
+    const json_t *policy_seconds = json_object_get(json_object_get(answer, "policy"), "timeout");
+    /* As of any run, whose default the engine knows; a template's fork is a sandbox that lives to it. */
+    double seconds = given ? given->number : json_is_number(policy_seconds) ? json_number_value(policy_seconds) : json_is_string(policy_seconds) ? 0 : POLICY_RUN_TIMEOUT_MS / 1000.0;
     json_decref(answer);
     *ret_timer = -EBADF;
     if (seconds <= 0 || seconds > 1e9)

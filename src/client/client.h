@@ -111,6 +111,7 @@ struct rollbox_plan {
     char *environment;          /* the caller's, as it was sent; NULL if the policy does not keep it */
     size_t environment_length;
     char *isolation;            /* compact JSON */
+    int64_t timeout_ms;         /* of a run by default; -1: none */
 };
 
 struct rollbox_run {
@@ -255,5 +256,7 @@ int request_text_fds(struct rollbox_engine *engine, struct buf *message, int *re
 /* ---- policy_api.c ---- */
 
 struct rollbox_plan *policy_api_free_plan(struct rollbox_plan *plan);
+/* How long a run under the plan may take where its caller does not say, for a command that is a run to its user but has a sandbox that lives (a recorded one). */
+int64_t policy_api_run_timeout_ms(const struct rollbox_plan *plan);
 
 #endif

@@ -155,6 +155,10 @@ static struct rollbox_plan *find_plan(struct rollbox_engine *engine, const char 
     return NULL;
 }
 
+int64_t policy_api_run_timeout_ms(const struct rollbox_plan *plan) {
+    return plan->timeout_ms < 0 ? ROLLBOX_NO_TIMEOUT : plan->timeout_ms;
+}
+
 struct rollbox_plan *policy_api_free_plan(struct rollbox_plan *plan) {
     free(plan->text);
     free(plan->environment);
@@ -186,6 +190,14 @@ static int read_prepared(const struct buf *body, struct rollbox_plan *plan) {
             if (!plan->isolation)
                 return -EBADMSG;
             break;
+        case TAG_DEFAULT_TIMEOUT: {
+            uint64_t timeout;
+
+            if (wire_u64(&field, &timeout) < 0)
+                return -EBADMSG;
+            plan->timeout_ms = (int64_t)timeout;
+            break;
+        }
         default:
             break;
         }

@@ -126,9 +126,9 @@ static int check(const struct request_command *command, struct rollbox_error *er
     if (command->argv && !command->argv[0][0])
         return request_invalid(error, "argv[0] is the empty string: it must name a program");
     if (command->timeout_ms == 0)
-        return request_invalid(error, "timeout_ms is 0: a run needs time; -1 means the policy's timeout");
-    if (command->timeout_ms < -1 || command->timeout_ms > REQUEST_MS_MAX)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "timeout_ms is %lld; it must be more than 0, or -1 for the policy's",
+        return request_invalid(error, "timeout_ms is 0: a run needs time; -1 means the policy's timeout, ROLLBOX_NO_TIMEOUT none");
+    if ((command->timeout_ms < -1 && command->timeout_ms != ROLLBOX_NO_TIMEOUT) || command->timeout_ms > REQUEST_MS_MAX)
+        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "timeout_ms is %lld; it must be more than 0, -1 for the policy's, or ROLLBOX_NO_TIMEOUT",
                          (long long)command->timeout_ms);
     if (command->output_limit < -1)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "output_limit is %lld; it must be 0 or more, or -1 for the policy's",
@@ -157,8 +157,8 @@ int request_add_command(struct buf *to, const struct request_command *command, s
         return r;
     if (command->cwd)
         wire_add_text(to, TAG_CWD, command->cwd);
-    if (command->timeout_ms > 0)
-        wire_add_u64(to, TAG_TIMEOUT, (uint64_t)command->timeout_ms);
+    if (command->timeout_ms != -1)
+        wire_add_u64(to, TAG_TIMEOUT, command->timeout_ms == ROLLBOX_NO_TIMEOUT ? 0 : (uint64_t)command->timeout_ms);
     if (command->output_limit >= 0)
         wire_add_u64(to, TAG_OUTPUT_LIMIT, (uint64_t)command->output_limit);
     for (size_t i = 0; i < command->n_files; i++) {

@@ -72,14 +72,14 @@ enum protocol_tag {
     TAG_POLICY,                 /* text: JSON */
     TAG_PLAN,                   /* u64 */
     TAG_ISOLATION,              /* text: JSON */
-    TAG_DEFAULT_TIMEOUT,        /* u64: an int64, milliseconds, -1 for none */
+    TAG_DEFAULT_TIMEOUT,        /* u64: an int64, milliseconds, -1 for none: of a run (commands of sandboxes that live have none by default) */
     TAG_DEFAULT_OUTPUT,         /* u64: bytes */
     TAG_TEXT_DATA,              /* text */
     TAG_OPERATION,              /* bytes, 1 to 64 */
     TAG_ARG,                    /* text, one an argument */
     TAG_ENV,                    /* text, "K=V" */
     TAG_CWD,                    /* text */
-    TAG_TIMEOUT,                /* u64: an int64, milliseconds, > 0 */
+    TAG_TIMEOUT,                /* u64: an int64, milliseconds; 0: none */
     TAG_OUTPUT_LIMIT,           /* u64: bytes */
     TAG_FILE_PATH,              /* text; begins a file */
     TAG_FILE_MODE,              /* u64 */

@@ -376,8 +376,8 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
             break;
         case TAG_TIMEOUT:
             have_timeout = wire_u64(&field, &timeout) == 0;
-            if (!have_timeout || timeout == 0 || timeout > INT64_MAX / 2 / 1000000)
-                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "timeout: must be more than 0");
+            if (!have_timeout || timeout > INT64_MAX / 2 / 1000000)
+                return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "timeout: is too long");
             break;
         case TAG_OUTPUT_LIMIT:
             (void)wire_u64(&field, &output);
@@ -422,7 +422,7 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
     run->n_env = run_add_environment(&run->request, run->program, run->session, env, n_env);
     /* What was started already cannot be given another environment, and has made up its mind about its streams. */
     run->is_code = run->is_code && !n_env && !given->stdio && !run->session && is_code(run) && !brings_packages(run);
-    run->timeout_ms = have_timeout ? (int64_t)timeout : run->program->policy->timeout_ms;
+    run->timeout_ms = have_timeout ? (int64_t)timeout : run->session ? run->program->policy->timeout_ms : policy_run_timeout_ms(run->program->policy);
     run->output_limit = output == UINT64_MAX ? run->program->policy->max_output_bytes : output;
     return buf_failed(&run->request) ? error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "arguments", "out of memory") : 0;
 }

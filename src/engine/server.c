@@ -156,7 +156,7 @@ static void handle_prepare(struct client *client, struct wire_message *message) 
     wire_begin(&reply, PROTOCOL_PREPARED, message->header.serial);
     wire_add_u64(&reply, TAG_PLAN, program->number);
     wire_add_text(&reply, TAG_ISOLATION, program->isolation);
-    wire_add_u64(&reply, TAG_DEFAULT_TIMEOUT, (uint64_t)program->policy->timeout_ms);
+    wire_add_u64(&reply, TAG_DEFAULT_TIMEOUT, (uint64_t)policy_run_timeout_ms(program->policy));
     wire_add_u64(&reply, TAG_DEFAULT_OUTPUT, program->policy->max_output_bytes);
     client_send(client, &reply, NULL, 0);
 }

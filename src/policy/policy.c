@@ -363,12 +363,14 @@ static void key_max_output(struct reader *r, json_t *value) {
 static void key_timeout(struct reader *r, json_t *value) {
     double seconds = json_number_value(value);
 
-    if (!json_is_number(value))
-        read_bad(r, json_is_string(value) ? "write it without quotes and unit: 10 or 0.5" : "", "must be a number of seconds, not %s", read_type(value));
+    if (json_is_string(value) && json_string_length(value) == 4 && strcmp(json_string_value(value), "none") == 0)
+        r->policy->timeout_ms = 0;
+    else if (!json_is_number(value))
+        read_bad(r, json_is_string(value) ? "write it without quotes and unit: 10 or 0.5; \"none\" is no limit" : "", "must be a number of seconds, not %s", read_type(value));
     else if (!(seconds > 0))
-        read_bad(r, "leave it out for no time limit", "is %.6g: must be more than 0", seconds);
+        read_bad(r, "leave it out for the default; \"none\" is no limit", "is %.6g: must be more than 0", seconds);
     else if (seconds > MAX_TIMEOUT_S)
-        read_bad(r, "leave it out for no time limit", "is %.6g: must be at most %.0f", seconds, MAX_TIMEOUT_S);
+        read_bad(r, "\"none\" is no limit", "is %.6g: must be at most %.0f", seconds, MAX_TIMEOUT_S);
     else
         r->policy->timeout_ms = MAX((int64_t)ceil(seconds * 1000 - 1e-6), (int64_t)1);       /* 1.1 * 1000 is a little more than 1100 */
 }
@@ -754,6 +756,10 @@ int policy_parse(const char *text, size_t length, struct policy **ret_policy, st
     }
     *ret_policy = r.policy;
     return 0;
+}
+
+int64_t policy_run_timeout_ms(const struct policy *policy) {
+    return policy->timeout_ms < 0 ? POLICY_RUN_TIMEOUT_MS : policy->timeout_ms ? policy->timeout_ms : -1;
 }
 
 int policy_deny(struct policy *policy, const char *path) {

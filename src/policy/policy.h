@@ -51,7 +51,7 @@ struct policy {
     enum policy_disk_at disk_at;        /* where private writes are kept: memory */
     uint32_t max_open_files;            /* 4096 */
     uint64_t max_output_bytes;          /* 10 MiB a stream */
-    int64_t timeout_ms;                 /* -1: none */
+    int64_t timeout_ms;                 /* -1: not said (policy_run_timeout_ms); 0: "none" */
     enum policy_net net;
     enum policy_isolation isolation;
     bool have_seed;
@@ -79,6 +79,14 @@ int policy_parse(const char *text, size_t length, struct policy **ret_policy, st
 struct policy *policy_free(struct policy *policy);
 /* Denies one more path by default: what is granted by name, or denied already, stays so. `path` as of struct policy_path. 0 or -ENOMEM. */
 int policy_deny(struct policy *policy, const char *path);
+
+/*
+ * How long a run may take, in milliseconds; -1: as long as it likes. Code that nobody has read does not end by itself, and its caller waits: without a default one looping answer holds a
+ * trainer for ever. 300 s is far above what judging an answer takes, and short beside a night. Commands of sandboxes that live have no such default: builds take longer, servers never end, and
+ * the sandbox has limits of its own life.
+ */
+#define POLICY_RUN_TIMEOUT_MS 300000
+int64_t policy_run_timeout_ms(const struct policy *policy);
 
 void policy_problems_done(struct policy_problems *problems);
 

@@ -28,7 +28,7 @@ def blocked():
 def test_rows_of_every_kind():
     jobs = [
         ["echo", "list"],
-        "echo shell | tr a-z A-Z",
+        ["sh", "-c", "echo shell | tr a-z A-Z"],
         {"id": "argv", "argv": ["cat"], "stdin": "in"},
         {"id": "code", "code": "import sys; print(sys.stdin.read(), open('data').read())", "language": "python", "stdin": "in", "files": {"data": "file"}},
         {"id": "sh", "code": "echo $A; pwd", "language": "sh", "env": {"A": "1"}},
@@ -47,7 +47,7 @@ def test_what_is_wrong_with_a_job_is_its_row():
     bad = [
         {}, {"argv": ["a"], "code": "x"}, {"argv": []}, {"argv": ["a\0"]}, {"code": "x", "language": "cobol"}, {"code": "x"}, {"argv": ["true"], "language": "python"},
         {"argv": ["true"], "timeout": 1}, {"argv": ["true"], "timeout_s": 0}, {"argv": ["true"], "id": 1.5}, {"argv": ["true"], "policy": {"max_procs": 1}},
-        {"argv": ["true"], "policy": 3}, {"code": "x", "language": "python", "files": 3}, {"code": "x", "language": "python", "files": {"main.py": "y"}}, {"code": 3, "language": "sh"}, None, 3, [],
+        {"argv": ["true"], "policy": 3}, {"code": "x", "language": "python", "files": 3}, {"code": "x", "language": "python", "files": {"main.py": "y"}}, {"code": 3, "language": "sh"}, None, 3, [], "echo a", b"echo a", {"argv": "echo a"}, {"argv": ["true"], "timeout_s": "never"},
     ]
     results = run_many(bad + [["true"]], concurrency=4)
     for job, result in zip(bad, results):

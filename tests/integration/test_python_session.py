@@ -40,7 +40,8 @@ def commands_of(box):
 def test_it_sees_what_the_last_step_did(box):
     assert box.exec("cd /tmp && echo one >f && pwd", text=True).stdout == "/tmp\n"
     assert box.exec(["cat", "/tmp/f"]).stdout == b"one\n"
-    assert box.run(["cat", "/tmp/f"]).exit_code == 1, "run is for a fresh sandbox"
+    assert box.run(["cat", "/tmp/f"]).stdout == b"one\n", "in an open session run acts in it"
+    assert Sandbox().run(["cat", "/tmp/f"]).exit_code == 1, "without one it is for a fresh sandbox"
 
 
 def test_it_begins_with_the_first_call_and_ends_once():

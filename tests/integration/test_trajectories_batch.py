@@ -12,7 +12,7 @@ from harness import caller  # noqa: F401
 from test_trajectories import read, verdict
 
 JOBS = [{"id": "a/b", "argv": ["echo", "one"]}, {"argv": ["sh", "-c", "cat; exit 3"], "stdin": "in", "files": {"f": "x"}, "timeout_s": 50}, {"id": "..", "code": "print(6 * 7)", "language": "python"},
-        "echo shell", {"id": 9, "nothing": 1}, {"id": "env", "argv": ["env"], "env": {"A": "b"}, "policy": {"max_memory": "64M"}}]
+        ["sh", "-c", "echo shell"], {"id": 9, "nothing": 1}, {"id": "env", "argv": ["env"], "env": {"A": "b"}, "policy": {"max_memory": "64M"}}]
 
 
 def expect(results, directory):

@@ -105,6 +105,7 @@ TEST(empty_object_is_the_default) {
     ASSERT_EQ(p->max_open_files, 4096);
     ASSERT_EQ(p->max_output_bytes, 10 * K * K);
     ASSERT_EQ(p->timeout_ms, -1);
+    ASSERT_EQ(policy_run_timeout_ms(p), 300000);
     ASSERT_EQ(p->net, POLICY_NET_NONE);
     ASSERT_EQ(p->isolation, POLICY_ISOLATION_NAMESPACE);
     ASSERT_EQ(p->time_mode, POLICY_TIME_OFFSET);
@@ -156,6 +157,7 @@ TEST(null_is_as_if_left_out) {
     struct policy *p = good("{\"timeout\": null, \"fs_readable\": null, \"random_seed\": null, \"max_memory\": null}");
 
     ASSERT_EQ(p->timeout_ms, -1);
+    ASSERT_EQ(policy_run_timeout_ms(p), 300000);
     ASSERT_EQ(p->fs_readable.n, 9);
     ASSERT_FALSE(p->have_seed);
     policy_free(p);
@@ -228,6 +230,10 @@ TEST(users_seeds_times_that_are_right) {
     policy_free(p);
     p = good("{\"timeout\": 0.00001}");
     ASSERT_EQ(p->timeout_ms, 1);
+    policy_free(p);
+    p = good("{\"timeout\": \"none\"}");
+    ASSERT_EQ(p->timeout_ms, 0);
+    ASSERT_EQ(policy_run_timeout_ms(p), -1);
     policy_free(p);
     p = good("{\"timeout\": 1.1}");
     ASSERT_EQ(p->timeout_ms, 1100);
