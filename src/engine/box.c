@@ -67,7 +67,7 @@ bool box_has_room(const struct engine *engine) {
 }
 
 static unsigned files_of(const struct box *box) {
-    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) + (unsigned)box->session->tracking.noting.n_trackers;
+    unsigned n = FILES_OF_LIVE + (box->slot ? 1 : 0) + (box->netns >= 0 ? 1 : 0) + (box->file_ids.fd >= 0 ? 1 : 0) + (box->sockets.fd >= 0 ? 2 : 0) + (unsigned)box->session->tracking.noting.n_trackers;
 
     list_for_each(node, &box->session->runs) {
         const struct run *run = container_of(node, struct run, of_session);
@@ -86,8 +86,10 @@ void box_count_files(struct box *box) {
 
 void box_live(struct box *box) {
     /* Making another takes half a millisecond: it is kept for the next sandbox where there is room. */
-    if (box->engine->files > box->engine->max_files / 2)
+    if (box->engine->files > box->engine->max_files / 2) {
         close_fd(&box->netns);
+        close_fd(&box->file_ids.fd);
+    }
     if (box->slot)
         slot_rest(box->slot);
     box_count_files(box);
@@ -124,6 +126,7 @@ static void box_free(struct box *box) {
     if (box->netns >= 0 && launcher && launcher->number == box->launcher && launcher->n_free_netns < ARRAY_SIZE(launcher->free_netns))
         launcher->free_netns[launcher->n_free_netns++] = TAKE_FD(box->netns);
     close_fd(&box->netns);
+    launcher_take_ids(box);
     if (box->slot)
         slot_put(box->program, box->slot);
     if (box->home) {
@@ -305,7 +308,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     box->is_layered = options->session || options->base || program->n_sessions;
     box->launcher = launcher->number;
     box->prepared_from = options->loads ? options->loads : launcher->live;
-    box->pidfd = box->socket = box->netns = box->disk = box->sockets.fd = box->sockets.protocols = -EBADF;
+    box->pidfd = box->socket = box->file_ids.fd = box->netns = box->disk = box->sockets.fd = box->sockets.protocols = -EBADF;
     list_init(&box->in_program);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
@@ -335,8 +338,10 @@ int box_new(struct program *program, const struct box_options *options, struct b
         r = home_new(program, launcher->id_base, &box->home);
     if (r == 0 && program->plan->flags & PLAN_ON_DISK)
         r = upper_new(engine, launcher->id_base, &box->upper);
-    if (r == 0)
+    if (r == 0) {
+        launcher_lend_ids(box);
         r = launcher_create(launcher, box, options, pair[1]);
+    }
     close_fd(&pair[1]);
     if (r < 0) {
         box_free(box);

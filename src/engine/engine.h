@@ -70,6 +70,7 @@ struct engine {
         n_queued;                               /* wakeful: boxes that have nothing on a shelf, the last that had at the end (resting.c) */
     uint64_t memory_budget, memory_reserved;    /* bytes; budget 0: unlimited */
     uint32_t next_id_base, next_guest_id;       /* as root: ranges of the host's ids */
+    uint64_t guest_ids[GUEST_ID_OTHERS / 64];   /* a bit for each id in such a range that a sandbox has, or a namespace in free_file_ids */
     unsigned next_slot;
     uint64_t next_launcher;
     struct launcher *idle_launcher;     /* started, without a plan; or NULL */
@@ -208,6 +209,12 @@ struct slot {
     struct engine *engine;
 };
 
+/* As root: the guest's id in U0, and the user namespace by which the mounts of its files show it as their owner. */
+struct file_ids {
+    uint32_t id;                /* 0: none of its own */
+    int fd;                     /* -1: none, or not kept */
+};
+
 struct launcher {
     struct program *program;
     struct live *live;          /* that it holds in its memory, for boxes to be restored from (holder); NULL: it is the program's own */
@@ -224,6 +231,8 @@ struct launcher {
     uint64_t number;            /* of its user namespace: a holder's is that of the launcher it was cloned from */
     int free_netns[128];        /* of that, so of no use to another's boxes */
     unsigned n_free_netns;
+    struct file_ids free_file_ids[128];         /* likewise */
+    unsigned n_free_file_ids;
 };
 
 enum box_state { BOX_SETUP, BOX_READY, BOX_DYING };
@@ -244,6 +253,7 @@ struct box {
     bool is_set_up;             /* init says so; it is ready once the launcher has told its pid, too */
     pid_t pid;
     int pidfd, socket, netns, disk;
+    struct file_ids file_ids;
     struct loop_source death, answers;
     struct loop_timer deadline; /* of set-up, or of a spare's idleness */
     struct slot *slot;
@@ -417,6 +427,11 @@ void grounds_done(struct grounds *grounds);
 void launcher_prestart(struct engine *engine, bool fixed); /* one that waits for the first plan */
 void launcher_drop_idle(struct engine *engine);         /* that one */
 int launcher_start(struct program *program, struct rollbox_error *error);
+/* As root: gives a box, before it is created, an id of its own, if it can have one; and takes that back when it is dead. */
+void launcher_lend_ids(struct box *box);
+void launcher_take_ids(struct box *box);
+/* Closes what is kept for later boxes. */
+void launcher_drop_free(struct launcher *launcher);
 struct box_options;
 int launcher_create(struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket);
 int launcher_hold(struct program *program, struct live *live, struct rollbox_error *error);      /* starts the holder of it */

@@ -86,9 +86,10 @@ static void on_message(struct loop_source *source, uint32_t events) {
         break;
     case GUEST_CREATED:
         box = take_creating(launcher, record.serial);
-        if (box && n_fds == 1) {
-            box_created(box, (pid_t)record.value, fds[0]);
-            n_fds = 0;
+        if (box && n_fds >= 1) {
+            if (n_fds > 1 && box->file_ids.id)
+                box->file_ids.fd = TAKE_FD(fds[1]);
+            box_created(box, (pid_t)record.value, TAKE_FD(fds[0]));
             run_pump_soon(engine);      /* its socket may have been full */
         }
         break;
@@ -163,6 +164,68 @@ void launcher_kill(struct launcher *launcher) {
     lost(launcher, &late);
 }
 
+/* ---- ids ------------------------------------------------------------------------------------------------------------ */
+
+/* One that nobody has: what the kernel counts by user is counted for each sandbox by itself. (Two share one only where all sixty thousand are in use.) */
+static uint32_t new_guest_id(struct engine *engine) {
+    for (uint32_t tried = 2; tried < GUEST_ID_OTHERS; tried++) {
+        uint32_t id = engine->next_guest_id = MAX((engine->next_guest_id + 1) % GUEST_ID_OTHERS, 2u);
+
+        if (!(engine->guest_ids[id / 64] >> id % 64 & 1))
+            break;
+    }
+    engine->guest_ids[engine->next_guest_id / 64] |= 1ull << engine->next_guest_id % 64;
+    return engine->next_guest_id;
+}
+
+static void end_guest_id(struct engine *engine, uint32_t id) {
+    engine->guest_ids[id / 64] &= ~(1ull << id % 64);
+}
+
+/* The launcher that has what is left over for the next: never a holder, which ends with its state. */
+static struct launcher *pool_of(const struct box *box) {
+    struct launcher *launcher = box->program ? box->program->launcher : NULL;
+
+    return launcher && launcher->number == box->launcher ? launcher : NULL;
+}
+
+void launcher_lend_ids(struct box *box) {
+    struct launcher *pool = pool_of(box);
+    const unsigned flags = box->program->plan->flags;
+
+    box->file_ids = (struct file_ids){ .fd = -EBADF };
+    /* Files on the host's disk are the host's root's to map, not U0's: they keep one id, and so do the sandboxes on them. */
+    if (!(flags & PLAN_OWN_ID) || flags & PLAN_PROCESS || (flags & PLAN_ON_DISK && box->is_layered))
+        return;
+    if (box->is_layered && pool && pool->n_free_file_ids)
+        box->file_ids = pool->free_file_ids[--pool->n_free_file_ids];
+    else
+        box->file_ids.id = new_guest_id(box->engine);
+}
+
+void launcher_take_ids(struct box *box) {
+    struct launcher *pool = pool_of(box);
+
+    if (pool && box->file_ids.fd >= 0 && pool->n_free_file_ids < ARRAY_SIZE(pool->free_file_ids))
+        pool->free_file_ids[pool->n_free_file_ids++] = box->file_ids;
+    else if (box->file_ids.id) {
+        close_fd(&box->file_ids.fd);
+        end_guest_id(box->engine, box->file_ids.id);
+    }
+    box->file_ids = (struct file_ids){ .fd = -EBADF };
+}
+
+void launcher_drop_free(struct launcher *launcher) {
+    while (launcher->n_free_netns)
+        close(launcher->free_netns[--launcher->n_free_netns]);
+    while (launcher->n_free_file_ids) {
+        struct file_ids *ids = &launcher->free_file_ids[--launcher->n_free_file_ids];
+
+        close(ids->fd);
+        end_guest_id(launcher->program->engine, ids->id);
+    }
+}
+
 void launcher_stop(struct launcher *launcher) {
     struct engine *engine = launcher->program->engine;
 
@@ -176,8 +239,7 @@ void launcher_stop(struct launcher *launcher) {
     }
     copy_lost(launcher);
     loop_remove(engine->loop, &launcher->source);
-    while (launcher->n_free_netns)
-        close(launcher->free_netns[--launcher->n_free_netns]);
+    launcher_drop_free(launcher);
     close(launcher->socket);    /* it ends when it notices */
     free(launcher);
 }
@@ -401,12 +463,10 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
     wire_begin(&message, GUEST_CREATE, box->serial);
     if (box->upper)
         upper_field(box->upper, &message);
-    if (box->home) {
+    if (box->home)
         home_fields(box->home, &message);
-    } else if (launcher->program->plan->flags & PLAN_OWN_ID && !box->is_layered) {
-        engine->next_guest_id = engine->next_guest_id % (GUEST_ID_OTHERS - 3) + 1;
-        wire_add_u64(&message, GUEST_ID, engine->next_guest_id + 1);
-    }
+    else if (box->file_ids.id)
+        wire_add_u64(&message, GUEST_ID, box->file_ids.id);
     if (launcher->program->plan->affinity)
         add_affinity(&message, (unsigned)launcher->program->plan->affinity);
     if (box->session && box->session->has_own_seed) {
@@ -430,6 +490,12 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
     if (box->slot && cgroup_slot_fd(box->slot->cgroup) >= 0) {
         fds[n++] = cgroup_slot_fd(box->slot->cgroup);
         flags |= GUEST_CREATE_CGROUP;
+    }
+    if (box->is_layered && box->file_ids.id)
+        flags |= GUEST_CREATE_MAPS;
+    if (box->is_layered && box->file_ids.fd >= 0) {
+        fds[n++] = box->file_ids.fd;
+        flags |= GUEST_CREATE_HAS_MAP;
     }
     if (options->loads) {
         fds[n++] = image;

@@ -39,8 +39,8 @@ static void trim_slots(struct program *program, unsigned keep) {
 static void drop_idle(struct program *program) {
     program_drop_spares_of(program);
     trim_slots(program, 0);
-    while (program->launcher && program->launcher->n_free_netns)
-        close(program->launcher->free_netns[--program->launcher->n_free_netns]);
+    if (program->launcher)
+        launcher_drop_free(program->launcher);
 }
 
 static void tidy(struct program *program) {

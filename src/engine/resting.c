@@ -148,6 +148,7 @@ static int rest(struct box *box) {
         if (on_shelf & 1ull << i)
             close_fd(all[i].fd);
     close_fd(&box->netns);
+    close_fd(&box->file_ids.fd);
     tracking_forget(&box->session->tracking);   /* its next fork is captured whole */
     box_set_files(box, 1);
     note_wakeful(box, false);

@@ -49,6 +49,8 @@ enum guest_create_flag {
     GUEST_CREATE_KEEPS = 1 << 12,       /* with an image: what init has of a process that goes on may stay for a while */
     GUEST_CREATE_NOTES = 1 << 13,       /* with the image of a tree: what its processes write to is noted from their start on (RESTORED) */
     GUEST_CREATE_LAYERED = 1 << 10,     /* BOX_READY is to carry the private tmpfs as a layer (GUEST_VALUE_DISK) */
+    GUEST_CREATE_MAPS = 1 << 14,        /* its files keep the plan's id, and mounts show them as GUEST_ID's */
+    GUEST_CREATE_HAS_MAP = 1 << 15,     /* with a user namespace for that, which CREATED has brought for that id; without it, CREATED brings one */
 };
 
 /* How many layers CREATE carries: in header.flags, from bit 16 on. A layer is the root of a tmpfs (or a directory on disk) that was some sandbox' private one, or was made by COPY, as a detached mount owned by U0. It holds for each place of the plan
@@ -103,7 +105,7 @@ enum guest_scope {
 /* Answers. */
 enum guest_record_kind {
     GUEST_TEMPLATE_READY = 1,   /* launcher */
-    GUEST_CREATED,              /* launcher; serial of the request; fd: a pidfd */
+    GUEST_CREATED,              /* launcher; serial of the request; fds: a pidfd; and a new user namespace, if CREATE_MAPS came without one */
     GUEST_CREATE_FAILED,        /* launcher */
     GUEST_BOX_READY,            /* init; fds as flagged in `value`: a new network namespace (1), the private tmpfs (2) */
     GUEST_FAILED,               /* launcher or init: set-up failed; it ends */

@@ -6,6 +6,9 @@
  * host and would own nothing in the directories it may write to. On an idmapped mount what belongs to the owner of the granted directory belongs
  * to the guest, and what the guest makes there belongs to that owner; all other ids are moved to where no process has them, one to one, so that a copy-on-write layer
  * can still copy such files up.
+ *
+ * The last kind is made inside U0, one for each sandbox with layers. The kernel counts pipes, descriptors under way, watches and the like by user, so every sandbox runs under an id of its
+ * own; but a layer outlives its sandbox, and others stand on it. So all files are stored with one id, the plan's, and each sandbox' mounts show them as its own.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -80,6 +83,15 @@ int idmap_for_owner(int host, uid_t uid, gid_t gid) {
     owner_map(uid_map, uid);
     owner_map(gid_map, gid);
     return new_namespace(host, uid_map, gid_map);
+}
+
+int idmap_for_files(int root, uint32_t stored, uint32_t id) {
+    char map[64], *at = map;
+
+    /* U0's root makes the directories that files lie in, and mounts what needs an owner that can be told. */
+    at = put(put(put(at, 0, ' '), 0, ' '), 1, '\n');
+    put(put(put(at, stored, ' '), id, ' '), 1, '\0');
+    return new_namespace(root, map, map);
 }
 
 int idmap_for_launcher(int host) {

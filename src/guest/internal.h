@@ -39,6 +39,7 @@ struct box {
     int netns;                  /* to enter; -1: make one */
     bool netns_is_new;          /* the engine has not got it yet */
     uint32_t outer_id;          /* the guest's uid and gid in U0 */
+    int file_ids;               /* a user namespace: mounts of the sandbox' own files are idmapped by it (idmap_for_files); -1: they need not be */
     int disk;                   /* the private tmpfs, for the engine; -1 */
     bool layered;               /* and that as a layer: a detached mount of its own */
     int layer;                  /* it; -1 */
@@ -88,9 +89,13 @@ struct guest_tmpfs {
     unsigned attributes;        /* MOUNT_ATTR_*, besides NOSUID and NODEV */
 };
 int guest_new_tmpfs(const struct guest_tmpfs *options);
+/* The same with options as mount(2) takes them, "key=value,key=value". */
+int guest_new_tmpfs_of(const char *options);
 
 /* idmap.c: a user namespace, found through the proc below the directory `host`, for an idmapped mount on which the files of one owner are the guest's; or -errno. Only as the host's root. */
 int idmap_for_owner(int host, uid_t uid, gid_t gid);
+/* Likewise, by the root of U0, for the sandbox' own files: what belongs to the id `stored` of U0 is that of `id`. */
+int idmap_for_files(int root, uint32_t stored, uint32_t id);
 /* U0 itself, likewise. */
 int idmap_for_launcher(int host);
 extern uint32_t idmap_base;     /* the first id of the launcher's range */

@@ -295,15 +295,20 @@ static size_t cgroup_place(const struct wire_message *message) {
     return 1 + !!(message->header.flags & GUEST_CREATE_NETNS);
 }
 
+/* And where the user namespace for its files is. */
+static size_t map_place(const struct wire_message *message) {
+    return cgroup_place(message) + !!(message->header.flags & GUEST_CREATE_CGROUP);
+}
+
 /* Where the layers are among them, and how many; the files of cgroups follow. False if they cannot all be there. */
 static bool find_layers(const struct wire_message *message, size_t *ret_first, size_t *ret_n) {
-    *ret_first = cgroup_place(message) + !!(message->header.flags & GUEST_CREATE_CGROUP) + (message->header.flags & GUEST_CREATE_LOADS ? 2 : 0);
+    *ret_first = map_place(message) + !!(message->header.flags & GUEST_CREATE_HAS_MAP) + (message->header.flags & GUEST_CREATE_LOADS ? 2 : 0);
     *ret_n = message->header.flags >> GUEST_CREATE_LAYERS_SHIFT;
     return *ret_n <= GUEST_MAX_LAYERS && *ret_first + *ret_n <= message->n_fds;
 }
 
-_Noreturn static void become_box(const struct plan *plan, struct wire_message *message) {
-    struct box box = { .plan = plan, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .proc_sys = -1, .ruleset = -1, .image = -1, .progress = -1, .home = -1, .io = -1 };
+_Noreturn static void become_box(const struct plan *plan, struct wire_message *message, int file_ids) {
+    struct box box = { .plan = plan, .file_ids = file_ids, .outer_id = plan->outer_uid, .static_rules = static_rules, .socket = wire_take_fd(message, 0), .netns = -1, .disk = -1, .layer = -1, .template = -1, .root = -1, .proc_sys = -1, .ruleset = -1, .image = -1, .progress = -1, .home = -1, .io = -1 };
     struct guest_fault fault = { 0 };
     size_t first_layer, n_layers;
 
@@ -328,6 +333,11 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     box.tasks = message->fds + first_layer + n_layers;
     box.n_tasks = message->n_fds - first_layer - n_layers;
     int r = take_fields(message, &box);
+
+    if (message->header.flags & GUEST_CREATE_MAPS && file_ids < 0)
+        box.outer_id = plan->outer_uid;
+    if (message->header.flags & GUEST_CREATE_HAS_MAP && file_ids >= 0)
+        (void)wire_take_fd(message, map_place(message));        /* it is the box' */
     if (r < 0)
         guest_fault(&fault, GUEST_STAGE_CGROUP, 0, r);
     else if (plan->flags & PLAN_PROCESS)
@@ -335,6 +345,8 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
     else
         r = box_setup(&box, &fault);
     wire_message_done(message);
+    if (file_ids >= 0)
+        close(file_ids);
     if (box.netns >= 0)
         close(box.netns);
     if (r < 0) {
@@ -345,6 +357,34 @@ _Noreturn static void become_box(const struct plan *plan, struct wire_message *m
         if (static_rules[i] >= 0)
             close(static_rules[i]);
     init_run(&box, message);    /* whose pages are there already */
+}
+
+static uint64_t guest_id(const struct wire_message *message) {
+    struct wire_field field;
+    size_t position = 0;
+    uint64_t id = 0;
+
+    while (wire_next(message->data, message->length, &position, &field) > 0)
+        if (field.tag == GUEST_ID)
+            (void)wire_u64(&field, &id);
+    return id;
+}
+
+/* The user namespace for the sandbox' files: the engine's, or a new one. -1: they need none, or none is to be had, and the sandbox runs under the plan's id. */
+static int take_file_ids(const struct plan *plan, const struct wire_message *message, bool *ret_is_new) {
+    uint64_t id = guest_id(message);
+
+    *ret_is_new = false;
+    if (!(message->header.flags & GUEST_CREATE_MAPS) || !id)
+        return -1;
+    if (message->header.flags & GUEST_CREATE_HAS_MAP)
+        return map_place(message) < message->n_fds ? message->fds[map_place(message)] : -1;
+    int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int fd = root < 0 ? -1 : idmap_for_files(root, plan->outer_uid, (uint32_t)id);
+    if (root >= 0)
+        close(root);
+    *ret_is_new = fd >= 0;
+    return *ret_is_new ? fd : -1;
 }
 
 static void create(const struct plan *plan, struct wire_message *message) {
@@ -367,10 +407,14 @@ static void create(const struct plan *plan, struct wire_message *message) {
         args.flags |= CLONE_INTO_CGROUP;
         args.cgroup = (uint64_t)message->fds[cgroup_place(message)];
     }
+    bool is_new;
+    int file_ids = take_file_ids(plan, message, &is_new);
     pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
     if (pid == 0)
-        become_box(plan, message);
+        become_box(plan, message, file_ids);
     if (pid < 0) {
+        if (is_new)
+            close(file_ids);
         record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, pid);
         return;
     }
@@ -379,8 +423,10 @@ static void create(const struct plan *plan, struct wire_message *message) {
         first_netns = -1;
     }
     record.value = (uint64_t)pid;
-    record_send(GUEST_LAUNCHER_SOCKET, &record, &pidfd, 1);
+    record_send(GUEST_LAUNCHER_SOCKET, &record, (const int[]){ pidfd, file_ids }, is_new ? 2 : 1);
     close(pidfd);
+    if (is_new)
+        close(file_ids);
 }
 
 /* Merges the layers of a request, in a process of its own, which as a sandbox' init has the engine as its parent. */

@@ -324,6 +324,46 @@ static int bind_upper(struct box *box, const char *path) {
     return r;
 }
 
+/* A copy of a mount on which the files are the sandbox' id's, at `path`. There it is out of everybody's way, below what is mounted there in the end; and the kernel waits for all processors when a copy ends
+ * that is nowhere. */
+static int show_as_own(const struct box *box, int mount, const char *path) {
+    struct mount_attr ids = { .attr_set = MOUNT_ATTR_IDMAP, .userns_fd = (uint64_t)box->file_ids };
+    int own = sys_open_tree(mount, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH), r = own;
+
+    if (r >= 0)
+        r = sys_mount_setattr(own, "", AT_EMPTY_PATH, &ids);
+    if (r >= 0)
+        r = sys_move_mount(own, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH);
+    if (r < 0 && own >= 0)
+        close(own);
+    return r < 0 ? r : own;
+}
+
+/* The layers and a new tmpfs, all of it stored with the plan's id, as the sandbox' own. A kernel may not be able to: tmpfs can be idmapped since 6.3, what other sandboxes have left copied since 6.15. Nor
+ * has U0 a right over layers that were made in the U0 of a launcher that is gone. */
+static int mount_as_own(struct box *box, const char *path, const char *options) {
+    static int layers[GUEST_MAX_LAYERS];
+    int r = 0;
+
+    for (unsigned i = 0; r >= 0 && i < box->n_layers; i++)
+        r = layers[i] = show_as_own(box, box->layers[i], path);
+    int tmpfs = r < 0 ? r : guest_new_tmpfs_of(options);
+    if (r >= 0)
+        r = tmpfs;
+    int own = r < 0 ? r : show_as_own(box, tmpfs, path);
+    if (own < 0) {
+        if (tmpfs >= 0)
+            close(tmpfs);
+        for (unsigned i = 0; i < box->n_layers && layers[i] > 0; i++)
+            close(layers[i]);
+        return own;
+    }
+    close(own);
+    box->layers = box->n_layers ? layers : box->layers;
+    box->layer = tmpfs;
+    return 0;
+}
+
 /* The sandbox' tmpfs, of the size that the request or else the plan says. */
 static int mount_private(struct box *box, const char *path, const char *options) {
     char text[96];
@@ -331,6 +371,13 @@ static int mount_private(struct box *box, const char *path, const char *options)
     if (box->bytes) {
         put_numbered(put_numbered(text, "mode=0755,size=", box->bytes), ",nr_inodes=", box->entries);
         options = text;
+    }
+    if (box->file_ids >= 0) {
+        int r = mount_as_own(box, path, options);
+
+        if (r != -EINVAL && r != -EPERM)
+            return r;
+        box->outer_id = box->plan->outer_uid;
     }
     if (mount("rollbox", path, "tmpfs", MS_NOSUID | MS_NODEV, options) < 0)
         return -errno;
