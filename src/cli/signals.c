@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "cli/terminal.h"
+
+#define MOST_SECONDS 5          /* from the first signal on, for what is left to do */
 
 static const int caught_signals[] = { SIGINT, SIGTERM, SIGHUP };
 static int wake_fd = -EBADF, ready_fd = -EBADF;
@@ -16,16 +19,26 @@ static volatile sig_atomic_t first;
 static void handler(int number) {
     int saved = errno;
 
-    if (!first)
+    if (!first) {
         first = number;
+        (void)alarm(MOST_SECONDS);
+    }
     /* The pipe only has to be readable: a full one is. */
     if (write(wake_fd, "", 1) < 0)
         errno = 0;
     errno = saved;
 }
 
+/* Whatever we wait for may never come: the engine, or a command that cannot be ended. */
+static void on_overdue(int number) {
+    (void)number;
+    terminal_restore();
+    signals_die(first);
+}
+
 int signals_catch(void) {
     struct sigaction action = { .sa_handler = handler, .sa_flags = (int)(SA_RESTART | SA_RESETHAND) };
+    struct sigaction overdue = { .sa_handler = on_overdue };
     int fds[2];
 
     if (pipe2(fds, O_CLOEXEC | O_NONBLOCK) < 0)
@@ -39,6 +52,7 @@ int signals_catch(void) {
         if (sigaction(caught_signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(caught_signals[i], &action, NULL);
     }
+    sigaction(SIGALRM, &overdue, NULL);
     signal(SIGPIPE, SIG_IGN);
     return fds[0];
 }

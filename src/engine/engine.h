@@ -45,6 +45,7 @@ struct engine {
     size_t leftovers_size;
     char *init_path, *store_path;       /* of rollbox-init; of rollbox-store, NULL: not found */
     bool is_private;            /* ends with its one client */
+    unsigned n_unreadable;      /* records of sleeping sandboxes that the last search of the store met (sleep_adopt) */
     struct loop_source listen;
     struct loop_source signals;
     int listen_fd, signal_fd, lock_fd, null_fd;

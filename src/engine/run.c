@@ -265,12 +265,13 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
     if (field->tag != TAG_SANDBOX && field->tag != TAG_USER && wire_u64(field, &number) < 0)
         return 1;
     switch (field->tag) {
-    case TAG_SANDBOX:
-        run->session = text ? session_find(run->engine, text) : NULL;
-        if (!run->session)
-            return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are", text ? text : "?");
+    case TAG_SANDBOX: {
+        int r = session_look_up(run->engine, text, &run->session, error);
+        if (r < 0)
+            return r;
         run->program = run->session->program;
         return box_must_fetch(run->session->box, error);
+    }
     case TAG_USER:
         return text && session_has_user(run->session, text) ? 0 : error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "user %.100s: the sandbox has no other user than its policy's", text ? text : "?");
     case TAG_INPUT:
@@ -381,6 +382,7 @@ static int parse(struct run *run, struct wire_message *message, struct given *gi
             break;
         case TAG_OUTPUT_LIMIT:
             (void)wire_u64(&field, &output);
+            output = output == UINT64_MAX ? output : MIN(output, (uint64_t)INT64_MAX);   /* JSON has no larger number (sleep_record.c) */
             break;
         case TAG_FILE_PATH:
             wire_add(&run->request, GUEST_FILE_PATH, field.data, field.length);

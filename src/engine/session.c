@@ -1098,6 +1098,25 @@ int session_may_wait(const struct session *session, struct rollbox_error *error)
     return 0;
 }
 
+static int not_found(const struct engine *engine, const char *name, struct rollbox_error *error) {
+    const unsigned n = engine->n_unreadable;
+
+    return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are%s", name ? name : "?",
+                     n ? ". The store has records of sleeping sandboxes that cannot be read, and it may be one of those: `rollbox store fsck` lists them" : "");
+}
+
+int session_look_up(struct engine *engine, const char *name, struct session **ret_session, struct rollbox_error *error) {
+    struct session *session = name ? session_find(engine, name) : NULL;
+    int r = session || !name || !session_name_ok(name) ? 0 : sleep_adopt(engine, name, false, error);
+
+    if (r < 0)
+        return r;
+    if (!session && !(session = name ? session_find(engine, name) : NULL))
+        return not_found(engine, name, error);
+    *ret_session = session;
+    return 0;
+}
+
 static int answer(struct client *client, struct wire_message *message, const struct ask *ask, struct buf *json, struct rollbox_error *error) {
     struct session *session;
     struct node *node;
@@ -1142,7 +1161,7 @@ static int answer(struct client *client, struct wire_message *message, const str
     if (session && needs_awake(ask))
         sleep_give_up(session);
     if (!session)
-        return error_set(error, ROLLBOX_ERR_NOT_FOUND, ENOENT, "arguments", "there is no sandbox %.100s; `rollbox ps` lists those there are", ask->sandbox ? ask->sandbox : "?");
+        return not_found(client->engine, ask->sandbox, error);
     int r = ask->verb == VERB_CLOSE || ask->verb == VERB_OPEN ? 0 : box_must_fetch(session->box, error);
     if (r < 0)
         return r;

@@ -270,6 +270,8 @@ static inline struct work *session_first_work(const struct session *session) {
 
 /* session.c */
 struct session *session_find(struct engine *engine, const char *name);
+/* The same; one that sleeps in the store is taken from there. What keeps it from being had is the error. */
+int session_look_up(struct engine *engine, const char *name, struct session **ret_session, struct rollbox_error *error);
 bool session_name_ok(const char *name);
 bool session_has_user(const struct session *session, const char *user);
 void session_name_operation(const struct session *session, unsigned char *operation, size_t *length);   /* puts the session's number before it */

@@ -28,6 +28,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "store/asleep_check.h"
 #include "store/fingerprint.h"
 
 #define IMAGE_BESIDES (64ull << 20)     /* what an image has besides memory */
@@ -668,7 +669,7 @@ static void start_reading(struct work *work) {
             json_array_append_new(images, part(n, NULL, false));
             fds[n++] = waking->images[i];
         }
-    json_t *job = json_pack("{s:s, s:o, s:o}", "id", work->session->sleep->id, "layers", layers, "images", images);
+    json_t *job = json_pack("{s:s, s:o, s:o, s:b}", "id", work->session->sleep->id, "layers", layers, "images", images, "drops", work->drops);
     if (r == 0)
         r = errand_sleep(work, "wake", job, fds, n, &error);
     json_decref(job);
@@ -980,12 +981,16 @@ static int adopt_one(void *context, const char *id) {
     json_t *whole = NULL;
     auto_close int lock = -EBADF;
 
-    if (wait_for_lock(search, id, &lock) < 0 || asleep_read(lock, &whole, NULL) < 0)
-        return 0;               /* somebody else's; or nobody's, which rollbox store gc and fsck see to */
+    if (wait_for_lock(search, id, &lock) < 0)
+        return 0;               /* somebody else's */
+    if (asleep_read_unchecked(lock, &whole, NULL) < 0) {
+        search->engine->n_unreadable++;         /* its name is not known; rollbox store fsck tells of it */
+        return 0;
+    }
     const json_t *record = json_object_get(whole, "record");
     int r = 0;
 
-    if (is_wanted(search, record))
+    if (is_wanted(search, record) && (r = asleep_check(whole, search->error)) == 0)
         r = adopt(search->engine, id, &lock, whole, search->error);
     if (r < 0 && search->removes && asleep_remove(search->store, ASLEEP_DIRECTORY, id) == 0)
         r = 1;
@@ -1003,6 +1008,7 @@ int sleep_adopt(struct engine *engine, const char *name, bool removes, struct ro
     if (engine->is_private || !engine->store_path || store_default_path(&path, NULL) < 0 || store_open(path, &store, NULL) < 0)
         return 0;
     struct search search = { engine, store, name, removes, error, false };
+    engine->n_unreadable = 0;
     int r = asleep_each(store, ASLEEP_DIRECTORY, adopt_one, &search);
     if (r == 0 && search.is_busy)
         return error_set(error, ROLLBOX_ERR_ENGINE_BUSY, EBUSY, "arguments", "%s sleeps, and another process has it, such as one of an engine that was killed", name ? name : "a sandbox");

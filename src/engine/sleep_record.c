@@ -13,10 +13,15 @@
 #include "base/error.h"
 #include "engine/capturer.h"
 #include "engine/sleep.h"
+#include "store/asleep_check.h"
 #include "store/fingerprint.h"
 
-#define MOST_NODES 100000
-#define MOST_OUTPUT (1u << 20)          /* of commands that are over, all of them together; of others, how they ended is kept */
+/* What a record was checked for (asleep_check.h) is what there is room for here. */
+_Static_assert(ASLEEP_MAX_TERMINALS == CAPTURER_MAX_TERMINALS && ASLEEP_MAX_PIPES == FD_MESSAGE_MAX_FDS - 1, "as many as are captured");
+_Static_assert(ASLEEP_MAX_SLOTS == ARRAY_SIZE(((struct run *)0)->pipes), "as many as a command has");
+_Static_assert(ASLEEP_MAX_OPERATION == sizeof((struct live_command *)0)->operation, "it is copied there");
+_Static_assert(ASLEEP_MAX_OPERATION == sizeof((struct session *)0)->operation, "it is copied there");
+_Static_assert(ASLEEP_MAX_OPERATION + sizeof((struct session *)0)->number == sizeof((struct ended *)0)->operation, "it is copied there");
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------------ */
 
@@ -147,7 +152,7 @@ static void add_node(struct listing *listing, struct node *node) {
     add_node(listing, node_ground(node->under));
     if (listing->n_nodes == listing->room) {
         size_t room = listing->room ? 2 * listing->room : 16;
-        struct node **more = room > MOST_NODES ? NULL : realloc(listing->nodes, room * sizeof(struct node *));
+        struct node **more = room > ASLEEP_MAX_STATES ? NULL : realloc(listing->nodes, room * sizeof(struct node *));
 
         if (!more) {
             listing->failed = true;
@@ -205,7 +210,7 @@ static json_t *ended_row(const struct session *session, const struct ended *ende
 
 /* The latest first: theirs is the room. */
 static json_t *ended_of(const struct session *session) {
-    size_t room = MOST_OUTPUT;
+    size_t room = ASLEEP_MAX_OUTPUT;     /* of commands that are over; of others, how they ended is kept */
     json_t *list = json_array();
 
     for (const struct list *at = session->ended.prev; at != &session->ended; at = at->prev) {
@@ -461,7 +466,7 @@ int sleep_family(struct engine *engine, const json_t *record, struct layer *cons
     const json_t *rows = json_object_get(record, "nodes"), *lives = json_object_get(record, "lives");
     size_t n = json_array_size(rows);
     struct building b = { .nodes = calloc(n + 1, sizeof(struct node *)), .layers = layers, .n_layers = n_layers, .lives = calloc(n_images + 1, sizeof(struct live *)) };
-    struct family *family = b.nodes && b.lives && n && n <= MOST_NODES ? family_new(engine, &b.nodes[0]) : NULL;
+    struct family *family = b.nodes && b.lives && n && n <= ASLEEP_MAX_STATES ? family_new(engine, &b.nodes[0]) : NULL;
     int r = !family ? -ENOMEM : json_array_size(lives) == n_images ? 0 : -EBADMSG;
     bool is_bad = false;
 
@@ -497,7 +502,7 @@ int sleep_family(struct engine *engine, const json_t *record, struct layer *cons
 
 static bool add_stream(const json_t *value, struct buf *to) {
     size_t most = json_string_length(value) / 2;
-    auto_free char *bytes = json_is_string(value) && most <= MOST_OUTPUT ? malloc(most + 1) : NULL;
+    auto_free char *bytes = json_is_string(value) && most <= ASLEEP_MAX_OUTPUT ? malloc(most + 1) : NULL;
     ssize_t n = bytes ? bytes_of(value, bytes, most) : -1;
 
     if (n > 0)

@@ -442,6 +442,9 @@ void command_start(const struct box *box, struct wire_message *message) {
 int command_adopt(uint64_t serial, pid_t pid) {
     if (n_commands == COMMAND_MAX || command_main(serial))
         return n_commands == COMMAND_MAX ? -EAGAIN : -EEXIST;
+    for (size_t i = 0; i < n_commands; i++)
+        if (commands[i].pid == pid)
+            return -EEXIST;
     commands[n_commands++] = (struct command){ .serial = serial, .started_ns = clock_now_ns(), .pid = pid };
     return 0;
 }

@@ -57,7 +57,8 @@ static int adopt(const struct wire_message *message) {
             continue;
         if (field.tag != GUEST_PROCESS || !serial || wire_u64(&field, &pid) < 0 || pid < 2 || pid > INT32_MAX)
             return -EBADMSG;
-        r = command_adopt(serial, (pid_t)pid);
+        /* Nobody would ever hear of the end of one that is not there. */
+        r = restore_has_command((uint32_t)pid) ? command_adopt(serial, (pid_t)pid) : -EBADMSG;
         if (r < 0)
             return r;
         serial = 0;

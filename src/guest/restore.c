@@ -195,6 +195,13 @@ static bool owes_word;          /* each of them, of how it was prepared, or amen
 static int trackers[IMAGE_MAX_NOTED];
 static size_t n_trackers;
 
+bool restore_has_command(uint32_t pid) {
+    for (uint32_t i = 0; i < n_processes(); i++)
+        if (restored_process(i)->pid == pid)
+            return restored_process(i)->kind == IMAGE_LIVING && !restored_process(i)->parent;
+    return false;
+}
+
 bool restore_are_noted(const struct box *box) {
     return box->notes && restore_is_tree() && n_processes() <= IMAGE_MAX_NOTED && !restored.header->terminals.n && !determinism_wanted(box->plan);
 }
@@ -701,6 +708,11 @@ int restore_amend(const struct box *box, int addition, struct restore_failure *r
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure) {
     (void)box, (void)externals, (void)n_externals, (void)is_trial, (void)ret_masters, (void)ret_n_masters, (void)ret_failure;
     return -EOPNOTSUPP;
+}
+
+bool restore_has_command(uint32_t pid) {
+    (void)pid;
+    return false;
 }
 
 bool restore_are_noted(const struct box *box) {

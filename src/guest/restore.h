@@ -43,6 +43,9 @@ int restore_amend(const struct box *box, int addition, struct restore_failure *r
 int restore_finish(const struct box *box, const int *externals, size_t n_externals, bool is_trial, int *ret_masters, size_t *ret_n_masters, struct restore_failure *ret_failure);
 /* Whether what the processes write to is noted from their start on: each gets its filter by itself then, and init after they are forked. */
 bool restore_are_noted(const struct box *box);
+
+/* Whether the loaded tree has a process with that pid, inside, that may be a command: it lives, and is init's own child. */
+bool restore_has_command(uint32_t pid);
 /* Then: a userfaultfd of each living process, in order, the caller's to close; IMAGE_MAX_NOTED at most. How many: all have one, or 0. */
 size_t restore_take_trackers(int *ret_trackers);
 /* And then: what is left of the image goes, which nobody is to wait for; or it waits until then (INT64_MAX: there is nothing), or until init makes a fork of its own. */

@@ -15,6 +15,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
+#include "store/asleep_check.h"
 
 #define HEX ASLEEP_DIGEST_HEX
 _Static_assert(HEX == 2 * SHA256_DIGEST_SIZE, "two digits a byte");
@@ -118,13 +119,24 @@ char *asleep_text(const json_t *record) {
     return asprintf(&whole, "%s\n%s\n", text, hex) < 0 ? NULL : whole;
 }
 
-int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error) {
+int asleep_read_unchecked(int fd, json_t **ret_record, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     int r = fd_read_again(fd, ASLEEP_MAX_BYTES, &text);
 
     if (r < 0)
         return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake", "the record of the sleeping sandbox cannot be read: %s", strerror(-r));
     return asleep_parse(text.data, text.length, ret_record, error);
+}
+
+int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error) {
+    json_t *record = NULL;
+    int r = asleep_read_unchecked(fd, &record, error);
+
+    if (r == 0 && (r = asleep_check(record, error)) < 0)
+        json_decref(record);
+    else if (r == 0)
+        *ret_record = record;
+    return r;
 }
 
 const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_FILE_NAME]) {
@@ -143,7 +155,7 @@ const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_F
 int asleep_look(int store, const char *directory, const char *id, json_t **ret_record) {
     auto_close int fd = openat(store, path_of(directory, id, "/record.json").text, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 
-    return fd < 0 ? -errno : asleep_read(fd, ret_record, NULL);
+    return fd < 0 ? -errno : asleep_read_unchecked(fd, ret_record, NULL);
 }
 
 int asleep_lock(int store, const char *directory, const char *id, int *ret_lock) {

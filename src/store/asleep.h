@@ -42,8 +42,10 @@ void asleep_digest(const void *data, size_t length, char ret_hex[ASLEEP_DIGEST_H
 /* The text of such a record, for free(); NULL when out of memory. */
 char *asleep_text(const json_t *record);
 
-/* Reads an open record.json. */
+/* Reads an open record.json, and checks it as a whole (asleep_check.h). */
 int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error);
+/* The same without that check: for whoever only asks whose it is. */
+int asleep_read_unchecked(int fd, json_t **ret_record, struct rollbox_error *error);
 
 /* What a record says of its i-th file, {"bytes", "sha256"}, and how that is called; NULL after the last. Borrowed. */
 const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_FILE_NAME]);
@@ -52,7 +54,7 @@ const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_F
 
 /* Opens ID/record.json, locked: *ret_lock, the caller's. -EBUSY: another's, -ENOENT: no such; no error is set then, nor otherwise. */
 int asleep_lock(int store, const char *directory, const char *id, int *ret_lock);
-/* Reads ID/record.json, whoever has it locked. */
+/* Reads ID/record.json, whoever has it locked; unchecked. */
 int asleep_look(int store, const char *directory, const char *id, json_t **ret_record);
 
 /* Calls with the id of each; 0, or what `each` returned if that was not 0, or -errno. */

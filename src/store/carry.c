@@ -16,9 +16,10 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "base/fd.h"
-#include "guest/image.h"
 #include "policy/plan.h"
 #include "policy/policy.h"
+#include "store/asleep_check.h"
+#include "store/asleep_image.h"
 #include "store/confine.h"
 #include "store/fault.h"
 #include "store/files.h"
@@ -239,6 +240,8 @@ static int export_live(int store, const struct sleep_job *job, int to, json_t **
     if (r == 0 && !(whole = sleep_whole(job->id, json_object_get(job->root, "record"), stage.layers, stage.images, stage.bases)))
         r = error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
     if (r == 0)
+        r = sleep_check_record(job, whole, error);
+    if (r == 0)
         r = export_directory(to, directory, whole, ret_json, error);
     json_decref(whole);
     stage_done(&stage);
@@ -315,7 +318,16 @@ static int read_record(struct importing *in, json_t **ret_whole) {
         n = archive_read_data(in->tar, text + done, size - done);
     if (done < size)
         return refuse(in, "its record is cut off");
-    return asleep_parse(text, size, ret_whole, NULL) < 0 ? refuse(in, "its record was changed, or is of another version") : 0;
+    json_t *whole = NULL;
+    struct rollbox_error why;
+    if (asleep_parse(text, size, &whole, NULL) < 0)
+        return refuse(in, "its record was changed, or is of another version");
+    if (asleep_check(whole, &why) < 0) {
+        json_decref(whole);
+        return refuse(in, why.message);
+    }
+    *ret_whole = whole;
+    return 0;
 }
 
 static int read_file(struct importing *in, const char *name, const json_t *row) {
@@ -465,23 +477,18 @@ static int check_mapped(const json_t *record, const struct image_area *area, con
 
 static int check_image(int stage, size_t i, const json_t *record, struct rollbox_error *error) {
     char name[ASLEEP_FILE_NAME];
-    struct stat st;
-    int r = 0;
+    struct asleep_image image;
 
     asleep_file_name(name, ASLEEP_IMAGE, i);
     auto_close int fd = openat(stage, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    void *data = fd >= 0 && fstat(fd, &st) == 0 && st.st_size > 0 ? mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0) : MAP_FAILED;
-    if (data == MAP_FAILED || !image_is_sound(data, (uint64_t)st.st_size))
-        r = error_set(error, ROLLBOX_ERR_DAMAGED, EBADMSG, "import", "the file is no whole live state: %s is no image of processes, or one of another version of rollbox; it is refused", name);
-    if (r == 0) {
-        const struct image *image = (const void *)((const char *)data + st.st_size - sizeof *image);
-        const struct image_area *areas = image_table(image, data, areas, struct image_area);
-
-        for (uint64_t k = 0; r == 0 && k < image->areas.n; k++)
-            r = check_mapped(record, &areas[k], areas[k].kind == IMAGE_FILE ? (const char *)data + areas[k].path : "", error);
-    }
-    if (data != MAP_FAILED)
-        munmap(data, (size_t)st.st_size);
+    struct rollbox_error why;
+    if (asleep_image_open(record, i, fd, "import", &image, &why) < 0)
+        return error_set(error, why.code, EBADMSG, "import", "the file is no whole live state: %.800s; it is refused", why.message);
+    const struct image_area *areas = image_table(image.header, image.data, areas, struct image_area);
+    int r = 0;
+    for (uint64_t k = 0; r == 0 && k < image.header->areas.n; k++)
+        r = check_mapped(record, &areas[k], areas[k].kind == IMAGE_FILE ? (const char *)image.data + areas[k].path : "", error);
+    asleep_image_done(&image);
     return r;
 }
 
@@ -549,7 +556,7 @@ static int has_name(void *context, const char *id) {
 
     snprintf(path, sizeof path, ASLEEP_DIRECTORY "/%s/" RECORD, id);
     auto_close int fd = openat(naming->store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (fd < 0 || asleep_read(fd, &whole, NULL) < 0)
+    if (fd < 0 || asleep_read_unchecked(fd, &whole, NULL) < 0)
         return 0;
     const json_t *record = json_object_get(whole, "record");
     const char *name = json_string_value(json_object_get(record, "name"));

@@ -17,6 +17,8 @@
 #include "base/error.h"
 #include "base/fd.h"
 #include "store/asleep.h"
+#include "store/asleep_check.h"
+#include "store/asleep_image.h"
 #include "store/digest.h"
 #include "store/fault.h"
 #include "store/kept.h"
@@ -83,6 +85,14 @@ int sleep_stage(const struct sleep_job *job, struct stage *stage, struct rollbox
 
 static int sync_fd(int fd) {
     return fd < 0 || fsync(fd) < 0 ? -errno : 0;
+}
+
+int sleep_check_record(const struct sleep_job *job, const json_t *whole, struct rollbox_error *error) {
+    int r = asleep_check(whole, error);
+
+    for (size_t i = 0; r == 0 && i < json_array_size(job->images); i++)
+        r = asleep_image_check(json_object_get(whole, "record"), i, descriptor_of(job->images, i), "hibernate", error);
+    return r;
 }
 
 json_t *sleep_whole(const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases) {
@@ -173,6 +183,8 @@ int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *erro
     if (r == 0)
         r = sleep_stage(&job, &stage, error);
     json_t *record = r < 0 ? NULL : sleep_whole(job.id, json_object_get(job.root, "record"), stage.layers, stage.images, stage.bases);
+    if (record)
+        r = sleep_check_record(&job, record, error);
     if (r == 0)
         r = record ? sleep_publish(&work, directory, record, (int)json_integer_value(json_object_get(job.root, "owner")), error) : error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the job has no record");
     *ret_json = r < 0 ? NULL : json_pack("{s:I, s:I}", "bytes", (json_int_t)stage.bytes, "written", (json_int_t)stage.written);
@@ -261,6 +273,24 @@ static int join_images(int directory, const json_t *record, const struct sleep_j
     return r;
 }
 
+/* Each image, as it will be restored, is what the record says. */
+static int match_images(int directory, const json_t *whole, const struct sleep_job *job, struct rollbox_error *error) {
+    const json_t *row;
+    size_t i, n = 0;
+    int r = 0;
+
+    json_array_foreach(json_object_get(whole, "images"), i, row) {
+        char name[ASLEEP_FILE_NAME];
+
+        asleep_file_name(name, ASLEEP_IMAGE, i);
+        auto_close int own = json_object_get(row, "over") ? -EBADF : openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        const int fd = json_object_get(row, "over") ? descriptor_of(job->images, n++) : own;
+        if (r == 0)
+            r = asleep_image_check(json_object_get(whole, "record"), i, fd, "wake", error);
+    }
+    return r;
+}
+
 static int open_sleeper(int store, const char *id) {
     char path[sizeof ASLEEP_DIRECTORY + ASLEEP_ID_LENGTH + 1];
 
@@ -331,6 +361,8 @@ int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error
     }
     if (r == 0)
         r = join_images(directory, record, &job, error);
+    if (r == 0 && !json_is_true(json_object_get(job.root, "drops")))
+        r = match_images(directory, record, &job, error);
     if (r == 0)
         fault_point(FAULT_wake_made);
     json_decref(record);

@@ -35,6 +35,9 @@ int sleep_stage(const struct sleep_job *job, struct stage *stage, struct rollbox
 /* What goes to record.json; `record` is the engine's part. New references. NULL: out of memory, or `record` is. */
 json_t *sleep_whole(const char *id, json_t *record, json_t *layers, json_t *images, json_t *bases);
 
+/* What could not be woken is not written: that would be found out when what ran is gone. DAMAGED. */
+int sleep_check_record(const struct sleep_job *job, const json_t *whole, struct rollbox_error *error);
+
 /* Brings everything to the disk, then publishes it. The lock goes to `owner`, a socket; -1: to nobody. */
 int sleep_publish(const struct work *work, int stage, const json_t *record, int owner, struct rollbox_error *error);
 
@@ -42,7 +45,8 @@ int sleep_publish(const struct work *work, int stage, const json_t *record, int 
  * *ret_json: {"bytes", "written"}: of what sleeps, and how much of that was not there already. */
 int sleep_write(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
-/* {"id", "layers": [{"fd"}], "images": [{"fd"}]}: empty directories, one a layer, and empty files, one an image that is a difference. */
+/* {"id", "layers": [{"fd"}], "images": [{"fd"}], "drops"}: empty directories, one a layer, and empty files, one an image that is a difference. `drops`: what ran is not wanted, so the images may be of
+ * another version. */
 int sleep_read(int store, int fd, json_t **ret_json, struct rollbox_error *error);
 
 /* All of a record's. DAMAGED, by name. */

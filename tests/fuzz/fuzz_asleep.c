@@ -8,6 +8,7 @@
 
 #include "base/cleanup.h"
 #include "engine/sleep.h"
+#include "store/asleep_check.h"
 
 #define LAYERS 2
 #define IMAGES 1
@@ -46,6 +47,7 @@ static void settle(struct engine *engine, const json_t *record) {
         free(ended);
     }
     result_forget_all(engine);
+    buf_done(&session.rules);
     free(session.committed_path);
 }
 
@@ -70,11 +72,12 @@ static void read_record(const json_t *record) {
         node_put(at);
         node_put(committed);
         family_put(family);
-    } else if (!error.code) {
+    } else {
         abort();
     }
-    if (sleep_policy(record, &policy, &length, &environment) == 0)
-        sleep_environment_free(environment);
+    if (sleep_policy(record, &policy, &length, &environment) < 0)
+        abort();
+    sleep_environment_free(environment);
     settle(&engine, record);
     sleep_tree_text(record, "box", &text);
     sleep_execs_text(record, &text, &between);
@@ -86,13 +89,27 @@ static void read_record(const json_t *record) {
             free(layers[i]);
 }
 
+/* What was checked as a whole is believed from then on, so nothing may be found wrong with it later. */
+static void read_checked(const json_t *whole) {
+    struct rollbox_error error = { 0 };
+
+    if (asleep_check(whole, &error) < 0) {
+        if (error.code != ROLLBOX_ERR_DAMAGED || !error.message[0])
+            abort();
+        return;
+    }
+    const json_t *record = json_object_get(whole, "record");
+    if (json_array_size(json_object_get(record, "layers")) == LAYERS && json_array_size(json_object_get(record, "lives")) == IMAGES)
+        read_record(record);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct rollbox_error error = { 0 };
     json_t *whole = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL), *again = NULL;
     auto_free char *text = whole ? asleep_text(whole) : NULL;
 
     if (text && asleep_parse(text, strlen(text), &again, &error) == 0)
-        read_record(json_object_get(again, "record"));
+        read_checked(again);
     else if (text && !error.code)
         abort();
     json_decref(again);
