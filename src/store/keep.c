@@ -231,12 +231,12 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
 
     if (asprintf(&path, "layers/%s/meta.json", id) < 0)
         return -ENOMEM;
-    if (layer_id_ok(id)) {
-        (void)layer_meta_read(store, id, &meta);
-        fd = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0)
-            return errno == EWOULDBLOCK ? 0 : -errno;
-    }
+    (void)layer_meta_read(store, id, &meta);
+    fd = openat(store, path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno != ENOENT)
+        return -errno;          /* whether somebody uses it cannot be told */
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return errno == EWOULDBLOCK ? 0 : -errno;
     r = layer_to_trash(store, "layers", id);
     if (r < 0)
         return r;
@@ -245,7 +245,7 @@ static int collect_layer(int store, const char *id, uint64_t *freed) {
     return 1;
 }
 
-int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
+static int collect(int store, json_t *kept, json_t **ret_json, struct rollbox_error *error) {
     struct references references;
     unsigned removed_work = 0;
     uint64_t freed = 0, removed = 0, in_use = 0, sleepers = 0, boxes = 0;
@@ -266,6 +266,10 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     for (size_t i = 0; r == 0 && i < names.n; i++) {
         if (json_object_get(references.ids, names.list[i]))
             continue;
+        if (!layer_id_ok(names.list[i])) {      /* of a newer version, perhaps, whose manifests we cannot see */
+            json_array_append_new(kept, json_pack("{s:s, s:s}", "layer", files_printable(names.list[i]), "reason", "it has no name of a layer"));
+            continue;
+        }
         int gone = collect_layer(store, names.list[i], &freed);
         if (gone < 0)
             r = failed(error, gone, "move a layer to the trash");
@@ -276,7 +280,7 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
         names_done(&names);
     references_done(&references);
     if (r == 0)
-        r = sleepers_collect(store, &sleepers, &freed, error);
+        r = sleepers_collect(store, kept, &sleepers, &freed, error);
     if (r == 0)
         r = boxes_collect(store, &boxes, error);
     if (r == 0)
@@ -288,9 +292,17 @@ int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
     r = layer_empty_trash(store);
     if (r < 0)
         return failed(error, r, "empty the trash");
-    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "removed_layers", (json_int_t)removed, "freed_bytes", (json_int_t)freed, "in_use", (json_int_t)in_use, "removed_work", (json_int_t)removed_work, "removed_asleep",
-                          (json_int_t)sleepers, "removed_boxes", (json_int_t)boxes);
+    *ret_json = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:O*}", "removed_layers", (json_int_t)removed, "freed_bytes", (json_int_t)freed, "in_use", (json_int_t)in_use, "removed_work", (json_int_t)removed_work, "removed_asleep",
+                          (json_int_t)sleepers, "removed_boxes", (json_int_t)boxes, "damaged", json_array_size(kept) ? kept : NULL);
     return *ret_json ? 0 : out_of_memory(error);
+}
+
+int keep_collect(int store, json_t **ret_json, struct rollbox_error *error) {
+    json_t *kept = json_array();
+    int r = kept ? collect(store, kept, ret_json, error) : out_of_memory(error);
+
+    json_decref(kept);
+    return r;
 }
 
 /* ---- fsck ----------------------------------------------------------------------------------------------------------- */

@@ -204,6 +204,9 @@ static int call_collect(int store, const struct arguments *arguments, json_t **r
 }
 
 static void tell_collect(const json_t *json) {
+    const json_t *row;
+    size_t i;
+
     printf("%" JSON_INTEGER_FORMAT " layers", number(json, "removed_layers"));
     if (number(json, "removed_asleep"))
         printf(" and %" JSON_INTEGER_FORMAT " sandboxes that slept", number(json, "removed_asleep"));
@@ -213,6 +216,11 @@ static void tell_collect(const json_t *json) {
     if (number(json, "in_use"))
         printf("; %" JSON_INTEGER_FORMAT " are in use", number(json, "in_use"));
     putchar('\n');
+    json_array_foreach(json_object_get(json, "damaged"), i, row)
+        if (json_object_get(row, "layer"))
+            printf("layers/%s is kept: %s\n", text(row, "layer"), text(row, "reason"));
+        else
+            printf("asleep/%.12s cannot be read, and is kept: %s: %s\n", text(row, "asleep"), text(row, "file"), text(row, "reason"));
 }
 
 static int call_check(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {

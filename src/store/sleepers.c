@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "store/asleep.h"
+#include "store/asleep_check.h"
 #include "store/fault.h"
 #include "store/files.h"
 #include "store/sleep.h"
@@ -82,6 +83,7 @@ struct collecting {
     int store;
     const char *directory;
     uint64_t removed, freed;
+    json_t *kept;               /* what could not be read; as a row of fsck's */
 };
 
 /* Of files that nobody else has. */
@@ -101,24 +103,42 @@ static uint64_t bytes_in(int directory) {
     return bytes;
 }
 
-static bool is_wanted(int lock) {
-    json_t *record = NULL;
-    bool is_detached = asleep_read(lock, &record, NULL) == 0 && json_is_true(json_object_get(json_object_get(record, "record"), "detached"));
+static int add_row(json_t *list, const char *id, const json_t *whole, const char *file, const char *reason) {
+    const char *name = json_string_value(json_object_get(json_object_get(whole, "record"), "name"));
+    json_t *row = json_pack("{s:s, s:s?, s:s, s:s}", "asleep", id, "sandbox", name, "file", file, "reason", reason);
 
-    json_decref(record);
-    return is_detached;
+    return row && json_array_append_new(list, row) == 0 ? 0 : -ENOMEM;
+}
+
+/*
+ * It was to end with its engine. One whose record cannot be read is kept: a bit that flipped, or a
+ * newer rollbox that wrote it, does not say that nobody wants it.
+ */
+static int is_left_over(const struct collecting *collecting, const char *id, int lock, bool *ret_is) {
+    struct rollbox_error inner = { 0 };
+    json_t *whole = NULL;
+    int r = asleep_read_unchecked(lock, &whole, &inner);
+
+    *ret_is = r == 0 && json_is_false(json_object_get(json_object_get(whole, "record"), "detached"));
+    if (r < 0)
+        r = add_row(collecting->kept, id, NULL, "record.json", inner.code == ROLLBOX_ERR_DAMAGED ? "it was changed, or is of another version" : strerror(inner.error_number));
+    json_decref(whole);
+    return r;
 }
 
 static int collect_one(void *context, const char *id) {
     struct collecting *collecting = context;
-    bool sleeps = strcmp(collecting->directory, ASLEEP_DIRECTORY) == 0;
+    bool sleeps = strcmp(collecting->directory, ASLEEP_DIRECTORY) == 0, is_removed = true;
     auto_close int lock = -EBADF;
 
-    if (asleep_lock(collecting->store, collecting->directory, id, &lock) < 0 || (sleeps && is_wanted(lock)))
-        return 0;
+    if (asleep_lock(collecting->store, collecting->directory, id, &lock) < 0)
+        return 0;               /* somebody has it, or it has no record, of which fsck tells */
+    int r = sleeps ? is_left_over(collecting, id, lock, &is_removed) : 0;
+    if (r < 0 || !is_removed)
+        return r;
     auto_close int directory = open_sleeper(collecting->store, collecting->directory, id);
     uint64_t bytes = bytes_in(directory);
-    int r = asleep_remove(collecting->store, collecting->directory, id);
+    r = asleep_remove(collecting->store, collecting->directory, id);
     if (r < 0)
         return r;
     collecting->removed += sleeps;
@@ -127,8 +147,8 @@ static int collect_one(void *context, const char *id) {
     return 0;
 }
 
-int sleepers_collect(int store, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error) {
-    struct collecting collecting = { .store = store, .directory = ASLEEP_DIRECTORY };
+int sleepers_collect(int store, json_t *kept, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error) {
+    struct collecting collecting = { .store = store, .directory = ASLEEP_DIRECTORY, .kept = kept };
     int r = asleep_each(store, collecting.directory, collect_one, &collecting);
 
     collecting.directory = WOKEN_DIRECTORY;
@@ -158,10 +178,7 @@ static bool is_still_there(const struct checking *checking, const char *id, int 
 }
 
 static int note(const struct checking *checking, const char *id, const json_t *whole, const char *file, const char *reason) {
-    const char *name = json_string_value(json_object_get(json_object_get(whole, "record"), "name"));
-    json_t *row = json_pack("{s:s, s:s?, s:s, s:s}", "asleep", id, "sandbox", name, "file", file, "reason", reason);
-
-    return row && json_array_append_new(checking->damaged, row) == 0 ? 0 : -ENOMEM;
+    return add_row(checking->damaged, id, whole, file, reason);
 }
 
 static int check_files(const struct checking *checking, const char *id, int directory, const json_t *whole) {
@@ -194,8 +211,10 @@ static int check_one(void *context, const char *id) {
     checking->checked++;
     if (file < 0)
         r = errno == ENOENT ? (is_still_there(checking, id, directory) ? note(checking, id, NULL, "record.json", "it is missing") : 0) : -errno;
-    else if (asleep_read(file, &whole, &inner) < 0)
-        r = inner.code == ROLLBOX_ERR_DAMAGED ? note(checking, id, NULL, "record.json", "it is not what was written") : -inner.error_number;
+    else if (asleep_read_unchecked(file, &whole, &inner) < 0)
+        r = inner.code == ROLLBOX_ERR_DAMAGED ? note(checking, id, NULL, "record.json", "it is not what was written, or of another version") : -inner.error_number;
+    else if (asleep_check(whole, &inner) < 0)
+        r = inner.code == ROLLBOX_ERR_DAMAGED ? note(checking, id, whole, "record.json", inner.message) : -inner.error_number;
     else
         r = check_files(checking, id, directory, whole);
     json_decref(whole);

@@ -12,9 +12,9 @@
 
 #include <rollbox/rollbox.h>
 
-/* Moves to the trash those whose engine is gone, unless they are to outlive it, those that nobody can wake any more, and what is left of those that were awake when their engine died. Under the store's exclusive lock.
- * *freed: bytes of that are added. */
-int sleepers_collect(int store, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error);
+/* Moves to the trash those that were to end with an engine that is gone, and what is left of those that were awake when their engine died. What cannot be read is never removed: a row of `kept`, as of
+ * sleepers_check. Under the store's exclusive lock. *freed: bytes of that are added. */
+int sleepers_collect(int store, json_t *kept, uint64_t *ret_removed, uint64_t *freed, struct rollbox_error *error);
 
 /* Compares every file with what was written. Adds {"asleep", "sandbox", "file", "reason"} to `damaged` for each that differs. */
 int sleepers_check(int store, json_t *damaged, uint64_t *ret_checked, struct rollbox_error *error);

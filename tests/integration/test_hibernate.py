@@ -537,6 +537,41 @@ def test_what_nobody_can_wake_is_collected(store):
     assert asleep(store) == [] and store_tells("df")["asleep_bytes"] == 0 and list((store / "trash").iterdir()) == []
 
 
+def version_two(content):
+    text = content.splitlines()[0].replace(b'"version":1', b'"version":2').replace(b'"version": 1', b'"version": 2')
+    return text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n"
+
+
+@pytest.mark.parametrize("change", [lambda content: content[:99] + bytes([content[99] ^ 1]) + content[100:], lambda content: content[:-70], version_two, lambda content: b""], ids=["flipped", "cut", "newer", "empty"])
+def test_gc_keeps_sleeping_sandboxes_that_it_cannot_read(store, tmp_path, change):
+    """Of one that was to outlive its engine a bit flips, or a newer rollbox wrote it: that nobody wants it is not what it says."""
+    socket = str(tmp_path / "socket")
+    fall_asleep(socket)
+    path = in_store(store, "record.json")[0]
+    content = path.read_bytes()
+    path.write_bytes(change(content))
+    told = store_tells("gc")
+    assert told["removed_asleep"] == 0 and [(row["asleep"], row["file"]) for row in told["damaged"]] == [(path.parent.name, "record.json")]
+    assert b"cannot be read, and is kept" in subprocess.run([BUILD / "rollbox", "store", "gc"], capture_output=True, check=True).stdout
+    assert store_tells("fsck", 1)["damaged"][0]["asleep"] == path.parent.name
+    with Shared(socket) as second, pytest.raises(NotFound, match="store fsck"):
+        Sandbox.open("kept", engine=second.engine)
+    path.write_bytes(content)
+    with Shared(socket) as third:
+        box = Sandbox.open("kept", engine=third.engine)
+        assert box.read_file("/tmp/f") == b"x"
+        box.close()
+
+
+def test_gc_keeps_directories_of_layers_that_it_does_not_know(store):
+    with Engine():
+        pass
+    store_tells("gc")
+    (store / "layers" / "v2-0123").mkdir()
+    assert store_tells("gc")["damaged"] == [{"layer": "v2-0123", "reason": "it has no name of a layer"}]
+    assert (store / "layers" / "v2-0123").exists()
+
+
 def test_gc_is_killed_while_it_collects_what_slept(store):
     fault = next(row["name"] for row in FAULTS if row["command"] == "gc-asleep")
     engine = Engine()
