@@ -312,7 +312,7 @@ struct rollbox_exec_options {
     int64_t output_limit;               /* past it the command's tree is killed, as by a time-out */
     const char *operation_id;           /* its id, to attach, signal or retry by */
     const struct rollbox_terminal *terminal;    /* not NULL: it gets a terminal of its own of that size; its output is all on stdout */
-    int input_fd;                       /* what becomes its standard input, or is typed into the terminal; -1: stdin_data. Borrowed */
+    int input_fd;                       /* what becomes its standard input, or is typed into the terminal, whose readers see its end; -1: stdin_data. Borrowed */
     int stream_fds[2];                  /* where stdout and stderr are written to as they come, besides being collected; -1: nowhere. Borrowed, duplicated, made non-blocking: give
                                            the write ends of pipes. A stream whose reader is slow waits without holding the command up; one whose reader is gone ends alone */
     const int *extra_fds;               /* what becomes its descriptors 3 and up; borrowed */

@@ -75,12 +75,10 @@ static int open_streams(struct view *view, bool input, bool output, bool errors,
     return 0;
 }
 
-/* Lends our terminal, if that is one. Else what we are given is typed, and its end is. */
+/* Lends our terminal. What is no terminal is not typed into one: it would be echoed, edited and taken for keys. */
 static int lend_terminal(struct view *view) {
-    if (!isatty(STDIN_FILENO)) {
-        view->pump.relays[STREAM_IN].typed = true;
-        return 0;
-    }
+    if (!isatty(STDIN_FILENO))
+        return cli_fail(view->options, "the input device is not a TTY: leave out -t for input from a pipe or a file, or -i for none");
     if (pipe2(view->resize_fds, O_CLOEXEC | O_NONBLOCK) < 0)
         return cli_fail(view->options, "cannot make a pipe: %s", strerror(errno));
     int r = terminal_raw(view->resize_fds[1]);
@@ -276,11 +274,11 @@ static int start(struct view *view, struct rollbox_exec_options *exec) {
 }
 
 static void view_done(struct view *view) {
-    pump_done(&view->pump);
     terminal_restore();
     rollbox_run_free(view->run);
     rollbox_sandbox_free(view->sandbox);
     rollbox_engine_close(view->pump.engine);
+    pump_done(&view->pump);     /* last: while we are connected, the end of our input is that of the command's terminal */
 }
 
 static void view_init(struct view *view, const struct options *options) {

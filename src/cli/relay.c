@@ -13,7 +13,6 @@
 
 #define COPY_SIZE 65536u
 #define SPLICE_SIZE (1u << 20)
-#define END_OF_TRANSMISSION 4           /* ^D */
 
 /* How many pieces one stream may move before the others get their turn. */
 #define TURN 16
@@ -43,7 +42,7 @@ static void end(struct relay *relay) {
 
 void relay_init_input(struct relay *relay, int from, int take_to) {
     /* Copied, not spliced: the guest must not be handed pages of the host's page cache. */
-    *relay = (struct relay){ .from = from, .to = take_to, .own_to = true, .piece = COPY_SIZE, .limit = UINT64_MAX, .last = '\n' };
+    *relay = (struct relay){ .from = from, .to = take_to, .own_to = true, .piece = COPY_SIZE, .limit = UINT64_MAX };
     nonblocking(take_to);
 }
 
@@ -127,21 +126,11 @@ static bool fill(struct relay *relay) {
             relay->state = RELAY_WAIT_INPUT;
         return false;
     }
-    if (n == 0 && relay->typed) {
-        /* The first one only sends an unfinished line off. */
-        relay->typed = false;
-        relay->copy[0] = relay->copy[1] = END_OF_TRANSMISSION;
-        relay->copy_at = 0;
-        relay->copy_end = relay->last == '\n' ? 1 : 2;
-        return true;
-    }
     if (n == 0) {
         end(relay);
         return false;
     }
     relay->passed += (uint64_t)n;
-    if (relay->to >= 0)
-        relay->last = relay->copy[n - 1];
     if (relay->to < 0) {
         relay->collected.length += (size_t)n;
         return false;

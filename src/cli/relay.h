@@ -24,8 +24,6 @@ struct relay {
     int to;                     /* -EBADF: into `collected` */
     bool own_from, own_to;      /* closed when the stream ends: the other side must see it */
     bool splice;                /* both are pipes */
-    bool typed;                 /* `to` is typed into a terminal, which knows no end of file but ^D */
-    char last;                  /* the last byte read; '\n' at first */
     bool over;                  /* more than `limit` came; the stream has ended at exactly `limit` bytes */
     size_t piece;               /* largest single write */
     uint64_t limit, passed;     /* bytes */

@@ -330,6 +330,7 @@ struct run {
     bool kill_due;              /* init could not be told yet */
     bool told_to_end;           /* init is to kill it: `timeout` is how long that may take to answer */
     int input;                  /* what is typed into the terminal; -EBADF */
+    const struct client *input_client;  /* who gave it */
     int streams[2];             /* what the streams are to be copied to, until they are; -EBADF */
     int extra[RUN_EXTRA_MOST];
     unsigned n_extra;

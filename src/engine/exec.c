@@ -321,7 +321,7 @@ void exec_signalled(struct session *session, uint64_t serial) {
 static int take_terminal(struct run *run, int take_master) {
     auto_close int master = take_master;
 
-    if (run->input >= 0 && !(run->typing = typing_new(run->engine, TAKE_FD(run->input), master)))
+    if (run->input >= 0 && !(run->typing = typing_new(run->engine, run->input_client, TAKE_FD(run->input), master)))
         return -ENOMEM;
     return output_adopt(&run->outputs[0], TAKE_FD(master));
 }
@@ -449,11 +449,12 @@ void exec_attach(struct client *client, struct wire_message *message) {
         } else if (run->outputs[0].fd >= 0) {
             /* Who comes last types: the one before may be gone. */
             typing_free(run->typing);
-            run->typing = typing_new(run->engine, fd, run->outputs[0].fd);
+            run->typing = typing_new(run->engine, client, fd, run->outputs[0].fd);
         } else {
             /* It has not started yet, or its terminal is gone. */
             close_fd(&run->input);
             run->input = fd;
+            run->input_client = client;
         }
     }
     for (unsigned i = 0; i < 2 && r == 0; i++)

@@ -503,6 +503,7 @@ void run_request(struct client *client, struct wire_message *message) {
         return;
     }
     run->client = client;
+    run->input_client = client;
     run->serial = message->header.serial;
     list_add_tail(&client->runs, &run->of_client);
     if (parse(run, message, &given, &error) < 0 || take_descriptors(run, message, &given, &error) < 0 || take_hold(run, &error) < 0) {

@@ -338,7 +338,7 @@ size_t sink_terminals(const struct engine *engine, uint64_t session, int *fds, s
 size_t sink_inodes(const struct engine *engine, uint64_t session, uint64_t *inodes, size_t most);
 void sink_forget(struct engine *engine, uint64_t session);     /* whoever writes to its is dying */
 void sink_forget_all(struct engine *engine);
-struct typing *typing_new(struct engine *engine, int take_input, int terminal);
+struct typing *typing_new(struct engine *engine, const struct client *client, int take_input, int terminal);
 struct typing *typing_free(struct typing *typing);
 
 /* layer.c */

@@ -7,10 +7,13 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -21,6 +24,8 @@
 #define CHUNK 65536
 #define MAX_SINKS 4096          /* of all sandboxes */
 #define MAX_SINKS_EACH 256
+#define END_FIRST_NS 20000000ll /* after the end of what is typed: when to look whether that was noticed, later and later */
+#define END_LAST_NS 1000000000ll
 #define SINK_REST_NS 5000000ll  /* after a sink was found full: one that is written to without end costs us little, and its writer waits */
 
 struct stream {
@@ -47,7 +52,11 @@ struct sink {
 struct typing {
     struct engine *engine;
     struct loop_source source, room;
+    struct loop_timer again;    /* after the end of the input */
+    int64_t rest_ns;
+    const struct client *client; /* whose input it is */
     int input, terminal;
+    char last;
     char bytes[4096];
     size_t at, end;
 };
@@ -343,6 +352,47 @@ static bool type(struct typing *typing) {
     return true;
 }
 
+/* Whether something that was typed, or an end of file, waits for a reader. */
+static bool is_read(int terminal) {
+    auto_close int slave = ioctl(terminal, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    struct pollfd waiting = { .fd = slave, .events = POLLIN };
+
+    return slave >= 0 && poll(&waiting, 1, 0) == 0;
+}
+
+/* A client that has left has not ended the input: its command may be attached to again. A process that is killed closes its pipes and its connection in any order, within a moment. */
+static bool is_connected(const struct typing *typing) {
+    list_for_each(node, &typing->engine->clients) {
+        const struct client *client = container_of(node, struct client, node);
+        struct pollfd left = { .fd = client->fd, .events = POLLRDHUP };
+
+        if (client == typing->client)
+            return poll(&left, 1, 0) == 0;
+    }
+    return false;
+}
+
+/*
+ * The input is at its end, and so is every read of the terminal from now on. A terminal has no end of its own: there is a character that ends one read, if the terminal is in line mode when it is typed and when it
+ * is read. Shells switch that mode as they start, and it is lost. So it is typed whenever a reader has taken all there is. In raw mode it is a key, which line editors take for the end of file on an empty line: a line is ended before.
+ */
+static void on_ended(struct loop_timer *timer) {
+    struct typing *typing = container_of(timer, struct typing, again);
+    struct termios modes;
+
+    if (!is_connected(typing))
+        return;
+    if (tcgetattr(typing->terminal, &modes) == 0 && is_read(typing->terminal)) {
+        bool is_raw = !(modes.c_lflag & ICANON), ends_line = is_raw && typing->last && typing->last != '\n' && typing->last != '\r';
+        char key = ends_line ? '\r' : modes.c_cc[VEOF] != _POSIX_VDISABLE ? (char)modes.c_cc[VEOF] : 4;
+
+        if (write(typing->terminal, &key, 1) == 1 && is_raw)
+            typing->last = key;
+    }
+    (void)loop_timer_set(typing->engine->loop, &typing->again, clock_now_ns() + typing->rest_ns, on_ended);
+    typing->rest_ns = MIN(2 * typing->rest_ns, END_LAST_NS);
+}
+
 static void on_terminal_room(struct loop_source *source, uint32_t events) {
     struct typing *typing = container_of(source, struct typing, room);
 
@@ -364,22 +414,26 @@ static void on_input(struct loop_source *source, uint32_t events) {
     if (n <= 0) {               /* nothing more is typed; the terminal stays */
         loop_remove(typing->engine->loop, &typing->source);
         close_fd(&typing->input);
+        typing->rest_ns = END_FIRST_NS;
+        (void)loop_timer_set(typing->engine->loop, &typing->again, clock_now_ns() + END_FIRST_NS, on_ended);
         return;
     }
     typing->end = (size_t)n;
+    typing->last = typing->bytes[n - 1];
     if (!type(typing)) {
         loop_remove(typing->engine->loop, &typing->source);
         (void)loop_add(typing->engine->loop, &typing->room, typing->terminal, EPOLLOUT, on_terminal_room);
     }
 }
 
-struct typing *typing_new(struct engine *engine, int take_input, int terminal) {
+struct typing *typing_new(struct engine *engine, const struct client *client, int take_input, int terminal) {
     auto_close int input = take_input;
     struct typing *typing = calloc(1, sizeof *typing);
 
     if (!typing)
         return NULL;
     typing->engine = engine;
+    typing->client = client;
     typing->input = -EBADF;
     typing->terminal = fcntl(terminal, F_DUPFD_CLOEXEC, 3);
     int flags = fcntl(input, F_GETFL);
@@ -398,6 +452,7 @@ struct typing *typing_free(struct typing *typing) {
         return NULL;
     loop_remove(typing->engine->loop, &typing->source);
     loop_remove(typing->engine->loop, &typing->room);
+    loop_timer_clear(typing->engine->loop, &typing->again);
     close_fd(&typing->input);
     close_fd(&typing->terminal);
     free(typing);

@@ -613,12 +613,6 @@ def test_a_terminal_without_one_of_ours(shared, box):
     """-t alone: the command has a terminal, of the usual size, whatever ours are."""
     done = shared("exec", "-t", box, *shell("stty size; test -t 0 && test -t 1 && test -t 2 && echo all"))
     assert done.stdout == b"24 80\r\nall\r\n" and done.returncode == 0
-    done = shared("exec", "-it", box, *shell("read line; echo got $line"), input=b"typed\n")
-    assert done.stdout.endswith(b"got typed\r\n") and done.returncode == 0
-    for text in (b"", b"line\n", b"unfinished"):
-        done = shared("exec", "-it", box, "sh", "-c", "stty -echo; echo ready; cat", input=text)
-        assert done.returncode == 0 and done.stdout.replace(b"\r\n", b"\n").endswith(text), "its end ends cat"
-    assert shared("exec", "-it", box, input=b"exit 5\n").returncode == 5
 
 
 def test_all_that_is_written_to_a_terminal_arrives(own):
