@@ -450,7 +450,6 @@ static void add_disk(const struct box *box, struct node *base, struct buf *messa
 int launcher_create(struct launcher *launcher, struct box *box, const struct box_options *options, int box_socket) {
     struct node *base = options->base;
     auto_buf struct buf message = BUF_INIT;
-    struct engine *engine = launcher->program->engine;
     struct layer *layers[GUEST_MAX_LAYERS];
     int fds[FD_MESSAGE_MAX_FDS];
     auto_close int image = options->loads ? live_open_to_read(options->loads->image) : -EBADF;      /* as for a holder */
