@@ -33,7 +33,7 @@
 #define SPARE_SECONDS 30
 #define AHEAD_MS 1000           /* the clocks of the processes in it run on meanwhile */
 #define FILES_OF_BOX 10         /* socket, pidfd, network namespace, tmpfs, two pipes, two spools, two on their way */
-#define FILES_OF_SLOT 14
+#define FILES_OF_SLOT 15
 #define FILES_SPARED 64u
 #define FILES_OF_LIVE 3         /* socket, pidfd, tmpfs: commands add theirs for as long as they run */
 #define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */

@@ -425,7 +425,9 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
     case FILTER_RULESET:
         return o->deny_uncharged ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     case FILTER_AFFINITY:
-        return o->deny_affinity ? FILTER_EPERM : o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
+        /* Each hop to another CPU is made by the kernel's own thread for that, ahead of everybody and charged to nobody: eight processes that hop take both CPUs of a host, whatever their weight or limit. And
+         * where max_cpu is held by affinity, it is the limit. Programs that pin themselves do so to be quicker and many end when it is refused, so it is a hint that nobody follows. */
+        return !o->allow_affinity ? FILTER_DONE : o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
     case FILTER_OTHERS:
         return o->process_isolation ? FILTER_CHECK_SELF : FILTER_CHECK_NOT_INIT;
     case FILTER_GETFD:

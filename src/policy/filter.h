@@ -29,7 +29,7 @@ struct filter_options {
     /* No memory that is nobody's mapping: no memory cgroup would charge it to the sandbox. memfd_create and System V IPC are ENOSYS, Landlock rulesets (any number of rules each) EOPNOTSUPP, as where Landlock is switched off; what puts whole pages into pipes and sockets for a byte of each (splice, vmsplice, tee, sendfile) is EINVAL,
      * as it is for kinds of files that cannot, so that programs read and write instead. */
     bool deny_uncharged;
-    bool deny_affinity;         /* sched_setaffinity -> EPERM: the CPUs it is given are its CPU limit */
+    bool allow_affinity;        /* sched_setaffinity of the caller itself has an effect (init's, under serial; of its commands it is forged). Else it succeeds and changes nothing */
     bool deny_setid_bits;       /* nobody makes a set-user-id or set-group-id file (what it writes lands on the host) */
     /* Modes, owners, times and attributes of files stay as they are. For a guest that runs with the uid of the host's user and without a mount namespace: Landlock
      * does not hold chmod, utime and kin, so it could change any file of that user. chmod and utime do nothing and return 0 (so that git, tar and cp work),

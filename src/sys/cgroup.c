@@ -95,6 +95,7 @@ struct cgroup_slot {
     bool peak_resets;
     bool resting;               /* `files` are opened for each look */
     uint64_t memory_limit;
+    uint32_t cpu_milli;
     struct cgroup_usage base;   /* what was counted before the last reset */
 };
 
@@ -663,20 +664,21 @@ bool cgroup_any_leftover(const struct cgroup_root *root) {
 
 /* ---- slots --------------------------------------------------------------------------------------------------------- */
 
-/* A group without a limit on CPUs has no use for a hierarchy that holds nothing else. */
-static bool leaves_out(const struct cgroup_root *root, const struct cgroup_limits *limits, size_t hierarchy) {
-    for (enum controller c = 0; c < CONTROLLERS; c++)
-        if (root->where[c] == (int)hierarchy && (c != CPU || (limits != NULL && limits->cpu_milli)))
-            return false;
-    return root->backend == CGROUP_V1;
+/* One program of normal weight on each CPU: what all sandboxes of an engine weigh against the host's programs, however many they are. */
+static int weigh(const struct cgroup_root *root, int engine_fd) {
+    const uint64_t normal = root->backend == CGROUP_V2 ? 100 : 1024, most = root->backend == CGROUP_V2 ? 10000 : 262144;
+    char text[24];
+
+    snprintf(text, sizeof(text), "%" PRIu64, MIN(normal * (uint64_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1l), most));
+    return write_at(engine_fd, root->backend == CGROUP_V2 ? "cpu.weight" : "cpu.shares", text);
 }
 
-static int make_engine_dirs(struct cgroup_root *root, const struct cgroup_limits *limits) {
+static int make_engine_dirs(struct cgroup_root *root) {
     for (size_t i = 0; i < root->n_hierarchies; i++) {
         struct hierarchy *h = &root->hierarchies[i];
         auto_close int fd = -EBADF;
 
-        if (h->engine_fd >= 0 || leaves_out(root, limits, i))
+        if (h->engine_fd >= 0)
             continue;
         if (mkdirat(h->parent_fd, root->name, 0755) < 0 && errno != EEXIST)
             return -errno;
@@ -685,6 +687,12 @@ static int make_engine_dirs(struct cgroup_root *root, const struct cgroup_limits
             return -errno;
         if (root->backend == CGROUP_V2) {
             int r = write_at(fd, "cgroup.subtree_control", root->where[CPU] >= 0 ? "+memory +pids +cpu" : "+memory +pids");
+
+            if (r < 0)
+                return r;
+        }
+        if (root->where[CPU] == (int)i) {
+            int r = weigh(root, fd);
 
             if (r < 0)
                 return r;
@@ -743,8 +751,11 @@ static int limit_cpu(struct cgroup_slot *slot, uint32_t milli) {
     char text[64];
     int r;
 
-    if (slot->root->where[CPU] < 0 || !(slot->members & 1u << slot->root->where[CPU]))
-        return milli == 0 ? 0 : -EOPNOTSUPP;
+    if (milli == slot->cpu_milli)
+        return 0;
+    if (slot->root->where[CPU] < 0)
+        return -EOPNOTSUPP;
+    slot->cpu_milli = milli;
     if (slot->root->backend == CGROUP_V2) {
         if (milli == 0)
             return write_slot(slot, CPU, "cpu.max", "max");
@@ -859,7 +870,7 @@ int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_l
 
     if (root->backend == CGROUP_NONE)
         return -EOPNOTSUPP;
-    r = make_engine_dirs(root, limits);
+    r = make_engine_dirs(root);
     if (r < 0)
         return r;
     slot = calloc(1, sizeof(*slot));
@@ -874,8 +885,6 @@ int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_l
         slot->files[i] = -EBADF;
     snprintf(slot->name, sizeof(slot->name), "%u-%u", id, root->serial++);
     for (size_t i = 0; i < root->n_hierarchies && r == 0; i++) {
-        if (leaves_out(root, limits, i))
-            continue;
         r = mkdirat(root->hierarchies[i].engine_fd, slot->name, 0755) < 0 ? -errno : 0;
         if (r == 0)
             slot->members |= 1u << i;

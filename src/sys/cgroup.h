@@ -44,7 +44,8 @@ struct cgroup_usage {
 };
 
 /* Which controllers a root is for. Each hierarchy of v1 costs every group about 0.1 ms, so those that nobody asks are left out; on v2
- * all come together. */
+ * all come together. Every group is in that of the CPUs where there is one, with the kernel's normal weight, so that no sandbox gets more by
+ * having more processes or sessions. */
 enum cgroup_use { CGROUP_LIMITS, CGROUP_LIMITS_CPU_TIME_AND_FREEZER };
 
 /* What the limits of memory of the groups that we are in leave of it, bytes: files that can be had back are not counted as used. UINT64_MAX: there is no limit. */

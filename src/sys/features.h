@@ -74,7 +74,7 @@
     X(CGROUP_PIDS, cgroup_pids, "max_processes held by cgroup", \
       "enable the pids controller (+pids in cgroup.subtree_control); without it RLIMIT_NPROC of the user namespace holds " \
       "max_processes") \
-    X(CGROUP_CPU, cgroup_cpu, "max_cpu", \
+    X(CGROUP_CPU, cgroup_cpu, "max_cpu, and equal shares of the CPUs for all sandboxes", \
       "enable the cpu controller (+cpu in cgroup.subtree_control); without it max_cpu is held by affinity, and must be whole") \
     X(PROC_CHILDREN, proc_children, "the watcher that holds limits where there is no cgroup", \
       "use a kernel with CONFIG_PROC_CHILDREN, or a writable cgroup")

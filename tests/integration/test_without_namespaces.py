@@ -174,8 +174,10 @@ for pid in (int(a) for a in sys.argv[1:]):
     if libc.prlimit(pid, 7, ctypes.byref((ctypes.c_ulong * 2)(0, 0)), None) == 0:
         print('limited', pid)
     try:
-        os.sched_setaffinity(pid, {0})
-        print('pinned', pid)
+        before = os.sched_getaffinity(pid)
+        os.sched_setaffinity(pid, {max(before)})
+        if os.sched_getaffinity(pid) != before:
+            print('pinned', pid)
     except OSError:
         pass
     try:

@@ -239,11 +239,11 @@ TEST(arguments_by_default) {
         { SYS_chmod, { 0, 06755 }, ALLOW },
         { SYS_memfd_create, { 0 }, ALLOW },
         { SYS_splice, { 0 }, ALLOW },
-        { SYS_sched_setaffinity, { 1234 }, ALLOW },
+        { SYS_sched_setaffinity, { 1234 }, ERRNO(0) },       /* succeeds, and does nothing */
         { SYS_prlimit64, { 0 }, ALLOW },
         { SYS_prlimit64, { 1234 }, ALLOW },
         { SYS_prlimit64, { 1, RLIMIT_NPROC }, ERRNO(EPERM) },               /* init's limits would be those of what it starts next */
-        { SYS_sched_setaffinity, { 1 }, ERRNO(EPERM) },
+        { SYS_sched_setaffinity, { 1 }, ERRNO(0) },
         { SYS_sched_setscheduler, { 1 }, ERRNO(EPERM) },
         { SYS_sched_setparam, { 1 }, ERRNO(EPERM) },
         { SYS_sched_setattr, { 1 }, ERRNO(EPERM) },
@@ -330,8 +330,7 @@ TEST(arguments_with_process_isolation) {
         { SYS_socketpair, { AF_UNIX, SOCK_RAW, 0 }, ERRNO(EACCES) },        /* a datagram one by another name */
         { SYS_prlimit64, { 0, RLIMIT_NOFILE }, ALLOW },
         { SYS_prlimit64, { 1234, RLIMIT_CPU }, ERRNO(EPERM) },
-        { SYS_sched_setaffinity, { 0 }, ALLOW },
-        { SYS_sched_setaffinity, { 1234 }, ERRNO(EPERM) },
+        { SYS_sched_setaffinity, { 0 }, ERRNO(0) },
         { SYS_sched_setscheduler, { 1234 }, ERRNO(EPERM) },
         { SYS_setpriority, { PRIO_PROCESS, 0 }, ALLOW },
         { SYS_setpriority, { PRIO_PROCESS, 1234 }, ERRNO(EPERM) },
@@ -374,11 +373,14 @@ TEST(no_inet) {
 }
 
 TEST(arguments_with_denials) {
+    static const struct expectation pins[] = {
+        { SYS_sched_setaffinity, { 0 }, ALLOW },
+        { SYS_sched_setaffinity, { 1 }, ERRNO(EPERM) },
+    };
     static const struct expectation limits[] = {
         { SYS_memfd_create, { 0 }, ERRNO(ENOSYS) },
         { SYS_shmget, { 0 }, ERRNO(ENOSYS) },
         { SYS_mq_open, { 0 }, ERRNO(ENOSYS) },
-        { SYS_sched_setaffinity, { 0 }, ERRNO(EPERM) },
         { SYS_sched_getaffinity, { 0 }, ALLOW },
         { SYS_splice, { 0 }, ERRNO(EINVAL) },
         { SYS_vmsplice, { 0 }, ERRNO(EINVAL) },
@@ -425,8 +427,8 @@ TEST(arguments_with_denials) {
         { SYS_ioctl, { 3, TCGETS }, ALLOW },
     };
 
-    expect((struct filter_options){ .deny_uncharged = true, .deny_affinity = true }, limits, ARRAY_SIZE(limits));
-    expect((struct filter_options){ .process_isolation = true, .deny_affinity = true }, &limits[3], 1);
+    expect((struct filter_options){ .deny_uncharged = true }, limits, ARRAY_SIZE(limits));
+    expect((struct filter_options){ .allow_affinity = true }, pins, ARRAY_SIZE(pins));
     expect((struct filter_options){ .deny_setid_bits = true }, setid, ARRAY_SIZE(setid));
     expect((struct filter_options){ .no_sync = true }, sync, ARRAY_SIZE(sync));
     expect((struct filter_options){ .keep_metadata = true }, metadata, ARRAY_SIZE(metadata));
@@ -651,7 +653,7 @@ TEST_TIMEOUT(python_works, 60) {
 }
 
 TEST_TIMEOUT(python_works_with_process_isolation, 60) {
-    works((struct filter_options){ .process_isolation = true, .keep_metadata = true, .deny_uncharged = true, .deny_affinity = true }, "python3",
+    works((struct filter_options){ .process_isolation = true, .keep_metadata = true, .deny_uncharged = true }, "python3",
           "python3 -c 'import multiprocessing, subprocess, asyncio, shutil\n"
           "with multiprocessing.Pool(2) as pool: assert pool.map(abs, [-1, 2]) == [1, 2]\n"
           "assert subprocess.run([\"echo\", \"hi\"], capture_output=True).stdout == b\"hi\\n\"\n"
@@ -663,7 +665,7 @@ TEST_TIMEOUT(gcc_works, 60) {
 }
 
 TEST_TIMEOUT(gcc_works_with_process_isolation, 60) {
-    works((struct filter_options){ .process_isolation = true, .deny_uncharged = true, .deny_affinity = true, .deny_setid_bits = true }, "gcc",
+    works((struct filter_options){ .process_isolation = true, .deny_uncharged = true, .deny_setid_bits = true }, "gcc",
           "echo 'int main(void) { return 0; }' > a.c; gcc -o a a.c; ./a");
 }
 
