@@ -31,6 +31,16 @@
 #include "guest/stamps.h"
 #include "sys/syscalls.h"
 
+/* A multicast group is an entry of the network's that no control group is charged with. A socket may join 20 by default; a program joins one. Where this cannot be set the 20 hold. */
+static void bound_groups(void) {
+    int fd = open("/proc/sys/net/ipv4/igmp_max_memberships", O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    (void)!write(fd, "2\n", 2);
+    close(fd);
+}
+
 static int loopback_up(void) {
     struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP };
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -39,6 +49,7 @@ static int loopback_up(void) {
         return -errno;
     int r = ioctl(fd, SIOCSIFFLAGS, &request) < 0 ? -errno : 0;
     close(fd);
+    bound_groups();
     return r;
 }
 

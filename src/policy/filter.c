@@ -23,6 +23,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include "base/cleanup.h"
+
 #if defined(__x86_64__)
 #include "policy/syscalls_x86_64.h"
 #define FILTER_ARCH AUDIT_ARCH_X86_64
@@ -40,6 +42,8 @@ enum filter_rule {
     FILTER_EAFNOSUPPORT,
     FILTER_EPROTONOSUPPORT,
     FILTER_ESOCKTNOSUPPORT,
+    FILTER_ENOPROTOOPT,
+    FILTER_E2BIG,
     FILTER_DONE,        /* returns 0 and does nothing */
     FILTER_KILL,
     FILTER_TRACED,      /* a tracer that asked to be asked decides, which guests cannot; without one: ENOSYS */
@@ -68,6 +72,7 @@ enum filter_rule {
     FILTER_CHECK_PTRACE,
     FILTER_CHECK_FAULTS,
     FILTER_CHECK_NOT_INIT,      /* argument 0 is not pid 1 */
+    FILTER_CHECK_ATTRIBUTE,     /* argument 3, a length, is not that of a long access control list */
     /* by option: one of the above */
     FILTER_RESERVE,
     FILTER_MEMFD,
@@ -92,6 +97,8 @@ enum filter_rule {
     FILTER_OWNER,
     FILTER_TIMES,
     FILTER_XATTR,
+    FILTER_XATTR_SET,
+    FILTER_XATTR_SET_AT,
     FILTER_NOTES,
     FILTER_SYNC,
 };
@@ -114,7 +121,7 @@ struct program {
     struct sock_filter *instructions;           /* filled from the end */
     unsigned capacity, n;
     bool full;
-    unsigned places[FILTER_CHECK_NOT_INIT + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
+    unsigned places[FILTER_CHECK_ATTRIBUTE + 1];   /* of the checks of arguments; 0 (always a RET) if not written yet */
 };
 
 static struct sock_filter *at(const struct program *p, unsigned place) {
@@ -179,6 +186,8 @@ static uint32_t action_of(enum filter_rule rule) {
         [FILTER_EAFNOSUPPORT] = SECCOMP_RET_ERRNO | EAFNOSUPPORT,
         [FILTER_EPROTONOSUPPORT] = SECCOMP_RET_ERRNO | EPROTONOSUPPORT,
         [FILTER_ESOCKTNOSUPPORT] = SECCOMP_RET_ERRNO | ESOCKTNOSUPPORT,
+        [FILTER_ENOPROTOOPT] = SECCOMP_RET_ERRNO | ENOPROTOOPT,
+        [FILTER_E2BIG] = SECCOMP_RET_ERRNO | E2BIG,
         [FILTER_DONE] = SECCOMP_RET_ERRNO | 0,
         [FILTER_KILL] = SECCOMP_RET_KILL_PROCESS,
         [FILTER_TRACED] = SECCOMP_RET_TRACE,
@@ -337,22 +346,57 @@ static unsigned check_open(struct program *p, unsigned flags_argument) {
 }
 
 /* A command is the subreaper of its tree, and stays it: else what it orphans would go to init, and no time-out would find it. And no table of futexes of its own choosing, which takes
- * gigabytes in one call (Linux 6.16): EINVAL is what kernels before say. */
+ * gigabytes in one call (Linux 6.16): EINVAL is what kernels before say. Nor names of mappings (PR_SET_VMA), up to 96 bytes for each
+ * that no group is charged with: EINVAL is what kernels without them say. */
 static unsigned check_prctl(struct program *p) {
     unsigned allow = verdict(p, FILTER_ALLOW);
     unsigned to = load(p, ARGUMENT(1), test(p, BPF_JEQ, 0, verdict(p, FILTER_EPERM), allow));
     unsigned hash = test(p, BPF_JEQ, 78 /* PR_FUTEX_HASH */, verdict(p, FILTER_EINVAL), allow);
 
+    hash = test(p, BPF_JEQ, 0x53564d41u /* PR_SET_VMA */, verdict(p, FILTER_EINVAL), hash);
+
     return load(p, ARGUMENT(0), test(p, BPF_JEQ, 36 /* PR_SET_CHILD_SUBREAPER */, to, hash));
 }
 
-/* No filters of sockets: their machine code is nobody's memory, and its sum has a bound for the whole host (net.core.bpf_jit_limit), past which no other sandbox would get its own filter. */
+/* Options whose memory the kernel charges to nobody, and of which a socket, or a network, takes any number or large ones. ENOPROTOOPT is what a kernel without the option says.
+ *
+ * - Filters: their machine code is nobody's memory, and its sum has a bound for the whole host (net.core.bpf_jit_limit), past which no other sandbox would get its own filter. EPERM.
+ * - Keys that sign segments (TCP_MD5SIG, TCP-AO): 4,000 a socket. Upper layers (TCP_ULP) and their ciphers.
+ * - Groups of IPv6, and sources of groups: each is an entry of the network's, 4,000 a socket. Groups of IPv4 without sources are bounded by igmp_max_memberships (guest/box.c).
+ * - Headers of IPv6 that are sent with each packet: up to 128 KiB a socket. */
 static unsigned check_sockopt(struct program *p) {
     static const uint32_t programs[] = { SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF };
-    unsigned allow = verdict(p, FILTER_ALLOW);
-    unsigned option = load(p, ARGUMENT(2), one_of(p, programs, sizeof(programs) / sizeof(programs[0]), verdict(p, FILTER_EPERM), allow));
+    unsigned allow = verdict(p, FILTER_ALLOW), absent = verdict(p, FILTER_ENOPROTOOPT);
 
-    return load(p, ARGUMENT(1), test(p, BPF_JEQ, SOL_SOCKET, option, allow));
+    /* TCP_MD5SIG; from TCP_ULP on TCP_MD5SIG_EXT and TCP_FASTOPEN_KEY; TCP_AO_ADD_KEY, _DEL_KEY, _INFO */
+    unsigned tcp = test(p, BPF_JGE, 31, absent, test(p, BPF_JEQ, 14, absent, allow));
+    tcp = load(p, ARGUMENT(2), test(p, BPF_JGE, 41, allow, test(p, BPF_JGE, 38, absent, test(p, BPF_JGE, 34, allow, tcp))));
+
+    /* IPV6_2292PKTOPTIONS, IPV6_JOIN_GROUP, IPV6_RTHDR; MCAST_JOIN_GROUP to MCAST_MSFILTER. Other headers, and anycast, take a capability. */
+    static const uint32_t of_ipv6[] = { 6, 20, 57 };
+    unsigned ipv6 = one_of(p, of_ipv6, ARRAY_SIZE(of_ipv6), absent, allow);
+    ipv6 = load(p, ARGUMENT(2), test(p, BPF_JGE, 49, ipv6, test(p, BPF_JGE, 42, absent, ipv6)));
+
+    /* IP_BLOCK_SOURCE to MCAST_MSFILTER, but for MCAST_JOIN_GROUP and MCAST_LEAVE_GROUP */
+    static const uint32_t whole_groups[] = { 42, 45 };
+    unsigned ip = test(p, BPF_JGE, 38, one_of(p, whole_groups, ARRAY_SIZE(whole_groups), allow, absent), allow);
+    ip = load(p, ARGUMENT(2), test(p, BPF_JGE, 49, allow, ip));
+
+    unsigned socket = load(p, ARGUMENT(2), one_of(p, programs, ARRAY_SIZE(programs), verdict(p, FILTER_EPERM), allow));
+    unsigned level = test(p, BPF_JEQ, 6 /* SOL_TCP */, tcp, allow);
+
+    level = test(p, BPF_JEQ, 41 /* SOL_IPV6 */, ipv6, level);
+    level = test(p, BPF_JEQ, 0 /* SOL_IP */, ip, level);
+    return load(p, ARGUMENT(1), test(p, BPF_JEQ, SOL_SOCKET, socket, level));
+}
+
+/* An access control list (POSIX ACL) of a file in memory is charged to nobody, and one of 64 KiB can hang on each file, two on each directory. An attribute's name cannot be seen here, its
+ * length can: such a list has 4 bytes and 8 for each entry, so of what is longer than FILTER_ATTRIBUTE_BYTES every eighth length is refused, as too long. Other attributes are charged. */
+static unsigned check_attribute(struct program *p) {
+    unsigned allow = verdict(p, FILTER_ALLOW);
+    unsigned remainder = mask(p, 7, test(p, BPF_JEQ, 4, verdict(p, FILTER_E2BIG), allow));
+
+    return load(p, ARGUMENT(3), test(p, BPF_JGE, FILTER_ATTRIBUTE_BYTES + 1, remainder, allow));
 }
 
 static unsigned check(struct program *p, const struct filter_options *options, enum filter_rule rule) {
@@ -406,6 +450,8 @@ static unsigned check(struct program *p, const struct filter_options *options, e
         return check_faults(p);
     case FILTER_CHECK_NOT_INIT:
         return check_not_init(p, 0);
+    case FILTER_CHECK_ATTRIBUTE:
+        return check_attribute(p);
     default:
         return verdict(p, rule);
     }
@@ -462,6 +508,10 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
         return o->keep_metadata ? FILTER_DONE : FILTER_ALLOW;
     case FILTER_XATTR:
         return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
+    case FILTER_XATTR_SET:
+        return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_CHECK_ATTRIBUTE;
+    case FILTER_XATTR_SET_AT:
+        return o->keep_metadata ? FILTER_EOPNOTSUPP : FILTER_ENOSYS;        /* its length is in memory */
     case FILTER_NOTES:
         return o->process_isolation ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     case FILTER_SYNC:

@@ -20,6 +20,9 @@
 /* No program that filter_build makes is longer. */
 #define FILTER_MAX_INSTRUCTIONS 1024
 
+/* No access control list of a guest's is longer: 60 entries, which take 512 bytes. */
+#define FILTER_ATTRIBUTE_BYTES 484
+
 struct filter_options {
     /* The sandbox has no namespaces of its own: no AF_UNIX socket but a connected pair (a socket could reach a host's path or abstract name), INET and
      * NETLINK_ROUTE only with net_host, no System V IPC or message queues (they would be the host's), no watching of directories, no reading of attributes by name (Landlock does not hold it; of what is open it is allowed), and nothing that changes

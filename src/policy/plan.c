@@ -585,7 +585,8 @@ static void add_image(struct compiler *c) {
 }
 
 static void add_private(struct compiler *c) {
-    uint64_t inodes = c->policy->max_disk_bytes / 16384 + 1024;
+    /* A file that holds anything takes a page, so more than one for each page of memory would serve nobody but who has the kernel keep what hangs on files without being charged. */
+    uint64_t inodes = MIN(c->policy->max_disk_bytes / 16384 + 1024, MAX(c->policy->max_memory_bytes / 4096, (uint64_t)1024));
     char options[128];
 
     snprintf(options, sizeof options, "mode=0755,size=%llu,nr_inodes=%llu", (unsigned long long)c->policy->max_disk_bytes, (unsigned long long)inodes);

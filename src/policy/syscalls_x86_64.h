@@ -195,9 +195,9 @@
     X(185, security, ENOSYS) \
     X(186, gettid, ALLOW) \
     X(187, readahead, ALLOW) \
-    X(188, setxattr, XATTR) \
-    X(189, lsetxattr, XATTR) \
-    X(190, fsetxattr, XATTR) \
+    X(188, setxattr, XATTR_SET) \
+    X(189, lsetxattr, XATTR_SET) \
+    X(190, fsetxattr, XATTR_SET) \
     X(191, getxattr, NOTES) \
     X(192, lgetxattr, NOTES) \
     X(193, fgetxattr, ALLOW) \
@@ -383,7 +383,7 @@
     X(460, lsm_set_self_attr, ENOSYS) \
     X(461, lsm_list_modules, ENOSYS) \
     X(462, mseal, ALLOW) \
-    X(463, setxattrat, XATTR) \
+    X(463, setxattrat, XATTR_SET_AT) \
     X(464, getxattrat, NOTES) \
     X(465, listxattrat, NOTES) \
     X(466, removexattrat, XATTR) \

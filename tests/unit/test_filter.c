@@ -282,6 +282,27 @@ TEST(arguments_by_default) {
         { SYS_setsockopt, { 3, SOL_SOCKET, SO_ATTACH_FILTER }, ERRNO(EPERM) },
         { SYS_setsockopt, { 3, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF }, ERRNO(EPERM) },
         { SYS_setsockopt, { 3, IPPROTO_TCP, SO_ATTACH_FILTER }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_TCP, 14 /* TCP_MD5SIG */ }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_TCP | 1ull << 32, 32 /* TCP_MD5SIG_EXT */ }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_TCP, 1 /* TCP_NODELAY */ }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_TCP, 13 /* TCP_CONGESTION */ }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_TCP, 30 /* TCP_FASTOPEN_CONNECT */ }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_TCP, 31 /* TCP_ULP */ }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_TCP, 36 /* TCP_INQ */ }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_TCP, 38 /* TCP_AO_ADD_KEY */ }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_IPV6, 6 /* IPV6_2292PKTOPTIONS */ }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_IPV6, IPV6_RTHDR }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_IPV6, MCAST_JOIN_SOURCE_GROUP }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_IPV6, IPV6_RECVPKTINFO }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_IP, MCAST_JOIN_GROUP }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_IP, MCAST_MSFILTER }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_IP, IP_MULTICAST_ALL }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_IP, IP_TTL }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_IPV6, IPV6_JOIN_GROUP }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_IPV6, IPV6_V6ONLY }, ALLOW },
+        { SYS_setsockopt, { 3, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP }, ERRNO(ENOPROTOOPT) },
+        { SYS_setsockopt, { 3, IPPROTO_IP, IP_ADD_MEMBERSHIP }, ALLOW },
+        { 463 /* setxattrat */, { 0 }, ERRNO(ENOSYS) },
         { SYS_setsockopt, { 3, IPPROTO_IPV6, SO_ATTACH_REUSEPORT_CBPF }, ALLOW },
         { SYS_landlock_create_ruleset, { 0 }, ALLOW },
         { SYS_mbind, { 0 }, ERRNO(EPERM) },
@@ -310,6 +331,11 @@ TEST(arguments_by_default) {
         ASSERT_EQ(run_data(&asks), ERRNO(EINVAL));
         asks.args[3] = 0x7f;
         ASSERT_EQ(run_data(&asks), ALLOW);
+    }
+    /* A list of n entries has 4 + 8 n bytes. */
+    for (uint64_t length = 0; length <= 65536; length++) {
+        struct seccomp_data attribute = { .nr = SYS_fsetxattr, .arch = AUDIT_ARCH_X86_64, .args = { 3, 0, 0, length } };
+        ASSERT_EQ(run_data(&attribute), length > FILTER_ATTRIBUTE_BYTES && length % 8 == 4 ? ERRNO(E2BIG) : ALLOW);
     }
     struct seccomp_data whiteout = { .nr = SYS_renameat2, .arch = AUDIT_ARCH_X86_64, .args = { [4] = 4 } };
     ASSERT_EQ(run_data(&whiteout), ERRNO(EINVAL));
@@ -459,7 +485,7 @@ TEST(text_has_names) {
         build(options_of(bits));
         ASSERT_OK(filter_disassemble(program, (size_t)n_program, &text));
         ASSERT_STR_CONTAINS(text.data, "load nr\n");
-        ASSERT_STR_CONTAINS(text.data, "if arch == 0xc000003e (x86-64) then next else L");
+        ASSERT_STR_CONTAINS(text.data, "if arch == 0xc000003e (x86-64) then ");
         ASSERT_STR_CONTAINS(text.data, "(ioctl)");
         ASSERT_STR_CONTAINS(text.data, "errno EPERM\n");
         ASSERT_STR_CONTAINS(text.data, "kill process\n");
