@@ -7,6 +7,10 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "base/buf.h"
+#include "base/cleanup.h"
+#include "base/utf8.h"
+
 static const char *const names[] = {
     [ROLLBOX_OK] = "ok",
 #define NAME(name, number, http, python, text) [number] = #name,
@@ -47,6 +51,15 @@ static void add_hint(struct rollbox_error *error) {
         snprintf(at, sizeof error->message - length, "; the host has no more open files for anybody: raise fs.file-max, or close sandboxes");
 }
 
+/* Names that guests chose may be in a message, which programs show as it is, as an exception's text. */
+static void make_shown(struct rollbox_error *error) {
+    auto_buf struct buf text = BUF_INIT;
+
+    utf8_shown(&text, error->message, strlen(error->message), "\n\t");
+    if (text.length && !buf_failed(&text))
+        snprintf(error->message, sizeof error->message, "%.*s", (int)MIN(text.length, sizeof error->message - 1), text.data);
+}
+
 int error_set(struct rollbox_error *error, enum rollbox_error_code code, int error_number, const char *stage, const char *format, ...) {
     if (error) {
         va_list args;
@@ -57,6 +70,7 @@ int error_set(struct rollbox_error *error, enum rollbox_error_code code, int err
         va_start(args, format);
         vsnprintf(error->message, sizeof error->message, format, args);
         va_end(args);
+        make_shown(error);
         add_hint(error);
     }
     return error_number ? -error_number : -EINVAL;

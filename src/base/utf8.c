@@ -3,6 +3,7 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Looks at the sequence at p. Returns its length and sets *ret_ok; when ill-formed the length is that of the maximal part that could have begun a
  * well-formed sequence (at least 1): Unicode's recommended practice for replacement. */
@@ -79,6 +80,52 @@ void base64_encode(struct buf *to, const void *data, size_t length) {
     }
 }
 
+/* ---- what terminals act on ------------------------------------------------------------------------------------------- */
+
+/* The character of a well-formed sequence. */
+static uint32_t character_of(const unsigned char *p, size_t n) {
+    uint32_t c = n == 1 ? p[0] : p[0] & (0xff >> (n + 1));
+
+    for (size_t i = 1; i < n; i++)
+        c = c << 6 | (p[i] & 0x3f);
+    return c;
+}
+
+/* What Unicode has to write from right to left, or for other lines than a line feed's. They change how text that is not theirs is read. */
+static bool is_layout(uint32_t c) {
+    return c == 0x61c || (c >= 0x200e && c <= 0x200f) || (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x206f) || c == 0xfeff || (c >= 0xfff9 && c <= 0xfffb);
+}
+
+static bool is_control(uint32_t c) {
+    return c < 0x20 || (c >= 0x7f && c < 0xa0);
+}
+
+/* All of those begin with one of these bytes: others need not be looked at. */
+static bool may_act(unsigned char byte) {
+    return byte < 0x20 || byte == 0x7f || byte == 0xc2 || byte == 0xd8 || byte == 0xe2 || byte == 0xef;
+}
+
+void utf8_shown(struct buf *to, const void *text, size_t length, const char *allowed) {
+    const unsigned char *p = text;
+
+    for (size_t i = 0; i < length;) {
+        bool ok;
+        size_t n = sequence(p + i, length - i, &ok);
+        uint32_t c = ok ? character_of(p + i, n) : 0;
+
+        if (!ok)
+            for (size_t k = 0; k < n; k++)
+                buf_printf(to, "\\x%02x", p[i + k]);
+        else if (is_control(c) && !(c && c < 0x80 && strchr(allowed, (int)c)))
+            buf_printf(to, "\\x%02x", (unsigned)c);
+        else if (is_layout(c))
+            buf_printf(to, "\\u%04x", (unsigned)c);
+        else
+            buf_add(to, p + i, n);
+        i += n;
+    }
+}
+
 /* ---- JSON ----------------------------------------------------------------------------------------------------------- */
 
 static void json_escape(struct buf *to, unsigned char c) {
@@ -107,6 +154,24 @@ static void json_escape(struct buf *to, unsigned char c) {
     buf_add(to, text, length);
 }
 
+/* How long the character at p is if it is written as an escape, else 0. p is valid UTF-8. */
+static size_t acting(const unsigned char *p, uint32_t *ret_c) {
+    bool ok;
+    size_t n = may_act(*p) ? sequence(p, 4, &ok) : 0;
+
+    if (!n || n > 3)
+        return 0;
+    *ret_c = character_of(p, n);
+    return is_layout(*ret_c) || (is_control(*ret_c) && *ret_c >= 0x7f) ? n : 0;
+}
+
+static void escape_character(struct buf *to, uint32_t c) {
+    static const char hex[] = "0123456789abcdef";
+    char text[6] = { '\\', 'u', hex[c >> 12 & 15], hex[c >> 8 & 15], hex[c >> 4 & 15], hex[c & 15] };
+
+    buf_add(to, text, sizeof text);
+}
+
 /* `data` is valid UTF-8. */
 static void json_quote(struct buf *to, const unsigned char *data, size_t length) {
     size_t start = 0;
@@ -114,16 +179,39 @@ static void json_quote(struct buf *to, const unsigned char *data, size_t length)
     buf_add(to, "\"", 1);
     for (size_t i = 0; i < length; i++) {
         unsigned char c = data[i];
+        uint32_t character;
+        size_t n;
 
-        if (c >= 0x20 && c != '"' && c != '\\')
-            continue;
-        buf_add(to, data + start, i - start);
-        json_escape(to, c);
-        start = i + 1;
+        if (c < 0x20 || c == '"' || c == '\\') {
+            buf_add(to, data + start, i - start);
+            json_escape(to, c);
+            start = i + 1;
+        } else if (c >= 0x7f && (n = acting(data + i, &character))) {
+            buf_add(to, data + start, i - start);
+            escape_character(to, character);
+            start = i + n;
+            i += n - 1;
+        }
     }
     if (start < length)
         buf_add(to, data + start, length - start);
     buf_add(to, "\"", 1);
+}
+
+void utf8_json_shown(struct buf *to, const void *text, size_t length) {
+    const unsigned char *p = text;
+
+    for (size_t i = 0; i < length;) {
+        bool ok;
+        size_t n = sequence(p + i, length - i, &ok);
+        uint32_t c = ok ? character_of(p + i, n) : 0xfffd;
+
+        if (!ok || is_layout(c) || (c >= 0x7f && is_control(c)))
+            escape_character(to, c);
+        else
+            buf_add(to, p + i, n);
+        i += n;
+    }
 }
 
 bool utf8_json(struct buf *to, const void *data, size_t length) {

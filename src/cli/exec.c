@@ -229,7 +229,7 @@ static int leave(struct view *view) {
         return options_has(view->options, OPTION_JSON) ? outcome_print_json(view->options, result, view->id) : outcome_status(view->options, result, UINT64_MAX);
     if (options_has(view->options, OPTION_JSON)) {
         json_t *object = json_pack("{s:s%}", "id", view->id, strlen(view->id));
-        auto_free char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+        auto_free char *text = object ? json_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
 
         json_decref(object);
         if (!text)

@@ -94,7 +94,7 @@ static int tell_failure(const struct command *command, int status) {
         json_t *whole = json_loads(json, 0, NULL);
         json_t *object = json_pack("{s:O}", "error", json_object_get(whole, "error"));
 
-        (void)json_dumpf(object, stdout, JSON_COMPACT);
+        (void)json_dumpf(object, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
         putchar('\n');
         json_decref(object);
         json_decref(whole);

@@ -334,7 +334,7 @@ static int show(const struct call *call, const struct action *action) {
     bool is_refused = json_is_false(json_object_get(answer, "sound"));
 
     if (options_has(call->options, OPTION_JSON)) {
-        printf("%s\n", call->json);
+        shown_json(call->json);
     } else {
         if (!answer)
             return cli_fail(call->options, "the engine's answer is no JSON; are engine and command of one version?");

@@ -10,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/cleanup.h"
+#include "base/utf8.h"
 #include "cli/cli.h"
 
 #define RED "\033[31m"
@@ -19,16 +20,8 @@
 
 /* ---- texts -------------------------------------------------------------------------------------------------------- */
 
-/* What a terminal takes for more than text: C0, DEL, and C1 in UTF-8 (C2 80 to C2 9F). Our texts are JSON strings, so valid UTF-8. */
 static void escape(struct buf *to, const char *text, const char *allowed) {
-    for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
-        if (p[0] == 0xc2 && p[1] >= 0x80 && p[1] <= 0x9f)
-            buf_printf(to, "\\x%02x", *++p);
-        else if ((*p < 0x20 || *p == 0x7f) && !strchr(allowed, *p))
-            buf_printf(to, "\\x%02x", *p);
-        else
-            buf_add(to, p, 1);
-    }
+    utf8_shown(to, text, strlen(text), allowed);
 }
 
 static void print_escaped(const char *text, const char *allowed) {
@@ -52,6 +45,15 @@ void shown_error(const char *text, size_t length) {
         escape(&shown, copy, "\t");
     if (shown.length)
         fwrite(shown.data, 1, shown.length, stderr);
+}
+
+void shown_json(const char *json) {
+    auto_buf struct buf shown = BUF_INIT;
+
+    utf8_json_shown(&shown, json, strlen(json));
+    buf_add(&shown, "\n", 1);
+    if (!buf_failed(&shown))
+        fwrite(shown.data, 1, shown.length, stdout);
 }
 
 void shown_line(const char *text) {

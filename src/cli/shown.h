@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Answers of the engine as a person reads them: tables, trees, differences. Texts in them may be a guest's, so control characters and what is not UTF-8 are shown
- * as \xNN, and a name can neither end its line nor speak to the terminal.
+ * Answers of the engine as a person reads them: tables, trees, differences. Texts in them may be a guest's, so they are escaped (utf8_shown): a name can neither end its line, nor speak to the
+ * terminal, nor change the order of what stands beside it.
  */
 #ifndef ROLLBOX_CLI_SHOWN_H
 #define ROLLBOX_CLI_SHOWN_H
@@ -21,6 +21,9 @@ struct shown_column {
 /* A text on standard output; NULL is nothing. shown_line ends the line. */
 void shown_text(const char *text);
 void shown_line(const char *text);
+
+/* A JSON text on standard output, and the end of its line. */
+void shown_json(const char *json);
 
 /* The first bytes of a text on standard error. */
 void shown_error(const char *text, size_t length);

@@ -257,7 +257,7 @@ static int list(const struct options *options, struct rollbox_engine *engine) {
             (void)json_array_append_new(found, json_pack("{s:s, s:O}", "name", name + strlen(PREFIX), "created", json_object_get(row, "created")));
     }
     if (options_has(options, OPTION_JSON)) {
-        (void)json_dumpf(found, stdout, JSON_COMPACT);
+        (void)json_dumpf(found, stdout, JSON_COMPACT | JSON_ENSURE_ASCII);
         putchar('\n');
     } else {
         shown_table(found, columns, ARRAY_SIZE(columns));

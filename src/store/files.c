@@ -382,15 +382,15 @@ int files_copy_data(int from, int to, uint64_t size) {
 }
 
 const char *files_printable(const char *path) {
-    static char turns[4][3 * 200 + 8];
+    static char turns[4][4 * 200 + 8];
     static unsigned turn;
     auto_buf struct buf text = BUF_INIT;
     char *to = turns[turn++ % ARRAY_SIZE(turns)];
 
-    utf8_replace(&text, path, strnlen(path, 200));
+    utf8_shown(&text, path, strnlen(path, 200), "");
     size_t n = MIN(text.length, sizeof turns[0] - 8);
-    for (size_t i = 0; i < n; i++)
-        to[i] = (unsigned char)text.data[i] < ' ' || text.data[i] == 0x7f ? '?' : text.data[i];
+    if (n)
+        memcpy(to, text.data, n);
     snprintf(to + n, 8, "%s", strnlen(path, 201) > 200 ? "..." : "");
     return to;
 }

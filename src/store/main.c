@@ -18,8 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "store/carry.h"
 #include "store/commit.h"
 #include "store/describe.h"
@@ -54,10 +56,20 @@ static json_int_t number(const json_t *object, const char *key) {
     return json_integer_value(json_object_get(object, key));
 }
 
-static const char *text(const json_t *object, const char *key) {
-    const char *value = json_string_value(json_object_get(object, key));
+/* As it may be shown; static, of a few turns. */
+static const char *shown(const char *value, const char *allowed) {
+    static struct buf turns[8];
+    static unsigned turn;
+    struct buf *to = &turns[turn++ % ARRAY_SIZE(turns)];
 
-    return value ? value : "";
+    to->length = 0;
+    utf8_shown(to, value ? value : "", value ? strlen(value) : 0, allowed);
+    buf_add(to, "", 1);
+    return buf_failed(to) ? "" : to->data;
+}
+
+static const char *text(const json_t *object, const char *key) {
+    return shown(json_string_value(json_object_get(object, key)), "");
 }
 
 /* Static, of a few turns. */
@@ -99,7 +111,7 @@ static void tell_import(const json_t *json) {
     printf("%s: %" JSON_INTEGER_FORMAT " layers (%" JSON_INTEGER_FORMAT " new), %s in %" JSON_INTEGER_FORMAT " files\n", text(json, "name"), number(json, "layers"), number(json, "new_layers"),
            size(number(json, "bytes")), number(json, "files"));
     json_array_foreach(json_object_get(json, "notes"), i, note)
-        printf("note: %s\n", json_string_value(note));
+        printf("note: %s\n", shown(json_string_value(note), ""));
 }
 
 static int call_import_snapshot(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -163,13 +175,13 @@ static void tell_show(const json_t *json) {
     printf("%-13s%s (%s)\n", "name", text(json, "name"), text(json, "kind"));
     for (i = 0; i < ARRAY_SIZE(keys); i++)
         if (text(config, keys[i])[0])
-            printf("%-13s%s\n", keys[i], files_printable(text(config, keys[i])));
+            printf("%-13s%s\n", keys[i], text(config, keys[i]));
     tell_words("entrypoint", json_object_get(config, "entrypoint"));
     tell_words("cmd", json_object_get(config, "cmd"));
     json_array_foreach(json_object_get(config, "env"), i, variable)
         printf("%-13s%s\n", "env", files_printable(json_string_value(variable)));
     json_array_foreach(json_object_get(json, "places"), i, place)
-        printf("%-13s%s (%s)\n", "place", files_printable(text(place, "path")), text(place, "kind"));
+        printf("%-13s%s (%s)\n", "place", text(place, "path"), text(place, "kind"));
     json_array_foreach(json_object_get(json, "layers"), i, layer)
         printf("%-13s%.12s  %9s  %6" JSON_INTEGER_FORMAT " files%s%s\n", "layer", text(layer, "id"), size(number(layer, "bytes")), number(layer, "files"), text(layer, "problem")[0] ? "  DAMAGED: " : "",
                text(layer, "problem"));
@@ -245,7 +257,7 @@ static void tell_check(const json_t *json) {
         }
         printf("layer %.12s is damaged: %s", text(row, "layer"), text(row, "reason"));
         json_array_foreach(json_object_get(row, "used_by"), j, user)
-            printf("%s%s", j ? ", " : "; used by ", json_string_value(user));
+            printf("%s%s", j ? ", " : "; used by ", shown(json_string_value(user), ""));
         putchar('\n');
     }
     json_array_foreach(json_object_get(json, "manifests"), i, row)
@@ -363,7 +375,7 @@ static void tell_diff(const json_t *json) {
     size_t i;
 
     json_array_foreach(json_object_get(json, "changes"), i, row)
-        printf("%s %s\n%s", text(row, "change"), files_printable(text(row, "path")), text(row, "diff"));
+        printf("%s %s\n%s", text(row, "change"), text(row, "path"), shown(json_string_value(json_object_get(row, "diff")), "\n\t"));
 }
 
 static int call_faults(int store, const struct arguments *arguments, json_t **ret_json, struct rollbox_error *error) {
@@ -413,7 +425,7 @@ static const struct command commands[] = {
 static int fail(const struct arguments *arguments, const struct rollbox_error *error) {
     if (arguments->json) {
         json_t *object = json_pack("{s:{s:s, s:s, s:s, s:i}}", "error", "code", rollbox_error_name(error->code), "stage", error->stage, "message", error->message, "errno", error->error_number);
-        auto_free char *line = object ? json_dumps(object, JSON_COMPACT) : NULL;
+        auto_free char *line = object ? json_dumps(object, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
 
         fprintf(stderr, "%s\n", line ? line : "{\"error\": {\"code\": \"internal\", \"stage\": \"store\", \"message\": \"the error cannot be told\"}}");
         json_decref(object);
@@ -526,7 +538,7 @@ static int run(const struct command *command, const struct arguments *arguments)
         return fail(arguments, &error);
     int status = command->call == call_check && (json_array_size(json_object_get(json, "damaged")) || json_array_size(json_object_get(json, "manifests"))) ? EXIT_DAMAGE : 0;
     if (arguments->json) {
-        json_dumpf(json, stdout, JSON_COMPACT);
+        json_dumpf(json, stdout, JSON_COMPACT | (isatty(STDOUT_FILENO) ? JSON_ENSURE_ASCII : 0));
         putchar('\n');
     } else {
         command->tell(json);

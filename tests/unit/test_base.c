@@ -374,6 +374,44 @@ TEST(a_memory_file_without_seals_is_refused) {
 /* ---- utf8 ---- */
 
 static const struct {
+    const char *text, *shown;
+} shown_cases[] = {
+    { "plain \xc3\xa9\xf0\x9f\x98\x80", "plain \xc3\xa9\xf0\x9f\x98\x80" },
+    { "\x1b[2J\x07\x7f", "\\x1b[2J\\x07\\x7f" },
+    { "\xc2\x9b" "31m\xc2\xa0", "\\x9b31m\xc2\xa0" },
+    { "\x9b" "31m\xff", "\\x9b31m\\xff" },
+    { "\xe2\x80\xae" "a\xe2\x81\xa6\xe2\x80\xa8\xd8\x9c\xef\xbb\xbf", "\\u202ea\\u2066\\u2028\\u061c\\ufeff" },
+    { "\xe2\x80\x9c\xd8\xa7\xe2\x82\xac\xef\xbc\xa1", "\xe2\x80\x9c\xd8\xa7\xe2\x82\xac\xef\xbc\xa1" },
+    { "line\n\ttab\r", "line\n\\x09tab\\x0d" },
+    { "\xe2\x80", "\\xe2\\x80" },
+};
+
+TEST(text_for_terminals_has_nothing_that_they_act_on) {
+    for (size_t i = 0; i < ARRAY_SIZE(shown_cases); i++) {
+        auto_buf struct buf shown = BUF_INIT, again = BUF_INIT;
+
+        utf8_shown(&shown, shown_cases[i].text, strlen(shown_cases[i].text), "\n");
+        buf_add(&shown, "", 1);
+        ASSERT_STR_EQ(shown.data, shown_cases[i].shown);
+        utf8_shown(&again, shown.data, strlen(shown.data), "\n");
+        buf_add(&again, "", 1);
+        ASSERT_STR_EQ(again.data, shown.data);
+    }
+}
+
+TEST(json_for_terminals_means_the_same) {
+    static const char text[] = "{\"a\\n\": \"\xe2\x80\xae\xc2\x9b\x7f\xc3\xa9\"}", wanted[] = "{\"a\\n\": \"\\u202e\\u009b\\u007f\xc3\xa9\"}";
+    auto_buf struct buf shown = BUF_INIT, quoted = BUF_INIT;
+
+    utf8_json_shown(&shown, text, strlen(text));
+    buf_add(&shown, "", 1);
+    ASSERT_STR_EQ(shown.data, wanted);
+    ASSERT_TRUE(utf8_json(&quoted, "\xe2\x80\xae\xc2\x9b\x7f\xc3\xa9\xe2\x82\xac\n", 12));
+    buf_add(&quoted, "", 1);
+    ASSERT_STR_EQ(quoted.data, "\"\\u202e\\u009b\\u007f\xc3\xa9\xe2\x82\xac\\n\"");
+}
+
+static const struct {
     const char *text;
     const char *replaced;       /* what Python's bytes.decode(errors="replace") makes of it */
 } utf8_cases[] = {
