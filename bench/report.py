@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import determinism
+import neighbours
 import sessions
 
 TITLES = {
@@ -16,6 +17,7 @@ TITLES = {
     "humaneval": "the 164 canonical solutions of HumanEval, two at a time",
     "determinism": "determinism and recording, against the same without",
     "sessions": "sandboxes that live, and what one does without them",
+    "neighbours": "a sandbox that computes, beside another that storms with eight processes",
 }
 
 CONTESTANTS = {
@@ -62,6 +64,10 @@ def targets(results: Dict[str, Any]) -> List[Dict[str, Any]]:
         for key, limit, what, levels in determinism.TARGETS:
             for level in levels:
                 add(identity, what.format(level), _row(results, identity, "determinism", level).get(key), limit)
+        for key, limit, what in neighbours.TARGETS:
+            for kind, row in results["identities"][identity].get("neighbours", {}).items():
+                if kind != neighbours.SPIN:
+                    add(identity, what.format(kind), row.get(key), limit)
         for row, key, limit, what in sessions.TARGETS:
             add(identity, what, _row(results, identity, "sessions", row).get(key), limit)
         add(identity, "`python3 -c pass` as code: p50 as a part of bare", _row(results, identity, "python", "rollbox code").get("of_bare"), 1 / 4)
@@ -92,6 +98,10 @@ def test_table(test: str, rows: Dict[str, Any]) -> List[str]:
         for name, row in rows.items():
             lines.append([name, "failed", "", "", "", ""] if "failed" in row else
                          [name, *(form.format(row[key]) if key in row else "" for key, form in (("batch_seconds", "{:.2f}"), ("of_off", "{:.2f}"), ("exec_us", "{:,.0f}"), ("exec_added_us", "{:+,.0f}"), ("query_ns", "{:.1f}")))])
+    elif test == "neighbours":
+        head = ["beside", "p50 ms", "p99 ms", "p99 x spin", "runs"]
+        for name, row in rows.items():
+            lines.append([name, "failed", "", "", ""] if "failed" in row else [name, _ms(row["p50_us"]), _ms(row["p99_us"]), f"{row['of_spin']:.2f}", str(row["runs"])])
     elif test == "sessions":
         head = ["", "p50 us", "p99 us", "x bare", "runs"]
         for name, row in rows.items():

@@ -251,6 +251,15 @@ class Driver:
         program = sessions.compile_program(self.build, self.scratch, PROJECT) if not (self.scratch / "bench-sessions").exists() else self.scratch / "bench-sessions"
         return sessions.measure(identity, program, PROJECT, 40 * self.arguments.rounds, self.without_unified(identity))
 
+    def neighbours(self, identity: Identity) -> Dict[str, Any]:
+        self.look_around()
+        storms = identity.scratch / "storms"
+        subprocess.run(["cc", "-std=gnu17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-o", str(storms), str(HERE / "storms.c")], check=True)
+        words = [str(PROJECT / ".venv" / "bin" / "python"), str(HERE / "neighbours.py"), str(storms), str(self.arguments.rounds)]
+        with identity.popen(words, env={"ROLLBOX_LIBRARY": str(self.build / "librollbox.so")}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            out, problem = process.communicate()
+        return json.loads(out) if process.returncode == 0 else {"spin": {"failed": problem.strip()[-300:]}}
+
     # ---- determinism ----------------------------------------------------------------------------------------------------
 
     def determinism(self, identity: Identity, programs: List[str]) -> Dict[str, Any]:
@@ -376,7 +385,7 @@ def main() -> int:
     parser.add_argument("--patience", type=int, default=0, help="seconds to wait, in all, for a quiet machine between the rounds")
     parser.add_argument("--uid", type=int, default=1000, help="the ordinary user, when run by root")
     parser.add_argument("--identity", choices=["root", "user", "both"], default="both")
-    parser.add_argument("--tests", default="true,python,throughput,burst,humaneval,determinism,sessions", help="which measurements, with commas between")
+    parser.add_argument("--tests", default="true,python,throughput,burst,humaneval,determinism,sessions,neighbours", help="which measurements, with commas between")
     parser.add_argument("--only", type=lambda text: text.split(","), help="contestants of the latency tests, with commas between")
     parser.add_argument("--humaneval", type=Path, default=PROJECT.parent / "shared" / "data" / "HumanEval.jsonl.gz", help="the problems; left out if there is no such file")
     parser.add_argument("--output", type=Path, help="results elsewhere than in bench/results/bench.json; docs/benchmarks.md is left alone then")
@@ -403,6 +412,7 @@ def main() -> int:
                 "humaneval": lambda: driver.humaneval(identity, programs),
                 "determinism": lambda: driver.determinism(identity, programs),
                 "sessions": lambda: driver.sessions(identity),
+                "neighbours": lambda: driver.neighbours(identity),
             }
             for test, measure in measurements.items():
                 if test not in tests or (test == "humaneval" and not programs):
