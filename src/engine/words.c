@@ -145,6 +145,10 @@ void words_of(const struct program *program, const struct guest_record *record, 
         error_set(error, ROLLBOX_ERR_DAMAGED, e, "restore", "the snapshot has more processes or threads than its policy allows (max_processes); processes=\"drop\" (--drop-processes) takes its files alone");
         return;
     }
+    if (record->stage == GUEST_STAGE_RESTORE && !record->operation && e == EAGAIN) {
+        error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, e, "restore", "there is no room for as many processes as the snapshot has: raise the policy's max_processes, or the host's limits (ulimit -u, pids.max, kernel.pid_max)");
+        return;
+    }
     if (record->kind == GUEST_IMAGE_LOADED) {
         error_set(error, error_code_of(e, ROLLBOX_ERR_SETUP_FAILED), e, "restore", "the processes of the snapshot cannot be held in memory: %s", strerror(e));
         return;

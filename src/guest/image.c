@@ -28,9 +28,9 @@ static bool are_tables(const struct image *it) {
         uint64_t size, most;
     } tables[] = {
         { it->processes, sizeof(struct image_process), IMAGE_MAX_PROCESSES }, { it->threads, sizeof(struct image_thread), IMAGE_MAX_THREADS }, { it->areas, sizeof(struct image_area), IMAGE_MAX_AREAS },
-        { it->runs, sizeof(struct image_run), IMAGE_MAX_RUNS },               { it->actions, sizeof(struct image_action), 1 << 16 },          { it->pending, sizeof(struct image_pending), 1 << 20 },
-        { it->timers, sizeof(struct image_timer), 1 << 16 },                  { it->locks, sizeof(struct image_lock), 1 << 16 },
-        { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), 1 << 20 },
+        { it->runs, sizeof(struct image_run), IMAGE_MAX_RUNS },               { it->actions, sizeof(struct image_action), IMAGE_MAX_ACTIONS },          { it->pending, sizeof(struct image_pending), IMAGE_MAX_PENDING },
+        { it->timers, sizeof(struct image_timer), IMAGE_MAX_TIMERS },                  { it->locks, sizeof(struct image_lock), IMAGE_MAX_LOCKS },
+        { it->files, sizeof(struct image_file), IMAGE_MAX_FILES },            { it->pipes, sizeof(struct image_pipe), IMAGE_MAX_FILES },      { it->targets, sizeof(struct image_target), IMAGE_MAX_TARGETS },
         { it->fds, sizeof(struct image_fd), IMAGE_MAX_FDS },                  { it->terminals, sizeof(struct image_terminal), IMAGE_MAX_TERMINALS },
         { it->watches, sizeof(struct image_watch), IMAGE_MAX_WATCHES },       { it->waits, sizeof(struct image_wait), IMAGE_MAX_WAITS },      { it->alarms, sizeof(struct image_alarm), IMAGE_MAX_ALARMS },
         { it->guards, sizeof(struct image_guard), IMAGE_MAX_GUARDS },         { it->kept, sizeof(struct image_kept), IMAGE_MAX_KEPT },

@@ -154,6 +154,31 @@ static void add_table(struct buf *to, const void *data, size_t length, uint64_t 
     buf_add(to, data, length);
 }
 
+/* What is more than an image may have (image.c) would be found out when it is to be restored. Of the rest it was asked where it was added. */
+static int refuse_large(struct capture *c) {
+    const struct {
+        const char *what;
+        size_t n, most;
+    } counts[] = {
+        { "threads", capture_count(&c->threads, struct image_thread), IMAGE_MAX_THREADS },
+        { "signal handlers", capture_count(&c->actions, struct image_action), IMAGE_MAX_ACTIONS },
+        { "signals that wait", capture_count(&c->pending, struct image_pending), IMAGE_MAX_PENDING },
+        { "timers", capture_count(&c->timers, struct image_timer), IMAGE_MAX_TIMERS },
+        { "locks of files", capture_count(&c->locks, struct image_lock), IMAGE_MAX_LOCKS },
+        { "entries of epoll descriptors", capture_count(&c->targets, struct image_target), IMAGE_MAX_TARGETS },
+        { "watches", capture_count(&c->watches, struct image_watch), IMAGE_MAX_WATCHES },
+        { "pieces of memory", capture_count(&c->runs, struct image_run), IMAGE_MAX_RUNS },
+        { "waits of a virtual clock", capture_count(&c->waits, struct image_wait), IMAGE_MAX_WAITS },
+    };
+
+    for (size_t i = 0; i < ARRAY_SIZE(counts); i++)
+        if (counts[i].n > counts[i].most) {
+            c->current = NULL;
+            return capture_refuse(c, ENOTSUP, "all of them have %zu %s; %zu can be restored", counts[i].n, counts[i].what, counts[i].most);
+        }
+    return 0;
+}
+
 /* The pages are in the file already, from its beginning: the tables follow, and the header comes last. */
 static int finish(struct capture *c) {
     struct image *image = &c->image;
@@ -173,8 +198,10 @@ static int finish(struct capture *c) {
         { &c->watches, &image->watches, sizeof(struct image_watch) },       { &c->waits, &image->waits, sizeof(struct image_wait) },       { &c->alarms, &image->alarms, sizeof(struct image_alarm) },
         { &c->guards, &image->guards, sizeof(struct image_guard) },         { &c->kept, &image->kept, sizeof(struct image_kept) },
     };
-    int r;
+    int r = refuse_large(c);
 
+    if (r < 0)
+        return r;
     at += image_up_to(c->blobs.length, IMAGE_TABLE);
     for (size_t i = 0; i < ARRAY_SIZE(tables); i++) {
         if (buf_failed(tables[i].buf))
@@ -241,6 +268,9 @@ static int look_at_init(struct capture *c) {
         return capture_fail(c, "/proc", -ENOENT);
     c->own_ipc = own_ipc;
     c->n_filters = strtoul(capture_field(status.data, "\nSeccomp_filters:"), NULL, 10) + (c->options->still > 0);
+    if (fstat(fd, &st) < 0)
+        return capture_fail(c, "the sandbox' init", -errno);
+    c->program_owner = st.st_uid;
     snprintf(path, sizeof path, "/proc/%d/exe", (int)c->options->init);
     if (stat(path, &st) < 0)
         return errno == EACCES ? 0 : capture_fail(c, "the sandbox' init", -errno);        /* of an ordinary user; is_called_agent */

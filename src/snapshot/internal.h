@@ -95,6 +95,7 @@ struct capture {
     struct buf written;         /* the last pages before `saved`, on their way to the file */
     uint64_t saved;             /* bytes of pages */
     uint64_t program_device, program_inode;     /* init's */
+    uint32_t program_owner;     /* of init's files in /proc */
     uint64_t own_ipc;           /* our namespace of System V: its inode */
     unsigned long n_filters;    /* of system calls; init's, and those of all its processes */
     const struct subject *current;      /* whom errors are about */

@@ -69,9 +69,23 @@ static bool is_called_agent(const struct subject *s) {
     return fd >= 0 && read(fd, name, sizeof name) == sizeof agent - 1 && !memcmp(name, agent, sizeof agent - 1);
 }
 
+/*
+ * Is it a copy of init? Those have init's program and its memory, which is the host's and not to be
+ * looked into: their files in /proc have init's owner. A guest can execute the same program, but its
+ * memory belongs to the sandbox.
+ */
+static bool is_of_init(const struct capture *c, const struct subject *s) {
+    struct stat st;
+
+    if (fstatat(s->proc, "stat", &st, AT_SYMLINK_NOFOLLOW) < 0 || st.st_uid != c->program_owner)
+        return false;
+    if (fstatat(s->proc, "exe", &st, 0) < 0)
+        return errno == EACCES && is_called_agent(s);
+    return st.st_dev == c->program_device && st.st_ino == c->program_inode;
+}
+
 static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
     char path[32];
-    struct stat st;
 
     if (c->n_subjects == c->subjects_room) {
         size_t room = c->subjects_room ? 2 * c->subjects_room : 16;
@@ -92,7 +106,7 @@ static struct subject *subject_new(struct capture *c, pid_t pid, pid_t parent) {
         free(s);
         return NULL;
     }
-    s->is_apart = fstatat(s->proc, "exe", &st, 0) < 0 ? errno == EACCES && is_called_agent(s) : st.st_dev == c->program_device && st.st_ino == c->program_inode;
+    s->is_apart = is_of_init(c, s);
     c->subjects[c->n_subjects++] = s;
     return s;
 }
@@ -550,6 +564,51 @@ static void forget_dead(struct capture *c) {
     c->current = NULL;
 }
 
+static struct subject *by_outer(const struct capture *c, pid_t pid) {
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (c->subjects[i]->pid == pid)
+            return c->subjects[i];
+    return NULL;
+}
+
+/* Each that is captured hangs on init or on another that is. */
+static int refuse_left_out(struct capture *c) {
+    for (size_t i = 0; i < c->n_subjects; i++) {
+        struct subject *s = c->subjects[i];
+        const struct subject *parent = by_outer(c, s->parent);
+
+        if (s->is_apart || s->parent == c->options->init || (parent && !parent->is_apart))
+            continue;
+        c->current = s;
+        return capture_refuse(c, ENOTSUP, "its parent is a process of the sandbox' init");
+    }
+    return 0;
+}
+
+#define INIT_BESIDES 32         /* of init and what it starts: a group has room for as many more (INIT_PROCESSES in engine/slot.c) */
+
+/*
+ * While they are made, all of them are there at once: the dead, and the ghosts. A ghost takes a place
+ * that nobody had when this was captured, so what was within the limit may not fit any more.
+ */
+static int refuse_too_many(struct capture *c) {
+    const size_t n = capture_count(&c->processes, struct image_process);
+    const uint64_t most = c->options->most_processes;
+    size_t n_ghosts = 0;
+
+    for (size_t i = 0; i < n; i++)
+        n_ghosts += capture_entry(&c->processes, i, struct image_process)->kind == IMAGE_GHOST;
+    if (n <= IMAGE_MAX_PROCESSES && (!most || !n_ghosts || n + 1 < most + INIT_BESIDES))
+        return 0;
+    /* The parent of a dead one is whoever has to wait for it. */
+    for (size_t i = 0; i < c->n_subjects; i++)
+        if (c->subjects[i]->is_zombie && by_outer(c, c->subjects[i]->parent)) {
+            c->current = by_outer(c, c->subjects[i]->parent);
+            break;
+        }
+    return capture_refuse(c, ENOTSUP, "restoring takes %zu processes, %zu of them in the place of leaders of sessions and groups that have ended, and that is over max_processes; wait for those that have ended, or raise it", n, n_ghosts);
+}
+
 int tree_describe(struct capture *c) {
     forget_dead(c);
     for (size_t i = 0; i < c->n_subjects; i++) {
@@ -565,5 +624,9 @@ int tree_describe(struct capture *c) {
     int r = refuse_shared(c);
     if (r == 0)
         r = refuse_apart(c);
-    return r < 0 ? r : add_below(c, c->options->init, 0);
+    if (r == 0)
+        r = refuse_left_out(c);
+    if (r == 0)
+        r = add_below(c, c->options->init, 0);
+    return r < 0 ? r : refuse_too_many(c);
 }
