@@ -443,6 +443,7 @@ void sleep_export(struct work *work);    /* work->to, or what sleeps, with its p
 void sleep_errand_over(struct work *work, const json_t *answer, int take_lock, const struct rollbox_error *error);
 void sleep_abandoned(struct engine *engine, const char *id);
 bool sleep_box_dead(struct session *session);    /* its box was to die */
+int sleep_consume(struct session *session, struct rollbox_error *error);      /* before what sleeps may go on: the store does not offer it any more. 0, also if it does not sleep; or the error */
 void sleep_restored(struct work *work, const struct rollbox_error *error);
 bool sleep_rouse(struct session *session);       /* something waits that needs it awake: a WAKE is its first work now */
 const struct sleep *sleep_of(const struct session *session);     /* what it sleeps with, or is on its way to be awake from; NULL: it is awake */

@@ -59,6 +59,7 @@ struct waking {
     struct woken *woken;        /* what the layers and images are said to come from; a reference */
     int *images;
     bool is_counted;            /* among the program's n_wakers */
+    bool is_kept;               /* in woken/: its processes may go on */
 };
 
 static int store_of(struct engine *engine, int *ret_store, struct rollbox_error *error) {
@@ -431,11 +432,40 @@ void sleep_forget_work(struct work *work) {
     free(waking);
 }
 
+/*
+ * An engine that dies takes with it what is awake. If it could die after processes went on, and before
+ * the store knew, the next engine would offer a state that has run on since.
+ */
+int sleep_consume(struct session *session, struct rollbox_error *error) {
+    struct work *work = session_first_work(session);
+    struct waking *waking = work ? work->waking : NULL;
+    auto_close int store = -EBADF;
+
+    if (!waking || !waking->sleep || waking->is_kept)
+        return 0;
+    int r = store_of(session->engine, &store, error);
+    if (r < 0)
+        return r;
+    r = asleep_keep(store, waking->sleep->id);
+    if (r < 0)
+        return error_set(error, error_code_of(-r, ROLLBOX_ERR_IO), -r, "wake", "the store cannot note that the sandbox wakes: %s", strerror(-r));
+    waking->is_kept = true;
+    return 0;
+}
+
+static void consume_not(struct engine *engine, struct waking *waking) {
+    auto_close int store = -EBADF;
+
+    if (waking && waking->is_kept && waking->sleep && store_of(engine, &store, NULL) == 0 && asleep_keep_not(store, waking->sleep->id) == 0)
+        waking->is_kept = false;
+}
+
 /* Whoever waits for it is told; it sleeps on. */
 static void fail_wake(struct work *work, const struct rollbox_error *error) {
     struct session *session = work->session;
 
     discount_waker(work);
+    consume_not(session->engine, work->waking);
     if (work->waking && work->waking->sleep) {
         struct node *beginning = NULL;
         struct family *family = family_new(session->engine, &beginning);
@@ -494,7 +524,7 @@ static void woken(struct work *work) {
     auto_close int store = -EBADF;
 
     /* Before anything is done in it that is not in the store. */
-    if (store_of(session->engine, &store, NULL) == 0 && asleep_keep(store, sleep->id) == 0) {
+    if (work->waking->is_kept || (store_of(session->engine, &store, NULL) == 0 && asleep_keep(store, sleep->id) == 0)) {
         work->waking->woken->lock = TAKE_FD(sleep->lock);
         session->engine->files++;
     } else {
@@ -791,7 +821,8 @@ void sleep_abandoned(struct engine *engine, const char *id) {
 
     if (store_of(engine, &store, NULL) < 0)
         return;
-    (void)asleep_remove(store, ASLEEP_DIRECTORY, id);
+    if (asleep_remove(store, ASLEEP_DIRECTORY, id) == -ENOENT)
+        (void)asleep_remove(store, WOKEN_DIRECTORY, id);        /* closed while it woke */
     errand_forget(engine);      /* what was begun lies in tmp, perhaps, and may be as large as the sandbox */
 }
 

@@ -205,3 +205,7 @@ int asleep_keep(int store, const char *id) {
         return -errno;
     return renameat(store, path_of(ASLEEP_DIRECTORY, id, "").text, store, path_of(WOKEN_DIRECTORY, id, "").text) < 0 ? -errno : 0;
 }
+
+int asleep_keep_not(int store, const char *id) {
+    return renameat(store, path_of(WOKEN_DIRECTORY, id, "").text, store, path_of(ASLEEP_DIRECTORY, id, "").text) < 0 ? -errno : 0;
+}

@@ -65,5 +65,7 @@ int asleep_remove(int store, const char *directory, const char *id);
 
 /* It has been woken: from asleep/ to woken/. 0 or -errno. */
 int asleep_keep(int store, const char *id);
+/* It could not be: back again. */
+int asleep_keep_not(int store, const char *id);
 
 #endif

@@ -28,6 +28,7 @@
 #include "store/asleep.h"
 
 #define MAX_NAME 64
+#define MAX_FINGERPRINT 400
 #define MAX_PID 4194304                         /* the kernel's own limit (PID_MAX_LIMIT) */
 #define MAX_TIMEOUT_MS (INT64_MAX / 2 / 1000000)        /* as the engine takes from clients */
 #define MAX_SPAN_MS (INT64_MAX / 4000000)
@@ -564,6 +565,25 @@ static int check_session(const struct walk *walk) {
     return r == 0 ? check_environment(walk) : r;
 }
 
+/* What it ran under goes into messages. A record of earlier versions may have less of it. */
+static int check_fingerprint(const struct walk *walk) {
+    const json_t *fingerprint = json_object_get(walk->record, "fingerprint"), *value;
+    const char *key;
+
+    if (fingerprint && !json_is_object(fingerprint))
+        return bad(walk, "", "fingerprint", fingerprint, "it must be an object");
+    json_object_foreach((json_t *)(uintptr_t)fingerprint, key, value) {
+        const char *text = json_string_value(value);
+
+        if (!text || strlen(text) > MAX_FINGERPRINT)
+            return bad(walk, "", "fingerprint", value, "each of its values must be a short text");
+        for (const char *c = text; *c; c++)
+            if (*c < ' ' || *c > '~')
+                return bad(walk, "", "fingerprint", value, "it must be printable ASCII");
+    }
+    return 0;
+}
+
 static int check_ends(const struct walk *walk) {
     int r = check_index(walk, "", walk->record, "at", walk->n_nodes, false);
 
@@ -581,7 +601,7 @@ int asleep_check(const json_t *whole, struct rollbox_error *error) {
         .n_nodes = json_array_size(json_object_get(json_object_get(whole, "record"), "nodes")),
     };
     static int (*const checks[])(const struct walk *) = {
-        check_session, check_places, check_layers, check_lives, check_nodes, check_ends, check_ended,
+        check_session, check_fingerprint, check_places, check_layers, check_lives, check_nodes, check_ends, check_ended,
     };
     int r = check_object(&walk, "record", walk.record);
 

@@ -537,6 +537,47 @@ def test_what_nobody_can_wake_is_collected(store):
     assert asleep(store) == [] and store_tells("df")["asleep_bytes"] == 0 and list((store / "trash").iterdir()) == []
 
 
+def test_what_was_awake_when_its_engine_died_is_not_offered_again(store, tmp_path):
+    """Its last sleep is a state that it has run on from: it is over, as any that is awake then."""
+    socket = str(tmp_path / "socket")
+    fall_asleep(socket)
+    with Shared(socket) as second:
+        box = Sandbox.open("kept", engine=second.engine)
+        box.wake()
+        box.write_file("/tmp/f", b"more")
+        assert asleep(store) == [] and len(list((store / "woken").iterdir())) == 1
+        second.end(signal.SIGKILL)
+    with Shared(socket) as third:
+        assert list(third.engine.sandboxes()) == []
+        with pytest.raises(NotFound):
+            Sandbox.open("kept", engine=third.engine)
+        until(lambda: store_tells("gc") and not list((store / "woken").iterdir()))
+
+
+def test_a_wake_that_fails_leaves_it_asleep(store, tmp_path):
+    """Also when it was noted already that it wakes."""
+    socket = str(tmp_path / "socket")
+    fall_asleep(socket)
+    path, image = in_store(store, "record.json")[0], in_store(store, "image-0")[0]
+    content = bytearray(image.read_bytes())
+    body = json.loads(path.read_text().splitlines()[0])
+    wrong = bytes(content).replace(b"/usr/bin/python3", b"/usr/bin/qython3")
+    assert wrong != bytes(content)
+    image.write_bytes(wrong)
+    body["images"][0]["sha256"] = hashlib.sha256(wrong).hexdigest()
+    text = json.dumps(body)
+    path.write_text(f"{text}\n{hashlib.sha256(text.encode()).hexdigest()}\n")
+    with Shared(socket) as second:
+        box = Sandbox.open("kept", engine=second.engine)
+        for _ in range(2):
+            with pytest.raises(RollboxError):
+                box.wake()
+            assert box.inspect()["state"] == "asleep" and len(asleep(store)) == 1
+        box.wake(processes="drop")
+        assert box.read_file("/tmp/f") == b"x"
+        box.close()
+
+
 def version_two(content):
     text = content.splitlines()[0].replace(b'"version":1', b'"version":2').replace(b'"version": 1', b'"version": 2')
     return text + b"\n" + hashlib.sha256(text).hexdigest().encode() + b"\n"

@@ -41,6 +41,7 @@ LIES = {
     "two ends of one command": (lambda r: r["ended"].extend([{"operation": "61", "outcome": 0, "status": 0, "wall_ns": 0, "cpu_ns": 0}] * 2), "ended["),
     "no name": (lambda r: r.update(name="../x"), 'name is "../x"'),
     "a text that turns around": (lambda r: r.update(name="\u202egnp"), 'name is "\\u202Egnp"'),
+    "a kernel in red": (lambda r: r["fingerprint"].update(kernel="\x1b[31m"), 'fingerprint is "\\u001B[31m"'),
     "no list of states": (lambda r: r.update(nodes=None), "nodes is null"),
 }
 
