@@ -41,6 +41,7 @@ struct subject {
     struct pages twin;          /* twin.c; pid 0: none */
     pid_t inner_twin;           /* its number in the sandbox */
     bool is_forking;            /* it is being made */
+    uint64_t closed_vdso;       /* it is not to be looked into, but for now; 0: it may be */
     char name[16];
 };
 

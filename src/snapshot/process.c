@@ -553,6 +553,41 @@ int process_capture_shared(struct capture *c, struct subject *s) {
     return r < 0 ? r : put_threads_back(c, s);
 }
 
+/* An ordinary user may trace a process of its own that is not dumpable (ssh-agent, gpg-agent), as its sandbox's user namespace is the user's; but its files in /proc are root's. So it is made dumpable for as long as all stand. */
+static int open_up(struct capture *c, struct subject *s, struct task *first) {
+    static const char name[] = "[vdso]\n";
+    auto_buf struct buf maps = BUF_INIT;
+    int r = capture_read(c, s, "maps", &maps);
+    const char *line = r < 0 ? NULL : strstr(maps.data, name);
+
+    while (line && line > maps.data && line[-1] != '\n')
+        line--;
+    const uint64_t vdso = line ? strtoull(line, NULL, 16) : 0;
+    if (r == 0)
+        r = trace_set_dumpable(&first->trace, vdso, true);
+    if (r == 0)
+        s->closed_vdso = vdso;
+    return r == 0 ? 0 : r == -ENOTSUP ? capture_refuse(c, ENOTSUP, "it is not dumpable (PR_SET_DUMPABLE), and has no vDSO to change that by") : capture_fail(c, "its being dumpable", r);
+}
+
+static int open_files_of(struct capture *c, struct subject *s, struct task *first) {
+    for (unsigned tries = 0;; tries++) {
+        close_fd(&s->root);
+        close_fd(&s->pagemap);
+        close_fd(&s->tools.memory);
+        s->root = openat(s->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        s->pagemap = s->root < 0 ? -EBADF : openat(s->proc, "pagemap", O_RDONLY | O_CLOEXEC);
+        s->tools.memory = s->pagemap < 0 ? -EBADF : openat(s->proc, "mem", O_RDWR | O_CLOEXEC);
+        if (s->tools.memory >= 0)
+            return 0;
+        if (errno != EACCES || tries)
+            return capture_fail(c, "/proc", -errno);
+        int r = open_up(c, s, first);
+        if (r < 0)
+            return r;
+    }
+}
+
 int process_capture(struct capture *c, struct subject *s) {
     struct image_process process = *capture_entry(&c->processes, s->index, struct image_process);
     struct task *first = tree_main(c, s);
@@ -564,16 +599,14 @@ int process_capture(struct capture *c, struct subject *s) {
         (void)capture_refuse(c, ENOTSUP, "it is stopped by a signal (%d)", first->trace.stopped_by);
         return -EAGAIN;         /* who stopped it may be about to let it go on: init does so when commands run out of time, shells and tracers when they like */
     }
-    s->root = openat(s->proc, "root", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    s->pagemap = openat(s->proc, "pagemap", O_RDONLY | O_CLOEXEC);
-    s->tools.memory = openat(s->proc, "mem", O_RDWR | O_CLOEXEC);
-    if (s->root < 0 || s->pagemap < 0 || s->tools.memory < 0)
-        return capture_fail(c, "/proc", -errno);
-    s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
-    look_at_status(s, &process);
     int r = check_threads(c, s);
     if (r == 0)
-        r = memory_find_tools(c, s);
+        r = open_files_of(c, s, first);
+    if (r < 0)
+        return r;
+    s->pages = (struct pages){ s->pid, s->proc, s->pagemap, s->tools.memory };
+    look_at_status(s, &process);
+    r = memory_find_tools(c, s);
     if (r == 0)
         r = look_beside_twin(c, s, &process);
     if (r == 0)

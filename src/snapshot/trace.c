@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -480,6 +481,18 @@ int trace_call(struct trace *trace, const struct trace_tools *tools, long number
         r = -EFAULT;
     int back = length ? write_memory(tools, tools->scratch, saved, length) : 0;
     return r < 0 ? r : back;
+}
+
+int trace_set_dumpable(struct trace *trace, uint64_t vdso, bool is_dumpable) {
+    const uint64_t arguments[] = { PR_SET_DUMPABLE, is_dumpable, 0, 0, 0 };
+    int64_t result = -EINVAL;
+
+    trace_prepare();
+    const struct trace_tools tools = { .memory = -EBADF, .instruction = vdso + instruction_at };
+    if (!vdso || !instruction_at || !is_at_instruction(trace, tools.instruction))
+        return -ENOTSUP;
+    int r = trace_call(trace, &tools, SYS_prctl, arguments, 5, NULL, 0, &result);
+    return r < 0 ? r : (int)result;
 }
 
 int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, int64_t *ret_result) {

@@ -63,6 +63,9 @@ ssize_t trace_read(int memory, uint64_t address, void *to, size_t length);
 /* Makes the thread call; tools->scratch may be among the arguments: it is filled from `ret_data` and read back into it (NULL: neither). The call's result, or -errno, which ret_result tells apart. */
 int trace_call(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, void *ret_data, size_t length, int64_t *ret_result);
 
+/* Whether others of its user may look into its process (PR_SET_DUMPABLE). Needs no file of /proc, which these cannot open before. 0; -ENOTSUP: its vDSO is not the kernel's; or -errno. */
+int trace_set_dumpable(struct trace *trace, uint64_t vdso, bool is_dumpable);
+
 /* A call of which the process' filter asks its tracer. */
 int trace_call_asked(struct trace *trace, const struct trace_tools *tools, long number, const uint64_t *arguments, size_t n, int64_t *ret_result);
 

@@ -296,7 +296,22 @@ int tree_hold(struct trace *trace, pid_t tid) {
     return r;
 }
 
+/* What was made dumpable to be looked at. */
+static void close_again(struct capture *c) {
+    for (size_t i = 0; i < c->n_subjects; i++) {
+        struct subject *s = c->subjects[i];
+        struct task *first = s->closed_vdso ? tree_main(c, s) : NULL;
+
+        if (!first || !first->trace.stands)
+            continue;
+        (void)trace_set_dumpable(&first->trace, s->closed_vdso, false);
+        (void)trace_put_back(&first->trace);
+        s->closed_vdso = 0;
+    }
+}
+
 void tree_let_go(struct capture *c) {
+    close_again(c);
     (void)still_give_back(c);   /* who does not stand, where it came to nothing, and is held by init, could not be let go */
     still_lead(c);
     for (size_t i = 0; i < c->n_tasks; i++)
