@@ -30,7 +30,7 @@ struct host {
     struct plan_host plan;
     struct plan_host_path *paths;
     size_t n_paths;
-    struct buf cpuinfo, stat, meminfo, loadavg;
+    struct buf cpuinfo, stat, meminfo, loadavg, vmstat;
     char **sysctls;
     size_t n_sysctls;
     bool *proc_exists;
@@ -59,6 +59,7 @@ struct host *host_free(struct host *host) {
     buf_done(&host->stat);
     buf_done(&host->meminfo);
     buf_done(&host->loadavg);
+    buf_done(&host->vmstat);
     free(host);
     return NULL;
 }
@@ -192,9 +193,12 @@ static int fake_files(struct host *host, const struct policy *policy, unsigned c
         r = proc_fake_stat(cpus, host->plan.timens ? now.tv_sec : now.tv_sec - up.tv_sec, &host->stat);
     if (r >= 0)
         r = proc_fake_loadavg(&host->loadavg);
+    if (r >= 0)
+        r = proc_fake_vmstat(policy->max_memory_bytes, &host->vmstat);
     host->plan.cpuinfo = host->cpuinfo.data ? host->cpuinfo.data : "";
     host->plan.meminfo = host->meminfo.data ? host->meminfo.data : "";
     host->plan.stat = host->stat.data ? host->stat.data : "";
+    host->plan.vmstat = host->vmstat.data ? host->vmstat.data : "";
     host->plan.loadavg = host->loadavg.data ? host->loadavg.data : "";
     return r;
 }

@@ -38,11 +38,11 @@ const char *const plan_sysctl_names[] = {
     "vm/overcommit_memory", NULL,
 };
 
-/* What the kernel gives to root alone is not here, as no guest is the host's root; nor what tells only of the kernel's build (kallsyms has no addresses for a guest). cpuinfo, loadavg, meminfo
- * and stat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. Each costs every sandbox a mount, about 10 us. */
+/* What the kernel gives to root alone is not here, as no guest is the host's root; nor what tells only of the kernel's build (kallsyms has no addresses for a guest). cpuinfo, loadavg, meminfo,
+ * stat and vmstat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. Each costs every sandbox a mount, about 10 us. */
 const char *const plan_proc_masked[] = {
     "buddyinfo", "bus/", "cgroups", "cmdline", "diskstats", "fs/", "interrupts", "irq/", "key-users", "keys", "latency_stats", "mdstat", "partitions", "pressure/", "sched_debug", "schedstat",
-    "scsi/", "softirqs", "swaps", "timer_stats", "vmstat", "zoneinfo", NULL,
+    "scsi/", "softirqs", "swaps", "timer_stats", "zoneinfo", NULL,
 };
 
 /* ---- pieces --------------------------------------------------------------------------------------------------------- */
@@ -386,8 +386,19 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
 
 /* ---- what every sandbox has ----------------------------------------------------------------------------------------- */
 
+static bool is_granted_below(const struct compiler *c, const char *path) {
+    const struct policy_paths *lists[] = { &c->policy->fs_readable, &c->policy->fs_writable, &c->policy->fs_shared };
+    const struct plan_host_path *found[] = { c->host->readable, c->host->writable, c->host->shared };
+
+    for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
+        for (size_t k = 0; k < lists[i]->n; k++)
+            if (is_below(lists[i]->items[k].path, path) || (found[i][k].real && is_below(found[i][k].real, path)))
+                return true;
+    return false;
+}
+
 static void add_skeleton(struct compiler *c) {
-    static const char *const directories[] = { "/proc", "/dev/pts", "/dev/shm", "/tmp", "/var/tmp", "/run", "/sys", "/home", "/mnt" };
+    static const char *const directories[] = { "/proc", "/dev/pts", "/dev/shm", "/tmp", "/var/tmp", "/sys", "/home", "/mnt" };
     static const char *const devices[] = { "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty" };
     static const char *const links[] = { "/dev/fd", "/proc/self/fd", "/dev/stdin", "/proc/self/fd/0", "/dev/stdout", "/proc/self/fd/1", "/dev/stderr", "/proc/self/fd/2",
                                          "/dev/ptmx", "pts/ptmx", "/var/run", "/run", "/etc/mtab", "/proc/self/mounts" };
@@ -399,6 +410,11 @@ static void add_skeleton(struct compiler *c) {
     template(c, PLAN_OP_MKDIR, PLAN_HIDDEN "/hollow", NULL, 0555);
     for (size_t i = 0; i < ARRAY_SIZE(directories); i++)
         template(c, PLAN_OP_MKDIR, directories[i], NULL, 0755);
+    /* Servers put sockets and process ids there. It is another name for a place that every sandbox has, as one more would cost each a mount. */
+    if (is_granted_below(c, "/run") || is_granted_below(c, "/var/run"))
+        template(c, PLAN_OP_MKDIR, "/run", NULL, 0755);
+    else
+        template(c, PLAN_OP_SYMLINK, "/run", "/dev/shm", 0);
     for (size_t i = 0; i < ARRAY_SIZE(devices); i++)
         if (!(c->plan.flags & PLAN_SEED) || !strstr(devices[i], "random"))
             template(c, PLAN_OP_BIND, devices[i], devices[i], MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY);
@@ -514,7 +530,7 @@ static void add_chance(struct compiler *c) {
 }
 
 static void add_proc(struct compiler *c) {
-    const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo", c->host->meminfo, "loadavg", c->host->loadavg };
+    const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo", c->host->meminfo, "loadavg", c->host->loadavg, "vmstat", c->host->vmstat };
     char path[128];
 
     if (!c->host->image)

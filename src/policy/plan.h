@@ -213,7 +213,7 @@ struct plan_host {
     uint64_t open_files_max, processes_max; /* our hard limits */
     struct plan_host_path *readable, *writable, *shared, *denied;  /* parallel to the policy's lists */
     const char *const *root_links;      /* name, target, name, target, ..., NULL: the host's top-level symbolic links (merged /usr) */
-    const char *cpuinfo, *stat, *meminfo, *loadavg;     /* contents of the faked files of /proc */
+    const char *cpuinfo, *stat, *meminfo, *loadavg, *vmstat;     /* contents of the faked files of /proc */
     const char *const *sysctls;         /* values of plan_sysctl_names, in order; NULL: the host has none such */
     const bool *proc_exists;            /* parallel to plan_proc_masked: does the host have it? */
 };

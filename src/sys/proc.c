@@ -592,6 +592,18 @@ int proc_fake_meminfo(const char *host, size_t length, uint64_t limit_bytes, str
     return buf_failed(to) ? -ENOMEM : 0;
 }
 
+int proc_fake_vmstat(uint64_t limit_bytes, struct buf *to) {
+    static const char *const names[] = {
+        "nr_inactive_anon", "nr_active_anon", "nr_inactive_file", "nr_active_file", "nr_anon_pages", "nr_mapped", "nr_file_pages", "nr_dirty", "nr_writeback", "nr_shmem", "pgpgin", "pgpgout", "pswpin",
+        "pswpout", "pgfree", "pgactivate", "pgdeactivate", "pgfault", "pgmajfault", "oom_kill",
+    };
+
+    buf_printf(to, "nr_free_pages %llu\n", (unsigned long long)(limit_bytes / 4096));
+    for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+        buf_printf(to, "%s 0\n", names[i]);
+    return buf_failed(to) ? -ENOMEM : 0;
+}
+
 int proc_fake_loadavg(struct buf *to) {
     buf_add_text(to, "0.00 0.00 0.00 1/1 1\n");
     return buf_failed(to) ? -ENOMEM : 0;

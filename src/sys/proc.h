@@ -70,6 +70,9 @@ int proc_fake_stat(unsigned cpus, int64_t boot_time_s, struct buf *to);
 /* /proc/meminfo of a machine with `limit_bytes` (or the host's MemTotal, if that is less or the limit 0), all of it free, without swap. */
 int proc_fake_meminfo(const char *host, size_t length, uint64_t limit_bytes, struct buf *to);
 
+/* /proc/vmstat of a machine with this much memory, all of it free, on which nothing has happened: what programs look for there, and no number of the host. 0 or -ENOMEM. */
+int proc_fake_vmstat(uint64_t limit_bytes, struct buf *to);
+
 /* /proc/loadavg of an idle machine. */
 int proc_fake_loadavg(struct buf *to);
 

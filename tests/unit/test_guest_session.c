@@ -312,7 +312,7 @@ static struct plan *make_plan(const struct features *features, const char *direc
     static const char *const names[] = { "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32" };
     struct plan_host host = {
         .is_root = features->is_root, .landlock_abi = features->landlock ? features->landlock_abi : 0, .seccomp = features->seccomp, .timens = features->timens, .cgroupns = features->cgroupns,
-        .memory_cgroup = true, .processes_cgroup = true, .cpus = features->cpus, .open_files_max = 512, .processes_max = RLIM_INFINITY, .root_links = links, .cpuinfo = "", .stat = "", .meminfo = "", .loadavg = "",
+        .memory_cgroup = true, .processes_cgroup = true, .cpus = features->cpus, .open_files_max = 512, .processes_max = RLIM_INFINITY, .root_links = links, .cpuinfo = "", .stat = "", .meminfo = "", .loadavg = "", .vmstat = "",
     };
     struct policy_problems problems = { 0 };
     struct rollbox_error error = { 0 };
