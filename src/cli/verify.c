@@ -106,12 +106,31 @@ static bool is_cut(const struct reader *reader) {
     return !reader->end_reason || strcmp(reader->end_reason, "closed");
 }
 
+/* How many steps were equal, and what "equal" does not say of some of them. */
+struct counts {
+    uint64_t equal;
+    uint64_t partial;           /* something was not compared */
+    uint64_t unstarted;         /* commands that could not be started, here as there */
+    char why[64];               /* of the first of these, the code of its error */
+};
+
+/* A command that never ran: there is no history of it that could repeat. */
+static void count_unstarted(struct counts *counts, const struct step *step) {
+    const char *outcome = json_string_value(json_object_get(step->observation, "outcome"));
+    const char *code = json_string_value(json_object_get(json_object_get(step->observation, "error"), "code"));
+
+    if (!outcome || strcmp(outcome, "error") != 0)
+        return;
+    if (counts->unstarted++ == 0)
+        (void)snprintf(counts->why, sizeof counts->why, "%s", code ? code : "error");
+}
+
 /* 0 and whether they part; or an exit status after a line. */
-static int compare(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, uint64_t *ret_equal, uint64_t *ret_partial) {
+static int compare(const struct options *options, struct pair *pair, bool *ret_diverged, struct divergence *ret_divergence, struct counts *counts) {
     const json_t *headers[2] = { pair->readers[0].header, pair->readers[1].header };
     int status = 0;
 
-    *ret_equal = *ret_partial = 0;
+    *counts = (struct counts){ 0 };
     *ret_diverged = false;
     if (!json_equal(json_object_get(headers[0], "policy_sha256"), json_object_get(headers[1], "policy_sha256")))
         cli_fail(options, "the two were made under different policies");
@@ -126,8 +145,11 @@ static int compare(const struct options *options, struct pair *pair, bool *ret_d
         if (r < 0)
             status = cli_fail(options, "out of memory");
         *ret_diverged = r > 0;
-        *ret_equal += !status && !is_end && r == 0;
-        *ret_partial += !status && !is_end && r == 0 && (compare_is_partial(steps[0]) || compare_is_partial(steps[1]));
+        if (!status && !is_end && r == 0) {
+            counts->equal++;
+            counts->partial += compare_is_partial(steps[0]) || compare_is_partial(steps[1]);
+            count_unstarted(counts, steps[0]);
+        }
         for (int i = 0; i < 2; i++)
             step_free(steps[i]);
         if (is_end)
@@ -239,19 +261,23 @@ static int tell(const struct options *options, const struct pair *pair, bool div
 static int conclude(const struct options *options, struct pair *pair) {
     struct divergence divergence = { 0 };
     bool diverged;
-    uint64_t n_equal, n_partial;
+    struct counts counts;
 
-    int status = compare(options, pair, &diverged, &divergence, &n_equal, &n_partial);
+    int status = compare(options, pair, &diverged, &divergence, &counts);
     if (status)
         return status;
-    unsigned warnings = n_partial != 0;
-    if (n_partial)
-        cli_fail(options, "%" PRIu64 " of the equal steps had something that was not compared: a content that was withheld, a file that is too large, more changes than are told of, or files that could not be looked at", n_partial);
+    if (!diverged && counts.unstarted && counts.unstarted == counts.equal)
+        return cli_fail(options, "no command of the record could be started (%s), so there is nothing to compare: `rollbox record` said why", counts.why);
+    unsigned warnings = (counts.partial != 0) + (counts.unstarted != 0);
+    if (counts.unstarted)
+        cli_fail(options, "%" PRIu64 " of the equal steps could not be started, here as there (the first: %s)", counts.unstarted, counts.why);
+    if (counts.partial)
+        cli_fail(options, "%" PRIu64 " of the equal steps had something that was not compared: a content that was withheld, a file that is too large, more changes than are told of, or files that could not be looked at", counts.partial);
     for (int i = 0; i < 2; i++)
         warnings += replay_warn(options, &pair->readers[i]);
-    if (!diverged && !n_equal && (is_cut(&pair->readers[0]) || is_cut(&pair->readers[1])))
+    if (!diverged && !counts.equal && (is_cut(&pair->readers[0]) || is_cut(&pair->readers[1])))
         return cli_fail(options, "there is no step that could be compared");
-    status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, n_equal, !warnings) : tell(options, pair, diverged, &divergence, n_equal, !warnings);
+    status = options_has(options, OPTION_JSON) ? tell_json(options, pair, diverged, &divergence, counts.equal, !warnings) : tell(options, pair, diverged, &divergence, counts.equal, !warnings);
     divergence_done(&divergence);
     return status;
 }

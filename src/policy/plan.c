@@ -841,16 +841,43 @@ int plan_compile(const struct policy *policy, const struct plan_host *host, stru
     return r;
 }
 
+static bool lists(const struct policy_paths *paths, const char *path) {
+    for (size_t i = 0; i < paths->n; i++) {
+        size_t n = strlen(paths->items[i].path);
+
+        if (!strncmp(path, paths->items[i].path, n) && (path[n] == '/' || !path[n]))
+            return true;
+    }
+    return false;
+}
+
+/*
+ * Whether a variable of the caller names a place to write to that is not in the sandbox. Programs trust these variables: with the caller's home, git and pip fail, and mktemp with his TMPDIR.
+ * Without them they find the sandbox' own.
+ */
+static bool is_place_elsewhere(const struct policy *policy, const char *entry) {
+    static const char *const names[] = { "HOME", "TMPDIR", "TMP", "TEMP", "TEMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "PWD", "OLDPWD" };
+    const char *path = strchr(entry, '=');
+
+    for (size_t i = 0; path && i < ARRAY_SIZE(names); i++)
+        if (strlen(names[i]) == (size_t)(path - entry) && !strncmp(entry, names[i], strlen(names[i])))
+            return !lists(&policy->fs_writable, path + 1) && !lists(&policy->fs_shared, path + 1);
+    return false;
+}
+
 /* Later entries replace earlier ones of the same name, so `caller`, base and policy are added in that order and the last counts. */
 void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to) {
-    static const char *const base[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/tmp", "LANG=C.UTF-8", "USER=box", "LOGNAME=box", "SHELL=/bin/sh", "TERM=dumb", NULL };
+    static const char home[] = "HOME=/tmp";
+    static const char *const base[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", home, "LANG=C.UTF-8", "USER=box", "LOGNAME=box", "SHELL=/bin/sh", "TERM=dumb", NULL };
 
     bool is_base = policy->clean_env || !caller;
     if (is_base)
         caller = base;
+    else if (policy->isolation != POLICY_ISOLATION_PROCESS)
+        buf_add(to, home, strlen(home) + 1);
     for (; *caller; caller++)
         /* Under isolation process each sandbox' home is a directory of its own, whose name only its init knows. */
-        if (!is_base || policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, "HOME=/tmp"))
+        if (is_base ? policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, home) : !is_place_elsewhere(policy, *caller))
             buf_add(to, *caller, strlen(*caller) + 1);
     for (size_t i = 0; i < policy->env.n; i++)
         buf_add(to, policy->env.items[i], strlen(policy->env.items[i]) + 1);

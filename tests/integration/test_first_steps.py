@@ -3,6 +3,7 @@
 
 import asyncio
 import json
+import os
 import pathlib
 import subprocess
 
@@ -146,6 +147,25 @@ def test_a_run_in_a_recorded_session_is_a_step_of_it(tmp_path):
         assert box.run(["cat", "/tmp/data"]).stdout == b"1"
     kinds = [json.loads(line).get("action", {}).get("kind") for line in (tmp_path / "record").read_text().splitlines()]
     assert [kind for kind in kinds if kind] == ["write_file", "exec"] or "exec" in kinds, kinds
+
+
+# ---- the caller's environment --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation", ["namespace", "process"])
+def test_the_callers_environment_names_no_places_that_are_not_inside(isolation, tmp_path):
+    places = ("HOME", "TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+    environment = {**os.environ, **{name: "/root/nowhere" for name in places}, "KEPT": "yes"}
+    script = 'mktemp >/dev/null && git config --global user.name x && cd && touch f && python3 -c "import tempfile; tempfile.mkstemp()" && echo $KEPT; env | grep nowhere'
+    done = subprocess.run([binaries() / "rollbox", "run", "--no-clean-env", "--isolation", isolation, "--", "sh", "-c", script], env=environment, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == "yes\n", done
+
+
+def test_a_home_that_the_policy_grants_is_kept(tmp_path):
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    tmp_path.chmod(0o755)
+    done = subprocess.run([binaries() / "rollbox", "run", "--no-clean-env", "--writable", str(tmp_path), "--", "sh", "-c", "echo $HOME; cd"], env=environment, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.stdout == f"{tmp_path}\n" and done.returncode == 0, done
 
 
 # ---- time-outs -----------------------------------------------------------------------------------------------------------
