@@ -54,15 +54,15 @@ _rollbox() {
         ;;
     esac
     case $command in
-    'run') options='--template --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'run') options='--template --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'record') options='--output --interactive --keep --max-record --redact --redact-env --env-values --record-changes --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'replay') options='--output --parent --trust --no-progress --force --json --policy --env --engine --help' ;;
-    'verify') options='--keep --max-record --redact --redact-env --env-values --record-changes --parent --trust --twice --no-files --no-progress --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'verify') options='--keep --max-record --redact --redact-env --env-values --record-changes --parent --trust --twice --no-files --no-progress --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'batch') options='--output --record --keep --max-record --redact --redact-env --env-values --jobs --ordered --retries --no-progress --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
     'doctor') options='--json --help' ;;
     'policy check') options='--json --help' ;;
-    'policy plan') options='--json --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
-    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
+    'policy plan') options='--json --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --engine --help' ;;
+    'create') options='--record --keep --max-record --redact --redact-env --env-values --record-files --record-changes --name --idle --hibernate-after --auto-snapshot --auto-keep --ttl --lifetime --no-detach --force --json --policy --readable --python --writable --shared --denied --image --memory --processes --cpus --disk --disk-at --open-files --output-limit --timeout --env --no-clean-env --cwd --user --hostname --net --isolation --seed --time-start --time-mode --serial --socket --help' ;;
     'exec') options='--interactive --tty --detach --shell --id --json --output-limit --timeout --env --cwd --user --socket --help' ;;
     'attach') options='--interactive --json --socket --help' ;;
     'cp') options='--no-progress --json --socket --help' ;;
@@ -120,7 +120,7 @@ _rollbox() {
     --net) COMPREPLY=($(compgen -W 'none loopback host' -- "$cur")); return ;;
     --isolation) COMPREPLY=($(compgen -W 'namespace process' -- "$cur")); return ;;
     --time-mode) COMPREPLY=($(compgen -W 'offset virtual' -- "$cur")); return ;;
-    --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --writable | --shared | --denied | --cwd | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    --output | -o | --output | -o | --record | --record | --parent | --policy | --readable | --python | --writable | --shared | --denied | --cwd | --engine | --socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     esac
     case $command in
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;

@@ -64,7 +64,8 @@ _rollbox() {
             '*--template=[run python3 -c CODE, or python3 FILE, in a fork of this template (rollbox template create), under its policy]:NAME:' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
-            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
+            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -109,7 +110,8 @@ _rollbox() {
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
-            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
+            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -170,7 +172,8 @@ _rollbox() {
             '*--no-progress[no progress bar on a terminal]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
-            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
+            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -218,7 +221,8 @@ _rollbox() {
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
-            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
+            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -263,7 +267,8 @@ _rollbox() {
     'policy plan')
         _arguments -s -S \
             '*--json[print the result as one JSON object]' \
-            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
+            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -314,7 +319,8 @@ _rollbox() {
             '*--force[even if the file of the trajectory has something in it, which is lost]' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
-            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
+            '*--python=[a Python of the host'\''s (of a venv, conda, pyenv) as python3, with what it needs; else the system'\''s]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \
@@ -659,7 +665,7 @@ _rollbox() {
             '*--python=[what its interpreter does first; runs find what that leaves (default\: nothing)]:CODE:' \
             '*--json[print the result as one JSON object]' \
             '*--policy=[a policy file (JSON); the options below add to it. A replay is under it, not the record'\''s]:FILE:_files' \
-            '*--readable=[let the sandbox read PATH of the host]:PATH:_files' \
+            '*--readable=[let the sandbox read PATH of the host, too]:PATH:_files' \
             '*--writable=[a private copy-on-write view of PATH; the host never changes]:PATH:_files' \
             '*--shared=[write through to PATH of the host]:PATH:_files' \
             '*--denied=[hide PATH, even inside a granted directory]:PATH:_files' \

@@ -19,9 +19,9 @@ from ._errors import InvalidArgument, IOFailed, PolicyInvalid
 PathLike = Union[str, "os.PathLike[str]"]
 Size = Union[int, str]
 
-_PATH_LISTS = ("fs_readable", "fs_writable", "fs_shared", "fs_denied")
+_PATH_LISTS = ("fs_readable", "fs_readable_extra", "fs_writable", "fs_shared", "fs_denied")
 _KEYS = _PATH_LISTS + (
-    "image", "cwd", "env", "clean_env", "user", "hostname",
+    "image", "cwd", "python", "env", "clean_env", "user", "hostname",
     "max_memory", "max_processes", "max_cpu", "max_disk", "disk_at", "max_open_files", "max_output", "timeout",
     "net", "net_allow_hosts", "random_seed", "time_start", "time_mode", "serial", "isolation",
 )
@@ -54,7 +54,7 @@ def _plain(key: str, value: object) -> object:
         return [_path(f"{key}[{i}]", item) for i, item in enumerate(_list(key, value))]
     if key == "net_allow_hosts":
         return _list(key, value)
-    if key in ("image", "cwd"):
+    if key in ("image", "cwd", "python"):
         return _path(key, value)
     if key == "env":
         if not isinstance(value, Mapping):
@@ -71,10 +71,12 @@ class Policy:
     """What a sandbox may see and use. Immutable, hashable, picklable; all arguments are by keyword, and None leaves the default.
 
     Paths and files
-        fs_readable: host paths to be read (replaces the default, the system directories). fs_writable: read, and written to a private
+        fs_readable: host paths to be read (replaces the default, the system directories). fs_readable_extra: more of them, beside the
+        default or fs_readable. fs_writable: read, and written to a private
         copy-on-write layer. fs_shared: written through to the host. fs_denied: hidden although below a granted path (adds to the
         default).
-        image: an image as root file system. cwd: the working directory (/tmp).
+        image: an image as root file system. cwd: the working directory (/tmp). python: the path of an interpreter on the host (of a venv, a
+        conda environment, pyenv) that `python3` is inside, for run_code, clones and templates, too; what it needs is granted.
     Environment
         env: {name: value}, over the base environment. clean_env: False keeps the caller's environment underneath. user: "box" (uid
         1000), "root" or a number. hostname.
@@ -105,11 +107,13 @@ class Policy:
         self,
         *,
         fs_readable: Optional[Iterable[PathLike]] = None,
+        fs_readable_extra: Optional[Iterable[PathLike]] = None,
         fs_writable: Optional[Iterable[PathLike]] = None,
         fs_shared: Optional[Iterable[PathLike]] = None,
         fs_denied: Optional[Iterable[PathLike]] = None,
         image: Optional[PathLike] = None,
         cwd: Optional[PathLike] = None,
+        python: Optional[PathLike] = None,
         env: Optional[Mapping[str, str]] = None,
         clean_env: Optional[bool] = None,
         user: Optional[Union[str, int]] = None,

@@ -21,9 +21,6 @@
 #define FILE_LIMIT (16u << 20)
 #define DEFAULT_MAX_OUTPUT (10u << 20)
 
-/* What fs_readable is when a policy does not say; see policy/policy.h. A path given by name must exist, so only those that do are put in. */
-static const char *const default_readable[] = { "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt" };
-
 static inline void cleanup_json(json_t **json) {
     json_decref(*json);
 }
@@ -66,25 +63,6 @@ static bool is_given(const json_t *policy, const char *key) {
     return value && !json_is_null(value);
 }
 
-/* An image has a system of its own, and the defaults are none of it; a snapshot has not. */
-static bool has_own_root(const struct options *options, const json_t *policy) {
-    const char *image = options_has(options, OPTION_IMAGE) ? options_text(options, OPTION_IMAGE) : json_string_value(json_object_get(policy, "image"));
-
-    return image && strncmp(image, "snapshot:", 9) != 0;
-}
-
-static json_t *default_list(const struct options *options, const json_t *policy, const char *key) {
-    json_t *list = json_array();
-
-    if (strcmp(key, "fs_readable") == 0 && !has_own_root(options, policy))
-        for (size_t i = 0; list && i < ARRAY_SIZE(default_readable); i++)
-            if (access(default_readable[i], F_OK) == 0 && json_array_append_new(list, json_string(default_readable[i])) < 0) {
-                json_decref(list);
-                return NULL;
-            }
-    return list;
-}
-
 /* The value that one use of an option stands for; NULL when it cannot be put into JSON. */
 static json_t *option_value(const struct option_use *use) {
     switch (use->option->kind) {
@@ -120,7 +98,7 @@ static bool has_no_place(const struct option_use *use) {
 }
 
 /* Puts one use of an option into the policy. */
-static int add(const struct options *options, json_t *policy, const struct option_use *use) {
+static int add(json_t *policy, const struct option_use *use) {
     const char *key = use->option->policy_key;
 
     if (use->option->id == OPTION_ENV) {
@@ -140,7 +118,7 @@ static int add(const struct options *options, json_t *policy, const struct optio
     if (strncmp(key, "fs_", 3) != 0)
         return json_object_set(policy, key, value) < 0 ? -ENOMEM : 0;
     json_t *list = json_object_get(policy, key);
-    if (!is_given(policy, key) && json_object_set_new(policy, key, list = default_list(options, policy, key)) < 0)
+    if (!is_given(policy, key) && json_object_set_new(policy, key, list = json_array()) < 0)
         return -ENOMEM;
     /* What is there already, by default or given before, is there. */
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -269,7 +247,7 @@ int cli_policy_make(const struct options *options, const char *file, struct cli_
 
         if (!use->option->policy_key)
             continue;
-        int r = add(options, policy, use);
+        int r = add(policy, use);
         if (r == -EILSEQ && has_no_place(use))
             return cli_fail(options, "--%s %s: the path is relative, and the working directory is gone or cannot be told: %s",
                 use->option->name, use->value, strerror(errno));

@@ -370,6 +370,9 @@ struct run {
 };
 
 /* program.c */
+/* python.c: grants what the interpreter of the policy's own needs, if it names one. */
+int python_grant(struct policy *policy, struct rollbox_error *error);
+
 int program_get(struct engine *engine, const char *text, size_t length, const char *const *caller_environment, struct program **ret_program, struct rollbox_error *error);
 struct program *program_twin(const struct program *of, struct rollbox_error *error);    /* another of the same policy, on no list and without a number: its owner frees it; NULL */
 struct program *program_find(struct engine *engine, uint64_t number);

@@ -865,6 +865,19 @@ static bool is_place_elsewhere(const struct policy *policy, const char *entry) {
     return false;
 }
 
+/* The programs beside the policy's own interpreter go first: python3, pip and what is installed there. */
+static void add_variable(const struct policy *policy, const char *entry, struct buf *to) {
+    if (policy->python && !strncmp(entry, "PATH=", 5)) {
+        const size_t length = (size_t)(strrchr(policy->python, '/') - policy->python);
+
+        buf_add(to, "PATH=", 5);
+        buf_add(to, policy->python, length ? length : 1);
+        buf_add(to, ":", 1);
+        entry += 5;
+    }
+    buf_add(to, entry, strlen(entry) + 1);
+}
+
 /* Later entries replace earlier ones of the same name, so `caller`, base and policy are added in that order and the last counts. */
 void plan_environment(const struct policy *policy, const char *const *caller, struct buf *to) {
     static const char home[] = "HOME=/tmp";
@@ -878,7 +891,7 @@ void plan_environment(const struct policy *policy, const char *const *caller, st
     for (; *caller; caller++)
         /* Under isolation process each sandbox' home is a directory of its own, whose name only its init knows. */
         if (is_base ? policy->isolation != POLICY_ISOLATION_PROCESS || strcmp(*caller, home) : !is_place_elsewhere(policy, *caller))
-            buf_add(to, *caller, strlen(*caller) + 1);
+            add_variable(policy, *caller, to);
     for (size_t i = 0; i < policy->env.n; i++)
         buf_add(to, policy->env.items[i], strlen(policy->env.items[i]) + 1);
 }

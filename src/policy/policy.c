@@ -227,6 +227,10 @@ static void key_fs_readable(struct reader *r, json_t *value) {
     read_paths(r, value, &r->policy->fs_readable);
 }
 
+static void key_fs_readable_extra(struct reader *r, json_t *value) {
+    read_paths(r, value, &r->policy->fs_readable_extra);
+}
+
 static void key_fs_writable(struct reader *r, json_t *value) {
     read_paths(r, value, &r->policy->fs_writable);
 }
@@ -248,6 +252,10 @@ static void key_image(struct reader *r, json_t *value) {
 
 static void key_cwd(struct reader *r, json_t *value) {
     r->policy->cwd = read_path(r, value);
+}
+
+static void key_python(struct reader *r, json_t *value) {
+    r->policy->python = read_path(r, value);
 }
 
 static void key_env(struct reader *r, json_t *value) {
@@ -327,6 +335,7 @@ static void key_max_memory(struct reader *r, json_t *value) {
 
 static void key_max_processes(struct reader *r, json_t *value) {
     read_count(r, value, 1, 32768, &r->policy->max_processes);
+    r->policy->max_processes_given = true;
 }
 
 static void key_max_cpu(struct reader *r, json_t *value) {
@@ -342,6 +351,7 @@ static void key_max_cpu(struct reader *r, json_t *value) {
 
 static void key_max_disk(struct reader *r, json_t *value) {
     read_size(r, value, 64u << 10, "64K", &r->policy->max_disk_bytes);
+    r->policy->max_disk_given = true;
 }
 
 static void key_disk_at(struct reader *r, json_t *value) {
@@ -517,7 +527,7 @@ static void key_isolation(struct reader *r, json_t *value) {
 }
 
 #define KEYS(X) \
-    X(fs_readable) X(fs_writable) X(fs_shared) X(fs_denied) X(image) X(cwd) X(env) X(clean_env) X(user) X(hostname) \
+    X(fs_readable) X(fs_readable_extra) X(fs_writable) X(fs_shared) X(fs_denied) X(image) X(cwd) X(python) X(env) X(clean_env) X(user) X(hostname) \
     X(max_memory) X(max_processes) X(max_cpu) X(max_disk) X(disk_at) X(max_open_files) X(max_output) X(timeout) \
     X(net) X(net_allow_hosts) X(random_seed) X(time_start) X(time_mode) X(serial) X(isolation)
 
@@ -581,7 +591,7 @@ static void read_keys(struct reader *r, json_t *root) {
 
 /* The default denial that the path lies below, unless that is granted by name and so is none; NULL if there is none. */
 static const char *denied_above(const struct policy *policy, const char *path) {
-    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared };
+    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_readable_extra, &policy->fs_writable, &policy->fs_shared };
 
     for (size_t d = 0; d < ARRAY_SIZE(default_denied); d++) {
         bool lifted = false;
@@ -601,7 +611,7 @@ static const char *denied_above(const struct policy *policy, const char *path) {
 static void check_conflicts(struct reader *r) {
     struct policy *policy = r->policy;
     const struct { const char *key; const struct policy_paths *paths; } granted[] = {
-        { "fs_readable", &policy->fs_readable }, { "fs_writable", &policy->fs_writable }, { "fs_shared", &policy->fs_shared },
+        { "fs_readable", &policy->fs_readable }, { "fs_readable_extra", &policy->fs_readable_extra }, { "fs_writable", &policy->fs_writable }, { "fs_shared", &policy->fs_shared },
     };
 
     r->member = NULL;
@@ -633,10 +643,22 @@ static void check_conflicts(struct reader *r) {
     r->index = -1;
 }
 
+int policy_grant(struct policy *policy, const char *path) {
+    struct reader r = { .policy = policy };
+
+    for (size_t i = 0; i < policy->fs_readable.n; i++)
+        if (strcmp(policy->fs_readable.items[i].path, path) == 0) {
+            /* With an image the defaults are none. */
+            policy->fs_readable.items[i].optional = false;
+            return 0;
+        }
+    return add_path(&r, &policy->fs_readable, strdup(path), false) ? 0 : -ENOMEM;
+}
+
 /* What is given wins over the defaults: a default grant that is denied by name or lies below what is denied goes, and so does a default denial of a path that is granted by name. */
 static void complete(struct reader *r) {
     struct policy *policy = r->policy;
-    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_writable, &policy->fs_shared };
+    const struct policy_paths *granted[] = { &policy->fs_readable, &policy->fs_readable_extra, &policy->fs_writable, &policy->fs_shared };
     struct policy_paths denied = { NULL, 0 };
 
     if (add_defaults(r, &denied, default_denied, ARRAY_SIZE(default_denied))) {
@@ -655,15 +677,18 @@ static void complete(struct reader *r) {
     free_paths(&policy->fs_denied);
     policy->fs_denied = denied;
 
-    if (r->readable_given || !add_defaults(r, &policy->fs_readable, default_readable, ARRAY_SIZE(default_readable)))
+    if (!r->readable_given && !add_defaults(r, &policy->fs_readable, default_readable, ARRAY_SIZE(default_readable)))
         return;
-    for (size_t i = policy->fs_readable.n; i-- > 0;) {
+    for (size_t i = policy->fs_readable.n; !r->readable_given && i-- > 0;) {
         bool gone = false;
         for (size_t j = 0; j < denied.n && !gone; j++)
             gone = strcmp(policy->fs_readable.items[i].path, denied.items[j].path) == 0 || is_below(policy->fs_readable.items[i].path, denied.items[j].path);
         if (gone)
             remove_path(&policy->fs_readable, i);
     }
+    for (size_t i = 0; i < policy->fs_readable_extra.n; i++)
+        if (policy_grant(policy, policy->fs_readable_extra.items[i].path) < 0)
+            r->out_of_memory = true;
 }
 
 /* Notes a syntax error in our words where jansson's would not help. */
@@ -758,6 +783,13 @@ int policy_parse(const char *text, size_t length, struct policy **ret_policy, st
     return 0;
 }
 
+void policy_fit(struct policy *policy, unsigned cpus) {
+    if (!policy->max_processes_given)
+        policy->max_processes = MAX(policy->max_processes, MIN(4 * cpus, 32768u));
+    if (!policy->max_disk_given && policy->disk_at == POLICY_DISK_MEMORY && policy->isolation == POLICY_ISOLATION_NAMESPACE)
+        policy->max_disk_bytes = MIN(policy->max_disk_bytes, policy->max_memory_bytes / 4 * 3);
+}
+
 int64_t policy_run_timeout_ms(const struct policy *policy) {
     return policy->timeout_ms < 0 ? POLICY_RUN_TIMEOUT_MS : policy->timeout_ms ? policy->timeout_ms : -1;
 }
@@ -777,6 +809,7 @@ struct policy *policy_free(struct policy *policy) {
     if (policy == NULL)
         return NULL;
     free_paths(&policy->fs_readable);
+    free_paths(&policy->fs_readable_extra);
     free_paths(&policy->fs_writable);
     free_paths(&policy->fs_shared);
     free_paths(&policy->fs_denied);
@@ -785,6 +818,7 @@ struct policy *policy_free(struct policy *policy) {
     free(policy->env.items);
     free(policy->image);
     free(policy->cwd);
+    free(policy->python);
     free(policy->user);
     free(policy->hostname);
     free(policy->time_start);

@@ -35,19 +35,22 @@ struct policy_strings {
 
 struct policy {
     struct policy_paths fs_readable;    /* default /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc /opt, all optional */
+    struct policy_paths fs_readable_extra;      /* as given; policy_parse has put them into fs_readable, too */
     struct policy_paths fs_writable;    /* private copy-on-write */
     struct policy_paths fs_shared;      /* writes through */
     struct policy_paths fs_denied;      /* default: the known secrets below /etc, all optional; a given list is added to them */
     char *image;                        /* NULL: none */
     char *cwd;                          /* NULL: /tmp */
+    char *python;                       /* the interpreter that python3 is in the sandbox; NULL: that of its PATH */
     struct policy_strings env;          /* "K=V", in the order given, a later one replaces an earlier */
     bool clean_env;                     /* true: only the documented base environment + env; false: the caller's environment is kept under it */
     char *user;                         /* NULL: "box" (uid 1000); else "root" or a number 0..65534 */
     char *hostname;                     /* NULL: "rollbox" */
     uint64_t max_memory_bytes;          /* 512 MiB */
-    uint32_t max_processes;             /* 64 */
+    uint32_t max_processes;             /* 64, see policy_fit */
+    bool max_processes_given, max_disk_given;
     uint32_t max_cpu_milli;             /* thousandths of a CPU; 0: no limit */
-    uint64_t max_disk_bytes;            /* 1 GiB */
+    uint64_t max_disk_bytes;            /* 1 GiB, see policy_fit */
     enum policy_disk_at disk_at;        /* where private writes are kept: memory */
     uint32_t max_open_files;            /* 4096 */
     uint64_t max_output_bytes;          /* 10 MiB a stream */
@@ -79,6 +82,17 @@ int policy_parse(const char *text, size_t length, struct policy **ret_policy, st
 struct policy *policy_free(struct policy *policy);
 /* Denies one more path by default: what is granted by name, or denied already, stays so. `path` as of struct policy_path. 0 or -ENOMEM. */
 int policy_deny(struct policy *policy, const char *path);
+
+/*
+ * Makes defaults that do not go together on this host ones that do; what was given stays.
+ *
+ * Files in memory count as memory, so a disk that is larger than the memory is never full: a program that fills it is ended as out_of_memory, where it could have handled ENOSPC. By default it
+ * has at most three quarters of the memory, which leaves the rest to the program that writes. Programs start a thread for each CPU, and several pools of them (BLAS, OpenMP, a JVM's
+ * collector and compiler), so there are at least four processes and threads a CPU.
+ */
+void policy_fit(struct policy *policy, unsigned cpus);
+/* Grants one more path to be read, unless it is there already. 0 or -ENOMEM. */
+int policy_grant(struct policy *policy, const char *path);
 
 /*
  * How long a run may take, in milliseconds; -1: as long as it likes. Code that nobody has read does not end by itself, and its caller waits: without a default one looping answer holds a

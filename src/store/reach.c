@@ -77,6 +77,8 @@ int reach_beyond_default(const char *text, size_t length, struct buf *to) {
     add_paths("fs_writable", &policy->fs_writable, defaults, to);
     for (size_t i = 0; i < policy->fs_shared.n; i++)
         add(to, "fs_shared %s", policy->fs_shared.items[i].path);
+    if (policy->python)
+        add(to, "python %s", policy->python);
     if (policy->image)
         add(to, "image %s", policy->image);
     if (!policy->clean_env)

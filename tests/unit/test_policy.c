@@ -102,6 +102,10 @@ TEST(empty_object_is_the_default) {
     ASSERT_EQ(p->max_processes, 64);
     ASSERT_EQ(p->max_cpu_milli, 0);
     ASSERT_EQ(p->max_disk_bytes, K * K * K);
+    policy_fit(p, 64);
+    ASSERT_EQ(p->max_processes, 256);
+    ASSERT_EQ(p->max_disk_bytes, 384 * K * K);
+    policy_fit(p, 2);
     ASSERT_EQ(p->max_open_files, 4096);
     ASSERT_EQ(p->max_output_bytes, 10 * K * K);
     ASSERT_EQ(p->timeout_ms, -1);
