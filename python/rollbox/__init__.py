@@ -26,7 +26,7 @@ from ._engine import Engine, default_engine
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
 from ._files import FileInfo
-from ._grade import DISTRUSTED, Grade
+from ._grade import DISTRUSTED, VERIFIER_CONTROL_FILES, Grade, UnsafeGrading
 from ._policy import Policy
 from ._process import Process, Stream
 from ._record import Record, RecordWarning
@@ -57,6 +57,6 @@ def doctor() -> Dict[str, Any]:
 __all__ = [
     "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "AsyncWorkSandbox", "Change", "Child", "Clone", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
     "Observation", "Outcome", "Parent", "Policy", "Process", "Record", "RecordWarning", "Resources", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Step",
-    "Stream", "TemplateSandbox", "Trajectory", "Tree", "WorkFailed", "WorkSandbox",
+    "Stream", "TemplateSandbox", "Trajectory", "Tree", "UnsafeGrading", "VERIFIER_CONTROL_FILES", "WorkFailed", "WorkSandbox",
     "code_job", "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
 ]

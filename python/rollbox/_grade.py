@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""grade: a verifier's command on the files of a session, out of the reach of whoever made them.
+"""grade: a verifier's command on the outputs of a session, in a sandbox in which nothing of the graded runs or lies but these outputs.
 
-The verdict is found in a fork in which nothing of the graded runs until the command itself runs it: first what steers verifiers goes
-back to what it was, then the verifier's files are put in place, then the command runs with an environment of its own. All this is done by
-the file calls, with the guest's own rights and inside its root, on real directories only, so no link leads it astray; and as
-nothing else runs in the fork, nothing can change between a look and a write.
+Two sandboxes are made for each verdict, and both end with it:
+
+- the graded state: a fork of the session's files without its processes. Only the file calls look into it.
+- the verifier's root: a new sandbox of the session's policy, of its clean snapshot, or of a policy of the verifier's own. It has no
+  layer that was made after the clean snapshot. The outputs are copied into it as plain files (_grade_outputs.py), then the
+  verifier's files are put in place, then the command runs.
+
+What the guest can cause is a Grade with a `reason`. Exceptions are for wrong arguments and for what rollbox itself could not do.
 """
 
 from __future__ import annotations
@@ -15,76 +19,115 @@ import os
 import posixpath
 import tempfile
 import uuid
+import warnings
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, AnyStr, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ._errors import (
+    Cancelled, CommandNotFound, EngineBusy, EngineLost, EngineStartFailed, FeatureMissing, HostOutOfMemory, InternalError, InvalidArgument,
+    IOFailed, NotFound, PathDenied, PolicyInvalid, ProtocolError, RollboxError,
+)
 from ._base import size_in_bytes
-from ._errors import InvalidArgument, IOFailed, NotFound, PathDenied, RollboxError
 from ._files import download, read_file, upload
+from ._grade_outputs import DISTRUSTED, Carrier, Refused, Rules, below, entries, is_full, is_kernels, is_system, limit_of, look, matches, parents
 from ._handle import Handle
 from ._policy import Policy
 from ._process import conclude
 from ._request import ExecRequest, _data
-from ._result import Result
+from ._result import Outcome, Result
 
 if TYPE_CHECKING:
     from ._session import Change, Session
 
-DISTRUSTED = (
-    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml", ".coveragerc",
-    "sitecustomize.py", "usercustomize.py", "*.pth", "pyvenv.cfg", "entry_points.txt",
-    ".git/config", ".git/config.worktree", ".git/commondir", ".git/hooks", ".git/hooks/*", ".git/info/attributes",
-    ".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshenv", ".npmrc",
-)
-"""Names of files that steer test runners, interpreters, git and shells, whoever runs them. A pattern without a slash is for the last
-component of a path, one with slashes for its last components."""
+VERIFIER_CONTROL_FILES = DISTRUSTED
 
 _COLLECT_MOST = 16 << 20
 _OPTIONS = ("timeout", "max_output", "env", "cwd", "user")
 _CANNOT = (PathDenied, IOFailed, InvalidArgument)
+_INFRASTRUCTURE = (EngineLost, EngineBusy, EngineStartFailed, ProtocolError, InternalError, Cancelled, HostOutOfMemory, FeatureMissing, PolicyInvalid)
+
+
+class UnsafeGrading(UserWarning):
+    """Told once a process for each way of grading that takes more of the graded than named outputs."""
 
 
 @dataclass(frozen=True)
 class Grade(Result[AnyStr]):
-    """The Result of a verifier's command.
+    """The Result of a verifier's command, or why there is none.
 
-    Attributes: `files`: {path: bytes} of the `collect` paths that are files afterwards. `reset`: the paths that the graded had changed and
-    that were put back or replaced, sorted; an honest solution has few or none.
+    Attributes: `reason`: why the graded has failed without, or whatever, the verifier's word (str), else None; `ok` is False then.
+    `files`: {path: bytes} of the `collect` paths that are plain files afterwards. `reset`: the paths that steer verifiers and that the
+    graded had changed, sorted; the clean ones were used. An honest solution has few or none. `dropped`: {path: reason} of all that
+    outputs had and that was not taken.
     """
 
     files: Dict[str, bytes] = field(default_factory=dict, hash=False)
     reset: Tuple[str, ...] = ()
+    reason: Optional[str] = None
+    dropped: Dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def ok(self) -> bool:
+        """The verifier exited with status 0, and there is no reason against it."""
+        return self.reason is None and self.outcome is Outcome.EXIT and self.exit_code == 0
+
+    def to_dict(self) -> Dict[str, Any]:
+        """As of Result, with ok, reason, reset and dropped."""
+        return {**super().to_dict(), "ok": self.ok, "reason": self.reason, "reset": list(self.reset), "dropped": dict(self.dropped)}
+
+    def __repr__(self) -> str:
+        how = {Outcome.EXIT: f"exit {self.exit_code}", Outcome.SIGNAL: f"signal {self.signal}"}.get(self.outcome, str(self.outcome))
+        parts = [("passed" if self.ok else "failed") + ("" if self.reason else f" ({how})")]
+        parts += [f"reason={self.reason!r}"] if self.reason else []
+        parts += [f"{name}={_short(value)}" for name in ("stdout", "stderr", "files", "reset", "dropped") for value in (getattr(self, name),) if value]
+        return f"<Grade {', '.join(parts)}>"
 
 
-def _stat(handle: Handle, path: str) -> Optional[Dict[str, Any]]:
-    """What is there, itself if it is a link; None if nothing."""
-    try:
-        found: Dict[str, Any] = handle.json("rollbox_file_stat", os.fsencode(path), False)
-        return found
-    except (NotFound, FileNotFoundError):
-        return None
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        value = {key: one if isinstance(one, str) else one[:80] for key, one in list(value.items())[:8]}
+    elif isinstance(value, tuple):
+        value = list(value[:8])
+    else:
+        value = value[-200:]
+    return repr(value)
+
+
+_warned: Set[str] = set()
+
+
+def _warn_once(what: str) -> None:
+    if what not in _warned:
+        _warned.add(what)
+        warnings.warn(what, UnsafeGrading, stacklevel=5)
+
+
+def _refuse(reason: str, text: bool, reset: Sequence[str] = (), dropped: Optional[Mapping[str, str]] = None, result: Optional[Result[Any]] = None) -> Grade[Any]:
+    """A Grade that failed by what the guest did."""
+    if result is not None:
+        return Grade(**_of(result), reset=tuple(reset), reason=reason, dropped=dict(dropped or {}))
+    message = f"grade: {reason}\n"
+    return Grade(outcome=Outcome.EXIT, exit_code=1, signal=None, stdout="" if text else b"", stderr=message if text else message.encode("utf-8", "replace"),
+                 reset=tuple(reset), reason=reason, dropped=dict(dropped or {}))
+
+
+def _of(result: Result[Any]) -> Dict[str, Any]:
+    return {one.name: getattr(result, one.name) for one in fields(Result)}
 
 
 def _remove(handle: Handle, path: str) -> bool:
     """Removes whatever is there; False if nothing was."""
-    if _stat(handle, path) is None:
+    if look(handle, path) is None:
         return False
     handle.call("rollbox_file_remove", os.fsencode(path), True)
     return True
 
 
-def _prefixes(path: str) -> Iterator[str]:
-    """The directories on the way to a path, from below the root on."""
-    parts = path.split("/")[1:-1]
-    for i in range(len(parts)):
-        yield "/" + "/".join(parts[:i + 1])
-
-
 def _real_parents(handle: Handle, path: str, reset: Set[str]) -> None:
     """Sees to it that what leads to a path are directories; whatever else is in the way is replaced."""
-    for directory in _prefixes(path):
-        found = _stat(handle, directory)
-        if found is not None and found.get("type") == "directory":
+    for directory in parents(path):
+        found = look(handle, directory)
+        if found is not None and found.type == "directory":
             continue
         try:
             if found is not None:
@@ -92,21 +135,9 @@ def _real_parents(handle: Handle, path: str, reset: Set[str]) -> None:
                 handle.call("rollbox_file_remove", os.fsencode(directory), False)
             handle.call("rollbox_file_mkdir", os.fsencode(directory), 0o755)
         except _CANNOT as problem:
-            what = "made" if found is None else f"put in place of the {found.get('type')} that is there"
+            what = "made" if found is None else f"put in place of the {found.type} that is there"
             raise PathDenied(f"grade: the directory {directory} cannot be {what}: {problem}; name {path} by a real path below a directory that "
                              "the sandbox may write", stage="arguments", errno=problem.errno) from None
-
-
-def _unlocked(handle: Handle, paths: Sequence[str]) -> None:
-    """Gives the directories on the way back the rights that their owner took from them."""
-    wanted = sorted({directory for path in paths for directory in _prefixes(path)})
-    for directory in wanted:
-        found = _stat(handle, directory)
-        if found is None or found.get("type") != "directory":
-            continue
-        if not isinstance(found.get("mode"), int) or found["mode"] & 0o700 == 0o700:
-            continue
-        handle.finish(ExecRequest(["/bin/chmod", "u+rwx", "--", directory], cwd="/", timeout=60), False)
 
 
 def _shadows(path: str) -> Iterator[str]:
@@ -128,77 +159,19 @@ def _absolute(what: str, path: object, cwd: str) -> str:
     whole = "/" + whole.lstrip("/")
     if whole == "/":
         raise InvalidArgument(f"grade: {what} cannot be the root directory", stage="arguments")
+    if is_kernels(whole):
+        raise InvalidArgument(f"grade: {what} {path!r} is the kernel's, no file of the sandbox", stage="arguments")
     return whole
 
 
-def _matches(path: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(path, "*/" + pattern) if "/" in pattern else fnmatch.fnmatchcase(posixpath.basename(path), pattern)
-               for pattern in patterns)
-
-
-def _carry(source: Handle, target: Handle, path: str, most: int, graded: bool = False) -> bool:
-    """Copies a file or tree from one sandbox to the other, where nothing is at its path. False: it is of the graded, who have closed it."""
-    with tempfile.TemporaryDirectory(prefix="rollbox-grade-") as between:
-        copy = os.path.join(between, "copy")
-        try:
-            download(source, path, copy, max_bytes=most)
-        except PathDenied:
-            if not graded:
-                raise
-            return False
-        upload(target, copy, path)
-        return True
-
-
-class _Origin:
-    """A sandbox with the files of the base, made when it is needed."""
-
-    def __init__(self, session: "Session", base: Optional[str], stack: contextlib.ExitStack) -> None:
-        self._session, self._base, self._stack = session, base, stack
-        self._made: Optional["Session"] = None
-        self.most = size_in_bytes(session.policy.max_disk, 1 << 30)
-
-    def make(self) -> "Session":
-        if self._base is None:
-            made = type(self._session)(self._session.policy, engine=self._session._engine)
-        else:
-            made = self._session.fork(1, snapshot=self._base, processes="drop", record=False)[0]
-        self._stack.callback(made.close)
-        return made
-
-    @property
-    def handle(self) -> Handle:
-        if self._made is None:
-            self._made = self.make()
-        return self._made._session()
-
-
-def _steering(changes: Mapping[str, "Change"], patterns: Sequence[str]) -> List[str]:
-    """What of the changes steers verifiers, without what is below another of it. A `.git` that is no directory leads git to another one."""
-    found: List[str] = []
-    for path, change in sorted(changes.items()):
-        if any(path.startswith(other + "/") for other in found):
-            continue
-        if _matches(path, patterns) or (patterns is DISTRUSTED and path.endswith("/.git") and change.type != "directory"):
-            found.append(path)
-    return found
-
-
-def _restore(kid: Handle, changes: Mapping[str, "Change"], steering: Sequence[str], origin: _Origin, reset: Set[str]) -> None:
-    """Puts what steers verifiers back to what it is in the base."""
-    for path in steering:
-        reset.add(path)
-        _remove(kid, path)
-        if changes[path].change != "A":
-            _real_parents(kid, path, reset)
-            _carry(origin.handle, kid, path, origin.most)
-
-
 def _base_of(session: "Session", base: Any) -> Optional[str]:
-    """The id of the clean snapshot; None: how the session began."""
+    """The id of the clean snapshot; None: how the session began. A snapshot that was taken by itself, or by a sleep, is of the graded's."""
     if base is not None:
         return base if isinstance(base, str) else str(base.id)
-    return session._first if session._first is not None else next((node.id for node in session.tree() if node.parent is None), None)
+    if session._first is not None:
+        return session._first
+    root = next((node for node in session.tree() if node.parent is None), None)
+    return root.id if root is not None and not root.automatic and root.kind != "asleep" else None
 
 
 def _options(session: "Session", policy: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
@@ -207,8 +180,8 @@ def _options(session: "Session", policy: Any, given: Mapping[str, Any]) -> Dict[
     own = session.policy.to_dict()
     other = sorted(key for key in keys if key not in _OPTIONS and keys[key] != own.get(key))
     if other:
-        raise InvalidArgument(f"grade: the policy's {', '.join(other)} cannot differ from the session's, as a fork is of the same policy; "
-                              f"{', '.join(_OPTIONS)} can", stage="policy")
+        raise InvalidArgument(f"grade: the policy's {', '.join(other)} cannot differ from the session's; {', '.join(_OPTIONS)} can. "
+                              "verifier=Policy(...) runs the command in a root of its own, with any policy", stage="policy")
     options = {key: keys[key] for key in _OPTIONS if key in keys}
     if "max_output" in options:
         options["max_output"] = size_in_bytes(options["max_output"], 0)
@@ -217,20 +190,234 @@ def _options(session: "Session", policy: Any, given: Mapping[str, Any]) -> Dict[
     return options
 
 
-def _environment(kid: Handle) -> Dict[str, str]:
+def _environment(root: Handle) -> Dict[str, str]:
     """Of the verifier alone: nothing that lies in the graded's home or caches has a say."""
     home = f"/tmp/.grade-{uuid.uuid4().hex}"
     try:
-        kid.call("rollbox_file_mkdir", os.fsencode(home), 0o700)
-    except RollboxError:
+        root.call("rollbox_file_mkdir", os.fsencode(home), 0o700)
+    except RollboxError as problem:
+        if isinstance(problem, _INFRASTRUCTURE):
+            raise
         home = "/nonexistent"
     return {
         "HOME": home, "XDG_CONFIG_HOME": home + "/.config", "XDG_CACHE_HOME": home + "/.cache",
         "PYTHONNOUSERSITE": "1", "PYTHONPYCACHEPREFIX": home + "/pycache",
-        "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_COUNT": "2",
+        "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_COUNT": "3",
         "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": "/dev/null",
         "GIT_CONFIG_KEY_1": "core.fsmonitor", "GIT_CONFIG_VALUE_1": "false",
+        "GIT_CONFIG_KEY_2": "safe.bareRepository", "GIT_CONFIG_VALUE_2": "explicit",
     }
+
+
+@dataclass
+class _Job:
+    """The arguments of one call, checked."""
+
+    session: "Session"
+    files: Dict[str, bytes]
+    command: Any
+    outputs: Optional[List[str]]
+    base: Optional[str]
+    verifier: Optional[Policy]
+    patterns: Sequence[str]
+    collect: Dict[str, str]
+    cwd: str
+    in_place: bool
+    options: Dict[str, Any]
+    text: bool
+
+    def rules(self) -> Rules:
+        reserved = {path: "the verifier has a file there" for path in self.files}
+        reserved.update((path, "the verifier's command writes it") for path in self.collect.values())
+        test_places = {posixpath.dirname(path) for path in self.files}
+        places = test_places | {directory for path in self.files for directory in parents(path)} | {self.cwd}
+        modules = {path[:-3] for path in self.files if path.endswith(".py") and posixpath.basename(path) != "__init__.py"}
+        return Rules(self.patterns, set(self.outputs or ()), reserved, places, test_places, modules)
+
+
+def _graded_state(session: "Session", stack: contextlib.ExitStack) -> "Session":
+    """The session's files as they are now, in a sandbox without processes. A guest that hinders the copy loses its processes."""
+    def copy() -> "Session":
+        made = session.fork(1, processes="drop", record=False)[0]
+        stack.callback(made.close)
+        return made
+
+    try:
+        return copy()
+    except RollboxError as problem:
+        if isinstance(problem, (*_INFRASTRUCTURE, NotFound)):
+            raise
+    session.kill_all()
+    return copy()
+
+
+def _clean_root(job: _Job, stack: contextlib.ExitStack) -> "Session":
+    session = job.session
+    if job.verifier is not None or job.base is None:
+        made = type(session)(job.verifier if job.verifier is not None else session.policy, engine=session._engine)
+    else:
+        made = session.fork(1, snapshot=job.base, processes="drop", record=False)[0]
+    stack.callback(made.close)
+    return made
+
+
+def _carry_all(job: _Job, carrier: Carrier, state: "Session") -> None:
+    """Without named outputs: everything that was changed since the clean snapshot, outside of the directories of programs."""
+    changes = state.diff(job.base)
+    added: List[str] = []
+    for change in sorted(changes, key=lambda one: one.path):
+        path = change.path
+        if any(below(path, other) for other in added[-1:]):
+            continue
+        if is_system(path) and not below(path, job.cwd):
+            if change.type != "directory":
+                carrier.taken.dropped[path] = "it is where programs are; name it as an output"
+        elif change.change == "D":
+            carrier.remove(path)
+        elif change.change == "A" or change.type != "directory":
+            added.append(path)
+            carrier.carry_unnamed(path)
+
+
+def _steering(changes: Mapping[str, "Change"], patterns: Sequence[str]) -> List[str]:
+    """What of the changes steers verifiers, without what is below another of it. A `.git` that is no directory leads git to another one."""
+    found: List[str] = []
+    for path, change in sorted(changes.items()):
+        if any(path.startswith(other + "/") for other in found):
+            continue
+        if matches(path, patterns) or (patterns is DISTRUSTED and path.endswith("/.git") and change.type != "directory"):
+            found.append(path)
+    return found
+
+
+def _prepare_in_place(job: _Job, kid: "Session", stack: contextlib.ExitStack, reset: Set[str]) -> None:
+    """unsafe_in_place: what steers verifiers by its name goes back to what it is in the clean snapshot; all else stays."""
+    handle = kid._session()
+    changes = {change.path: change for change in kid.diff(job.base)}
+    steering = _steering(changes, job.patterns)
+    origin: Optional[Handle] = None
+    for path in steering:
+        reset.add(path)
+        _remove(handle, path)
+        if changes[path].change != "A":
+            origin = origin or _clean_root(job, stack)._session()
+            _real_parents(handle, path, reset)
+            with _host_copy() as copy:
+                download(origin, os.fsencode(path), copy, max_bytes=limit_of(job.session.policy))
+                upload(handle, copy, os.fsencode(path))
+    for path in job.files:
+        _real_parents(handle, path, reset)
+        for shadow in _shadows(path):
+            directory, name = posixpath.split(shadow)
+            for entry in entries(handle, directory):
+                beside = posixpath.join(directory, entry.name)
+                if fnmatch.fnmatchcase(entry.name, name) and not any(below(other, beside) for other in job.files):
+                    reset.add(beside)
+                    _remove(handle, beside)
+    for path in (*job.files, *job.collect.values()):
+        if path in changes:
+            reset.add(path)
+
+
+@contextlib.contextmanager
+def _host_copy() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="rollbox-grade-") as between:
+        yield os.path.join(between, "copy")
+
+
+def _put_files(job: _Job, root: Handle, reset: Set[str]) -> None:
+    """The verifier's files, over whatever is there, and nothing at what its command is to write."""
+    for path, data in sorted(job.files.items()):
+        _real_parents(root, path, reset)
+        _remove(root, path)
+    for path, data in sorted(job.files.items()):
+        root.call("rollbox_file_write", os.fsencode(path), data, len(data), 0o444)
+    for path in job.collect.values():
+        _real_parents(root, path, reset)
+        _remove(root, path)
+
+
+def _run(job: _Job, root: "Session") -> Result[Any]:
+    handle = root._session()
+    options = {**job.options, "env": {**_environment(handle), **job.options["env"]}}
+    if not isinstance(job.command, str):
+        return conclude(handle.finish(ExecRequest(job.command, **options), job.text), job.text, False)
+    try:
+        return conclude(handle.finish(ExecRequest(["bash", "-c", job.command], **options), job.text), job.text, False)
+    except CommandNotFound:
+        return conclude(handle.finish(ExecRequest(["sh", "-c", job.command], **options), job.text), job.text, False)
+
+
+def _collected(job: _Job, root: "Session") -> Tuple[Dict[str, bytes], Optional[str]]:
+    """What the command has written, when nothing runs any more, and why that is no verdict."""
+    left = [row for row in root.processes() if row.get("state") != "Z"]
+    root.kill_all()
+    if left and job.collect:
+        return {}, (f"the verifier has left {len(left)} process(es) running (such as {str(left[0].get('command'))[:80]!r}), which could have "
+                    "written what was to be collected")
+    found: Dict[str, bytes] = {}
+    for name, path in job.collect.items():
+        try:
+            if all(one is not None and one.type == "directory" for one in (look(root._session(), directory) for directory in parents(path))):
+                entry = look(root._session(), path)
+                if entry is not None and entry.type == "file" and entry.size <= _COLLECT_MOST:
+                    found[name] = read_file(root._session(), os.fsencode(path), _COLLECT_MOST)
+        except (PathDenied, InvalidArgument, NotFound):
+            continue            # not a plain file that may be read: not there
+    return found, None
+
+
+def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
+    reset: Set[str] = set()
+    dropped: Dict[str, str] = {}
+    carried = 0
+    state = _graded_state(job.session, stack)
+    try:
+        if job.in_place:
+            root = state
+            _prepare_in_place(job, root, stack, reset)
+        else:
+            root = _clean_root(job, stack)
+            carrier = Carrier(state._session(), root._session(), job.rules(), limit_of(root.policy))
+            dropped, reset = carrier.taken.dropped, carrier.taken.steering
+            try:
+                if job.outputs is None:
+                    _carry_all(job, carrier, state)
+                else:
+                    _check_roots(job, root)
+                    for path in sorted(job.outputs):
+                        carrier.carry(path)
+            finally:
+                carried = carrier.taken.n_entries
+            state.close()
+    except Refused as problem:
+        return _refuse(str(problem), job.text, sorted(reset), dropped)
+    except (PathDenied, InvalidArgument, NotFound, OSError) as problem:
+        if isinstance(problem, _INFRASTRUCTURE) or getattr(problem, "stage", "") == "arguments" or (
+                isinstance(problem, OSError) and not is_full(problem) and not isinstance(problem, (PathDenied, NotFound, InvalidArgument))):
+            raise
+        return _refuse(f"the outputs cannot be copied: {problem}", job.text, sorted(reset), dropped)
+    try:
+        _put_files(job, root._session(), reset)
+    except RollboxError as problem:
+        if isinstance(problem, _INFRASTRUCTURE) or not (job.in_place or (carried and is_full(problem))):
+            raise
+        return _refuse(f"there is no room for the verifier's files beside the outputs: {problem}", job.text, sorted(reset), dropped)
+    result = _run(job, root)
+    found, reason = _collected(job, root)
+    order = tuple(sorted(reset))
+    if reason is not None:
+        return _refuse(reason, job.text, order, dropped, result)
+    return Grade(**_of(result), files=found, reset=order, dropped=dropped)
+
+
+def _check_roots(job: _Job, root: "Session") -> None:
+    """An output that is named by way of a link in the clean root is the caller's mistake, not the graded's."""
+    for path in job.outputs or ():
+        for directory in parents(path):
+            found = look(root._session(), directory)
+            if found is not None and found.type == "symlink":
+                raise InvalidArgument(f"grade: the output {path} leads over {directory}, which is a link to {found.target}; name it by its real path", stage="arguments")
 
 
 def grade(
@@ -240,8 +427,10 @@ def grade(
     *,
     outputs: Optional[Sequence[str]],
     base: Any,
+    verifier: Optional[Policy],
     distrust: Optional[Sequence[str]],
     collect: Sequence[str],
+    unsafe_in_place: bool,
     policy: Any,
     text: bool,
     **given: Any,
@@ -252,62 +441,29 @@ def grade(
             raise InvalidArgument(f"grade: {what} must be a list, not one {type(value).__name__}", stage="arguments")
     if not isinstance(files, Mapping):
         raise InvalidArgument(f"grade: files must be a mapping of paths to contents, not {type(files).__name__}", stage="arguments")
+    if verifier is not None and not isinstance(verifier, Policy):
+        raise InvalidArgument(f"grade: verifier must be a Policy, not {verifier!r}", stage="arguments")
+    if verifier is not None and (outputs is None or base is not None or unsafe_in_place):
+        raise InvalidArgument("grade: a verifier's own root takes named outputs: give outputs, and neither base nor unsafe_in_place", stage="arguments")
+    if unsafe_in_place and outputs is not None:
+        raise InvalidArgument("grade: unsafe_in_place takes everything: give it without outputs", stage="arguments")
     options = _options(session, policy, given)
-    cwd = os.fspath(options.get("cwd") or session.policy.cwd or "/tmp")
-    wanted = {_absolute("a path of files", path, cwd): _data(f"files[{path!r}]", data) for path, data in files.items()}
-    taken = None if outputs is None else [_absolute("a path of outputs", path, cwd) for path in outputs]
-    collected = {str(path): _absolute("a path of collect", path, cwd) for path in collect}
-    patterns = DISTRUSTED if distrust is None else tuple(distrust)
-    reset: Set[str] = set()
-
+    cwd = posixpath.normpath(os.fspath(options.get("cwd") or session.policy.cwd or "/tmp"))
+    job = _Job(
+        session, {_absolute("a path of files", path, cwd): _data(f"files[{path!r}]", data) for path, data in files.items()}, command,
+        None if outputs is None else [_absolute("a path of outputs", path, cwd) for path in outputs], None, verifier,
+        DISTRUSTED if distrust is None or distrust is DISTRUSTED else tuple(distrust),
+        {str(path): _absolute("a path of collect", path, cwd) for path in collect}, cwd, unsafe_in_place, options, text)
+    for shared in (verifier or session.policy).fs_shared or ():
+        for path in (*job.files, *(job.outputs or ()), *job.collect.values()):
+            if below(path, str(shared)) or below(str(shared), path):
+                raise InvalidArgument(f"grade: {path} is in {shared}, which is shared with the host and so with the graded; use a path outside of fs_shared", stage="arguments")
+    job.base = _base_of(session, base) if verifier is None else None
+    if unsafe_in_place:
+        _warn_once("grade(unsafe_in_place=True) runs the verifier among the files that the graded has left: programs, modules and data that "
+                   "it changed can decide the verdict. Name the outputs instead")
+    elif outputs is None:
+        _warn_once("grade without outputs takes every file that was changed since the clean snapshot. Name the files that the graded is to "
+                   "deliver (outputs=[...]), and nothing else that it left can matter")
     with contextlib.ExitStack() as stack:
-        origin = _Origin(session, _base_of(session, base), stack)
-        begun = origin._base
-        if taken is None:
-            fork = session.fork(1, processes="drop", record=False)[0]
-            stack.callback(fork.close)
-        else:
-            fork = origin.make()
-        fork._shell = session._shell
-        kid = fork._session()
-        if taken is not None:
-            _unlocked(session._session(), [*taken, *(posixpath.join(path, "x") for path in taken)])
-            for path in taken:
-                if _stat(session._session(), path) is not None:
-                    _real_parents(kid, path, reset)
-                    _remove(kid, path)
-                    if not _carry(session._session(), kid, path, origin.most, True):
-                        reset.add(path)
-        changes = {change.path: change for change in fork.diff(begun)}
-        steering = _steering(changes, patterns)
-        _unlocked(kid, [posixpath.join(cwd, "x"), *wanted, *collected.values(), *steering])
-        _restore(kid, changes, steering, origin, reset)
-        for path in sorted(wanted):
-            _real_parents(kid, path, reset)
-            for shadow in _shadows(path):
-                directory, name = posixpath.split(shadow)
-                for entry in kid.json("rollbox_file_list", os.fsencode(directory))["entries"]:
-                    beside = posixpath.join(directory, entry["name"])
-                    if fnmatch.fnmatchcase(entry["name"], name) and not any(
-                            other == beside or other.startswith(beside + "/") for other in wanted):
-                        reset.add(beside)
-                        _remove(kid, beside)
-            if path in changes:
-                reset.add(path)
-            _remove(kid, path)
-        for path, data in sorted(wanted.items()):
-            kid.call("rollbox_file_write", os.fsencode(path), data, len(data), 0o444)
-        for path in collected.values():
-            _real_parents(kid, path, reset)
-            if _remove(kid, path) and path in changes:
-                reset.add(path)
-        options["env"] = {**_environment(kid), **options["env"]}
-        argv = [fork._shell_name(), "-c", command] if isinstance(command, str) else command
-        result = conclude(kid.finish(ExecRequest(argv, **options), text), text, False)
-        found: Dict[str, bytes] = {}
-        for name, path in collected.items():
-            entry = _stat(kid, path)
-            if entry is not None and entry.get("type") == "file":
-                found[name] = read_file(kid, path, _COLLECT_MOST)
-    return Grade(**{one.name: getattr(result, one.name) for one in fields(Result)}, files=found, reset=tuple(sorted(reset)))
-
+        return _judge(job, stack)

@@ -506,8 +506,10 @@ class Session(Base, SessionFiles):
         *,
         outputs: Optional[Sequence[str]] = None,
         base: Optional[SnapshotLike] = None,
+        verifier: Optional[Policy] = None,
         distrust: Optional[Sequence[str]] = None,
         collect: Sequence[str] = (),
+        unsafe_in_place: bool = False,
         policy: Union[Policy, Mapping[str, Any], None] = None,
         env: Optional[Environment] = None,
         cwd: Optional[Path] = None,
@@ -516,22 +518,27 @@ class Session(Base, SessionFiles):
         text: bool = False,
         max_output: Optional[int] = None,
     ) -> Grade[Any]:
-        """What a verifier's command says of the files as they are now. It runs in a fork that is thrown away: this session sees neither
-        the verifier's files nor the verdict, and nothing in it is stopped.
+        """What a verifier's command says of the outputs as they are now. It runs in a new sandbox that has nothing of this session but the
+        outputs, copied as plain files, and ends with the verdict. This session sees neither the verifier's files nor the verdict.
 
         files: {path: data} of the verifier, put in place of whatever is there. command: as for `exec`, but a str is for `bash -c`.
-        outputs: the strict mode: of this session's files only these (files or directories) are taken, into a clean sandbox of `base`.
-        base: the snapshot that counts as clean; by default the first that `snapshot` took in this session (or in the one that it is a
-        fork of), or how it began if there is none. Take it after setting the task up and before the first step.
-        distrust: name patterns of files that steer verifiers and go back to what they are in `base`; by default rollbox.DISTRUSTED.
-        collect: paths that the command writes; whatever is there before is removed, and Grade.files has what is there afterwards.
+        outputs: the files and directories that the graded is to deliver. None: every file that it has changed since `base`, outside of
+        the directories of programs; this is less safe, and warns once.
+        base: the snapshot that the new sandbox begins with; by default the first that `snapshot` took in this session (or in the one that it is
+        a fork of), or how it began if there is none. Take it after setting the task up and before the first step of the graded.
+        verifier: a policy for the new sandbox, such as one with an image of the verifier's own, in place of `base`.
+        distrust: name patterns of files that steer verifiers. In directories of outputs they are not taken, and stay what they are in
+        `base`; a file that is itself named in outputs is. By default rollbox.VERIFIER_CONTROL_FILES.
+        collect: paths that the command writes. Grade.files has those that are plain files when all that the command started is dead.
+        unsafe_in_place: the command runs in a copy of this session's files instead. Less safe; warns once.
         policy: timeout, max_output, env, cwd, user for the command; other keys cannot differ from the session's.
 
-        docs/python.md tells what is reset, and what is not. The verdict is the verifier's result: score it only if it is not from a
-        program that the graded code could end (see there). Raises what `exec` and `fork` raise, and InvalidArgument.
+        What the graded causes (links and devices for outputs, too much, a process that fights the copy) is a Grade that has failed with a
+        `reason`, never an exception. Raises what `exec` and `fork` raise for what rollbox could not do, and InvalidArgument.
+        docs/verifiers.md tells how to write a verifier that the answer it runs cannot fool.
         """
-        return grade(self, files, command, outputs=outputs, base=base, distrust=distrust, collect=collect, policy=policy, env=env, cwd=cwd,
-                     user=user, timeout=timeout, text=text, max_output=max_output)
+        return grade(self, files, command, outputs=outputs, base=base, verifier=verifier, distrust=distrust, collect=collect,
+                     unsafe_in_place=unsafe_in_place, policy=policy, env=env, cwd=cwd, user=user, timeout=timeout, text=text, max_output=max_output)
 
     # Looking at it
 

@@ -180,7 +180,8 @@ def test_the_verifiers_own_environment(box):
 def test_outputs_alone_are_taken(box):
     box.exec("cd /tmp/repo; mkdir -p out/deep; echo a >out/deep/a; ln -s /etc/passwd out/link; echo b >other; rm tests/test_calc.py", check=True)
     result = box.grade({}, "cd /tmp/repo; find out other tests | sort; readlink out/link", outputs=["out", "/tmp/repo/missing"], cwd="/tmp/repo", text=True)
-    assert result.stdout == "out\nout/deep\nout/deep/a\nout/link\ntests\ntests/test_calc.py\n/etc/passwd\n"
+    assert result.stdout == "out\nout/deep\nout/deep/a\ntests\ntests/test_calc.py\n"
+    assert set(result.dropped) == {"/tmp/repo/out/link"} and result.reset == ()
 
 
 def test_an_output_that_the_agent_removed_is_gone(box):
