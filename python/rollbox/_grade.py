@@ -371,13 +371,13 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
     reset: Set[str] = set()
     dropped: Dict[str, str] = {}
     carried = 0
+    refused: Optional[str] = None
     state = _graded_state(job.session, stack)
+    root = state if job.in_place else _clean_root(job, stack)
     try:
         if job.in_place:
-            root = state
             _prepare_in_place(job, root, stack, reset)
         else:
-            root = _clean_root(job, stack)
             carrier = Carrier(state._session(), root._session(), job.rules(), limit_of(root.policy))
             dropped, reset = carrier.taken.dropped, carrier.taken.steering
             try:
@@ -390,22 +390,23 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
             finally:
                 carried = carrier.taken.n_entries
             state.close()
-    except Refused as problem:
-        return _refuse(str(problem), job.text, sorted(reset), dropped)
+    except Refused as problem:          # the verifier still has its say, but cannot make it pass
+        refused = str(problem)
     except (PathDenied, InvalidArgument, NotFound, OSError) as problem:
         if isinstance(problem, _INFRASTRUCTURE) or getattr(problem, "stage", "") == "arguments" or (
                 isinstance(problem, OSError) and not is_full(problem) and not isinstance(problem, (PathDenied, NotFound, InvalidArgument))):
             raise
-        return _refuse(f"the outputs cannot be copied: {problem}", job.text, sorted(reset), dropped)
+        refused = f"the outputs cannot be copied: {problem}"
     try:
         _put_files(job, root._session(), reset)
     except RollboxError as problem:
-        if isinstance(problem, _INFRASTRUCTURE) or not (job.in_place or (carried and is_full(problem))):
+        if isinstance(problem, _INFRASTRUCTURE) or not (refused or job.in_place or (carried and is_full(problem))):
             raise
         return _refuse(f"there is no room for the verifier's files beside the outputs: {problem}", job.text, sorted(reset), dropped)
     result = _run(job, root)
     found, reason = _collected(job, root)
     order = tuple(sorted(reset))
+    reason = refused or reason
     if reason is not None:
         return _refuse(reason, job.text, order, dropped, result)
     return Grade(**_of(result), files=found, reset=order, dropped=dropped)
