@@ -13,7 +13,6 @@
 #include <linux/filter.h>
 #include <linux/landlock.h>
 #include <linux/seccomp.h>
-#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -30,28 +29,6 @@
 #include "guest/restore.h"
 #include "guest/stamps.h"
 #include "sys/syscalls.h"
-
-/* A multicast group is an entry of the network's that no control group is charged with. A socket may join 20 by default; a program joins one. Where this cannot be set the 20 hold. */
-static void bound_groups(void) {
-    int fd = open("/proc/sys/net/ipv4/igmp_max_memberships", O_WRONLY | O_CLOEXEC);
-
-    if (fd < 0)
-        return;
-    (void)!write(fd, "2\n", 2);
-    close(fd);
-}
-
-static int loopback_up(void) {
-    struct ifreq request = { .ifr_name = "lo", .ifr_flags = IFF_UP };
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-
-    if (fd < 0)
-        return -errno;
-    int r = ioctl(fd, SIOCSIFFLAGS, &request) < 0 ? -errno : 0;
-    close(fd);
-    bound_groups();
-    return r;
-}
 
 /* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of the namespace can carry a note to the next guest. A Unix socket that is in flight in itself,
  * though, outlives its process until the kernel's collector comes. (The first line counts all of them, whatever their family; the kernel's table of Unix sockets would take it ten times as long.) */
@@ -80,7 +57,7 @@ static int enter_network(struct box *box, int proc_self) {
     }
     if (unshare(CLONE_NEWNET) < 0)
         return -errno;
-    return box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up() : 0;
+    return box->plan->flags & PLAN_NET_LOOPBACK ? loopback_up(box->plan) : 0;
 }
 
 static char *put_offset(char *at, const char *clock, int64_t ns) {

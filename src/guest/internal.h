@@ -103,6 +103,9 @@ extern uint32_t idmap_base;     /* the first id of the launcher's range */
 /* box.c: makes the calling process, just cloned, the init of a sandbox with no rights left. */
 int box_setup(struct box *box, struct guest_fault *fault);
 
+/* loopback.c: the loopback interface of the network namespace that the caller is in. 0 or -errno. */
+int loopback_up(const struct plan *plan);
+
 /* seed.c: what /dev/urandom has under a seed, to a file (consumed), from now on; `length` is a multiple of 4096. */
 void seed_begin(int file, uint64_t seed, uint64_t length);
 /* When all of it is there, if anything was begun. 0 or -errno. */

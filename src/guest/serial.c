@@ -418,7 +418,7 @@ static void look_later(int64_t now, int64_t cost) {
 }
 
 static bool rests(int64_t now) {
-    if (determinism_is_asked() || idle_look() == IDLE_NOT) {
+    if (determinism_is_asked() || idle_look(false) == IDLE_NOT) {
         look_later(clock_now_ns(), clock_now_ns() - now);
         return false;
     }

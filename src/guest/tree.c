@@ -151,7 +151,7 @@ int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void
             const struct entry *entry = (const void *)(buffer + at);
 
             at += entry->length;
-            if (entry->name[0] >= '1' && entry->name[0] <= '9' && !call(data, (pid_t)number_at(entry->name)))
+            if (entry->name[0] >= '0' && entry->name[0] <= '9' && !call(data, (pid_t)number_at(entry->name)))
                 return 1;
         }
     return (int)n;

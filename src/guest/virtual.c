@@ -317,12 +317,12 @@ void virtual_disturb(void) {
         look_ns = cost_ns > COSTLY_NS ? looked_ns + cost_ns * COSTLY_TIMES : 0;
 }
 
-static enum idle look(void) {
+static enum idle look(bool delivers) {
     int64_t begun = clock_now_ns();
-    enum idle idle = idle_look();
+    enum idle idle = idle_look(delivers);
 
     looked_ns = clock_now_ns();
-    cost_ns = looked_ns - begun;
+    cost_ns = looked_ns - begun - kernel_spent_ns();    /* that is seldom, and no reason to look less often */
     return idle;
 }
 
@@ -436,7 +436,7 @@ static void has_rested(int64_t now) {
 static void look_for_rest(int64_t now) {
     if (now < busy_look_ns || !command_count())
         return;
-    if (look() != IDLE_NOT) {
+    if (look(false) != IDLE_NOT) {
         has_rested(now);
         return;
     }
@@ -512,7 +512,7 @@ void virtual_step(bool quiet) {
     }
     if (!quiet || serial_count())
         return;
-    enum idle idle = look();
+    enum idle idle = look(true);
     awaits_outside = idle == IDLE_OUTSIDE;
     if (idle == IDLE_OUTSIDE) {
         int64_t next = wait_end_over(now);
@@ -542,6 +542,7 @@ void virtual_begin(const struct plan *plan) {
     seed = plan->seed;
     is_seeded = plan->flags & PLAN_SEED;
     virtual_stand();
+    kernel_begin(plan);
     start_ns = plan->clock_seconds * VIRTUAL_NS + plan->clock_nanoseconds;
 }
 

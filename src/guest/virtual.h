@@ -178,10 +178,17 @@ void timer_pass(void);
 /* Timers that an execve ends. */
 void timer_executed(pid_t pid);
 
+/* virtual_kernel.c */
+void kernel_begin(const struct plan *plan);
+/* Every thread waits: has the kernel nothing to deliver to one? What terminals have is delivered by this; the network is looked at if `delivers`. */
+bool kernel_has_settled(bool delivers);
+/* How long that took since this was asked last. */
+int64_t kernel_spent_ns(void);
+
 /* virtual_idle.c */
 enum idle { IDLE_NOT, IDLE_OUTSIDE, IDLE };
-/* IDLE: there was a moment in which every thread waited; OUTSIDE: one of them for what comes from outside of the sandbox. */
-enum idle idle_look(void);
+/* IDLE: there was a moment in which every thread waited; OUTSIDE: one of them for what comes from outside of the sandbox. `delivers`: and in which the network had nothing to deliver. */
+enum idle idle_look(bool delivers);
 /* For how long, in all, who ran was kept from it by what else the machine does: time that programs were not given is none that they took. As of the last look; so of a span, since when it was `before_ns`, it is bounded by that. What was lost before the
  * last rest is not counted. */
 int64_t idle_lost_ns(void);

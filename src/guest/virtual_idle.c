@@ -553,18 +553,19 @@ static bool await_ends(void) {
     return sys_call5(__NR_waitid, P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL, NULL) == 0 && info.si_pid;
 }
 
-static bool do_all_rest(void) {
+/* What the kernel delivers between the rounds wakes somebody, who has run by the second. */
+static bool do_all_rest(bool delivers) {
     struct round first = { 0 }, second = { .again = true };
 
     runner = 0;
-    if (!do_all_wait(&first) || await_ends() || !do_all_wait(&second) || first.n != second.n || determinism_is_asked())
+    if (!do_all_wait(&first) || await_ends() || !kernel_has_settled(delivers) || !do_all_wait(&second) || first.n != second.n || determinism_is_asked())
         return false;
     n_seen = first.n;
     return true;
 }
 
-enum idle idle_look(void) {
-    bool rests = do_all_rest();
+enum idle idle_look(bool delivers) {
+    bool rests = do_all_rest(delivers);
 
     count_lost();
     if (!rests)

@@ -269,6 +269,8 @@ static void filter_virtual(struct calls *c) {
 
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++)
         ask(c, asked[i]);
+    /* Init's, to see what terminals have; the policy's filter leaves it to it. */
+    always(c, PIDFD_GETFD_NUMBER, NO_RIGHT);
     /* The clocks of alarms are told whether the machine has them or not. */
     ask_if_any(c, __NR_clock_getres, 0, (const uint32_t[]){ CLOCK_REALTIME_ALARM, CLOCK_BOOTTIME_ALARM }, 2);
     if_equal(c, __NR_setitimer, 0, 0 /* ITIMER_REAL */, ASK);

@@ -696,7 +696,7 @@ static int filter(struct compiler *c, struct sock_filter *program, struct rollbo
         .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST,
         .no_inet = c->policy->net == POLICY_NET_NONE, .deny_uncharged = !c->host->memory_cgroup,
         .allow_affinity = c->plan.flags & PLAN_SERIAL && (!c->plan.affinity || c->host->cpu_cgroup), .deny_setid_bits = c->policy->fs_shared.n > 0,
-        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids, .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK), .allow_getfd = c->plan.flags & PLAN_SERIAL || (c->plan.flags & PLAN_CLOCK && !(c->plan.flags & PLAN_VIRTUAL)),
+        .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids, .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK), .allow_getfd = c->plan.flags & PLAN_CLOCK,
         .deny_reserve = c->plan.flags & PLAN_ON_DISK, .no_sync = !c->policy->fs_shared.n,
     };
     int n = filter_build(&options, program, FILTER_MAX_INSTRUCTIONS);

@@ -216,7 +216,7 @@ static int of_numbers(const void *a, const void *b) {
 /* The tree, from the first number to beyond the last, against a list: a number that is not in it is the same to the program whatever its arguments are, as is one of another ABI or negative. */
 TEST(what_is_not_named_is_not_asked_about) {
     static unsigned named[] = {
-        __NR_brk, __NR_arch_prctl, __NR_prctl, __NR_getrandom, __NR_fork, __NR_vfork, __NR_clone, __NR_setrlimit, __NR_prlimit64, __NR_clock_gettime, __NR_clock_getres, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo,
+        __NR_brk, 438 /* pidfd_getfd */, __NR_arch_prctl, __NR_prctl, __NR_getrandom, __NR_fork, __NR_vfork, __NR_clone, __NR_setrlimit, __NR_prlimit64, __NR_clock_gettime, __NR_clock_getres, __NR_gettimeofday, __NR_time, __NR_times, __NR_getrusage, __NR_sysinfo,
         __NR_nanosleep, __NR_clock_nanosleep, __NR_alarm, __NR_timer_create, __NR_timer_settime, __NR_timer_gettime, __NR_timer_getoverrun, __NR_timer_delete, __NR_timerfd_create, __NR_timerfd_settime, __NR_timerfd_gettime, __NR_restart_syscall,
         __NR_setitimer, __NR_getitimer, __NR_poll, __NR_epoll_wait, __NR_epoll_pwait, __NR_epoll_pwait2, __NR_ppoll, __NR_select, __NR_pselect6, __NR_rt_sigtimedwait, __NR_semtimedop, 449, 455, __NR_futex,
         __NR_stat, __NR_fstat, __NR_lstat, __NR_newfstatat, __NR_statx, __NR_utimensat, __NR_utimes, __NR_utime, __NR_futimesat, __NR_creat, __NR_open, __NR_openat, __NR_openat2, __NR_truncate, __NR_mkdir, __NR_mkdirat,
