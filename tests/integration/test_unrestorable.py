@@ -35,13 +35,16 @@ time.sleep(100000)
 # The launcher waits for a plan that never comes; with a child of its own.
 INIT = """import os, socket, sys, time
 ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-if not os.fork():
+child = os.fork()
+if not child:
     if sys.argv[2] == "parent" and not os.fork():
         time.sleep(100000)
     os.dup2(its.fileno(), 3)
     os.set_inheritable(3, True)
-    print("up", flush=True)
     os.execv(sys.argv[1], [sys.argv[1], "0", "l"])
+while open(f"/proc/{child}/comm").read() != "rollbox-launch\\n":
+    os.sched_yield()
+print("up", flush=True)
 time.sleep(100000)
 """
 
