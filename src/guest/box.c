@@ -28,6 +28,7 @@
 #include "guest/determinism.h"
 #include "guest/restore.h"
 #include "guest/stamps.h"
+#include "guest/sysinfo.h"
 #include "sys/syscalls.h"
 
 /* A guest of net none has no sockets but Unix ones (the filter), so no counter and no flow label of the namespace can carry a note to the next guest. A Unix socket that is in flight in itself,
@@ -99,6 +100,7 @@ static int start_clocks(struct box *box, int proc_self) {
         boottime = boot_now % 1000000000 + uptime_s * 1000000000;
     }
     determinism_uptime_ahead_ns = monotonic - now;
+    sysinfo_uptime_ahead_ns = boottime - boot_now;
     put_offset(put_offset(text, "monotonic", monotonic - now), "boottime", boottime - boot_now);
     return guest_write(proc_self, "timens_offsets", text);
 }
@@ -312,6 +314,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     /* Forty calls, each of which the filter would look at. What is restored inherits the bounds, and gives up itself what rights it needs yet. */
     if ((r = drop_bounds()) < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
+    if ((r = sysinfo_begin(plan)) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     const bool are_noted = restore_are_noted(box);
     if (plan->flags & PLAN_SECCOMP && !are_noted && (r = box_install_filter(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);

@@ -39,6 +39,7 @@
 #include "guest/serial.h"
 #include "guest/settime.h"
 #include "guest/stamps.h"
+#include "guest/sysinfo.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
@@ -623,6 +624,9 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
     case __NR_times:
         answer_times(listener, question);
         return;
+    case __NR_sysinfo:
+        sysinfo_answer(listener, question);
+        return;
     case __NR_clock_nanosleep:
     case __NR_futex:
         hold(listener, question);
@@ -862,6 +866,12 @@ void determinism_begin_anew(const struct plan *plan) {
     n_commands_begun = 0;
     if (plan->flags & PLAN_VIRTUAL)
         virtual_resume(&(struct image_determinism){ 0 });
+}
+
+int determinism_enter_asked(const struct sock_filter *program, size_t n) {
+    struct sock_fprog of = { .len = (unsigned short)n, .filter = (struct sock_filter *)(uintptr_t)program };
+
+    return sys_seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE, &of);
 }
 
 int determinism_enter_restored(const struct sock_filter *program, size_t n) {

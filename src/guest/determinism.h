@@ -45,6 +45,8 @@ uint64_t determinism_last_stream(void);
 int determinism_enter(const struct plan *plan, const struct determinism_start *start);
 /* In a process that is restored, of several threads perhaps, with the plan's program: its listener, or -errno. */
 struct sock_filter;
+/* Likewise, of the calling process, and of what it forks from then on. */
+int determinism_enter_asked(const struct sock_filter *program, size_t n);
 int determinism_enter_restored(const struct sock_filter *program, size_t n);
 #define DETERMINISM_NO_RANDOM_ADDRESSES 0x0040000       /* personality(2) */
 /* In init, once the child has executed, with the three streams that it got, or ended, with NULL: takes the listener over. */

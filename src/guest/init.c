@@ -189,7 +189,7 @@ static void handle_request(struct box *box, struct wire_message *message) {
 
 _Noreturn void init_run(struct box *box, struct wire_message *message) {
     static struct pollfd all_events[3 + DETERMINISM_MAX_LISTENERS];
-    struct pollfd few_events[3], *events = determinism_wanted(box->plan) ? all_events : few_events;   /* a page less where nobody asks */
+    struct pollfd few_events[3 + 1], *events = determinism_wanted(box->plan) ? all_events : few_events;   /* a page less where nobody asks */
     struct rlimit limit;
     sigset_t all, ended;
 

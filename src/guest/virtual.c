@@ -23,7 +23,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/sysinfo.h>
 #include <sys/times.h>
 #include <unistd.h>
 
@@ -34,12 +33,12 @@
 #include "guest/image.h"
 #include "guest/serial.h"
 #include "guest/stamps.h"
+#include "guest/sysinfo.h"
 #include "sys/syscalls.h"
 
 #define PAGE 4096
 /* Of the kernel's structs: those of a C library have room at their ends. */
 #define RUSAGE_BYTES 144
-#define SYSINFO_BYTES 112
 #define SLOT_NS 1000000ll       /* what is as near to each other as this is at the same time */
 #define FIRST_PAUSE_NS 50000ll  /* between looks at who runs: doubled each time, */
 #define LAST_PAUSE_NS 2000000ll
@@ -294,19 +293,15 @@ static void answer_rusage(int listener, const struct seccomp_notif *question) {
 }
 
 static void answer_sysinfo(int listener, const struct seccomp_notif *question) {
-    struct sysinfo info = { 0 };
+    struct sysinfo info;
 
-    if (sys_call1(__NR_sysinfo, &info) < 0) {
+    if (!sysinfo_fill(&info)) {
         determinism_let_pass(listener, question->id);
         return;
     }
     info.uptime = PLAN_VIRTUAL_UPTIME_S + virtual_now() / VIRTUAL_NS;
-    memset(info.loads, 0, sizeof info.loads);
     info.freeram = info.totalram / 2;
-    info.sharedram = info.bufferram = 0;
-    info.freeswap = info.totalswap;
-    info.procs = 1;
-    determinism_answer_written(listener, question->id, determinism_write((pid_t)question->pid, question->data.args[0], &info, SYSINFO_BYTES), 0);
+    sysinfo_answer_with(listener, question, &info);
 }
 
 void virtual_disturb(void) {

@@ -458,6 +458,8 @@ int determinism_filter(bool seed, enum determinism_clock clock, struct sock_filt
     if (clock != DETERMINISM_CLOCK_REAL)
         if_equal(c, __NR_brk, 0, 0, ASK);
     ask_arch_prctl(c, clock);
+    if (clock == DETERMINISM_CLOCK_REAL || clock == DETERMINISM_CLOCK_OFFSET)
+        ask(c, __NR_sysinfo);
     /* A process that is not dumpable is one that init could not put right. */
     if_equal(c, __NR_prctl, 0, 4 /* PR_SET_DUMPABLE */, FORGED);
     if (seed && clock != DETERMINISM_CLOCK_SERIAL)

@@ -493,6 +493,25 @@ static void add_cpus(struct compiler *c) {
     }
 }
 
+/* The limits as cgroup v2 tells of them, for runtimes that size themselves by these files (/proc/self/cgroup names the
+ * root of the hierarchy). They do not change; what is used is not told. */
+static void add_cgroup(struct compiler *c) {
+    const struct policy *p = c->policy;
+    char memory[24] = "max\n", cpu[40] = "max 100000\n", processes[16];
+
+    if (p->max_memory_bytes)
+        snprintf(memory, sizeof memory, "%llu\n", (unsigned long long)p->max_memory_bytes);
+    if (p->max_cpu_milli)
+        snprintf(cpu, sizeof cpu, "%llu 100000\n", (unsigned long long)p->max_cpu_milli * 100);
+    snprintf(processes, sizeof processes, "%u\n", p->max_processes);
+    file(c, "/sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n", 0444);
+    file(c, "/sys/fs/cgroup/memory.max", memory, 0444);
+    file(c, "/sys/fs/cgroup/memory.high", "max\n", 0444);
+    file(c, "/sys/fs/cgroup/memory.swap.max", "0\n", 0444);
+    file(c, "/sys/fs/cgroup/cpu.max", cpu, 0444);
+    file(c, "/sys/fs/cgroup/pids.max", processes, 0444);
+}
+
 static void cover_proc(struct compiler *c, const char *name, const char *source, uint64_t value) {
     char path[80];
 
@@ -669,6 +688,7 @@ static int limits(struct compiler *c, struct rollbox_error *error) {
     const struct policy *p = c->policy;
     const struct plan_host *h = c->host;
 
+    c->plan.memory_bytes = p->max_memory_bytes;
     if (p->isolation == POLICY_ISOLATION_NAMESPACE)
         compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max));  /* init counts */
     compiler_limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
@@ -814,6 +834,7 @@ static int compile(struct compiler *c, struct sock_filter *program, struct sock_
     if (c->plan.flags & PLAN_SEED)
         add_chance(c);          /* early: it is made beside what follows */
     add_cpus(c);
+    add_cgroup(c);
     add_private(c);
     if ((r = add_grants(c, error)) < 0)
         return r;
