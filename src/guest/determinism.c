@@ -33,6 +33,7 @@
 #include "base/chacha.h"
 #include "base/clock.h"
 #include "guest/bounded.h"
+#include "guest/code_write.h"
 #include "guest/command.h"
 #include "guest/image.h"
 #include "guest/ipc.h"
@@ -118,14 +119,15 @@ int determinism_open(pid_t pid, const char *name, int flags) {
     return open_below(determinism_proc, pid, name, flags);
 }
 
+static pid_t memory_of;         /* the file that was opened last: only one is open at a time */
+
 int determinism_open_memory(pid_t pid) {
+    memory_of = pid;
     return determinism_open(pid, "/mem", O_RDWR);
 }
 
 int determinism_put_by(int memory, uint64_t to, const void *from, size_t size) {
-    long n = sys_call4(__NR_pwrite64, memory, from, size, to);
-
-    return n == (long)size ? 0 : n < 0 ? (int)n : -EFAULT;
+    return code_write(memory_of, memory, to, from, size);
 }
 
 int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
@@ -757,7 +759,7 @@ void determinism_await_waits(const struct plan *plan) {
 
 void determinism_prepare(const struct plan *plan) {
     if (determinism_wanted(plan))
-        (void)vdso_probe();     /* what has failed here is tried, and told, in each sandbox */
+        (void)code_write_probe(-1);     /* what has failed here is tried, and told, in each sandbox */
     if (plan->flags & PLAN_CLOCK)
         stamps_find_out(plan);
 }

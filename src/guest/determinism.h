@@ -98,9 +98,7 @@ int determinism_adopt(int take_listener);
 int determinism_begin_command(const struct plan *plan, const struct image_determinism *from);
 void determinism_begin_anew(const struct plan *plan);
 
-/* determinism_vdso.c. Does the kernel let one process patch another's, as far as an init with all its rights can tell? 0 or -errno (EOPNOTSUPP). What a launcher has found its sandboxes know. */
-int vdso_probe(void);
-/* Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's, unless it is virtual. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
+/* determinism_vdso.c. Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's, unless it is virtual. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
 int vdso_prepare(const struct plan *plan, int64_t offset_ns);
 /* Is what a process has at `base` what the kernel put there? */
 bool vdso_is_fresh(pid_t pid, uint64_t base);

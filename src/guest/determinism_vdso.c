@@ -343,7 +343,7 @@ struct told {
 _Static_assert(sizeof(struct told) == 15 * 8, "as the code has it");
 
 static const char *fresh;               /* our own */
-static char patched[MAX_IMAGE];
+static _Alignas(16) char patched[MAX_IMAGE];
 static size_t length, page_slot, told_slot, stat_entry, settime_entry;
 static uint64_t last_base;              /* where the last one was written: with addresses that are not random, most are there */
 
@@ -352,7 +352,9 @@ struct image {
     const Elf64_Ehdr *header;
     const Elf64_Sym *symbols;
     const char *names;
-    size_t n_symbols, names_length, end;
+    size_t n_symbols, names_length;
+    size_t end_loaded;          /* of what is used at run time */
+    size_t end;                 /* of all, the table of sections included, which nothing reads at run time */
 };
 
 static bool find_tables(struct image *image) {
@@ -363,8 +365,8 @@ static bool find_tables(struct image *image) {
     for (unsigned i = 0; i < image->header->e_phnum; i++) {
         if (segments[i].p_type == PT_LOAD && (segments[i].p_vaddr != segments[i].p_offset || segments[i].p_offset))
             return false;
-        if (segments[i].p_offset + segments[i].p_filesz > image->end)
-            image->end = segments[i].p_offset + segments[i].p_filesz;
+        if (segments[i].p_offset + segments[i].p_filesz > image->end_loaded)
+            image->end_loaded = segments[i].p_offset + segments[i].p_filesz;
         for (const Elf64_Dyn *d = (const void *)(base + segments[i].p_offset); segments[i].p_type == PT_DYNAMIC && d->d_tag != DT_NULL; d++) {
             if (d->d_tag == DT_SYMTAB)
                 image->symbols = (const void *)(base + d->d_un.d_ptr);
@@ -374,6 +376,8 @@ static bool find_tables(struct image *image) {
                 image->names_length = d->d_un.d_val;
         }
     }
+    if (image->end < image->end_loaded)
+        image->end = image->end_loaded;
     if (!image->symbols || image->names < (const char *)image->symbols || image->end > MAX_IMAGE - 4096)
         return false;
     image->n_symbols = (size_t)(image->names - (const char *)image->symbols) / sizeof *image->symbols;     /* the one follows the other */
@@ -415,6 +419,21 @@ static void replace(const struct image *image, const char *name, size_t to) {
         put_jump(place, to);
 }
 
+/* Where in the image's last page there is room for the code; 0: nowhere. Behind all of it, as long as that is possible: so it lies
+ * where earlier versions have put it, which processes on the disk call. Else over the table of sections (Linux 6.12, 7.x). */
+static size_t place_blob(const struct image *image, size_t size) {
+    const size_t ends[] = { image->end, image->end_loaded };
+
+    length = (image->end + 4095) & ~(size_t)4095;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        size_t place = (ends[i] + 15) & ~(size_t)15;
+
+        if (place + size <= length)
+            return place;
+    }
+    return 0;
+}
+
 int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     struct image image = { .header = (const void *)getauxval(AT_SYSINFO_EHDR) };
     int64_t seconds = offset_ns / NS, nanoseconds = offset_ns % NS;
@@ -422,9 +441,8 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
 
     if (!image.header || !find_tables(&image))
         return -EOPNOTSUPP;
-    size_t blob = (image.end + 15) & ~(size_t)15, size = (size_t)(vdso_blob_end - vdso_blob);
-    length = (image.end + 4095) & ~(size_t)4095;
-    if (blob + size > length)
+    size_t blob = place_blob(&image, (size_t)(vdso_blob_end - vdso_blob));
+    if (!blob)
         return -EOPNOTSUPP;
     if (nanoseconds < 0) {
         nanoseconds += NS;
@@ -435,7 +453,12 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
         nanoseconds = plan->clock_nanoseconds;
     }
     memcpy(patched, image.header, length);
-    memcpy(patched + blob, vdso_blob, size);
+    if (blob < image.end) {
+        Elf64_Ehdr *header = (Elf64_Ehdr *)(void *)patched;
+
+        header->e_shoff = header->e_shnum = header->e_shstrndx = 0;
+    }
+    memcpy(patched + blob, vdso_blob, (size_t)(vdso_blob_end - vdso_blob));
     memcpy(patched + blob + (vdso_blob_seconds - vdso_blob), &seconds, sizeof seconds);
     memcpy(patched + blob + (vdso_blob_nanoseconds - vdso_blob), &nanoseconds, sizeof nanoseconds);
     patched[blob + (size_t)(vdso_blob_virtual - vdso_blob)] = plan->flags & PLAN_SERIAL ? 2 : is_virtual;
@@ -465,21 +488,6 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
         replace(&image, "getrandom", blob + (size_t)(vdso_blob_getrandom - vdso_blob));
     fresh = (const char *)image.header;
     return 0;
-}
-
-/* Writes to our own what is there: whether pages that are not writable can be written to this way is the kernel's configuration (PROC_MEM_*_FORCE). */
-int vdso_probe(void) {
-    static bool is_known;
-    const char *header = (const void *)getauxval(AT_SYSINFO_EHDR);
-
-    if (is_known)
-        return 0;
-    int fd = !header ? -EOPNOTSUPP : determinism_proc >= 0 ? determinism_open_memory(1) : (int)sys_call4(__NR_openat, AT_FDCWD, "/proc/self/mem", O_RDWR | O_CLOEXEC, 0);
-    if (fd < 0)
-        return fd;
-    is_known = sys_call4(__NR_pwrite64, fd, header, 1, header) == 1;
-    close(fd);
-    return is_known ? 0 : -EOPNOTSUPP;
 }
 
 static bool is_equal(const char *a, const char *b) {
@@ -607,10 +615,6 @@ int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
 
 int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     (void)plan, (void)offset_ns;
-    return -EOPNOTSUPP;
-}
-
-int vdso_probe(void) {
     return -EOPNOTSUPP;
 }
 

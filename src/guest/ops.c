@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "guest/code_write.h"
 #include "guest/determinism.h"
 #include "guest/virtual.h"
 #include "guest/internal.h"
@@ -268,7 +269,7 @@ static int mount_proc(int root, struct box *box, const char *path, bool strictly
     }
     determinism_proc = own;
     if (r >= 0)
-        r = vdso_probe();
+        r = code_write_probe(determinism_proc);
     return r >= 0 && box->plan->flags & PLAN_VIRTUAL ? virtual_make_page() : r;
 }
 

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writing to the code of a guest's process.
+ *
+ * /proc/PID/mem has always let a process that may trace another one write to its read-only pages. Since Linux 6.12 a kernel can be
+ * configured to let only the present tracer do so (CONFIG_PROC_MEM_FORCE_PTRACE, proc_mem.force_override=), and Debian's 7.x is.
+ *
+ * There a thread of init's attaches itself, writes, and ends. The kernel detaches what an ending tracer has, and a process that was
+ * seized was never stopped, so neither the process nor its parent can tell. A thread, and not a process, because Yama may let
+ * a process trace its descendants only, and a guest's process is a descendant of init.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/auxv.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "guest/code_write.h"
+#include "guest/internal.h"
+#include "sys/syscalls.h"
+
+#define THREAD_FLAGS (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM)
+#define PATH_SIZE 48
+
+static enum { UNKNOWN, PLAIN, TRACED } way;
+
+struct request {
+    pid_t pid;
+    int memory;
+    uint64_t to;
+    const void *from;
+    size_t size;
+    long result;
+};
+
+static long write_plainly(const struct request *q) {
+    long n = sys_call4(__NR_pwrite64, q->memory, q->from, q->size, q->to);
+
+    return n == (long)q->size ? 0 : n < 0 ? n : -EFAULT;
+}
+
+/* Of a thread that has nothing but its stack, errno included: system calls only. */
+static int attach_and_write(void *data) {
+    struct request *q = data;
+
+    q->result = sys_call4(__NR_ptrace, PTRACE_SEIZE, q->pid, 0, 0);
+    if (q->result == 0)
+        q->result = write_plainly(q);
+    sys_call1(__NR_exit, 0);
+    __builtin_unreachable();
+}
+
+static int write_traced(struct request *q) {
+    static _Alignas(GUEST_STACK_ALIGN) char stack[8192];
+    pid_t self = getpid();
+    pid_t tid = clone(attach_and_write, stack + sizeof stack, THREAD_FLAGS, q);
+
+    if (tid < 0)
+        return -errno;
+    /* It is gone only after it has let go of its tracee. */
+    while (sys_call3(__NR_tgkill, self, tid, 0) == 0)
+        sys_call0(__NR_sched_yield);
+    return (int)q->result;
+}
+
+static int open_memory(int proc, pid_t pid) {
+    char path[PATH_SIZE];
+    char *at = path;
+
+    if (proc < 0) {
+        memcpy(at, "/proc/", 6);
+        at += 6;
+    }
+    at = guest_put_number(at, (uint64_t)pid);
+    memcpy(at, "/mem", sizeof "/mem");
+    int fd = openat(proc < 0 ? AT_FDCWD : proc, path, O_RDWR | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* By a child, which has the vDSO that we have. */
+static int probe_traced(int proc, const void *vdso) {
+    pid_t pid = (pid_t)sys_clone(SIGCHLD, NULL);
+
+    if (pid == 0)
+        for (;;)
+            (void)sys_call0(__NR_pause);
+    if (pid < 0)
+        return pid;
+    struct request q = { .pid = pid, .memory = open_memory(proc, pid), .to = (uintptr_t)vdso, .from = vdso, .size = 1 };
+    int r = q.memory < 0 ? q.memory : write_traced(&q);
+    if (q.memory >= 0)
+        close(q.memory);
+    (void)sys_call2(__NR_kill, pid, SIGKILL);
+    (void)sys_call4(__NR_wait4, pid, NULL, __WALL, NULL);
+    return r < 0 ? -EOPNOTSUPP : 0;
+}
+
+int code_write_probe(int proc) {
+    const void *vdso = (const void *)getauxval(AT_SYSINFO_EHDR);
+
+    if (way != UNKNOWN)
+        return 0;
+    if (!vdso)
+        return -EOPNOTSUPP;
+    struct request q = { .memory = open_memory(proc, getpid()), .to = (uintptr_t)vdso, .from = vdso, .size = 1 };
+    if (q.memory < 0)
+        return q.memory;
+    long r = write_plainly(&q);
+    close(q.memory);
+    if (r == 0)
+        way = PLAIN;
+    else if (probe_traced(proc, vdso) == 0)
+        way = TRACED;
+    return way == UNKNOWN ? -EOPNOTSUPP : 0;
+}
+
+int code_write(pid_t pid, int memory, uint64_t to, const void *from, size_t size) {
+    struct request q = { .pid = pid, .memory = memory, .to = to, .from = from, .size = size };
+
+    return way == TRACED ? write_traced(&q) : (int)write_plainly(&q);
+}
