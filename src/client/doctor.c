@@ -45,6 +45,7 @@ static const char *hint(const struct features *f, enum feature feature) {
     case FEATURE_PIDNS:
     case FEATURE_PROC_MOUNT:
     case FEATURE_MOUNTNS:
+    case FEATURE_PIVOT_ROOT:
     case FEATURE_IPCNS:
     case FEATURE_UTSNS:
     case FEATURE_NETNS:

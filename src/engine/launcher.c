@@ -299,6 +299,8 @@ static int start_process(struct engine *engine, const struct program *after, boo
         launcher->id_base = FIRST_ID_BASE + engine->next_id_base++ % N_ID_BASES * GUEST_ID_RANGE;
     if (r == 0)
         r = spawn_init(engine, launcher->id_base, early, fixed, high, &launcher->pid);
+    if (r == 0 && engine->cgroups)
+        r = cgroup_launcher_attach(engine->cgroups, launcher->pid);
     if (r < 0) {
         close(launcher->socket);
         free(launcher);
@@ -335,7 +337,7 @@ static struct launcher *take_idle(struct engine *engine, bool fixed) {
     if (!engine->idle_launcher || engine->idle_launcher->fixed != fixed)
         return NULL;
     changed.fd = engine->idle_launcher->mounts;
-    if (poll(&changed, 1, 0) != 0) {
+    if (poll(&changed, 1, 0) != 0 || cgroup_launcher_attach(engine->cgroups, engine->idle_launcher->pid) < 0) {
         launcher_drop_idle(engine);
         return NULL;
     }

@@ -132,9 +132,9 @@ static int parse(const char *text, size_t length, struct policy **ret_policy, st
 
 /* What a policy cannot do without, and this kernel or user does not have. Landlock is a second layer: where it is missing the result says so. */
 static int check_features(const struct features *features, const struct policy *policy, struct rollbox_error *error) {
-    static const enum feature always[] = { FEATURE_USERNS, FEATURE_PIDNS, FEATURE_PROC_MOUNT, FEATURE_MOUNTNS, FEATURE_IPCNS, FEATURE_UTSNS, FEATURE_SECCOMP, FEATURE_CLONE3, FEATURE_OPENAT2,
+    static const enum feature always[] = { FEATURE_USERNS, FEATURE_PIDNS, FEATURE_PROC_MOUNT, FEATURE_MOUNTNS, FEATURE_PIVOT_ROOT, FEATURE_IPCNS, FEATURE_UTSNS, FEATURE_SECCOMP, FEATURE_OPENAT2,
                                            FEATURE_CLOSE_RANGE, FEATURE_PIDFD, FEATURE_MOUNT_API };
-    static const enum feature process[] = { FEATURE_LANDLOCK, FEATURE_SECCOMP, FEATURE_CLONE3, FEATURE_OPENAT2, FEATURE_CLOSE_RANGE, FEATURE_PIDFD };
+    static const enum feature process[] = { FEATURE_LANDLOCK, FEATURE_SECCOMP, FEATURE_OPENAT2, FEATURE_CLOSE_RANGE, FEATURE_PIDFD };
     bool is_process = policy->isolation == POLICY_ISOLATION_PROCESS;
     enum feature missing = FEATURE_COUNT;
 

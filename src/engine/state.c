@@ -519,6 +519,19 @@ static void copy_files(struct work *work) {
     }
 }
 
+/* Without overlays of detached mounts a snapshot of changed files could be taken, and never be used. A copy of them can be read. */
+static bool lacks_layers(const struct work *work) {
+    return !work->session->engine->features.overlay_layers && work->verb != VERB_DIFF && work->verb != VERB_COMMIT && work->verb != VERB_EXPORT;
+}
+
+static void refuse_changed_files(struct work *work) {
+    struct rollbox_error error;
+
+    error_set(&error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "snapshot", "overlay_layers is missing (needed for %s): %s",
+              feature_needed_for(FEATURE_OVERLAY_LAYERS), feature_hint(FEATURE_OVERLAY_LAYERS));
+    work_fail(work, &error);
+}
+
 static void frozen(struct work *work, const struct guest_record *record) {
     struct session *session = work->session;
     struct box *box = session->box;
@@ -542,7 +555,12 @@ static void frozen(struct work *work, const struct guest_record *record) {
             fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOMEM, "the files of the sandbox cannot be kept");
         return;
     }
-    if (!record->value) {
+    if (lacks_layers(work)) {
+        thaw(work);
+        refuse_changed_files(work);
+        return;
+    }
+    if (!record->value && session->engine->features.overlay_layers) {
         work->to = state_seal(session, box);
         if (!work->to) {
             thaw(work);
@@ -711,6 +729,10 @@ void state_take(struct work *work, void (*then)(struct work *work)) {
     if (!work->drops && work->follows_commands && !list_empty(&session->waiting)) {
         work->follows_commands = false;
         work->waits_for_commands = true;
+        return;
+    }
+    if (session->dirty && session->box && lacks_layers(work) && !state_files_are_as_made(session->box)) {
+        refuse_changed_files(work);
         return;
     }
     if (session->dirty && session->box) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/cleanup.h"
 #include "engine/engine.h"
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared", "fs_denied" };
@@ -82,10 +83,33 @@ static void of_operation(const struct program *program, const struct guest_recor
         code = ROLLBOX_ERR_FEATURE_MISSING;
         hint = "; the host's /proc is partly hidden (as in a container), so the kernel lets nobody mount a fresh one: run the container with its /proc unmasked";
     }
+    if (!hint[0] && (e == EPERM || e == ENOSYS)) {
+        code = ROLLBOX_ERR_FEATURE_MISSING;
+        hint = "; a container's seccomp profile may refuse the call: let it pass mount, umount2, open_tree, move_mount, mount_setattr, fsopen, fsconfig and fsmount (docs/containers.md)";
+    }
     if (key[0])
         error_set(error, code, e, "setup", "%s: %s: %s%s", key, source, strerror(e), hint);
     else
         error_set(error, code, e, "setup", "%s failed at %s (%s): %s%s", stage_words(record->stage), path, op_names[op->kind], strerror(e), hint);
+}
+
+/* The call that an operation of these stages is, for what is refused by a container's seccomp profile or for want of a capability. NULL: none. */
+static const char *refused_call(const struct guest_record *record) {
+    static const char *const calls[][6] = {
+        [GUEST_STAGE_UNSHARE] = { "unshare", "sethostname", "unshare", "setdomainname" },
+        [GUEST_STAGE_MAP] = { "writing to uid_map", "clone(CLONE_NEWUSER), or writing to uid_map", "setns", "setresuid", "setns" },
+        [GUEST_STAGE_ROOT] = { "mount", "mount" },
+        [GUEST_STAGE_PIVOT] = { "pivot_root", NULL, "umount2", "mount_setattr", "umount2" },
+        [GUEST_STAGE_CLONE] = { "clone with new namespaces" },
+        [GUEST_STAGE_NETWORK] = { "unshare(CLONE_NEWNET), or setns" },
+        [GUEST_STAGE_TIME] = { "unshare(CLONE_NEWTIME)" },
+        [GUEST_STAGE_USER] = { "unshare(CLONE_NEWUSER)" },
+    };
+    bool is_refusal = record->error == EPERM || record->error == ENOSYS || record->error == EACCES;
+
+    return is_refusal && record->stage < ARRAY_SIZE(calls) && record->operation < ARRAY_SIZE(calls[0])
+               ? calls[record->stage][record->operation]
+               : NULL;
 }
 
 /* EAGAIN of a clone, which says no more. */
@@ -131,8 +155,15 @@ void words_of_restoring(const struct guest_record *record, struct rollbox_error 
 }
 
 void words_of(const struct program *program, const struct guest_record *record, const char *argv0, const char *cwd, struct rollbox_error *error) {
+    const char *refused = program && !(program->plan->flags & PLAN_PROCESS) ? refused_call(record) : NULL;
     int e = record->error;
 
+    if (refused && record->kind != GUEST_IMAGE_LOADED) {
+        error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "setup",
+                  "isolation namespace: %s is refused here (%s): let the container's seccomp profile and capabilities permit it "
+                  "(docs/containers.md), or use isolation process; `rollbox doctor` tries what is needed", refused, strerror(e));
+        return;
+    }
     if (record->kind == GUEST_IMAGE_LOADED && e == EOPNOTSUPP) {
         error_set(error, ROLLBOX_ERR_FEATURE_MISSING, e, "restore", "this rollbox-init cannot hold processes: it is not linked with musl, or not for x86-64; processes=\"drop\" (--drop-processes) forks and resets files alone");
         return;

@@ -421,8 +421,7 @@ static void call_helper(struct walk *w) {
 }
 
 static void start_helper(struct walk *w) {
-    struct clone_args args = { .flags = CLONE_FILES, .exit_signal = SIGCHLD };
-    pid_t parent = getpid(), pid = (pid_t)sys_clone3(&args, sizeof args);
+    pid_t parent = getpid(), pid = (pid_t)sys_clone(CLONE_FILES | SIGCHLD, NULL);
 
     if (pid == 0) {
         if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || getppid() != parent)

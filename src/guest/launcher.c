@@ -135,9 +135,9 @@ static int enter_namespaces(bool as_root, struct guest_fault *fault) {
 static int set_names(const struct plan *plan, struct guest_fault *fault) {
     const char *hostname = plan_text(plan, plan->hostname);
 
-    if (sethostname(hostname, strlen(hostname)) < 0 || setdomainname("", 0) < 0)
+    if (sethostname(hostname, strlen(hostname)) < 0)
         return guest_fault(fault, GUEST_STAGE_UNSHARE, 1, -errno);
-    return 0;
+    return setdomainname("", 0) < 0 ? guest_fault(fault, GUEST_STAGE_UNSHARE, 3, -errno) : 0;
 }
 
 /* An empty root, with the host's in it. */
@@ -145,9 +145,12 @@ static int enter_root(struct guest_fault *fault) {
     umask(0);
     if (mount("rollbox", STAGE, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=16m") < 0)
         return guest_fault(fault, GUEST_STAGE_ROOT, 1, -errno);
-    if (chdir(STAGE) < 0 || mkdir(HOST, 0700) < 0 || sys_pivot_root(".", HOST) < 0 || chdir("/") < 0)
-        return guest_fault(fault, GUEST_STAGE_PIVOT, 0, -errno);
-    return 0;
+    if (chdir(STAGE) < 0 || mkdir(HOST, 0700) < 0)
+        return guest_fault(fault, GUEST_STAGE_PIVOT, 5, -errno);
+    int r = sys_pivot_root(".", HOST);
+    if (r < 0)
+        return guest_fault(fault, GUEST_STAGE_PIVOT, 0, r);
+    return chdir("/") < 0 ? guest_fault(fault, GUEST_STAGE_PIVOT, 5, -errno) : 0;
 }
 
 static int build_root(const struct plan *plan, struct guest_fault *fault) {
@@ -391,25 +394,26 @@ static void create(const struct plan *plan, struct wire_message *message) {
     struct guest_record record = { .kind = GUEST_CREATED, .serial = message->header.serial };
     struct guest_fault fault = { .stage = GUEST_STAGE_CLONE };
     size_t first_layer, n_layers;
+    unsigned long flags = CLONE_PARENT | CLONE_PIDFD;
     int pidfd = -1;
-    struct clone_args args = {
-        .flags = CLONE_PARENT | CLONE_PIDFD,
-        .pidfd = (uint64_t)(uintptr_t)&pidfd,
-    };
+    pid_t pid;
 
     if (!(plan->flags & PLAN_PROCESS))
-        args.flags |= CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
+        flags |= CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
     if (!find_layers(message, &first_layer, &n_layers)) {
         record_fault(GUEST_LAUNCHER_SOCKET, GUEST_CREATE_FAILED, message->header.serial, &fault, -EBADMSG);
         return;
     }
-    if (message->header.flags & GUEST_CREATE_CGROUP) {
-        args.flags |= CLONE_INTO_CGROUP;
-        args.cgroup = (uint64_t)message->fds[cgroup_place(message)];
-    }
+    const int cgroup = message->header.flags & GUEST_CREATE_CGROUP ? message->fds[cgroup_place(message)] : -1;
     bool is_new;
     int file_ids = take_file_ids(plan, message, &is_new);
-    pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
+    if (cgroup >= 0) {
+        struct clone_args args = { .flags = flags | CLONE_INTO_CGROUP, .pidfd = (uintptr_t)&pidfd, .cgroup = (uint64_t)cgroup };
+
+        pid = (pid_t)sys_clone3(&args, sizeof args);
+    } else {
+        pid = (pid_t)sys_clone(flags, &pidfd);
+    }
     if (pid == 0)
         become_box(plan, message, file_ids);
     if (pid < 0) {
@@ -432,9 +436,8 @@ static void create(const struct plan *plan, struct wire_message *message) {
 /* Merges the layers of a request, in a process of its own, which as a sandbox' init has the engine as its parent. */
 static void copy(const struct plan *plan, struct wire_message *message) {
     struct guest_record record = { .kind = GUEST_COPIED, .stage = GUEST_STAGE_CLONE, .serial = message->header.serial };
-    struct clone_args args = { .flags = CLONE_PARENT };
     struct box sizes = { 0 };
-    pid_t pid = (pid_t)sys_clone3(&args, sizeof args);
+    pid_t pid = (pid_t)sys_clone(CLONE_PARENT, NULL);
 
     if (pid > 0)
         return;
@@ -485,8 +488,7 @@ static void serve(const struct plan *plan);
 /* A copy of this launcher, the engine's child as it is, with everything that it has but its socket and the network namespace that it made ahead of need. */
 static void hold(const struct plan *plan, struct wire_message *message) {
     struct guest_record failed = { .kind = GUEST_IMAGE_LOADED, .serial = message->header.serial, .error = EBADMSG };
-    struct clone_args args = { .flags = CLONE_PARENT };
-    pid_t pid = message->n_fds == 2 || message->n_fds == 3 ? (pid_t)sys_clone3(&args, sizeof args) : -EBADMSG;
+    pid_t pid = message->n_fds == 2 || message->n_fds == 3 ? (pid_t)sys_clone(CLONE_PARENT, NULL) : -EBADMSG;
 
     if (pid > 0)
         return;

@@ -740,7 +740,7 @@ static int refuse_missing(const struct compiler *c, struct rollbox_error *error)
     if (is_virtual && p->net == POLICY_NET_HOST)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "time_mode virtual: with net host it would jump over waits for others, who keep the real time; use net none or loopback");
     if (is_virtual && p->isolation != POLICY_ISOLATION_PROCESS && !c->host->timens)
-        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "time_mode virtual: this kernel has no time namespaces (CONFIG_TIME_NS); use offset");
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "time_mode virtual: timens is missing (Linux 6.3 or later with CONFIG_TIME_NS); use offset");
     if ((p->have_seed || p->time_start) && p->isolation == POLICY_ISOLATION_PROCESS)
         return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy", "%s: isolation process has process ids and devices of the host; use isolation namespace", p->have_seed ? "random_seed" : "time_start");
     if (p->disk_at == POLICY_DISK_STORE && p->isolation == POLICY_ISOLATION_PROCESS)

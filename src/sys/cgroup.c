@@ -32,6 +32,7 @@
 #include "sys/uapi.h"
 
 #define MOUNT "/sys/fs/cgroup"
+#define LAUNCHERS "launchers"   /* v2, run by root: the group that launchers are in */
 #define MAX_PATH 2112
 #define MAX_HIERARCHIES 5
 #define MEMORY_MAX (UINT64_C(0x7ffffffffffff000))   /* what v1 has for "no limit" */
@@ -76,6 +77,8 @@ struct cgroup_root {
     char *paths[MAX_HIERARCHIES + 2];
     size_t n_paths;
     unsigned serial;            /* makes slots' names unique even while an old one is busy */
+    bool clones_into;           /* v2: clone3 is there, so processes start in their group */
+    bool lends;                 /* v2, run by root: launchers have other ids, see open_to_launchers */
     int oom_fd;                 /* v1: the eventfd of our own directory, which is told of the groups above alone. -1 or -EBADF: none */
     uint64_t n_above;           /* how often it was */
     struct list busy;           /* slots that could not be removed yet */
@@ -468,6 +471,8 @@ static int find_v2(struct cgroup_root *root, const struct features *features, co
     if (features->cgroup_cpu && has_word(controllers, "cpu", ' ', '\n'))
         root->where[CPU] = 0;
     root->backend = CGROUP_V2;
+    root->clones_into = features->clone3;
+    root->lends = geteuid() == 0;
     return 0;
 }
 
@@ -673,6 +678,15 @@ static int weigh(const struct cgroup_root *root, int engine_fd) {
     return write_at(engine_fd, root->backend == CGROUP_V2 ? "cpu.weight" : "cpu.shares", text);
 }
 
+/*
+ * v2: CLONE_INTO_CGROUP takes the right to write to cgroup.procs of the new group, and of the nearest group that the old and the
+ * new one have in common. A launcher that root's engine has started has given up root's ids by then. So these files are for
+ * everybody, in a directory that root alone may enter: who has a descriptor of the group, as the launcher has, gets in.
+ */
+static int open_to_launchers(const struct cgroup_root *root, int dir_fd, const char *path) {
+    return root->lends && fchmodat(dir_fd, path, 0666, 0) < 0 ? -errno : 0;
+}
+
 static int make_engine_dirs(struct cgroup_root *root) {
     for (size_t i = 0; i < root->n_hierarchies; i++) {
         struct hierarchy *h = &root->hierarchies[i];
@@ -680,7 +694,7 @@ static int make_engine_dirs(struct cgroup_root *root) {
 
         if (h->engine_fd >= 0)
             continue;
-        if (mkdirat(h->parent_fd, root->name, 0755) < 0 && errno != EEXIST)
+        if (mkdirat(h->parent_fd, root->name, root->lends ? 0700 : 0755) < 0 && errno != EEXIST)
             return -errno;
         fd = openat(h->parent_fd, root->name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0)
@@ -688,6 +702,8 @@ static int make_engine_dirs(struct cgroup_root *root) {
         if (root->backend == CGROUP_V2) {
             int r = write_at(fd, "cgroup.subtree_control", root->where[CPU] >= 0 ? "+memory +pids +cpu" : "+memory +pids");
 
+            if (r == 0)
+                r = open_to_launchers(root, fd, "cgroup.procs");
             if (r < 0)
                 return r;
         }
@@ -889,6 +905,12 @@ int cgroup_slot_new(struct cgroup_root *root, unsigned id, const struct cgroup_l
         if (r == 0)
             slot->members |= 1u << i;
     }
+    if (r == 0 && root->lends) {
+        char procs[64];
+
+        snprintf(procs, sizeof(procs), "%s/cgroup.procs", slot->name);
+        r = open_to_launchers(root, root->hierarchies[0].engine_fd, procs);
+    }
     if (r == 0)
         r = open_files(slot);
     if (r == 0 && limits != NULL)
@@ -946,6 +968,8 @@ int cgroup_root_tidy(struct cgroup_root *root) {
 int cgroup_root_remove(struct cgroup_root *root) {
     int r = cgroup_root_tidy(root) > 0 ? -EBUSY : 0;
 
+    if (root->lends && root->hierarchies[0].engine_fd >= 0)
+        (void)unlinkat(root->hierarchies[0].engine_fd, LAUNCHERS, AT_REMOVEDIR);
     for (size_t i = 0; i < root->n_hierarchies && r == 0; i++)
         if (root->hierarchies[i].engine_fd >= 0 && unlinkat(root->hierarchies[i].parent_fd, root->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
             r = -errno;
@@ -981,14 +1005,30 @@ int cgroup_slot_attach(struct cgroup_slot *slot, pid_t pid) {
     return 0;
 }
 
+int cgroup_launcher_attach(struct cgroup_root *root, pid_t pid) {
+    char text[16];
+    int r;
+
+    if (!root->lends || !root->clones_into)
+        return 0;
+    r = make_engine_dirs(root);
+    if (r < 0)
+        return r;
+    if (mkdirat(root->hierarchies[0].engine_fd, LAUNCHERS, 0755) < 0 && errno != EEXIST)
+        return -errno;
+    snprintf(text, sizeof(text), "%d", (int)pid);
+    r = write_at(root->hierarchies[0].engine_fd, LAUNCHERS "/cgroup.procs", text);
+    return r == -ESRCH ? 0 : r;
+}
+
 int cgroup_slot_open_entries(const struct cgroup_slot *slot, int fds[CGROUP_MAX_ENTRIES]) {
     const struct cgroup_root *root = slot->root;
     char path[96];
     int n = 0;
 
-    if (root->backend != CGROUP_V1)
+    if (cgroup_slot_fd(slot) >= 0)
         return 0;
-    snprintf(path, sizeof(path), "%s/tasks", slot->name);
+    snprintf(path, sizeof(path), "%s/%s", slot->name, root->backend == CGROUP_V1 ? "tasks" : "cgroup.procs");
     for (size_t i = 0; i < root->n_hierarchies; i++) {
         if (!(slot->members & 1u << i))
             continue;
@@ -1005,7 +1045,7 @@ int cgroup_slot_open_entries(const struct cgroup_slot *slot, int fds[CGROUP_MAX_
 }
 
 int cgroup_slot_fd(const struct cgroup_slot *slot) {
-    return slot->root->backend == CGROUP_V2 ? slot->dir_fd : -1;
+    return slot->root->backend == CGROUP_V2 && slot->root->clones_into ? slot->dir_fd : -1;
 }
 
 int cgroup_slot_oom_fd(const struct cgroup_slot *slot) {

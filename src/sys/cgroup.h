@@ -9,7 +9,8 @@
  *
  * v1: moving a process costs the kernel up to 15 ms (it waits for an RCU grace period) unless another move came just before, so
  * slots are made in batches, given a launcher process by cgroup_slot_attach, and reused (cgroup_slot_reset): sandboxes enter by
- * being forked there. v2: a child is cloned into cgroup_slot_fd with CLONE_INTO_CGROUP.
+ * being forked there. v2: a child is cloned into cgroup_slot_fd with CLONE_INTO_CGROUP, or, where a container's profile forbids
+ * clone3, moves itself as on v1, which takes milliseconds there.
  *
  * Nothing here allocates memory except cgroup_root_open and cgroup_slot_new. All functions return 0 or -errno. Not thread-safe: one
  * root, one thread.
@@ -98,12 +99,17 @@ int cgroup_slot_limit(struct cgroup_slot *slot, const struct cgroup_limits *limi
 /* Moves a process in, all its threads. -ESRCH if it is gone. */
 int cgroup_slot_attach(struct cgroup_slot *slot, pid_t pid);
 
-/* v1: the `tasks` files of the slot, for a single-threaded process to move itself by writing "0": that move alone takes no global
- * lock and waits for no grace period (10 us a hierarchy). Returns how many, the caller's to close; 0 on v2; -errno. */
+/* v2, run by root: moves a launcher, which is to clone processes into slots, to where it has the right to.
+ * Else does nothing, as for one that has ended. */
+int cgroup_launcher_attach(struct cgroup_root *root, pid_t pid);
+
+/* Files of the slot for a single-threaded process to move itself by writing "0". v1: `tasks`; that move alone takes no global lock
+ * and waits for no grace period (10 us a hierarchy). v2 without clone3: `cgroup.procs`. Returns how many, the caller's to close; 0
+ * where cgroup_slot_fd is for that; -errno. */
 #define CGROUP_MAX_ENTRIES 5
 int cgroup_slot_open_entries(const struct cgroup_slot *slot, int fds[CGROUP_MAX_ENTRIES]);
 
-/* v2: the directory, for CLONE_INTO_CGROUP; the slot's. -1 on v1. */
+/* v2: the directory, for CLONE_INTO_CGROUP; the slot's. -1 on v1, and without clone3. */
 int cgroup_slot_fd(const struct cgroup_slot *slot);
 
 /* A descriptor, the slot's, that tells of a use of the OOM killer: on v1 an eventfd, EPOLLIN (to be read); on v2 memory.events,

@@ -29,6 +29,8 @@
 #include "sys/proc.h"
 #include "sys/syscalls.h"
 
+#define MIN_OWN_IDS 64          /* so that sandboxes of isolation process can have one each */
+
 static const struct feature_row {
     const char *name, *needed_for, *hint;
     size_t offset;
@@ -64,13 +66,13 @@ static bool counts(const struct features *f) {
 }
 
 bool features_namespace_ok(const struct features *f) {
-    return f->userns && f->pidns && f->proc_mount && f->mountns && f->ipcns && f->utsns && f->netns && f->seccomp && f->clone3 && f->openat2 &&
+    return f->userns && f->pidns && f->proc_mount && f->mountns && f->pivot_root && f->ipcns && f->utsns && f->netns && f->seccomp && f->openat2 &&
            f->close_range && f->pidfd && f->mount_api && counts(f);
 }
 
 bool features_process_ok(const struct features *f) {
     /* uid 0 that cannot become another would leave guests as root; an ordinary user's are kept apart by Landlock alone. */
-    return f->landlock && f->seccomp && f->clone3 && f->openat2 && f->close_range && f->pidfd && counts(f) && (f->uid == 0 ? f->own_ids : f->landlock_scope);
+    return f->landlock && f->seccomp && f->openat2 && f->close_range && f->pidfd && counts(f) && (f->uid == 0 ? f->own_ids : f->landlock_scope);
 }
 
 /* ---- masking ------------------------------------------------------------------------------------------------------- */
@@ -87,7 +89,7 @@ static void settle(struct features *f) {
     f->landlock_net = f->landlock_abi >= 4;
     f->landlock_scope = f->landlock_abi >= 6;
     if (!f->overlayfs)
-        f->overlay_userxattr = false;
+        f->overlay_userxattr = f->overlay_layers = false;
     if (!f->cgroup_v1 && !f->cgroup_v2)
         f->cgroup_memory = f->cgroup_pids = f->cgroup_cpu = false;
 }
@@ -153,24 +155,34 @@ static bool has_capabilities(uint32_t wanted) {
     return sys_capget(&header, data) == 0 && (data[0].effective & wanted) == wanted;
 }
 
-/* Are there users beside root here? A user namespace may have mapped it alone. */
-static bool has_ids(const char *map) {
+/* What ids there are here: a user namespace, as of a container, may have mapped few. */
+struct mapped_ids {
+    uint64_t n;
+    bool has_all;               /* all that the kernel knows, in one range: so also those that sandboxes of root's get */
+};
+
+static struct mapped_ids mapped_ids(const char *map) {
     auto_close int fd = open(map, O_RDONLY | O_CLOEXEC);
+    struct mapped_ids ids = { 0 };
     char text[4096], *at = text;
-    uint64_t n = 0, count;
+    uint64_t first, count;
     int length;
     ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
 
     text[MAX(size, (ssize_t)0)] = '\0';
-    for (; sscanf(at, "%*u %*u %" SCNu64 "%n", &count, &length) == 1; at += length)
-        n += count;
-    return n >= 64;
+    for (; sscanf(at, "%" SCNu64 " %*u %" SCNu64 "%n", &first, &count, &length) == 2; at += length) {
+        ids.n += count;
+        ids.has_all |= first == 0 && count >= INT32_MAX;
+    }
+    return ids;
 }
 
 void features_identity(struct features *f) {
+    struct mapped_ids uids = mapped_ids("/proc/self/uid_map"), gids = mapped_ids("/proc/self/gid_map");
+
     f->uid = geteuid();
-    f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN);
-    f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN) && has_ids("/proc/self/uid_map") && has_ids("/proc/self/gid_map");
+    f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN) && uids.has_all && gids.has_all;
+    f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN) && MIN(uids.n, gids.n) >= MIN_OWN_IDS;
 }
 
 static void find_facts(struct features *f) {
@@ -244,15 +256,17 @@ static void quick_unmasked(struct features *f) {
     f->userns = may_userns && exists("/proc/self/ns/user");
     f->pidns = exists("/proc/self/ns/pid");
     f->proc_mount = true;               /* only trying tells */
-    f->mountns = exists("/proc/self/ns/mnt");
+    f->mountns = f->pivot_root = exists("/proc/self/ns/mnt");
     f->ipcns = exists("/proc/self/ns/ipc");
     f->utsns = exists("/proc/self/ns/uts");
     f->netns = exists("/proc/self/ns/net");
-    f->timens = exists("/proc/self/ns/time");
+    /* Before 6.3 a process with a time namespace for its children can start none that shares its memory, as init does. */
+    f->timens = exists("/proc/self/ns/time") && release_at_least(f, 6, 3);
     f->cgroupns = exists("/proc/self/ns/cgroup");
 
     f->overlayfs = has_overlay(f);
     f->overlay_userxattr = f->overlayfs && release_at_least(f, 5, 11);
+    f->overlay_layers = f->overlayfs && release_at_least(f, 6, 15);
 
     abi = sys_landlock_create_ruleset(NULL, 0, LANDLOCK_CREATE_RULESET_VERSION);
     f->landlock_abi = MAX(abi, 0);
@@ -344,7 +358,11 @@ static bool try_ipcns(void) {
 }
 
 static bool try_utsns(void) {
-    return enter(CLONE_NEWUTS);
+    return enter(CLONE_NEWUTS) && sethostname("probe", 5) == 0 && setdomainname("", 0) == 0;
+}
+
+static bool try_pivot_root(void) {
+    return enter_mounts(true) && mkdir("old", 0700) == 0 && sys_pivot_root(".", "old") == 0;
 }
 
 static bool try_netns(void) {
@@ -483,6 +501,7 @@ static const struct probe {
     { FEATURE_PIDNS, try_pidns },
     { FEATURE_PROC_MOUNT, try_proc_mount },
     { FEATURE_MOUNTNS, try_mountns },
+    { FEATURE_PIVOT_ROOT, try_pivot_root },
     { FEATURE_IPCNS, try_ipcns },
     { FEATURE_UTSNS, try_utsns },
     { FEATURE_NETNS, try_netns },

@@ -26,20 +26,25 @@
       "--security-opt unmask=ALL); without it, use isolation process") \
     X(MOUNTNS, mountns, "isolation namespace: a file system of its own", \
       "use a kernel with namespaces and do not run in a chroot; without it, use isolation process") \
+    X(PIVOT_ROOT, pivot_root, "isolation namespace: a root of its own", \
+      "let the container's seccomp profile pass pivot_root, and do not run in a chroot; without it, use isolation process") \
     X(IPCNS, ipcns, "isolation namespace: System V IPC and message queues of its own", \
       "use a kernel with CONFIG_IPC_NS; without it, use isolation process") \
     X(UTSNS, utsns, "isolation namespace: a host name of its own", \
-      "use a kernel with CONFIG_UTS_NS; without it, use isolation process") \
+      "use a kernel with CONFIG_UTS_NS, and let the container's seccomp profile pass sethostname and setdomainname; without " \
+      "them, use isolation process") \
     X(NETNS, netns, "net none and loopback", \
       "use a kernel with CONFIG_NET_NS; without it only net host works in isolation namespace") \
     X(TIMENS, timens, "an uptime of its own, time_mode virtual", \
-      "use a kernel with CONFIG_TIME_NS (5.6 or later); without it a sandbox sees the host's uptime") \
+      "use Linux 6.3 or later with CONFIG_TIME_NS; without it a sandbox sees the host's uptime") \
     X(CGROUPNS, cgroupns, "hiding the host's cgroup paths", \
       "use a kernel with CONFIG_CGROUPS; without it /proc/self/cgroup is masked only") \
     X(OVERLAYFS, overlayfs, "fs_writable (private copy-on-write)", \
       "load the module overlay (modprobe overlay); without it fs_writable is refused, fs_readable and fs_shared work") \
     X(OVERLAY_USERXATTR, overlay_userxattr, "fs_writable as an ordinary user", \
       "use Linux 5.11 or later; without it fs_writable needs root") \
+    X(OVERLAY_LAYERS, overlay_layers, "snapshots, forks, resets and sleep of changed files", \
+      "use Linux 6.15 or later, whose overlays can be made of detached mounts") \
     X(LANDLOCK, landlock, "isolation process; a second layer under namespace", \
       "use a kernel with CONFIG_SECURITY_LANDLOCK and landlock in the lsm= boot parameter; without it isolation process is " \
       "refused and namespace has one layer less") \
@@ -49,8 +54,8 @@
       "use Linux 6.12 or later (Landlock ABI 6); isolation namespace holds both by itself") \
     X(SECCOMP, seccomp, "every sandbox: the system call filter", \
       "use a kernel with CONFIG_SECCOMP_FILTER; nothing runs without it") \
-    X(CLONE3, clone3, "starting a process in its namespaces and cgroup at once", \
-      "use Linux 5.7 or later, and let the container's seccomp profile pass clone3") \
+    X(CLONE3, clone3, "starting a sandbox in its cgroup (v2) at once", \
+      "let the container's seccomp profile pass clone3; without it a sandbox enters its cgroup by a slower way") \
     X(OPENAT2, openat2, "resolving paths safely", \
       "use Linux 5.6 or later, and let the container's seccomp profile pass openat2") \
     X(CLOSE_RANGE, close_range, "closing inherited descriptors", \
@@ -94,7 +99,7 @@ struct features {
 
     /* Facts. */
     uint32_t uid;                               /* effective */
-    bool is_root;                               /* uid 0 with CAP_SYS_ADMIN */
+    bool is_root;                               /* uid 0 with CAP_SYS_ADMIN, and all ids mapped: not in a container's user namespace */
     bool own_ids;                               /* uid 0 that may become other users: CAP_SETUID, CAP_SETGID, CAP_CHOWN, and ids mapped */
     unsigned cpus;                              /* that this process may run on, at least 1 */
     uint64_t memory_total_bytes, memory_available_bytes;    /* of the host; 0: unknown */

@@ -89,13 +89,12 @@ _Noreturn static void open_there(int net, int owner, int place) {
 }
 
 static int open_by_child(int net, int owner, int *ret_fd) {
-    struct clone_args how = { .flags = CLONE_FILES };       /* no signal at its end: nobody else is to wait for it */
     auto_close int place = eventfd(0, EFD_CLOEXEC);
     int status;
 
     if (place < 0)
         return -errno;
-    pid_t pid = (pid_t)sys_clone3(&how, sizeof how);
+    pid_t pid = (pid_t)sys_clone(CLONE_FILES, NULL);       /* no signal at its end: nobody else is to wait for it */
     if (pid < 0)
         return pid;
     if (pid == 0)
