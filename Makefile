@@ -69,6 +69,12 @@ soak: all build-asan
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -s -p no:cacheprovider tests/integration/test_session_soak.py
 	@ROLLBOX_SOAK=1 .venv/bin/pytest -q -p no:cacheprovider tests/integration/test_determinism*.py
 
+# All capabilities on other kernels, in emulated machines; as root, for the first run makes a root file system. Minutes.
+.PHONY: kernels
+kernels: all
+	@tools/setup kernels
+	@$(PYTHON) -B tests/kernels/run.py --update
+
 # FUZZ_SECONDS for each target; what they find is left in build-fuzz/found.
 FUZZ_SECONDS ?= 60
 fuzz:

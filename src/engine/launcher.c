@@ -530,6 +530,9 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
         return -ENOMEM;
     ((struct wire_header *)(void *)message.data)->flags = flags;
     int r = wire_send_patiently(launcher->socket, &message, fds, n);
+    /* It has ended. Why is in its socket, and fails this one with all others that it was to make. */
+    if (r == -EPIPE || r == -ECONNRESET)
+        r = 0;
     if (r == 0) {
         box->maker = launcher;
         list_add_tail(&launcher->creating, &box->in_launcher);

@@ -152,6 +152,11 @@ static int check_features(const struct features *features, const struct policy *
             missing = always[i];
     if (missing == FEATURE_COUNT && !is_process && policy->net != POLICY_NET_HOST && !features->netns)
         missing = FEATURE_NETNS;
+    if (missing == FEATURE_COUNT && !is_process && !features->uid && !features->is_root && features->has_all_ids)
+        return error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "policy",
+                         "isolation namespace: root without CAP_SYS_ADMIN cannot give sandboxes ids of their own, and they are never root; "
+                         "run as an ordinary user (docker run --user 1000), give the container users of its own (hostUsers: false), or "
+                         "use isolation process");
     if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image || policy->disk_at == POLICY_DISK_STORE) && !features->overlayfs)
         missing = FEATURE_OVERLAYFS;
     if (missing == FEATURE_COUNT && !is_process && (policy->fs_writable.n || policy->image || policy->disk_at == POLICY_DISK_STORE) && !features->is_root && !features->overlay_userxattr)

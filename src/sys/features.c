@@ -66,7 +66,8 @@ static bool counts(const struct features *f) {
 }
 
 bool features_namespace_ok(const struct features *f) {
-    return f->userns && f->pidns && f->proc_mount && f->mountns && f->pivot_root && f->ipcns && f->utsns && f->netns && f->seccomp && f->openat2 &&
+    /* The host's root that cannot become another would leave guests as root. */
+    return (f->uid != 0 || f->is_root || !f->has_all_ids) && f->userns && f->pidns && f->proc_mount && f->mountns && f->pivot_root && f->ipcns && f->utsns && f->netns && f->seccomp && f->openat2 &&
            f->close_range && f->pidfd && f->mount_api && counts(f);
 }
 
@@ -181,7 +182,8 @@ void features_identity(struct features *f) {
     struct mapped_ids uids = mapped_ids("/proc/self/uid_map"), gids = mapped_ids("/proc/self/gid_map");
 
     f->uid = geteuid();
-    f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN) && uids.has_all && gids.has_all;
+    f->has_all_ids = uids.has_all && gids.has_all;
+    f->is_root = f->uid == 0 && has_capabilities(1U << CAP_SYS_ADMIN) && f->has_all_ids;
     f->own_ids = f->uid == 0 && has_capabilities(1U << CAP_SETUID | 1U << CAP_SETGID | 1U << CAP_CHOWN) && MIN(uids.n, gids.n) >= MIN_OWN_IDS;
 }
 

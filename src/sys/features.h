@@ -100,6 +100,7 @@ struct features {
     /* Facts. */
     uint32_t uid;                               /* effective */
     bool is_root;                               /* uid 0 with CAP_SYS_ADMIN, and all ids mapped: not in a container's user namespace */
+    bool has_all_ids;                           /* not in a user namespace that maps few, as a container's does */
     bool own_ids;                               /* uid 0 that may become other users: CAP_SETUID, CAP_SETGID, CAP_CHOWN, and ids mapped */
     unsigned cpus;                              /* that this process may run on, at least 1 */
     uint64_t memory_total_bytes, memory_available_bytes;    /* of the host; 0: unknown */

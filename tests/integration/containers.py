@@ -36,11 +36,11 @@ MASKED = """/proc/acpi /proc/asound /proc/interrupts /proc/kcore /proc/keys /pro
 READONLY = "/proc/bus /proc/fs /proc/irq /proc/sys /proc/sysrq-trigger".split()
 
 
-# What a profile of one's own has to let pass besides, for isolation namespace with all that rollbox can do: namespaces and
-# mounts, which the kernel then allows inside a user namespace alone; a process without random addresses, for seeds;
-# userfaultfd, for snapshots that are what has changed.
-WANTED = """clone clone3 fsconfig fsmount fsopen fspick mount mount_setattr move_mount open_tree pidfd_getfd pivot_root
-process_madvise setdomainname sethostname setns umount2 unshare userfaultfd kcmp""".split()
+# What deploy/seccomp.json lets pass besides, for isolation namespace with all that rollbox can do: namespaces and mounts,
+# which the kernel then allows inside a user namespace alone; kcmp, for snapshots of what runs; userfaultfd, for those that are
+# what has changed; pidfd_getfd, for clocks; and a process without random addresses, for seeds.
+WANTED = """clone fsconfig fsmount fsopen kcmp mount mount_setattr move_mount open_tree pidfd_getfd pivot_root setdomainname
+sethostname setns umount2 unshare userfaultfd""".split()
 ADDR_NO_RANDOMIZE = 0x40000
 
 

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rollbox inside containers: with the defaults of Docker and Kubernetes, with deploy/seccomp.json, and as a pod's root."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import containers
+import pytest
+from harness import BUILD
+
+pytestmark = [pytest.mark.skipif(os.geteuid() != 0, reason="needs root: containers are made by it"),
+              pytest.mark.skipif(not shutil.which("crun"), reason="needs crun: containers are run by it")]
+PROFILE = Path(__file__).resolve().parents[2] / "deploy" / "seccomp.json"
+ADMIN = [*containers.DOCKER_CAPABILITIES, "CAP_SYS_ADMIN"]
+POD_IDS = (3000000, 65536)
+# Each way to run a container: what process and namespace isolation come to, by the words of the refusal.
+WAYS = {
+    "docker, root": (dict(), None, "mount_api is missing"),
+    "docker, user": (dict(user=1000), None, "mount_api is missing"),
+    "kubernetes restricted": (dict(user=1000, capabilities=[], new_privileges=False), None, "mount_api is missing"),
+    "docker with SYS_ADMIN": (dict(capabilities=ADMIN, masks=False), None, "pivot_root is refused here"),
+    "pod with users of its own, root": (dict(ids=POD_IDS), None, "mount_api is missing"),
+    "profile, user": (dict(user=1000, capabilities=[], new_privileges=False, masks=False, seccomp="deploy"), None, None),
+    "profile, root": (dict(masks=False, seccomp="deploy"), None, "root without CAP_SYS_ADMIN"),
+    "profile, masked /proc": (dict(user=1000, capabilities=[], seccomp="deploy"), None, "/proc unmasked"),
+    "profile, pod with users of its own": (dict(ids=POD_IDS, masks=False, seccomp="deploy"), None, None),
+    "profile, pod with users of its own and SYS_ADMIN": (dict(ids=POD_IDS, capabilities=ADMIN, masks=False, seccomp="deploy"),
+                                                         None, None),
+}
+
+
+def table():
+    """As docs/compatibility.md has it."""
+    lines = ["| container | isolation process | isolation namespace |", "|---|---|---|"]
+    for name, (_, *refusals) in WAYS.items():
+        cells = ["works" if refusal is None else f"refused: {refusal}" for refusal in refusals]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def container(directory, name, **more):
+    options = {**WAYS[name][0], **more}
+    if options.get("seccomp") == "deploy":
+        options["seccomp"] = json.loads(PROFILE.read_text())
+    directory.chmod(0o755)
+    for parent in directory.parents[:2]:
+        parent.chmod(parent.stat().st_mode | 0o011)
+    return containers.Container(directory / "container", BUILD, **options)
+
+
+@pytest.mark.parametrize("isolation", ["process", "namespace"])
+@pytest.mark.parametrize("name", WAYS)
+def test_runs_in_a_container_or_names_what_is_refused(tmp_path, name, isolation):
+    refusal = WAYS[name][1 if isolation == "process" else 2]
+    done = container(tmp_path, name).run("/rollbox/rollbox", "run", "--isolation", isolation, "--", "echo", "hello")
+    if refusal is None:
+        assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (125, ""), done.stderr
+        assert refusal in done.stderr
+
+
+def test_doctor_tells_in_a_container_what_run_would_say(tmp_path):
+    done = container(tmp_path, "docker with SYS_ADMIN").run("/rollbox/rollbox", "doctor")
+    assert done.returncode == 1
+    assert any(line.split()[:2] == ["no", "pivot_root"] for line in done.stdout.splitlines()), done.stdout
+
+
+def test_a_sandbox_in_a_pod_with_users_of_its_own_is_not_the_hosts_root(tmp_path):
+    pod = container(tmp_path, "profile, pod with users of its own and SYS_ADMIN")
+    done = pod.run("/rollbox/rollbox", "run", "--json", "--", "id", "-u")
+    assert json.loads(done.stdout)["stdout"] == "1000\n", done.stderr
+
+
+def test_sessions_and_live_forks_work_under_the_profile(tmp_path):
+    script = """set -e
+export ROLLBOX_SOCKET=/tmp/socket ROLLBOX_STORE=/tmp/store; mkdir -m 700 /tmp/store
+r=/rollbox/rollbox; $r engine start --background >/dev/null
+box=$($r create); $r exec $box -- sh -c 'cat /dev/zero | sleep 1000 & echo file > /tmp/file'
+kid=$($r fork $box); $r exec $kid -- cat /tmp/file; $r ps >/dev/null; $r engine stop >/dev/null"""
+    done = container(tmp_path, "profile, user").run("/bin/sh", "-c", script)
+    assert (done.returncode, done.stdout) == (0, "file\n"), done.stderr
+
+
+def test_the_shipped_profile_is_dockers_and_what_is_wanted():
+    assert json.loads(PROFILE.read_text()) == containers.default_profile([], also=containers.WANTED)
+
+
+def test_the_docs_have_this_table():
+    assert table() in (PROFILE.parents[1] / "docs" / "compatibility.md").read_text()
