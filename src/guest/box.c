@@ -26,6 +26,7 @@
 
 #include "base/clock.h"
 #include "guest/determinism.h"
+#include "guest/ipc.h"
 #include "guest/restore.h"
 #include "guest/stamps.h"
 #include "guest/sysinfo.h"
@@ -303,6 +304,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return r;
     if (restore_is_tree() && (r = restore_keep_pids(box->proc_sys)) < 0)
         return guest_fault(fault, GUEST_STAGE_RESTORE, 0, r);
+    const bool has_bounds = ipc_bound_segments(plan, box->proc_sys);
     box->io = openat(proc_self, "io", O_RDONLY | O_CLOEXEC);    /* without it that is not known */
     r = enter_user_namespace(box, proc_self);
     close(proc_self);
@@ -314,6 +316,8 @@ int box_setup(struct box *box, struct guest_fault *fault) {
     /* Forty calls, each of which the filter would look at. What is restored inherits the bounds, and gives up itself what rights it needs yet. */
     if ((r = drop_bounds()) < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
+    if (!has_bounds && (r = ipc_refuse_segments()) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     if ((r = sysinfo_begin(plan)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     const bool are_noted = restore_are_noted(box);

@@ -4,16 +4,27 @@
  *
  * The kernel keeps whole seconds of its own time of day. init, which is in the same namespace as the same user, asks for what a guest has asked for, and tells it with other times. At the real rate that is what the clock showed then, to the second, and
  * no earlier than its start. Under virtual time it is the start: what a second of the kernel's is of that clock nobody knows, and to notice each use would be to be asked about it.
+ *
+ * A segment of shared memory outlives the processes that mapped it, and only a memory cgroup counts it then. Without one, init
+ * bounds the segments of the whole sandbox by kernel.shmall of its IPC namespace. Newer kernels let the root of the owning user
+ * namespace write that (6.18 does, 6.1 does not). The guest may not: it sees a read-only /proc, with /proc/sys covered. Where
+ * init cannot write it, a filter refuses the calls, as on a kernel without System V IPC.
  */
 #include "guest/ipc.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
+#include <string.h>
+#include <sys/auxv.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "guest/determinism.h"
 #include "sys/syscalls.h"
@@ -33,6 +44,37 @@ static const struct kind {
     { __NR_msgctl, 1, 2, { IPC_STAT, 11 /* MSG_STAT */, 13 /* MSG_STAT_ANY */ }, 15, { 6, 7, 8 } },
     { __NR_semctl, 2, 3, { IPC_STAT, 18 /* SEM_STAT */, 20 /* SEM_STAT_ANY */ }, 13, { 6, 8 } },
 };
+
+bool ipc_bound_segments(const struct plan *plan, int proc_sys) {
+    char wanted[32], found[sizeof wanted];
+    char *end = guest_put_number(wanted, plan->segment_bytes / getauxval(AT_PAGESZ));
+
+    if (!plan->segment_bytes)
+        return true;
+    *end++ = '\n';
+    *end = '\0';
+    int file = proc_sys < 0 || guest_write(proc_sys, "kernel/shmall", wanted) < 0 ? -1 : openat(proc_sys, "kernel/shmall", O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return false;
+    ssize_t n = read(file, found, sizeof found);
+    close(file);
+    return n == end - wanted && memcmp(found, wanted, (size_t)n) == 0;
+}
+
+int ipc_refuse_segments(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_shmget, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_shmat, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_shmctl, 1, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_shmdt, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = { .len = sizeof filter / sizeof filter[0], .filter = filter };
+
+    return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
+}
 
 static const struct kind *find_kind(const struct seccomp_notif *question) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)

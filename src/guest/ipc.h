@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Times of System V's objects: ipc.c has the model. */
+/* System V's objects: a bound for their shared memory, and their times. ipc.c has the model. */
 #ifndef ROLLBOX_GUEST_IPC_H
 #define ROLLBOX_GUEST_IPC_H
 
@@ -7,6 +7,12 @@
 #include <stdint.h>
 
 #include "guest/internal.h"
+
+/* In init, with rights over the sandbox' IPC namespace: as plan->segment_bytes says, by the own /proc/sys. False: the kernel
+ * does not let it, and ipc_refuse_segments must follow. */
+bool ipc_bound_segments(const struct plan *plan, int proc_sys);
+/* For init and all processes to come the calls are ENOSYS. 0 or -errno. */
+int ipc_refuse_segments(void);
 
 /* The time of day is `ahead_ns` ahead of the kernel's, unless it is virtual. False: the question is none of these. */
 struct seccomp_notif;

@@ -78,6 +78,7 @@ enum filter_rule {
     FILTER_MEMFD,
     FILTER_PAGES,
     FILTER_SYSVIPC,
+    FILTER_SEGMENTS,
     FILTER_RULESET,
     FILTER_AFFINITY,
     FILTER_OTHERS,
@@ -468,6 +469,8 @@ static enum filter_rule resolve(const struct filter_options *o, enum filter_rule
         return o->deny_uncharged ? FILTER_EINVAL : FILTER_ALLOW;
     case FILTER_SYSVIPC:
         return o->process_isolation || o->deny_uncharged ? FILTER_ENOSYS : FILTER_ALLOW;
+    case FILTER_SEGMENTS:
+        return o->process_isolation || (o->deny_uncharged && !o->allow_segments) ? FILTER_ENOSYS : FILTER_ALLOW;
     case FILTER_RULESET:
         return o->deny_uncharged ? FILTER_EOPNOTSUPP : FILTER_ALLOW;
     case FILTER_AFFINITY:

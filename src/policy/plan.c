@@ -30,6 +30,10 @@
 #define MASK (READ_ONLY | MOUNT_ATTR_NOEXEC)
 #define MAX_GRANTS 1000
 #define NOBODY 65534u
+/* Without a memory cgroup nothing counts a System V segment that no process has mapped, so all of them together get a small
+ * share on top of max_memory. PostgreSQL wants 56 bytes, an X client a picture. */
+#define SEGMENT_SHARE 16
+#define SEGMENT_BYTES_MOST (16ull << 20)
 #define GUESTS_LAYERS 64        /* of a snapshot of the store: what fits beside a sandbox' own into the options of a mount */
 
 const char *const plan_sysctl_names[] = {
@@ -689,6 +693,8 @@ static int limits(struct compiler *c, struct rollbox_error *error) {
     const struct plan_host *h = c->host;
 
     c->plan.memory_bytes = p->max_memory_bytes;
+    if (p->isolation == POLICY_ISOLATION_NAMESPACE && !h->memory_cgroup)
+        c->plan.segment_bytes = MIN(p->max_memory_bytes / SEGMENT_SHARE, SEGMENT_BYTES_MOST);
     if (p->isolation == POLICY_ISOLATION_NAMESPACE)
         compiler_limit(c, RLIMIT_NPROC, MIN((uint64_t)p->max_processes + 1, h->processes_max));  /* init counts */
     compiler_limit(c, RLIMIT_NOFILE, MIN((uint64_t)p->max_open_files, h->open_files_max));
@@ -714,7 +720,7 @@ static int limits(struct compiler *c, struct rollbox_error *error) {
 static int filter(struct compiler *c, struct sock_filter *program, struct rollbox_error *error) {
     struct filter_options options = {
         .process_isolation = c->policy->isolation == POLICY_ISOLATION_PROCESS, .net_host = c->policy->net == POLICY_NET_HOST,
-        .no_inet = c->policy->net == POLICY_NET_NONE, .deny_uncharged = !c->host->memory_cgroup,
+        .no_inet = c->policy->net == POLICY_NET_NONE, .deny_uncharged = !c->host->memory_cgroup, .allow_segments = c->plan.segment_bytes > 0,
         .allow_affinity = c->plan.flags & PLAN_SERIAL && (!c->plan.affinity || c->host->cpu_cgroup), .deny_setid_bits = c->policy->fs_shared.n > 0,
         .keep_metadata = c->policy->isolation == POLICY_ISOLATION_PROCESS && !c->host->own_ids, .allow_listener = c->plan.flags & (PLAN_SEED | PLAN_CLOCK), .allow_getfd = c->plan.flags & PLAN_CLOCK,
         .deny_reserve = c->plan.flags & PLAN_ON_DISK, .no_sync = !c->policy->fs_shared.n,

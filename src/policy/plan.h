@@ -165,6 +165,7 @@ struct plan {
     uint64_t landlock_scoped;
     uint64_t affinity;          /* number of CPUs to pin to; 0: none */
     uint64_t memory_bytes;      /* the limit, as the sandbox is told of it; 0: none */
+    uint64_t segment_bytes;     /* bound of all System V shared memory together; 0: the kernel's own, as a cgroup counts it */
 };
 
 #define plan_text(plan, at) ((const char *)(plan) + (at))

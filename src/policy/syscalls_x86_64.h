@@ -36,9 +36,9 @@
     X(26, msync, ALLOW) \
     X(27, mincore, ALLOW) \
     X(28, madvise, ALLOW) \
-    X(29, shmget, SYSVIPC) \
-    X(30, shmat, SYSVIPC) \
-    X(31, shmctl, SYSVIPC) \
+    X(29, shmget, SEGMENTS) \
+    X(30, shmat, SEGMENTS) \
+    X(31, shmctl, SEGMENTS) \
     X(32, dup, ALLOW) \
     X(33, dup2, ALLOW) \
     X(34, pause, ALLOW) \
@@ -74,7 +74,7 @@
     X(64, semget, SYSVIPC) \
     X(65, semop, SYSVIPC) \
     X(66, semctl, SYSVIPC) \
-    X(67, shmdt, SYSVIPC) \
+    X(67, shmdt, SEGMENTS) \
     X(68, msgget, SYSVIPC) \
     X(69, msgsnd, SYSVIPC) \
     X(70, msgrcv, SYSVIPC) \

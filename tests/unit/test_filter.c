@@ -27,7 +27,7 @@
 #include "policy/syscalls_x86_64.h"
 #include "test.h"
 
-#define N_OPTIONS 2048u
+#define N_OPTIONS 4096u
 #define ALLOW SECCOMP_RET_ALLOW
 #define KILL SECCOMP_RET_KILL_PROCESS
 #define ERRNO(number) (SECCOMP_RET_ERRNO | (number))
@@ -36,7 +36,7 @@ static struct sock_filter program[FILTER_MAX_INSTRUCTIONS];
 static int n_program;
 
 static struct filter_options options_of(unsigned bits) {
-    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1, bits >> 9 & 1, bits >> 10 & 1 };
+    return (struct filter_options){ bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, bits >> 6 & 1, bits >> 7 & 1, bits >> 8 & 1, bits >> 9 & 1, bits >> 10 & 1, bits >> 11 & 1 };
 }
 
 static void build(struct filter_options options) {
@@ -415,6 +415,14 @@ TEST(arguments_with_denials) {
         { SYS_copy_file_range, { 0 }, ALLOW },
         { SYS_landlock_create_ruleset, { 0 }, ERRNO(EOPNOTSUPP) },
     };
+    static const struct expectation segments[] = {
+        { SYS_shmget, { 0 }, ALLOW },
+        { SYS_shmat, { 0 }, ALLOW },
+        { SYS_shmctl, { 0 }, ALLOW },
+        { SYS_shmdt, { 0 }, ALLOW },
+        { SYS_semget, { 0 }, ERRNO(ENOSYS) },
+        { SYS_msgget, { 0 }, ERRNO(ENOSYS) },
+    };
     static const struct expectation setid[] = {
         { SYS_chmod, { 0, 0755 }, ALLOW },
         { SYS_chmod, { 0, 01777 }, ALLOW },
@@ -454,6 +462,7 @@ TEST(arguments_with_denials) {
     };
 
     expect((struct filter_options){ .deny_uncharged = true }, limits, ARRAY_SIZE(limits));
+    expect((struct filter_options){ .deny_uncharged = true, .allow_segments = true }, segments, ARRAY_SIZE(segments));
     expect((struct filter_options){ .allow_affinity = true }, pins, ARRAY_SIZE(pins));
     expect((struct filter_options){ .deny_setid_bits = true }, setid, ARRAY_SIZE(setid));
     expect((struct filter_options){ .no_sync = true }, sync, ARRAY_SIZE(sync));
