@@ -542,7 +542,7 @@ int box_usage(struct box *box, uint64_t *ret_memory, uint64_t *ret_cpu_ns, uint3
     uint64_t limit = box->program ? box->program->policy->max_memory_bytes : UINT64_MAX;
     if (usage.anon_bytes > limit)
         (void)proc_scan_exact(box->pid, &usage);
-    *ret_memory = usage.anon_bytes + socket_memory(box);
+    *ret_memory = usage.anon_bytes + box->kernel_bytes + socket_memory(box);
     if (box->disk >= 0 && !box->upper && fstatfs(box->disk, &disk) == 0)
         *ret_memory += (uint64_t)(disk.f_blocks - disk.f_bfree) * (uint64_t)disk.f_bsize;
     *ret_cpu_ns = usage.cpu_ns;

@@ -85,6 +85,7 @@ struct engine {
     struct recorder *recorder;  /* record.c; NULL: nothing was recorded yet */
     uint64_t identity;          /* of this engine among all; 0: not needed yet */
     struct uppers *uppers;      /* upper.c; NULL: no sandbox with disk_at store yet */
+    struct hoards *hoards;      /* hoards.c; NULL: nothing has run yet */
     struct process_state *process;      /* of isolation process; NULL: no sandbox of that kind yet */
     bool stopping;
     bool pumping;               /* in run_pump */
@@ -279,6 +280,8 @@ struct box {
     uint64_t socket_bytes;      /* the last answer */
     int64_t ask_again_ns;       /* not before */
     int64_t asking_ns;          /* how long that took; counted in engine->asking_ns */
+    uint64_t kernel_bytes;      /* what the kernel has for its files and the like, as of the last look at that (hoards.c) */
+    int64_t suspected_bytes;    /* what it may have made the kernel take besides */
     struct shelved shelved;     /* its descriptors, but for the socket, and those of its runs */
     uint64_t on_shelf;          /* which: bits in the order of resting.c */
 };
@@ -611,6 +614,10 @@ struct home *home_free(struct home *home);                              /* the s
 uint64_t process_limit(struct program *program);                        /* RLIMIT_NPROC of a command; 0: the plan's */
 void process_end_strays(struct engine *engine);                         /* kills what a killed init left */
 void process_finish(struct engine *engine);
+
+/* hoards.c: ends sandboxes that have the kernel hold too much for them. */
+void hoards_watch(struct engine *engine);        /* something runs */
+void hoards_finish(struct engine *engine);
 
 /* words.c: a failure of the guest side, worded. */
 void words_of_restoring(const struct guest_record *record, struct rollbox_error *error);

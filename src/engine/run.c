@@ -795,6 +795,7 @@ static int started(struct run *run) {
     run->started_ns = now;
     loop_timer_clear(loop, run->session ? &run->timeout : &run->box->deadline);         /* of its start */
     run->processes_peak = 1;
+    hoards_watch(run->engine);
     if (run->session)
         return run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;
     int r = run->timeout_ms > 0 ? loop_timer_set(loop, &run->timeout, now + run->timeout_ms * 1000000, on_timeout) : 0;

@@ -353,6 +353,7 @@ static void finish(struct engine *engine) {
         (void)unlink(engine->socket_path);
         free(engine->socket_path);
     }
+    hoards_finish(engine);
     process_finish(engine);
     bury_wait();
     upper_finish(engine);

@@ -732,6 +732,7 @@ void session_watch(struct session *session) {
 
 /* What they have is known: twice the image at most, where all its pages came with large ones. The first look, the dearest of all, is not before they can have reached the limit. */
 void session_watch_restored(struct session *session, uint64_t image_bytes) {
+    hoards_watch(session->engine);
     uint64_t limit = session->program->policy->max_memory_bytes, most = image_bytes > limit / 2 ? limit : 2 * image_bytes;
 
     watch_from(session, MAX(WATCH_NS / 10, MIN(run_filling_ns(session->engine, limit - most), LIVE_REST_NS)));

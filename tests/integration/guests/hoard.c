@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/netlink.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -258,15 +259,66 @@ static int make_async(long i) {
     return 0;
 }
 
-static int make_lock(long i) {
-    struct flock lock = { .l_type = F_WRLCK, .l_start = 2 * i, .l_len = 1 };
+/* In many files: the kernel looks through all of one for each. */
+static int lock_apart(long i, int command) {
+    struct flock lock = { .l_type = F_WRLCK, .l_start = 2 * (i / 256), .l_len = 1 };
+    static int files[256];
     char path[64];
 
-    if (current < 0) {
-        snprintf(path, sizeof path, "/tmp/locks-%d", number);
-        current = open(path, O_CREAT | O_RDWR, 0644);
+    if (i < 256) {
+        snprintf(path, sizeof path, "/tmp/locks-%d-%ld", number, i);
+        files[i] = open(path, O_CREAT | O_RDWR, 0644);
     }
-    return fcntl(current, F_SETLK, &lock);
+    return fcntl(files[i % 256], command, &lock);
+}
+
+static int make_lock(long i) {
+    return lock_apart(i, F_SETLK);
+}
+
+static int make_file_lock(long i) {
+    return lock_apart(i, F_OFD_SETLK);
+}
+
+static int make_opened(long i) {
+    (void)i;
+    return open("/dev/null", O_RDONLY);
+}
+
+/* Open as long as it is mapped. */
+static int make_mapped(long i) {
+    int fd = open("/proc/self/exe", O_RDONLY);
+
+    (void)i;
+    if (fd < 0)
+        return -1;
+    void *at = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    return at == MAP_FAILED ? -1 : 0;
+}
+
+/* A descriptor of a directory for which the kernel keeps a list of the names, as of now: it has changed since the last one. */
+static int make_listing(long i) {
+    const char *directory = getenv("HOARD_DIRECTORY");
+    static char names[1 << 16];
+    char path[PATH_MAX];
+
+    for (int k = 0; i == 0 && k < 200; k++) {
+        int length = snprintf(path, sizeof path, "%s/%d-%d-", directory, number, k), end = length + 240;
+
+        for (int n = length; n < end; n++)
+            path[n] = 'n';
+        path[end] = '\0';
+        if (mknod(path, S_IFREG | 0644, 0) < 0)
+            return -1;
+    }
+    snprintf(path, sizeof path, "%s/new-%d", directory, number);
+    if (mknod(path, S_IFREG | 0644, 0) < 0 || unlink(path) < 0)
+        return -1;
+    int fd = open(directory, O_RDONLY | O_DIRECTORY);
+    while (fd >= 0 && syscall(SYS_getdents64, fd, names, sizeof names) > 0)
+        ;
+    return fd;
 }
 
 static int make_name(long i) {
@@ -426,7 +478,7 @@ static int make_zombie(long i) {
 
 #define KINDS(X) \
     X(acl) X(acl_short) X(attribute) X(symlink) X(empty) X(md5) X(group6) X(group4) X(source4) X(options6) X(tls) X(timerfd) X(epoll) X(eventfd) X(netlink) \
-    X(socketpair) X(udp) X(tcp) X(bound) X(file) X(async) X(lock) X(name) X(mapping) X(timer) X(semaphores) X(message) X(watch) X(absent) X(proc) X(poll) \
+    X(socketpair) X(udp) X(tcp) X(bound) X(file) X(async) X(lock) X(file_lock) X(opened) X(mapped) X(listing) X(name) X(mapping) X(timer) X(semaphores) X(message) X(watch) X(absent) X(proc) X(poll) \
     X(terminal) X(filter) X(dnotify) X(signal) X(pidfd) X(zombie)
 
 static const struct kind {
