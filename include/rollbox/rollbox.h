@@ -320,6 +320,8 @@ struct rollbox_exec_options {
     bool detached;                      /* it runs on when the connection ends (in a detached sandbox), and its result is kept for rollbox_attach */
     rollbox_callback callback;          /* may be NULL */
     void *userdata;
+    bool no_trace;                      /* ptrace, process_vm_readv and _writev, pidfd_getfd, kcmp and process_madvise are EPERM for it and for all
+                                           that it starts. No snapshot takes such a process along */
 };
 
 /* Starts a command in the sandbox; its result is waited for as a run's (rollbox_wait, rollbox_kill, rollbox_run_free, callbacks). When its main program ends, its result is there; what it

@@ -190,6 +190,7 @@ class ExecOptions(ctypes.Structure):
         ("detached", ctypes.c_bool),
         ("callback", CALLBACK),
         ("userdata", ctypes.c_void_p),
+        ("no_trace", ctypes.c_bool),
     ]
 
 

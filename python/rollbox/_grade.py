@@ -33,7 +33,7 @@ from ._grade_outputs import DISTRUSTED, Carrier, Refused, Rules, below, entries,
 from ._handle import Handle
 from ._policy import Policy
 from ._process import conclude
-from ._request import ExecRequest, _data
+from ._request import RUN_TIMEOUT_S, ExecRequest, _data
 from ._result import Outcome, Result
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _base_of(session: "Session", base: Any) -> Optional[str]:
     return root.id if root is not None and not root.automatic and root.kind != "asleep" else None
 
 
-def _options(session: "Session", policy: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
+def _options(session: "Session", policy: Any, verifier: Optional[Policy], given: Mapping[str, Any]) -> Dict[str, Any]:
     """What the command runs with: the call's arguments over those of the grading policy."""
     keys = policy.to_dict() if isinstance(policy, Policy) else dict(policy or {})
     own = session.policy.to_dict()
@@ -187,6 +187,9 @@ def _options(session: "Session", policy: Any, given: Mapping[str, Any]) -> Dict[
         options["max_output"] = size_in_bytes(options["max_output"], 0)
     options["env"] = {**options.get("env", {}), **(given.get("env") or {})}
     options.update((key, value) for key, value in given.items() if value is not None and key != "env")
+    if options.get("timeout") is None:      # a verifier that runs the graded's program is waited for no longer than a run
+        policy = verifier or session.policy
+        options["timeout"] = policy.timeout if policy.timeout is not None else RUN_TIMEOUT_S
     return options
 
 
@@ -225,6 +228,7 @@ class _Job:
     in_place: bool
     options: Dict[str, Any]
     text: bool
+    trace: bool
 
     def rules(self) -> Rules:
         reserved = {path: "the verifier has a file there" for path in self.files}
@@ -339,7 +343,7 @@ def _put_files(job: _Job, root: Handle, reset: Set[str]) -> None:
 
 def _run(job: _Job, root: "Session") -> Result[Any]:
     handle = root._session()
-    options = {**job.options, "env": {**_environment(handle), **job.options["env"]}}
+    options = {**job.options, "env": {**_environment(handle), **job.options["env"]}, "no_trace": not job.trace}
     if not isinstance(job.command, str):
         return conclude(handle.finish(ExecRequest(job.command, **options), job.text), job.text, False)
     try:
@@ -434,6 +438,7 @@ def grade(
     unsafe_in_place: bool,
     policy: Any,
     text: bool,
+    trace: bool,
     **given: Any,
 ) -> Grade[Any]:
     """Session.grade."""
@@ -448,13 +453,13 @@ def grade(
         raise InvalidArgument("grade: a verifier's own root takes named outputs: give outputs, and neither base nor unsafe_in_place", stage="arguments")
     if unsafe_in_place and outputs is not None:
         raise InvalidArgument("grade: unsafe_in_place takes everything: give it without outputs", stage="arguments")
-    options = _options(session, policy, given)
+    options = _options(session, policy, verifier, given)
     cwd = posixpath.normpath(os.fspath(options.get("cwd") or session.policy.cwd or "/tmp"))
     job = _Job(
         session, {_absolute("a path of files", path, cwd): _data(f"files[{path!r}]", data) for path, data in files.items()}, command,
         None if outputs is None else [_absolute("a path of outputs", path, cwd) for path in outputs], None, verifier,
         DISTRUSTED if distrust is None or distrust is DISTRUSTED else tuple(distrust),
-        {str(path): _absolute("a path of collect", path, cwd) for path in collect}, cwd, unsafe_in_place, options, text)
+        {str(path): _absolute("a path of collect", path, cwd) for path in collect}, cwd, unsafe_in_place, options, text, trace)
     for shared in (verifier or session.policy).fs_shared or ():
         for path in (*job.files, *(job.outputs or ()), *job.collect.values()):
             if below(path, str(shared)) or below(str(shared), path):

@@ -240,6 +240,7 @@ class ExecRequest:
         stream_fds: Tuple[int, int] = (-1, -1),
         extra_fds: Sequence[int] = (),
         detached: bool = False,
+        no_trace: bool = False,
     ) -> None:
         self.options = options = _ffi.ExecOptions()
         alive = _fill(options, argv, timeout, stdin, env, cwd, files, max_output)
@@ -257,6 +258,7 @@ class ExecRequest:
         options.input_fd = input_fd
         options.stream_fds[:] = stream_fds
         options.detached = detached
+        options.no_trace = no_trace
         self._alive: Tuple[Any, ...] = (*alive, size, extra)
 
     def start(self, sandbox: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:

@@ -517,6 +517,7 @@ class Session(Base, SessionFiles):
         timeout: Timeout = None,
         text: bool = False,
         max_output: Optional[int] = None,
+        trace: bool = False,
     ) -> Grade[Any]:
         """What a verifier's command says of the outputs as they are now. It runs in a new sandbox that has nothing of this session but the
         outputs, copied as plain files, and ends with the verdict. This session sees neither the verifier's files nor the verdict.
@@ -532,13 +533,17 @@ class Session(Base, SessionFiles):
         collect: paths that the command writes. Grade.files has those that are plain files when all that the command started is dead.
         unsafe_in_place: the command runs in a copy of this session's files instead. Less safe; warns once.
         policy: timeout, max_output, env, cwd, user for the command; other keys cannot differ from the session's.
+        timeout: of the command in seconds; None: the policy's, else 300.
+        trace: the command may trace processes (gdb, strace, LeakSanitizer). By default it and all that it starts may not, so that a
+        program of the graded that it runs cannot trace it.
 
         What the graded causes (links and devices for outputs, too much, a process that fights the copy) is a Grade that has failed with a
         `reason`, never an exception. Raises what `exec` and `fork` raise for what rollbox could not do, and InvalidArgument.
         docs/verifiers.md tells how to write a verifier that the answer it runs cannot fool.
         """
         return grade(self, files, command, outputs=outputs, base=base, verifier=verifier, distrust=distrust, collect=collect,
-                     unsafe_in_place=unsafe_in_place, policy=policy, env=env, cwd=cwd, user=user, timeout=timeout, text=text, max_output=max_output)
+                     unsafe_in_place=unsafe_in_place, policy=policy, env=env, cwd=cwd, user=user, timeout=timeout, text=text, max_output=max_output,
+                     trace=trace)
 
     # Looking at it
 

@@ -317,6 +317,8 @@ static int encode_exec(struct buf *to, struct descriptors *descriptors, const st
         wire_add_u64(to, TAG_EXTRA, options->n_extra_fds);
     if (options->detached)
         wire_add_u64(to, TAG_DETACHED, 1);
+    if (options->no_trace)
+        wire_add_u64(to, TAG_NO_TRACE, 1);
     return 0;
 }
 

@@ -139,6 +139,7 @@ enum protocol_tag {
     TAG_HIBERNATE,              /* u64: milliseconds; 0: never */
     TAG_LIVE,                   /* u64: with processes, where files alone are the rule */
     TAG_CHECKPOINTS,            /* u64: a snapshot is taken after each command that has changed something, and so many are kept; 0: none is taken */
+    TAG_NO_TRACE,               /* u64: the command and its descendants trace nobody */
 };
 
 #endif

@@ -290,6 +290,9 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
         run->has_terminal = true;
         wire_add_u64(&run->request, GUEST_TERMINAL, number);
         return 0;
+    case TAG_NO_TRACE:
+        wire_add_u64(&run->request, GUEST_NO_TRACE, number);
+        return 0;
     default:
         return 1;
     }

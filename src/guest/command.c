@@ -292,6 +292,7 @@ static size_t add_default(char **env, size_t n, const char *entry) {
 static int parse_exec(const struct box *box, const struct wire_message *message, char **texts, size_t n_fields, struct exec_request *request, uint64_t *ret_terminal) {
     struct wire_field field;
     size_t position = 0, n_args = 0, n_env = 0;
+    uint64_t no_trace;
     char **args = texts, **env = texts + n_fields + 1;
     int r;
 
@@ -310,6 +311,8 @@ static int parse_exec(const struct box *box, const struct wire_message *message,
             continue;
         else if (field.tag == GUEST_TERMINAL && wire_u64(&field, ret_terminal) == 0)
             request->terminal = true;
+        else if (field.tag == GUEST_NO_TRACE && wire_u64(&field, &no_trace) == 0)
+            request->no_trace = no_trace;
         else if (field.tag != GUEST_FILE_PATH && field.tag != GUEST_FILE_MODE && field.tag != GUEST_FILE_DATA)
             return -EBADMSG;
     }

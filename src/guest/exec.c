@@ -11,8 +11,11 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -141,6 +144,26 @@ static int allow_streams(const struct box *box, const struct exec_request *reque
     return 0;
 }
 
+/* What one process sees or changes of another of the same user's by a system call. A command that runs programs which it does
+ * not trust has no other hold on them: they have its uid. The policy's filter stays below, and has ended calls by another ABI
+ * already. The strictest verdict of two filters holds, so this one takes nothing back. */
+static int forbid_tracing(void) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_ptrace, 6, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_process_vm_readv, 5, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_process_vm_writev, 4, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_kcmp, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_pidfd_getfd, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_process_madvise, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+    };
+    struct sock_fprog program = { .len = sizeof filter / sizeof filter[0], .filter = filter };
+
+    return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
 static int prepare(struct child *child) {
     const struct box *box = child->box;
     struct guest_fault *fault = (struct guest_fault *)&child->fault;
@@ -156,6 +179,8 @@ static int prepare(struct child *child) {
     /* In a session it is in the domain since its birth. */
     if (box->ruleset >= 0 && ((r = allow_streams(box, child->request)) < 0 || (r = sys_landlock_restrict_self(box->ruleset, 0)) < 0))
         return guest_fault(fault, GUEST_STAGE_RESTRICT, 0, r);
+    if (child->request->no_trace && (r = forbid_tracing()) < 0)
+        return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);
     /* Before it changes descriptors. What follows must not be asked about. */
     if (determinism_wanted(box->plan) && (r = determinism_enter(box->plan, &child->determinism)) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 1, r);

@@ -27,7 +27,7 @@
 enum guest_request {
     GUEST_PLAN = 1,             /* to the launcher, once, first. fd: the plan */
     GUEST_CREATE,               /* to the launcher: GUEST_ID? GUEST_AFFINITY? GUEST_HOME? GUEST_UPPER? {GUEST_SEED GUEST_UUID}? {GUEST_SINCE GUEST_GENERATION}? GUEST_CLOCKS?; fds: the sandbox' socket; then as flagged by CREATE_* in header.flags; then the layers, bottom first; then `tasks` files of cgroups v1 to enter */
-    GUEST_EXEC,                 /* to init: {GUEST_ARG|GUEST_INTERPRETER}+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? GUEST_TERMINAL? {GUEST_FILE_*}*; fds: stdin, stdout, stderr (not with GUEST_TERMINAL), then those that become 3 and up */
+    GUEST_EXEC,                 /* to init: {GUEST_ARG|GUEST_INTERPRETER}+ GUEST_ENV* GUEST_CWD GUEST_PROCESSES? GUEST_TERMINAL? GUEST_NO_TRACE? {GUEST_FILE_*}*; fds: stdin, stdout, stderr (not with GUEST_TERMINAL), then those that become 3 and up */
     GUEST_SESSION,              /* to init, before its first EXEC: it will get several. It enters the Landlock domain itself, so that all its commands share one. No answer unless it fails (GUEST_FAILED) */
     GUEST_SIGNAL,               /* to init: GUEST_TARGET GUEST_NUMBER GUEST_SCOPE; answer SIGNALLED. Target 0 with SIGKILL: every process but init; with SCOPE CHILDREN, and but its agents */
     GUEST_FREEZE,               /* to init: every process of the sandbox but itself stands still; answer FROZEN */
@@ -95,6 +95,7 @@ enum guest_tag {
     GUEST_INTERPRETER,          /* nothing: an argument, as ARG is: the text of interpreter.py */
     GUEST_CLOCKS,               /* bytes: two int64_t, nanoseconds: what CLOCK_MONOTONIC and CLOCK_BOOTTIME of the sandbox are ahead of the host's; in place of the image's */
     GUEST_PARTS,                /* bytes: a uint64_t for each layer of CREATE: bit K says that its part "pK" holds anything. Without it, or for parts past 63: all may */
+    GUEST_NO_TRACE,             /* u64: not 0: the command and its descendants trace nobody */
 };
 
 /* Whom a signal is for: enum rollbox_scope, which has the same numbers. */

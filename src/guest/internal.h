@@ -147,6 +147,7 @@ struct exec_request {
     size_t n_fds;
     bool terminal;              /* the first of them is its controlling terminal */
     bool keeps_orphans;         /* what its tree orphans stays below it while it lives */
+    bool no_trace;              /* it and its descendants trace nobody */
 };
 
 /* Of the calling process; `processes` as in the request. 0 or -errno. */
