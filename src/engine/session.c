@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "engine/session.h"
 
-#define WORKS_MOST 1024u         /* requests that wait for one sandbox, commands not included */
+#define WORKS_MOST 16384u         /* requests that wait for one sandbox, commands not included */
 #define WATCH_NS 50000000ll
 #define WATCH_SHARE 3          /* the part of our time that looking at all sandboxes takes at most: a third */
 #define RELEASE_NS 10000000ll   /* by when captured processes have been let go */

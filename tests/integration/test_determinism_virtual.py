@@ -863,7 +863,7 @@ def test_what_cannot_be_is_refused(caller, flags, code, word):
 def test_a_kernel_without_time_namespaces_is_refused(caller):
     done = caller.rollbox("run", "--json", *VIRTUAL, "--", "true", env=caller.environment(ROLLBOX_KFEAT="-timens"))
     error = json.loads(done.stdout)["error"]
-    assert error["code"] == "feature_missing" and "time namespaces" in error["message"], error
+    assert error["code"] == "feature_missing" and "timens is missing" in error["message"], error
 
 
 def test_policy_plan_shows_what_is_asked(caller):

@@ -115,7 +115,7 @@ def test_host_directories_absent(caller):
         "/media",
         "/var/spool",
         "/sys/kernel",
-        "/sys/fs",
+        "/sys/fs/bpf",
         "/sys/firmware",
         "/lost+found",
         str(secret),
@@ -580,8 +580,12 @@ def test_sys_not_writable(caller):
             "'/sys/fs/cgroup/release_agent', '/sys/fs/cgroup/cgroup.procs', '/sys/kernel/mm/transparent_hugepage/enabled'):\n"
             "    if attempt(os.open, name, os.O_WRONLY) is not None: print(name)\n"
             "for name in ('/sys/kernel/debug', '/sys/kernel/tracing', '/sys/kernel/security', '/sys/firmware', '/sys/fs/bpf', "
-            "'/sys/fs/cgroup', '/sys/module'):\n"
+            "'/sys/module'):\n"
             "    if attempt(os.listdir, name): print(name)\n"
+            "own = {'cgroup.controllers', 'memory.max', 'memory.high', 'memory.swap.max', 'cpu.max', 'pids.max'}\n"
+            "print(*set(attempt(os.listdir, '/sys/fs/cgroup') or ()) - own, end='')\n"
+            "for name in own:\n"
+            "    if attempt(os.open, '/sys/fs/cgroup/' + name, os.O_WRONLY) is not None: print(name)\n"
         )
     )
 

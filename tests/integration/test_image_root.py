@@ -46,7 +46,7 @@ def configured(store, name, **config):
 def test_root_is_the_image(store):
     """Its layers as one, writable, beside the sandbox's own /proc, /dev, /sys and names; nothing of the host's, nothing of rollbox's."""
     result = run(store, "/bin/sh", "-c", "ls / /data /sys; cat /etc/hostname; grep -c localhost /etc/hosts; ls /usr /.rollbox /dev/shm; ls -A /tmp", flags=["--user", "root"])
-    assert result.stdout.split() == "/: bin data dev etc home other proc sys tmp /data: new /sys: devices 2 /dev/shm:".split(), result
+    assert result.stdout.split() == "/: bin data dev etc home other proc sys tmp /data: new /sys: devices fs 2 /dev/shm:".split(), result
     assert "/usr: No such" in result.stderr and "/.rollbox: No such" in result.stderr and "hostname': No such" in result.stderr
     result = run(store, "/bin/sh", "-c", "echo x > /bin/new && rm /bin/cat /data/new && mkdir /deep && mv /etc/passwd /deep && ls /bin/new /deep/passwd && echo > /dev/null", flags=["--user", "root"])
     assert result.outcome == "exit" and result.exit_code == 0, result

@@ -14,9 +14,14 @@ from pathlib import Path
 from harness import children, skip, until
 from rollbox import AsyncSandbox, Engine, Sandbox
 
-SEIZE, DETACH, EVENT_MESSAGE = 0x4206, 17, 0x4201
+SEIZE, DETACH, EVENT_MESSAGE, CONTINUE = 0x4206, 17, 0x4201, 7
 FORK, VFORK, CLONE = 1 << 1, 1 << 2, 1 << 3
 WALL = 0x40000000
+
+
+def is_first_of_a_namespace(pid):
+    pids = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("NSpid:")).split()[1:]
+    return len(pids) > 1 and pids[-1] == "1"
 
 
 class Held:
@@ -41,13 +46,21 @@ class Held:
             return
         finally:
             self.ready.set()
-        _, status = os.waitpid(self.pid, WALL)
-        if not os.WIFSTOPPED(status):
-            return              # it has made nothing, and is gone
         child = ctypes.c_ulong()
-        self.ptrace(EVENT_MESSAGE, self.pid, ctypes.addressof(child))
-        os.waitpid(child.value, WALL)
-        self.ptrace(DETACH, child.value)
+        while True:
+            _, status = os.waitpid(self.pid, WALL)
+            if not os.WIFSTOPPED(status):
+                return          # it has made nothing, and is gone
+            if not status >> 16:        # a signal, which it gets
+                self.ptrace(CONTINUE, self.pid, os.WSTOPSIG(status))
+                continue
+            self.ptrace(EVENT_MESSAGE, self.pid, ctypes.addressof(child))
+            os.waitpid(child.value, WALL)
+            is_init = is_first_of_a_namespace(child.value)
+            self.ptrace(DETACH, child.value)
+            if is_init:
+                break
+            self.ptrace(CONTINUE, self.pid)     # a helper of its own
         self.child = child.value
         self.go.wait()
         self.ptrace(DETACH, self.pid)

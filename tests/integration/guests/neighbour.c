@@ -58,7 +58,11 @@ static int bother_init(void) {
     REFUSED(setpriority(PRIO_PROCESS, 1, 19));
     REFUSED(setpriority(PRIO_USER, 0, 19));
     REFUSED(syscall(SYS_sched_setscheduler, 1, SCHED_IDLE, &parameter));
-    REFUSED(sched_setaffinity(1, sizeof one, &one));
+    /* Succeeds, and does nothing. */
+    cpu_set_t before, after;
+    (void)sched_getaffinity(1, sizeof before, &before);
+    (void)sched_setaffinity(1, sizeof one, &one);
+    refused("sched_setaffinity", sched_getaffinity(1, sizeof after, &after) == 0 && CPU_EQUAL(&before, &after) ? -1 : 0);
     REFUSED(syscall(SYS_ioprio_set, 1, 1, 3 << 13));
     REFUSED(syscall(SYS_ioprio_set, 3, 0, 3 << 13));
     REFUSED(syscall(SYS_migrate_pages, 1, 0, NULL, NULL));
