@@ -34,7 +34,7 @@ KERNELS = {"6.1": ("bookworm", "6.1."), "6.12": ("bookworm-backports", "6.12."),
 MODULES = ["virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_blk", "overlay"]
 PACKAGES = "python3,procps,libjansson4,libarchive13,libnettle8,git,make,iproute2,busybox-static"
 VM_TIMEOUT_S = 3000
-BEFORE_6_15 = {"snapshot_and_reset_of_files", "fork_of_files", "live_fork_with_seed_and_virtual_time"}
+BEFORE_6_15 = {"grade", "snapshot_and_reset_of_files", "fork_of_files", "live_fork_with_seed_and_virtual_time"}
 EXPECTED = {
     ("6.1", "root"): BEFORE_6_15 | {"virtual_time", "serial"},
     ("6.1", "user"): BEFORE_6_15 | {"virtual_time", "serial", "isolation_process"},
