@@ -13,6 +13,7 @@
 #include "policy/plan.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <linux/filter.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,7 @@
  * share on top of max_memory. PostgreSQL wants 56 bytes, an X client a picture. */
 #define SEGMENT_SHARE 16
 #define SEGMENT_BYTES_MOST (16ull << 20)
+#define PAGE_BYTES 4096         /* of the one architecture that has a filter */
 #define GUESTS_LAYERS 64        /* of a snapshot of the store: what fits beside a sandbox' own into the options of a mount */
 
 const char *const plan_sysctl_names[] = {
@@ -554,7 +556,7 @@ static void add_chance(struct compiler *c) {
 
 static void add_proc(struct compiler *c) {
     const char *const fakes[] = { "cpuinfo", c->host->cpuinfo, "stat", c->host->stat, "meminfo", c->host->meminfo, "loadavg", c->host->loadavg, "vmstat", c->host->vmstat };
-    char path[128];
+    char path[128], pages[24];
 
     if (!c->host->image)
         box(c, PLAN_OP_PROC, "/proc", NULL, 0);
@@ -570,10 +572,11 @@ static void add_proc(struct compiler *c) {
     }
     if (c->plan.flags & PLAN_VIRTUAL)
         box(c, PLAN_OP_UPTIME, "/proc/uptime", PLAN_PRIVATE "/uptime", MASK);
+    snprintf(pages, sizeof pages, "%" PRIu64 "\n", c->plan.segment_bytes / PAGE_BYTES);
     for (size_t i = 0; plan_sysctl_names[i]; i++)
         if (c->host->sysctls[i]) {
             snprintf(path, sizeof path, PLAN_HIDDEN "/proc/sys/%s", plan_sysctl_names[i]);
-            file(c, path, c->host->sysctls[i], 0444);
+            file(c, path, strcmp(plan_sysctl_names[i], "kernel/shmall") || !c->plan.segment_bytes ? c->host->sysctls[i] : pages, 0444);
         }
     if (!(c->plan.flags & PLAN_SEED))
         template(c, PLAN_OP_BIND, PLAN_HIDDEN "/proc/sys/kernel/random/uuid", "/proc/sys/kernel/random/uuid", MASK);

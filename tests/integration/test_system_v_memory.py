@@ -66,6 +66,18 @@ for path in ("/proc/sys/kernel/shmall", "/proc/self/root/proc/sys/kernel/shmall"
     assert printed(caller, code).stdout == ""
 
 
+def test_the_bound_is_told(caller):
+    """Programs look it up before they ask for a segment: by the call, or in /proc."""
+    code = """
+info = (ctypes.c_ulong * 16)()
+assert libc.shmctl(0, 3, info) >= 0
+print(info[4], open("/proc/sys/kernel/shmall").read().strip())
+"""
+    result = printed(caller, code, "--memory", "64M")
+    called, read = result.stdout.split()
+    assert called == read and (has_cgroup(result) or int(called) == 1024), result.told
+
+
 def test_segments_are_shared_with_children_and_end_with_the_sandbox(caller):
     code = """
 import os
