@@ -47,7 +47,7 @@ const char *const plan_sysctl_names[] = {
 /* What the kernel gives to root alone is not here, as no guest is the host's root; nor what tells only of the kernel's build (kallsyms has no addresses for a guest). cpuinfo, loadavg, meminfo,
  * stat and vmstat are replaced by ones that tell of the sandbox, /proc/sys by a choice of it. Each costs every sandbox a mount, about 10 us. */
 const char *const plan_proc_masked[] = {
-    "buddyinfo", "bus/", "cgroups", "cmdline", "diskstats", "fs/", "interrupts", "irq/", "key-users", "keys", "latency_stats", "mdstat", "partitions", "pressure/", "sched_debug", "schedstat",
+    "buddyinfo", "bus/", "cgroups", "cmdline", "diskstats", "fs/", "interrupts", "irq/", "key-users", "keys", "latency_stats", "locks", "mdstat", "partitions", "pressure/", "sched_debug", "schedstat",
     "scsi/", "softirqs", "swaps", "timer_stats", "zoneinfo", NULL,
 };
 
