@@ -368,24 +368,25 @@ static bool first_of_all(bool *ret_is_timer) {
     return waits || timers;
 }
 
-/* Until one of them was to be ended. */
-static void end_one(void) {
+/* False: none of them is to be ended now. */
+static bool end_one(void) {
     bool is_timer;
 
-    virtual_disturb();
     stamps_settle();
-    jumped_ns = clock_now_ns();
     while (first_of_all(&is_timer))
-        if (is_timer ? timer_fire_first() : wait_end_first())
-            return;
+        if (is_timer ? timer_fire_first() : wait_end_first()) {
+            virtual_disturb();
+            jumped_ns = clock_now_ns();
+            return true;
+        }
+    return false;
 }
 
 bool virtual_end_overdue(void) {
     timer_pass();
     if ((!wait_count() && !timer_any()) || earliest() >= virtual_now() - SLOT_NS)
         return false;
-    end_one();
-    return true;
+    return end_one();
 }
 
 bool virtual_awaits_outside(void) {
@@ -501,10 +502,8 @@ void virtual_step(bool quiet) {
         return;
     }
     /* Who asks for the time often enough need not rest for it to pass. */
-    if (first + SLOT_NS < virtual_now() && !serial_is_on()) {
-        end_one();
+    if (first + SLOT_NS < virtual_now() && !serial_is_on() && end_one())
         return;
-    }
     if (!quiet || serial_count())
         return;
     enum idle idle = look(true);
@@ -528,7 +527,11 @@ void virtual_step(bool quiet) {
         virtual_disturb();
         return;
     }
-    end_one();
+    wait_take_back();           /* all wait, and can be seen */
+    if (!end_one()) {
+        rest(LAST_PAUSE_NS);
+        return;
+    }
     if (++n_jumps > MANY_JUMPS)
         look_ns = clock_now_ns() + PAUSE_OF_MANY_NS;
 }

@@ -117,11 +117,13 @@ long virtual_give(int listener, const struct seccomp_notif_addfd *give);
 bool wait_answer(int listener, const struct seccomp_notif *question);
 /* A listener is closed. */
 void wait_forget(int listener);
+/* Everybody waits: what was set aside because its thread ran has its turn again. */
+void wait_take_back(void);
 /* The deadline of the earliest that can be ended; VIRTUAL_NEVER: there is none. */
 int64_t wait_earliest(void);
 /* The first of those up to a time. */
 bool wait_first(int64_t until, struct virtual_event *ret_event);
-/* Ends the one that wait_first told of, and moves the clock to its time. False: it was over already, or cannot be ended. */
+/* Ends the one that wait_first told of, and moves the clock to its time. False: it was over already, cannot be ended, or is set aside until its thread is seen. */
 bool wait_end_first(void);
 /* Ends what has ended for another reason than time (a signal, a futex' word), as far as it can be seen. How many. */
 size_t wait_end_changed(void);

@@ -44,6 +44,7 @@
 #define LOOKS_AT_REST 128
 #define CUT_LIMIT_NS 100000000ll
 #define PURGE_TICK_NS 100000000ll
+#define FIRST_ASIDE_NS 50000            /* until the next look at a thread that was seen running: doubled each time */
 #define SHORT_NS 20000000ll             /* what waits less than this and sees no rest in that time is a hint to a scheduler: the clock does not move for it */
 #define SAME_NS 1000000ll               /* deadlines that are no further apart are one */
 #define MS_NS 1000000ll
@@ -62,7 +63,7 @@ struct wait {
     uint64_t arguments[6];
     int64_t due_ns;             /* by the real clock; INT64_MAX: the kernel knows */
     int64_t over_ns;            /* when the kernel ends it, at the earliest */
-    int64_t look_ns;            /* held: for signals, or the end of the slice */
+    int64_t look_ns;            /* held: for signals, or the end of the slice; set aside: until then */
     int64_t tick_ns;            /* from one such look to the next */
     int64_t length_ns;
     int listener;
@@ -73,6 +74,8 @@ struct wait {
     bool absolute;
     bool shared;                /* a futex' */
     bool polls;                 /* held, for descriptors */
+    bool is_aside;              /* the kernel's, and not known to be still there: its turn comes when it is seen */
+    bool is_stopping;           /* the kernel's, and cut: the stop of its thread is late */
     bool is_restarted;          /* held, and begun anew by restart_syscall: the kernel knows nothing of it */
     pid_t process;              /* of a futex' and of one that polls */
     uint32_t lost_ms;           /* idle_lost_ns() when it began */
@@ -178,6 +181,36 @@ static int call_of(pid_t thread, uint64_t *ret_arguments) {
     close(fd);
     text[n > 0 ? n : 0] = '\0';
     return virtual_parse_call(text, ret_arguments);
+}
+
+enum sight { GONE, UNSEEN, THERE };
+
+/*
+ * Whether a thread is still in a wait that is the kernel's. A call with another time-out, or none, is another one.
+ *
+ * The kernel tells the call of a thread only while the thread is off its CPU. A thread that runs may have come back
+ * from its wait, but it may also be on its way there: init has just let its call pass, or something has interrupted
+ * the wait and the kernel begins it anew without a question. A thread that a tracer has stopped shows whatever call
+ * the tracer makes in it. Such a wait has to be kept: nobody but init ends one that is absolute.
+ */
+static enum sight sight_of(const struct wait *wait) {
+    uint64_t arguments[6];
+    pid_t thread = wait->event.thread;
+    int number = call_of(thread, arguments);
+
+    if ((number == wait->number || number == RESTART_CALL) &&
+        memcmp(arguments, wait->arguments, sizeof arguments) == 0)
+        return THERE;
+    if (number == -ENOENT || number == -ESRCH || idle_has_ended(thread))
+        return GONE;
+    return number < 0 || !idle_is_on_its_way(thread) ? UNSEEN : GONE;
+}
+
+/* Nothing waits for its turn until its thread is looked at again. */
+static void set_aside(struct wait *wait) {
+    wait->is_aside = true;
+    wait->look_ns = clock_now_ns() + wait->tick_ns;
+    wait->tick_ns = wait->tick_ns < LAST_SIGNAL_TICK_NS ? wait->tick_ns * 2 : wait->tick_ns;
 }
 
 /* ---- the beginning -------------------------------------------------------------------------------------------------- */
@@ -511,16 +544,11 @@ static bool describe(const struct seccomp_notif *question, const struct call *ca
 
 /* Of threads whose waits have ended without a question since. */
 static void purge(int64_t now) {
-    uint64_t arguments[6];
-
     if (now < purged_ns)
         return;
     for (size_t i = n_waits; i-- > 0;)
-        if (waits[i].state == KERNEL) {
-            int number = call_of(waits[i].event.thread, arguments);
-            if (number != waits[i].number && number != RESTART_CALL)
-                drop(i);
-        }
+        if (waits[i].state == KERNEL && sight_of(&waits[i]) == GONE)
+            drop(i);
     purged_ns = clock_now_ns() + PURGE_TICK_NS;
 }
 
@@ -573,7 +601,7 @@ static void begin(int listener, const struct seccomp_notif *question, struct wai
         return;
     }
     wait->listener = listener;
-    wait->tick_ns = wait->polls ? POLL_TICK_NS : serial_is_on() ? SERIAL_PATIENCE_NS : futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS;
+    wait->tick_ns = wait->state == KERNEL ? FIRST_ASIDE_NS : wait->polls ? POLL_TICK_NS : serial_is_on() ? SERIAL_PATIENCE_NS : futex ? FUTEX_SLICE_NS : SIGNAL_TICK_NS;
     wait->look_ns = now + wait->tick_ns;
     wait->over_ns = now + length;
     wait->lost_ms = (uint32_t)(idle_lost_ns() / MS_NS);
@@ -614,17 +642,6 @@ bool wait_answer(int listener, const struct seccomp_notif *question) {
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
-
-/* Still in that call: one with another time-out, or none, is another. */
-static bool is_there(const struct wait *wait) {
-    uint64_t arguments[6];
-    int number = call_of(wait->event.thread, arguments);
-    bool same = number == wait->number || number == RESTART_CALL;
-
-    for (int i = 0; same && i < 6; i++)
-        same = arguments[i] == wait->arguments[i];
-    return same;
-}
 
 /* A call of select's that times out leaves nothing in its sets. */
 static void clear_sets(pid_t pid, const uint64_t *arguments) {
@@ -708,6 +725,7 @@ static void hand_over(size_t i) {
     mark(w, false);
     w->polls = false;
     w->state = KERNEL;
+    w->tick_ns = FIRST_ASIDE_NS;
     if (!w->absolute)
         w->due_ns = INT64_MAX;
     determinism_let_pass(w->listener, w->id);
@@ -717,6 +735,10 @@ static void hand_over(size_t i) {
 static bool cut(size_t i) {
     pid_t thread = waits[i].event.thread;
 
+    if (waits[i].is_stopping) {
+        set_aside(&waits[i]);
+        return false;
+    }
     if (!bounded_stop(thread)) {
         waits[i].event.deadline = VIRTUAL_NEVER;
         waits[i].due_ns = waits[i].absolute ? clock_now_ns() + virtual_grace_ns() : INT64_MAX;
@@ -727,15 +749,26 @@ static bool cut(size_t i) {
     return true;
 }
 
-/* False: it was over already, or cannot be ended. */
+/* False: it was over already, cannot be ended, or is set aside. */
 static bool end(size_t i, bool moves_clock) {
     struct wait *w = &waits[i];
     int64_t deadline = w->event.deadline;
+    enum sight sight;
     bool ended;
 
-    if (w->state == HELD ? ioctl(w->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &w->id) < 0 : !is_there(w)) {
+    if (w->state == HELD)
+        sight = ioctl(w->listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &w->id) < 0 ? GONE : THERE;
+    else
+        sight = sight_of(w);
+    if (sight == GONE)
         drop(i);
+    else if (sight == UNSEEN)
+        set_aside(w);
+    if (sight != THERE)
         return false;
+    if (w->state == KERNEL) {
+        w->is_aside = false;
+        w->tick_ns = FIRST_ASIDE_NS;
     }
     if (end_if_ready(i))
         return true;
@@ -766,22 +799,35 @@ static void finish_cut(const struct wait *wait) {
     /* A capturer has left something in the upper half (snapshot/restart.c). */
     if ((long long)registers.orig_rax != wait->number && (uint32_t)registers.orig_rax != RESTART_CALL)
         return;
+    const uint64_t arguments[6] = { registers.rdi, registers.rsi, registers.rdx,
+                                    registers.r10, registers.r8,  registers.r9 };
+    if (memcmp(arguments, wait->arguments, sizeof arguments) != 0)
+        return;                 /* it was woken, and is in the next call already */
     if (is_select(wait))
-        clear_sets(thread, (const uint64_t[]){ registers.rdi, registers.rsi, registers.rdx, registers.r10 });
+        clear_sets(thread, arguments);
     write_rest(wait, 0);
     registers.rax = (unsigned long long)wait->result;
     registers.orig_rax = (unsigned long long)-1;        /* so that it is not done again */
     (void)sys_call4(__NR_ptrace, PTRACE_SETREGS, thread, NULL, &registers);
 }
 
+/* Not cut, and not over for all that init knows. */
+static void keep_uncut(size_t i, bool is_stopping) {
+    waits[i].state = KERNEL;
+    waits[i].is_stopping = is_stopping;
+    set_aside(&waits[i]);
+}
+
 bool virtual_stopped(pid_t thread, int status) {
     for (size_t i = 0; i < n_waits; i++) {
-        if (waits[i].event.thread != thread || waits[i].state != CUTTING)
+        if (waits[i].event.thread != thread || (waits[i].state != CUTTING && !waits[i].is_stopping))
             continue;
-        cut_until_ns = 0;
+        if (waits[i].state == CUTTING)
+            cut_until_ns = 0;
         virtual_disturb();
-        if (status >> 16 != BOUNDED_STOP_EVENT) { /* a signal came first: it gets that */
-            drop(i);
+        if (status >> 16 != BOUNDED_STOP_EVENT) {
+            /* A signal came first. The thread gets it, and goes on with its wait if nothing handles it. */
+            keep_uncut(i, false);
             return false;
         }
         finish_cut(&waits[i]);
@@ -796,20 +842,30 @@ int64_t wait_cutting_until(void) {
     return cut_until_ns;
 }
 
+/* So that others have their turn. The stop still comes, when the thread gets a CPU or its control group is thawed. */
 static void give_up_cutting(void) {
     for (size_t i = n_waits; i-- > 0;)
         if (waits[i].state == CUTTING)
-            drop(i);
+            keep_uncut(i, true);
     cut_until_ns = 0;
 }
 
 /* ---- whose turn it is ----------------------------------------------------------------------------------------------- */
 
+static bool has_turn(const struct wait *w) {
+    return w->state != CUTTING && !w->is_aside;
+}
+
+void wait_take_back(void) {
+    for (size_t i = 0; i < n_waits; i++)
+        waits[i].is_aside = false;
+}
+
 int64_t wait_earliest(void) {
     int64_t earliest = VIRTUAL_NEVER;
 
     for (size_t i = 0; i < n_waits; i++)
-        if (waits[i].state != CUTTING && waits[i].event.deadline < earliest)
+        if (has_turn(&waits[i]) && waits[i].event.deadline < earliest)
             earliest = waits[i].event.deadline;
     return earliest;
 }
@@ -818,7 +874,7 @@ bool wait_first(int64_t until, struct virtual_event *ret_event) {
     bool found = false;
 
     for (size_t i = 0; i < n_waits; i++)
-        if (waits[i].state != CUTTING && waits[i].event.deadline <= until && (!found || virtual_is_before(&waits[i].event, &waits[first].event))) {
+        if (has_turn(&waits[i]) && waits[i].event.deadline <= until && (!found || virtual_is_before(&waits[i].event, &waits[first].event))) {
             first = i;
             found = true;
         }
@@ -944,7 +1000,11 @@ int64_t wait_look(int64_t now_ns) {
         struct wait *w = &waits[i];
         bool may_end = !stands || !is_ours_to_end(w);
 
-        if (may_end && now_ns >= w->due_ns && (w->state == HELD || (w->state == KERNEL && !cut_until_ns)) && !put_off(w, now_ns)) {
+        if (may_end && w->is_aside && now_ns >= w->look_ns) {
+            w->is_aside = false;
+            virtual_disturb();
+        }
+        if (may_end && now_ns >= w->due_ns && !w->is_aside && (w->state == HELD || (w->state == KERNEL && !cut_until_ns)) && !put_off(w, now_ns)) {
             (void)end(i, w->length_ns >= SHORT_NS || (w->state == KERNEL && !w->absolute) || virtual_awaits_outside());
             continue;
         }
@@ -961,9 +1021,14 @@ int64_t wait_look(int64_t now_ns) {
             w->look_ns = now_ns + w->tick_ns * crowd;
             w->tick_ns = w->tick_ns < LAST_SIGNAL_TICK_NS ? w->tick_ns * 2 : w->tick_ns;
         }
-        if (may_end && w->state != CUTTING && w->due_ns < next)
+    }
+    for (size_t i = 0; i < n_waits; i++) {
+        const struct wait *w = &waits[i];
+        bool may_end = !stands || !is_ours_to_end(w);
+
+        if (may_end && has_turn(w) && w->due_ns < next)
             next = w->due_ns;
-        if (w->state == HELD && w->look_ns < next)
+        if ((w->state == HELD || (may_end && w->is_aside)) && w->look_ns < next)
             next = w->look_ns;
     }
     return next;
@@ -974,7 +1039,7 @@ void wait_stood(int64_t now_ns, int64_t most_ns) {
         struct wait *w = &waits[i];
         int64_t later = now_ns + virtual_left(w->event.deadline) - w->over_ns;
 
-        if (w->due_ns == INT64_MAX || !is_ours_to_end(w))
+        if (w->due_ns == INT64_MAX || w->event.deadline == VIRTUAL_NEVER || !is_ours_to_end(w))
             continue;
         if (later < most_ns)
             w->lost_ms = (uint32_t)(idle_lost_ns() / MS_NS);
