@@ -5,7 +5,7 @@ import glob
 
 import pytest
 from harness import caller, has_cgroup, skip  # noqa: F401
-from rollbox import FeatureMissing, Policy, Sandbox
+from rollbox import Engine, FeatureMissing, Policy, Sandbox
 
 INSTALLED = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
 SERVER = f"""
@@ -76,6 +76,28 @@ print(info[4], open("/proc/sys/kernel/shmall").read().strip())
     result = printed(caller, code, "--memory", "64M")
     called, read = result.stdout.split()
     assert called == read and (has_cgroup(result) or int(called) == 1024), result.told
+
+
+def test_forks_and_woken_sandboxes_have_the_bound(monkeypatch):
+    """Each has an IPC namespace of its own, which its init bounds anew."""
+    monkeypatch.setenv("ROLLBOX_KFEAT", "-cgroup")
+    code = CALLS + """
+info = (ctypes.c_ulong * 16)()
+libc.shmctl(0, 3, info)
+print(info[4], segment(info[4] * 4096 + 4096))
+"""
+
+    def bound(box):
+        return box.exec(["python3", "-c", code], text=True).stdout
+
+    with Engine() as engine, Sandbox(Policy(max_memory="128M"), engine=engine) as box:
+        box.spawn(["sleep", "1000"])
+        assert bound(box) == "2048 ENOSPC\n"
+        with box.fork(1)[0] as kid:
+            assert bound(kid) == "2048 ENOSPC\n"
+        box.hibernate()
+        box.wake()
+        assert bound(box) == "2048 ENOSPC\n"
 
 
 def test_segments_are_shared_with_children_and_end_with_the_sandbox(caller):
