@@ -46,7 +46,7 @@ ADVICE = {
     "RESOURCE_EXHAUSTED": "Try again later or with fewer at a time. `batch` and `run_many` do so themselves.",
     "HOST_OUT_OF_MEMORY": "Run fewer sandboxes at a time, or lower `max_memory`. Never score it: the guest is not at fault.",
     "ENGINE_START": "The message names the program that was tried; `ROLLBOX_ENGINE` overrides it.",
-    "ENGINE_LOST": "Open a new engine and run it again. Nothing of the old sandboxes is left.",
+    "ENGINE_LOST": "The sandboxes that ran on that engine are gone; those that sleep in the store are not. In Python the next call starts another engine, or connects to the one that serves the socket by then; a run can be repeated if that is safe, and a session has to be opened anew. In C, close the handle and open another.",
     "ENGINE_BUSY": "Use the engine that is there, or another socket path.",
     "PROTOCOL": "Library and engine must be of one version; restart a shared engine after an upgrade.",
     "NOT_FOUND": "The operation or sandbox has ended and was forgotten, or never was.",

@@ -15,7 +15,7 @@ What the program did is a Result; what rollbox could not do is a RollboxError. d
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from . import _ffi
 from ._async_clones import AsyncWorkSandbox
@@ -26,7 +26,8 @@ from ._engine import Engine, default_engine
 from ._errors import *  # noqa: F403
 from ._errors import __all__ as _errors
 from ._files import FileInfo
-from ._grade import DISTRUSTED, VERIFIER_CONTROL_FILES, Grade, UnsafeGrading
+from ._grade import VERIFIER_CONTROL_FILES, Grade, UnsafeGrading
+from ._grade_outputs import DISTRUSTED
 from ._policy import Policy
 from ._process import Process, Stream
 from ._record import Record, RecordWarning
@@ -60,3 +61,7 @@ __all__ = [
     "Stream", "TemplateSandbox", "Trajectory", "Tree", "UnsafeGrading", "VERIFIER_CONTROL_FILES", "WorkFailed", "WorkSandbox",
     "code_job", "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
 ]
+
+
+def __dir__() -> List[str]:
+    return sorted({*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"})

@@ -10,6 +10,7 @@ from typing import Any, AsyncIterator, Callable, Generic, Iterator, List, Option
 from ._async_sandbox import AsyncSandbox, _in_thread
 from ._base import PolicyLike
 from ._clones import VALUE_MOST, Clone, WorkSandbox, _Loop
+from ._request import Timeout
 
 _R = TypeVar("_R")
 _T = TypeVar("_T")

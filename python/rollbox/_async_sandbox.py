@@ -22,7 +22,8 @@ from ._engine import Engine
 from ._errors import CommandNotFound, InvalidArgument
 from ._files import AsyncSessionFiles
 from ._grade import Grade
-from ._policy import Policy
+from ._hints import option, refuse_unknown, signature
+from ._policy import POLICY_KEYS, Policy
 from ._process import Chunk, Process, Pty, Stream, conclude
 from ._request import Argv, Data, Environment, ExecRequest, Files, Request, Timeout, as_argv, code_argv
 from ._result import Result
@@ -275,6 +276,8 @@ class AsyncSandbox(_Boxed):
             from ._async_clones import AsyncWorkSandbox
 
             return super().__new__(AsyncWorkSandbox)
+        if cls is AsyncSandbox:
+            refuse_unknown("AsyncSandbox", options, _SIGNATURE.parameters, POLICY_KEYS)
         return super().__new__(cls)
 
     @classmethod
@@ -391,6 +394,21 @@ class AsyncSandbox(_Boxed):
 
     async def _session(self) -> Any:
         return self._box._session() if self._box._in_session() else await _in_thread(self._box._session)
+
+    @overload
+    async def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ..., stdin: Optional[Data] = ...,
+                   input: Optional[Data] = ..., timeout: Timeout = ..., text: Literal[False] = ..., check: bool = ..., max_output: Optional[int] = ...,
+                   files: Optional[Files] = ..., id: Optional[str] = ...) -> Result[bytes]: ...
+
+    @overload
+    async def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ..., stdin: Optional[Data] = ...,
+                   input: Optional[Data] = ..., timeout: Timeout = ..., text: Literal[True], check: bool = ..., max_output: Optional[int] = ...,
+                   files: Optional[Files] = ..., id: Optional[str] = ...) -> Result[str]: ...
+
+    @overload
+    async def exec(self, command: Argv, *, cwd: Optional[Path] = ..., env: Optional[Environment] = ..., user: Optional[User] = ..., stdin: Optional[Data] = ...,
+                   input: Optional[Data] = ..., timeout: Timeout = ..., text: bool, check: bool = ..., max_output: Optional[int] = ...,
+                   files: Optional[Files] = ..., id: Optional[str] = ...) -> Result[Any]: ...
 
     async def exec(
         self,
@@ -528,3 +546,8 @@ class AsyncSandbox(_Boxed):
     async def processes(self) -> List[Dict[str, Any]]:
         """As Sandbox.processes."""
         return await _in_thread(self._box.processes)
+
+
+_SIGNATURE = signature("cls", [Sandbox.__init__], [
+    option("work_fn", "Optional[Callable[..., Any]]"), option("init_fn", "Optional[Callable[[], Any]]"), option("python", "str", "python3")])
+AsyncSandbox.__new__.__signature__ = _SIGNATURE     # type: ignore[attr-defined]

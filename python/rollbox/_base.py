@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Dict, Literal, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Dict, Literal, Mapping, Optional, Union
 
 from . import _ffi
 from ._engine import Engine, default_engine
 from ._errors import InvalidArgument
 from ._handle import Handle
+from ._hints import no_attribute
 from ._policy import Policy
 from ._record import Record, Target
 from ._request import RUN_TIMEOUT_S, Data, Timeout, milliseconds
@@ -129,6 +130,11 @@ class Base:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._policy!r})"
+
+    if not TYPE_CHECKING:       # type checkers would take it for leave to use any name
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute(self, name)
 
     def __reduce__(self) -> Any:
         if self._engine is not None:

@@ -14,6 +14,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
+import logging
 import os
 import select
 import socket
@@ -21,7 +22,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Sized, Tuple, TypeVar, Union
+from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Sized, Tuple, TypeVar, Union, overload
 
 from . import _async
 from ._engine import Engine, PendingRun, _Connection, default_engine
@@ -52,6 +53,9 @@ LANGUAGES: Dict[str, Tuple[str, List[str]]] = {
 
 _RETRIED = (EngineLost, EngineStartFailed, HostOutOfMemory, ResourceExhausted, SetupFailed)
 """Errors that say nothing of the job and may not be there the next time."""
+
+
+_log = logging.getLogger("rollbox")
 
 
 def _invalid(message: str) -> InvalidArgument:
@@ -129,7 +133,10 @@ class _Task:
 
     def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
         self.attempts += 1
-        return retry_delay(error, self.attempts, retries)
+        delay = retry_delay(error, self.attempts, retries)
+        if delay is not None:
+            _log.warning("job %r is tried again in %.2f s (%d of %d): %s", self.id, delay, self.attempts, retries, error)
+        return delay
 
     def row(self, error: RollboxError, text: bool) -> Result[Any]:
         return error_result(error, text, self.id)
@@ -356,6 +363,21 @@ def _iterate_recorded(source: Iterator[_Task], width: int, recorder: _Recorder, 
         bar.close()
 
 
+@overload
+def iter_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+              retries: int = ..., *, text: Literal[False] = ..., engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> Iterator[Result[bytes]]: ...
+
+
+@overload
+def iter_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+              retries: int = ..., *, text: Literal[True], engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> Iterator[Result[str]]: ...
+
+
+@overload
+def iter_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+              retries: int = ..., *, text: bool, engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> Iterator[Result[Any]]: ...
+
+
 def iter_many(
     jobs: Iterable[Job],
     concurrency: Optional[int] = None,
@@ -427,6 +449,21 @@ def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order,
         bar.close()
 
 
+@overload
+def run_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+             retries: int = ..., *, text: Literal[False] = ..., engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[bytes]]: ...
+
+
+@overload
+def run_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+             retries: int = ..., *, text: Literal[True], engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[str]]: ...
+
+
+@overload
+def run_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+             retries: int = ..., *, text: bool, engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[Any]]: ...
+
+
 def run_many(
     jobs: Iterable[Job],
     concurrency: Optional[int] = None,
@@ -455,6 +492,21 @@ def run_many(
     Record with either. Characters of an id that a file's name had better not have are %XX. A job that is tried again has its last attempt's. Raises for the call's own arguments and for a batch policy that is not valid.
     """
     return list(iter_many(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine, record=record))
+
+
+@overload
+def iter_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+                    retries: int = ..., *, text: Literal[False] = ..., engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> AsyncIterator[Result[bytes]]: ...
+
+
+@overload
+def iter_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+                    retries: int = ..., *, text: Literal[True], engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> AsyncIterator[Result[str]]: ...
+
+
+@overload
+def iter_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+                    retries: int = ..., *, text: bool, engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> AsyncIterator[Result[Any]]: ...
 
 
 async def iter_many_async(
@@ -528,6 +580,21 @@ async def _attempt(engine: Engine, task: _Task, retries: int, text: bool) -> Res
         if delay is None:
             return result
         await asyncio.sleep(delay)
+
+
+@overload
+async def run_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+                         retries: int = ..., *, text: Literal[False] = ..., engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[bytes]]: ...
+
+
+@overload
+async def run_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+                         retries: int = ..., *, text: Literal[True], engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[str]]: ...
+
+
+@overload
+async def run_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
+                         retries: int = ..., *, text: bool, engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[Any]]: ...
 
 
 async def run_many_async(

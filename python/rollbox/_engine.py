@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import errno
 import itertools
+import logging
 import math
 import os
 import threading
@@ -36,6 +37,8 @@ _WAIT_SLICE_MS = 100
 _PLANS_KEPT = 4096
 
 _LOST = (EngineLost, EngineStartFailed)
+_log = logging.getLogger("rollbox")
+_log.addHandler(logging.NullHandler())       # what is logged is for whoever asks: nothing goes to stderr by itself
 """What a call on a connection says when its engine is gone: the latter if that never answered."""
 
 Starter = Callable[..., int]
@@ -156,7 +159,7 @@ class LooseRun:
                     self._result = result = copy_result(raw.contents)
                     self.connection.tell(self.token)
                     if isinstance(result.error, _LOST):
-                        self.connection.retire()
+                        self.connection.lose(result.error)
                     break
                 if status != -errno.ETIMEDOUT:
                     raise InternalError(f"waiting for a command failed: {os.strerror(-status)}", stage="result", errno=-status)
@@ -202,6 +205,7 @@ class _Connection:
         self.handle: Optional[int] = handle.value
         self.fd: int = self.library.rollbox_engine_fd(handle)
         self.pid: int = self.library.rollbox_engine_pid(handle)
+        _log.debug("engine %d %s", self.pid, f"serves {os.fsdecode(socket)}" if socket else "started")
         _connections.add(self)
 
     def use(self) -> bool:
@@ -311,8 +315,14 @@ class _Connection:
                 raise InternalError(f"waiting for a run failed: {os.strerror(-status)}", stage="result", errno=-status)
         result = copy_result(raw.contents, text, id)
         if isinstance(result.error, _LOST):
-            self.retire()
+            self.lose(result.error)
         return result
+
+    def lose(self, error: BaseException) -> None:
+        """Retires it for an error that says that the engine is gone."""
+        if not self.retired and not self.closed:
+            _log.warning("engine %d is lost: %s", self.pid, error)
+        self.retire()
 
     def begin(self, starter: Starter, on_end: Callable[[PendingRun], None]) -> PendingRun:
         """Starts a run that no thread waits for. It holds a use of its own."""
@@ -478,8 +488,8 @@ class Engine:
             with self.connection() as connection:
                 try:
                     return action(connection)
-                except _LOST:
-                    connection.retire()
+                except _LOST as error:
+                    connection.lose(error)
                     if last:
                         raise
         raise AssertionError

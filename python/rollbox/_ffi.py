@@ -391,6 +391,9 @@ _by_number: Dict[int, Type[RollboxError]] = {
 def exception(error: Error) -> RollboxError:
     """The Python exception for a filled struct rollbox_error."""
     cls = _by_number.get(error.code, _errors.InternalError)
+    message = error.message.decode("utf-8", "replace") or f"the library reported error {error.code} without a message"
+    if cls is _errors.EngineLost and message.endswith("are gone"):
+        message += "; the next call starts another engine, or connects to the one that serves the socket by then, and a session has to be opened anew"
     return cls(
-        error.message.decode("utf-8", "replace") or f"the library reported error {error.code} without a message",
+        message,
         stage=error.stage.decode("utf-8", "replace"), errno=error.error_number or None)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import inspect
 import json
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 from . import _ffi
 from ._errors import InvalidArgument, IOFailed, PolicyInvalid
+from ._hints import did_you_mean, refuse_unknown
 
 PathLike = Union[str, "os.PathLike[str]"]
 Size = Union[int, str]
@@ -25,6 +27,7 @@ _KEYS = _PATH_LISTS + (
     "max_memory", "max_processes", "max_cpu", "max_disk", "disk_at", "max_open_files", "max_output", "timeout",
     "net", "net_allow_hosts", "random_seed", "time_start", "time_mode", "serial", "isolation",
 )
+POLICY_KEYS = frozenset(_KEYS)
 
 
 def _path(key: str, value: object) -> str:
@@ -103,6 +106,11 @@ class Policy:
     _values: Dict[str, Any]
     _json: str
 
+    def __new__(cls, *_: Any, **given: Any) -> "Policy":
+        if cls is Policy:
+            refuse_unknown("Policy", given, _KEYS)
+        return super().__new__(cls)
+
     def __init__(
         self,
         *,
@@ -150,7 +158,7 @@ class Policy:
         if name in _KEYS:
             value = self._values.get(name)
             return tuple(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
-        raise AttributeError(f"a Policy has no key {name!r}")
+        raise AttributeError(f"a Policy has no key {name!r}{did_you_mean(name, _KEYS)}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("a Policy is immutable; use policy.replace(" + name + "=...)")
@@ -180,7 +188,8 @@ class Policy:
         bad value."""
         unknown = sorted(set(changes) - set(_KEYS))
         if unknown:
-            raise InvalidArgument(f"a Policy has no key {', '.join(map(repr, unknown))}; the keys are {', '.join(_KEYS)}", stage="policy")
+            meant = did_you_mean(unknown[0], _KEYS) if len(unknown) == 1 else ""
+            raise InvalidArgument(f"a Policy has no key {', '.join(map(repr, unknown))}{meant or '; the keys are ' + ', '.join(_KEYS)}", stage="policy")
         return Policy(**{**self._values, **changes})
 
     def to_dict(self) -> Dict[str, Any]:
@@ -226,6 +235,9 @@ class Policy:
         return _problems(self._json.encode("utf-8"))[1]
 
 
+Policy.__new__.__signature__ = inspect.signature(Policy.__init__)       # type: ignore[attr-defined]
+
+
 def _from_values(values: Dict[str, Any]) -> Policy:
     return Policy(**values)
 
@@ -251,7 +263,7 @@ def _check(raw: bytes) -> None:
     lines = []
     for problem in found:
         line, key, hint = problem.get("line"), problem.get("key"), problem.get("hint")
-        where = (f"line {line}: " if line else "") + (f"{key}: " if key else "")
+        where = (f"line {line}: " if line and b"\n" in raw else "") + (f"{key}: " if key else "")
         lines.append(where + str(problem.get("message", "")) + (f" ({hint})" if hint else ""))
     message = "\n".join(lines) if len(lines) > exception.message.count("\n") + 1 or not exception.message else exception.message
     raise PolicyInvalid(message, stage=exception.stage, errno=exception.errno)

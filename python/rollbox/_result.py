@@ -7,7 +7,7 @@ import base64
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import Any, AnyStr, Dict, Generic, Optional, Union
+from typing import Any, AnyStr, Dict, Generic, List, Optional, Union
 
 from ._errors import RollboxError
 
@@ -60,7 +60,15 @@ def _text(data: Union[bytes, str]) -> str:
     return data if isinstance(data, str) else data.decode("utf-8", "replace")
 
 
-@dataclass(frozen=True)
+_REPR_TAIL = 200
+
+
+def _tail(data: Union[bytes, str]) -> str:
+    """The end of a stream for a repr: errors stand there."""
+    return ("..." if len(data) > _REPR_TAIL else "") + repr(data[-_REPR_TAIL:])
+
+
+@dataclass(frozen=True, repr=False)
 class Result(Generic[AnyStr]):
     """What a run came to. Immutable, picklable. Times are in milliseconds, sizes in bytes.
 
@@ -91,6 +99,21 @@ class Result(Generic[AnyStr]):
     isolation: Dict[str, Any] = field(default_factory=dict, hash=False)
     error: Optional[RollboxError] = None
     id: Optional[JobId] = None
+
+    def __repr__(self) -> str:
+        """One short line: how it ended, the ends of its streams and how long it took. `to_dict` has everything."""
+        parts = [{Outcome.EXIT: f"exit {self.exit_code}", Outcome.SIGNAL: f"signal {self.signal}"}.get(self.outcome, str(self.outcome))]
+        parts += [] if self.id is None else [f"id={self.id!r}"]
+        parts += [f"error={self.error.code}: {self.error.message!r}"] if self.error is not None else []
+        for name in ("stdout", "stderr"):
+            data = getattr(self, name)
+            parts += [f"{name}={_tail(data)}" + (" (truncated)" if getattr(self, name + "_truncated") else "")] if data else []
+        parts += self._repr_more()
+        return f"<{type(self).__name__} {', '.join(parts)}, {self.wall_ms:.1f} ms>"
+
+    def _repr_more(self) -> List[str]:
+        """(For subclasses.)"""
+        return []
 
     @property
     def text(self) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, Sequence, Ty
 
 from ._base import AutoSnapshot, PolicyLike, RecordLike, as_policy, has_work, one_input
 from ._engine import Engine
+from ._hints import option, refuse_unknown, signature
+from ._policy import POLICY_KEYS
 from ._request import Argv, Data, Environment, Files, Request, Timeout, as_argv, code_argv
 from ._result import Result
 from ._session import Session
@@ -62,6 +64,8 @@ class Sandbox(Session):
             from ._template import TemplateSandbox
 
             return super().__new__(TemplateSandbox)
+        if cls is Sandbox:
+            refuse_unknown("Sandbox", options, _SIGNATURE.parameters, POLICY_KEYS)
         return super().__new__(cls)
 
     def __enter__(self) -> "Sandbox":
@@ -157,3 +161,9 @@ class Sandbox(Session):
         if result.error is not None:
             raise result.error
         return result.check() if check else result
+
+
+# What inspect.signature and help show: __new__ itself takes any keyword, for the subclasses that it makes.
+_SIGNATURE = signature("cls", [Session.__init__], [
+    option("work_fn", "Optional[Callable[..., Any]]"), option("init_fn", "Optional[Callable[[], Any]]"), option("python", "str", "python3"), option("template", "Optional[str]")])
+Sandbox.__new__.__signature__ = _SIGNATURE      # type: ignore[attr-defined]

@@ -82,7 +82,7 @@ class Node:
 
 
 class Tree(List[Node]):
-    """The snapshots of a family of sandboxes, parents before their children. str() draws it."""
+    """The snapshots of a family of sandboxes, parents before their children. str() draws it, as `rollbox tree` does."""
 
     def __str__(self) -> str:
         ids = {node.id for node in self}
@@ -95,29 +95,29 @@ class Tree(List[Node]):
         while todo:
             node, indent, last = todo.pop()
             root = node.parent not in ids
-            name = f"{node.id} ({node.name})" if node.name else node.id
+            name = f'{node.id} "{node.name}"' if node.name else node.id
             boxes = "  <- " + ", ".join(node.sandboxes) if node.sandboxes else ""
-            lines.append(f"{indent}{'' if root else '`-- ' if last else '|-- '}{name}  {node.files} files, {_size(node.bytes)}{_ran(node)}{boxes}")
+            lines.append(f"{indent}{'' if root else '`-- ' if last else '|-- '}{name}  {_size(node.bytes)}, {node.files} file{'' if node.files == 1 else 's'}{_ran(node)}{boxes}")
             deeper = indent + ("" if root else "    " if last else "|   ")
             todo += [(child, deeper, i == 0) for i, child in enumerate(reversed(below.get(node.id, [])))]
         return "\n".join(lines)
 
 
 def _ran(node: Node) -> str:
-    words = [f"{node.processes} process{'es' if node.processes > 1 else ''}, {_size(node.memory_bytes)}"] if node.processes else []
-    words += [node.kind] if node.kind != "files" else []
+    text = f"; {node.processes} process{'es' if node.processes > 1 else ''}, {_size(node.memory_bytes)}" if node.processes else ""
+    words = [node.kind] if node.kind != "files" else []
     words += [f"{_size(node.disk_bytes)} on disk"] if node.disk_bytes else []
     words += ["automatic"] if node.automatic else []
-    return "".join(f", {word}" for word in words)
+    return text + "".join(f", {word}" for word in words)
 
 
-def _size(count: int) -> str:
-    value = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} GiB"
+def _size(count: float) -> str:
+    """As the command line shows it: "512", "1.2K", "34M"."""
+    units = ["", "K", "M", "G", "T", "P", "E"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.0f}" if units[0] == "" else f"{count:.1f}{units[0]}" if count < 9.95 else f"{count:.0f}{units[0]}"
 
 
 @dataclass(frozen=True)

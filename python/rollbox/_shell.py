@@ -25,7 +25,7 @@ import termios
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import Any, AnyStr, Callable, Dict, List, Optional, Union
+from typing import Any, AnyStr, Callable, Dict, List, Literal, Optional, Union, overload
 
 from . import _ffi
 from ._engine import LooseRun
@@ -45,7 +45,7 @@ _STATUS_MOST = 4096
 """Bytes of an unfinished status line that are kept; a guest that writes there itself gains nothing but its own confusion."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShellResult(Result[AnyStr]):
     """A Result of one command of a shell; cpu_ms, peak_memory_bytes and processes_peak are 0.
 
@@ -55,6 +55,9 @@ class ShellResult(Result[AnyStr]):
 
     ended: bool = False
     restarted: bool = False
+
+    def _repr_more(self) -> List[str]:
+        return [name for name in ("ended", "restarted") if getattr(self, name)]
 
 
 class _Wake:
@@ -206,6 +209,15 @@ class Shell:
         """The id of the command that the shell is; None between the end of one and the `run` that starts another."""
         live = self._live
         return None if live is None else live.id
+
+    @overload
+    def run(self, command: Union[str, bytes], timeout: Timeout = ..., *, text: Literal[False] = ..., check: bool = ..., max_output: Optional[int] = ...) -> ShellResult[bytes]: ...
+
+    @overload
+    def run(self, command: Union[str, bytes], timeout: Timeout = ..., *, text: Literal[True], check: bool = ..., max_output: Optional[int] = ...) -> ShellResult[str]: ...
+
+    @overload
+    def run(self, command: Union[str, bytes], timeout: Timeout = ..., *, text: bool, check: bool = ..., max_output: Optional[int] = ...) -> ShellResult[Any]: ...
 
     def run(self, command: Union[str, bytes], timeout: Timeout = None, *, text: bool = False, check: bool = False,
             max_output: Optional[int] = None) -> ShellResult[Any]:

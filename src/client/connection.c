@@ -164,7 +164,7 @@ static void lose_ended(struct rollbox_engine *engine, int error_number) {
         error_set(&error, ROLLBOX_ERR_ENGINE_START, error_number, "connect", "the engine %s (pid %d) %s before it answered; its standard error may say why",
                   engine->path, (int)engine->pid, words);
     else
-        error_set(&error, ROLLBOX_ERR_ENGINE_LOST, error_number, "run", "the engine (pid %d) %s; every sandbox that this handle owned is gone; open a new one",
+        error_set(&error, ROLLBOX_ERR_ENGINE_LOST, error_number, "run", "the engine (pid %d) %s; the sandboxes that ran on it are gone",
                   (int)engine->pid, words);
     connection_lose(engine, &error);
 }

@@ -20,8 +20,8 @@
 
 /* ---- checking ----------------------------------------------------------------------------------------------------- */
 
-/* One line a problem, as many as fit; whole lines only. */
-static void word_problems(const struct policy_problems *problems, struct rollbox_error *error) {
+/* One line a problem, as many as fit; whole lines only. A text of one line, as programs write it, needs no line numbers. */
+static void word_problems(const struct policy_problems *problems, bool has_lines, struct rollbox_error *error) {
     auto_buf struct buf text = BUF_INIT;
     size_t told = 0;
 
@@ -31,7 +31,7 @@ static void word_problems(const struct policy_problems *problems, struct rollbox
 
         if (i)
             buf_add_text(&text, "\n");
-        if (problem->line)
+        if (has_lines && problem->line)
             buf_printf(&text, "line %u: ", problem->line);
         if (problem->key && problem->key[0])
             buf_printf(&text, "%s: ", problem->key);
@@ -59,7 +59,7 @@ static int parse(const char *json, size_t length, struct policy **ret_policy, st
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the policy is NULL; \"{}\" is the default policy");
     int r = policy_parse(json, length, ret_policy, problems);
     if (r == -EINVAL)
-        word_problems(problems, error ? error : &unused);
+        word_problems(problems, memchr(json, '\n', length), error ? error : &unused);
     else if (r < 0)
         error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, -r, "policy", "cannot parse the policy: %s", strerror(-r));
     return r;

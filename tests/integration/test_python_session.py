@@ -486,7 +486,7 @@ def test_tree(box):
         order = [node.id for node in tree]
         assert all(node.parent is None or order.index(node.parent) < order.index(node.id) for node in tree)
         drawn = str(tree)
-        assert f"{one.id} (one)" in drawn and f"`-- {two.id} (two)" in drawn and kid.name in drawn
+        assert f'{one.id} "one"' in drawn and f'`-- {two.id} "two"' in drawn and kid.name in drawn
 
 
 def test_a_deep_tree_is_drawn(box):
