@@ -39,9 +39,14 @@ def main():
         for option in options:
             if not re.search(rf"--{option}(?![a-z0-9-])", plain):
                 problems.append(f"{name(table)}: --{option} is in no page of man/")
+        build = (ROOT / "man/meson.build").read_text()
         for command in commands:
             if not re.search(rf"\b{command}\b", plain):
                 problems.append(f"{name(table)}: the command {command} is in no page of man/")
+            # Of a pair of words the first one's page tells.
+            first = command.split()[0]
+            if first not in re.findall(r"rollbox-([a-z]+)\.1\.scd", build) + re.findall(r"'([a-z]+)'", build.partition("parts = {")[2]):
+                problems.append(f"{name(table)}: man rollbox-{first} finds no page; name it in man/meson.build")
 
     unescaped = everybody.replace("\\_", "_")
     seen = {}
