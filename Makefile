@@ -47,6 +47,8 @@ check: all build-asan
 
 demo: all
 	@$(PYTHON) examples/reward.py examples/problems.jsonl
+	@echo; echo 'An agent in one sandbox: its tree of forks, and the rewards (examples/repo_agent.py)'; echo
+	@$(PYTHON) examples/repo_agent.py
 
 # The adapters against the frameworks themselves, which are large: not part of check, where those tests are skipped.
 integrations: all
