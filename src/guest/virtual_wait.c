@@ -790,25 +790,29 @@ static bool is_interrupted(long long result) {
     return result == -EINTR || (result <= -512 && result >= -516);
 }
 
-static void finish_cut(const struct wait *wait) {
+/*
+ * False: not now. The thread may have been woken. It may also be about to make its call again: the kernel has set that
+ * up already, and found another signal, or our stop, on the way out.
+ */
+static bool finish_cut(const struct wait *wait) {
     struct user_regs_struct registers;
     pid_t thread = wait->event.thread;
 
     if (sys_call4(__NR_ptrace, PTRACE_GETREGS, thread, NULL, &registers) < 0 || !is_interrupted((long long)registers.rax))
-        return;
+        return false;
     /* A capturer has left something in the upper half (snapshot/restart.c). */
     if ((long long)registers.orig_rax != wait->number && (uint32_t)registers.orig_rax != RESTART_CALL)
-        return;
+        return false;
     const uint64_t arguments[6] = { registers.rdi, registers.rsi, registers.rdx,
                                     registers.r10, registers.r8,  registers.r9 };
     if (memcmp(arguments, wait->arguments, sizeof arguments) != 0)
-        return;                 /* it was woken, and is in the next call already */
+        return false;           /* it was woken, and is in the next call already */
     if (is_select(wait))
         clear_sets(thread, arguments);
     write_rest(wait, 0);
     registers.rax = (unsigned long long)wait->result;
     registers.orig_rax = (unsigned long long)-1;        /* so that it is not done again */
-    (void)sys_call4(__NR_ptrace, PTRACE_SETREGS, thread, NULL, &registers);
+    return sys_call4(__NR_ptrace, PTRACE_SETREGS, thread, NULL, &registers) >= 0;
 }
 
 /* Not cut, and not over for all that init knows. */
@@ -830,8 +834,10 @@ bool virtual_stopped(pid_t thread, int status) {
             keep_uncut(i, false);
             return false;
         }
-        finish_cut(&waits[i]);
-        drop(i);
+        if (finish_cut(&waits[i]))
+            drop(i);
+        else
+            keep_uncut(i, false);
         (void)sys_call4(__NR_ptrace, PTRACE_DETACH, thread, NULL, NULL);
         return true;
     }

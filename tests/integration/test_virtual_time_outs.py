@@ -50,7 +50,7 @@ if not child:
 while os.waitpid(child, os.WNOHANG) == (0, 0):
     for number in SIGNALS:
         os.kill(child, number)
-    time.sleep(0.001)
+    time.sleep(PAUSE)
 """
 
 COUNTER = """
@@ -98,10 +98,11 @@ def test_short_time_outs_come_beside_queries_of_the_clock():
     is_over(BESIDE_QUERIES, VIRTUAL)
 
 
+@pytest.mark.parametrize("pause", [0, 0.001])
 @pytest.mark.parametrize("signals", ["[signal.SIGCONT]", "[signal.SIGSTOP, signal.SIGCONT]"], ids=["continued", "stopped"])
-def test_time_outs_come_where_signals_break_waits_off(signals):
-    for _ in range(rounds(3, 1, 50)):
-        is_over(f"import signal\nSIGNALS = {signals}\n" + BROKEN_OFF, VIRTUAL)
+def test_time_outs_come_where_signals_break_waits_off(signals, pause):
+    for _ in range(rounds(2, 1, 50)):
+        is_over(f"import signal\nSIGNALS, PAUSE = {signals}, {pause}\n" + BROKEN_OFF, VIRTUAL)
 
 
 def test_forks_of_a_counting_thread_count_on():
