@@ -3,7 +3,7 @@
 # A front for meson, ninja and pip. `make` leaves the programs at the top of build/ and the Python package in .venv. Nothing is fetched once
 # everything is there. JOBS=N limits the compilers at work; CI=true makes warnings errors.
 .DELETE_ON_ERROR:
-.PHONY: all build python wheel check demo integrations bench soak fuzz format clean
+.PHONY: all build python wheel dist install check demo integrations bench soak fuzz format clean
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
@@ -34,6 +34,19 @@ wheel: python
 	$(INSTALL) --config-settings=build-dir=build-wheel .
 	@.venv/bin/python tests/check_init_program.py build-wheel/rollbox-init
 	$(PYTHON) -m rollbox run -- true
+
+# The source archive and the wheel of a release, in dist/, tested with each Python.
+dist:
+	@tools/dist
+
+# DESTDIR, PREFIX (/usr/local). Compiled anew only when the prefix differs from the last time: the programs know where their libexec is.
+PREFIX ?= /usr/local
+install:
+	@tools/setup build
+	@if [ -f build-install/build.ninja ]; then meson configure -Dprefix=$(PREFIX) $(INSTALL_FLAGS) build-install; \
+	    else meson setup -Dbuildtype=release -Dprefix=$(PREFIX) $(INSTALL_FLAGS) build-install >/dev/null; fi
+	ninja -j$(JOBS) -C build-install rollbox rollbox-engine rollbox-init rollbox-store
+	meson install -C build-install --quiet $(if $(DESTDIR),--destdir $(abspath $(DESTDIR)))
 
 # With the address and undefined-behaviour sanitizers; for the unit tests and the corpora. Its init is linked with the other C library.
 build-asan: build
@@ -94,4 +107,4 @@ format:
 	git-clang-format-14 --binary clang-format-14 --force --extensions c,h $(FORMAT_SINCE)
 
 clean:
-	rm -rf build build-asan build-fuzz build-python build-wheel .venv .venv-bench .venv-integrations
+	rm -rf build build-asan build-fuzz build-python build-wheel build-install dist .venv .venv-dist .venv-bench .venv-integrations

@@ -77,7 +77,7 @@ struct rollbox_error {
 /* "policy_invalid", ...: the code's name as JSON results spell it; "unknown" for a number that is none. Static. */
 ROLLBOX_PUBLIC const char *rollbox_error_name(enum rollbox_error_code code);
 
-/* The library's version, "0.1.0". Static. */
+/* The library's version, such as "1.2.3". Static. */
 ROLLBOX_PUBLIC const char *rollbox_version(void);
 
 /* ---- engine ------------------------------------------------------------------------------------------------------- */

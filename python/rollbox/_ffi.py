@@ -17,7 +17,19 @@ from typing import Any, Dict, List, Optional, Type
 from . import _errors
 from ._errors import EngineStartFailed, ProtocolError, RollboxError
 
-VERSION = "0.1.0"
+
+
+def _read_version() -> str:
+    """The version that meson filled in when it installed the package; in a source checkout, from meson.build itself."""
+    try:
+        from ._version import VERSION as installed
+        return str(installed)
+    except ImportError:
+        text = (Path(__file__).resolve().parents[2] / "meson.build").read_text()
+        return text.split("version: '", 1)[1].split("'", 1)[0]
+
+
+VERSION = _read_version()
 
 OUTCOME_ERROR = 5
 """ROLLBOX_OUTCOME_ERROR, the outcome that a cancelled run is given."""
@@ -301,9 +313,12 @@ def package_directory() -> Path:
 
 
 def find_binary(name: str) -> List[Path]:
-    """The places where `name` (librollbox.so, rollbox) may be: beside the package, then the build directory of a source checkout."""
+    """The places where `name` (librollbox.so, rollbox) may be: in the package, in the installation's bin, then the build directory of a source checkout."""
     here = package_directory()
     places = [here / name]
+    if name == "rollbox":
+        # PREFIX/bin beside PREFIX/lib/pythonX.Y/site-packages/rollbox, or `pip install --target`.
+        places += [up / "bin" / name for up in (here.parents[3], here.parent)]
     checkout = here.parent.parent
     if (checkout / "include" / "rollbox" / "rollbox.h").exists():
         places.append(checkout / "build" / name)

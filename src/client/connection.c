@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +19,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/protocol.h"
+#include "sys/syscalls.h"
 
 #define WELCOME_TIMEOUT_MS 10000
 #define LOSS_TIMEOUT_MS 50
@@ -514,7 +514,7 @@ int connection_await_welcome(struct rollbox_engine *engine, struct rollbox_error
         connection_lose(engine, &silent);
         /* Whatever it is, closing the handle shall not have to wait for it. */
         if (engine->private_engine)
-            (void)pidfd_send_signal(engine->pidfd, SIGKILL, NULL, 0);
+            (void)sys_pidfd_send_signal(engine->pidfd, SIGKILL, NULL, 0);
     }
     if (engine->lost) {
         if (error)

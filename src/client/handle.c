@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -19,11 +18,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "engine/protocol.h"
+#include "sys/syscalls.h"
 #include "sys/trust.h"
-
-#ifndef ROLLBOX_VERSION
-#define ROLLBOX_VERSION "0.1.0"
-#endif
 
 #define CONNECT_TIMEOUT_S 10
 #define CLOSE_TIMEOUT_MS 10000
@@ -31,8 +27,7 @@
 /* All handles of this process, for the fork handlers. Taken before any handle's own lock. */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct list registry = LIST_INIT(registry);
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static int fork_error;
+static bool forks_handled;
 
 ROLLBOX_PUBLIC const char *rollbox_version(void) {
     return ROLLBOX_VERSION;
@@ -73,10 +68,6 @@ static void after_fork_in_parent(void) {
 
 static void after_fork_in_child(void) {
     after_fork(true);
-}
-
-static void handle_forks(void) {
-    fork_error = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 /* ---- opening and closing ------------------------------------------------------------------------------------------ */
@@ -214,9 +205,12 @@ static int start_private(const char *engine_path, struct rollbox_engine **ret_en
 
 /* So that a fork shares nothing. */
 static int watch_forks(struct rollbox_error *error) {
-    pthread_once(&fork_once, handle_forks);
-    if (fork_error)
-        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, fork_error, "connect", "cannot register fork handlers: %s", strerror(fork_error));
+    pthread_mutex_lock(&registry_lock);
+    int problem = forks_handled ? 0 : pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    forks_handled = problem == 0;
+    pthread_mutex_unlock(&registry_lock);
+    if (problem)
+        return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, problem, "connect", "cannot register fork handlers: %s", strerror(problem));
     return 0;
 }
 
@@ -281,7 +275,7 @@ static void reap(struct rollbox_engine *engine) {
     } while (n < 0 && errno == EINTR);
     /* It hangs. Its death takes its sandboxes along. */
     if (n <= 0)
-        (void)pidfd_send_signal(engine->pidfd, SIGKILL, NULL, 0);
+        (void)sys_pidfd_send_signal(engine->pidfd, SIGKILL, NULL, 0);
     /* The host program may have reaped it, or ignore SIGCHLD: ECHILD. */
     while (waitid(P_PIDFD, (id_t)engine->pidfd, &(siginfo_t){ 0 }, WEXITED) < 0 && errno == EINTR)
         ;

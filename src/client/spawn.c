@@ -3,7 +3,8 @@
  * Finding and starting a private engine.
  *
  * The engine must get nothing of the caller but its end of the socket, its standard error and a handful of variables: the caller may be a trainer whose
- * environment, descriptors and signal dispositions are no business of what runs sandboxes. It gets a session of its own so that a terminal's Ctrl-C reaches the
+ * environment, descriptors and signal dispositions are no business of what runs sandboxes. The engine closes inherited
+ * descriptors, too (--fd): posix_spawn can do so only since glibc 2.34, and the library of a wheel runs with older ones. It gets a session of its own so that a terminal's Ctrl-C reaches the
  * client alone, which then closes the socket. posix_spawn never copies the caller's page tables, however big it is.
  */
 #include <dlfcn.h>
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +23,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "client/client.h"
+#include "sys/syscalls.h"
 
 #define ENGINE_NAME "rollbox-engine"
 #define ENGINE_FD 3
@@ -77,6 +78,9 @@ static int find_engine(const char *engine_path, char **ret_path, struct rollbox_
         path = executable(directories[i], "");
         if (!path)
             path = executable(directories[i], "../libexec/rollbox/");
+        /* The library is in PREFIX/lib/pythonX.Y/site-packages/rollbox, the programs are in PREFIX. */
+        if (!path)
+            path = executable(directories[i], "../../../../libexec/rollbox/");
     }
 #ifdef ROLLBOX_LIBEXECDIR
     if (!path)
@@ -195,9 +199,9 @@ int spawn_engine(const char *engine_path, struct spawned *ret_spawned, struct ro
     if (r)
         return error_set(error, error_code_of(r, ROLLBOX_ERR_ENGINE_START), r, "connect", "cannot start the engine %s: %s%s", path, strerror(r),
                          r == ENOENT ? "; check ROLLBOX_ENGINE or the installation" : "");
-    int pidfd = pidfd_open(pid, 0);
+    int pidfd = sys_pidfd_open(pid, 0);
     if (pidfd < 0) {
-        r = errno;
+        r = -pidfd;
         /* It has ended and been reaped: by the host program, or because that ignores SIGCHLD. */
         if (r == ESRCH)
             return error_set(error, ROLLBOX_ERR_ENGINE_START, r, "connect", "the engine %s ended at once; its standard error may say why", path);

@@ -2,7 +2,7 @@
 /*
  * rollbox-engine: its command line.
  *
- *   rollbox-engine --fd N            private: serves the one client on descriptor N and ends with it
+ *   rollbox-engine --fd N            private: serves the one client on descriptor N and ends with it; closes the descriptors above N
  *   rollbox-engine --socket PATH     shared: serves all clients of the same user that connect; ends on SIGTERM or SIGINT
  */
 #include <fcntl.h>
@@ -12,6 +12,7 @@
 
 #include "engine/serve.h"
 #include "policy/policy.h"
+#include "sys/syscalls.h"
 
 int main(int argc, char **argv) {
     struct serve_options options = { .fd = -1 };
@@ -24,6 +25,9 @@ int main(int argc, char **argv) {
             if (*end || number < 0 || number > 1 << 20 || fcntl((int)number, F_SETFD, FD_CLOEXEC) < 0)
                 return serve_complain("--fd", "must be an open descriptor");
             options.fd = (int)number;
+            /* A private engine has its socket and the standard streams. What else its starter left open is not its business. */
+            if (sys_close_range((unsigned)options.fd + 1, ~0u, 0) < 0)
+                return serve_complain("--fd", "cannot close inherited descriptors: close_range is refused");
         } else if (!strcmp(argv[i], "--socket") && i + 1 < argc) {
             options.socket_path = argv[++i];
         } else if (!strcmp(argv[i], "--memory-budget") && i + 1 < argc) {
