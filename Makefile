@@ -67,6 +67,8 @@ demo: all
 integrations: all
 	@tools/setup venv .venv-integrations pytest inspect_ai
 	@PYTHONPATH=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))') .venv-integrations/bin/python -B -m pytest -q -p no:cacheprovider tests/integration/test_integrations.py
+	-@tools/setup compatibility
+	@$(PYTHON) -B tests/compatibility/run.py --update
 
 bench: all wheel
 	@bench/setup
