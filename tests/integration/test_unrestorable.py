@@ -7,11 +7,11 @@ works, and so does waking after it was put to sleep. make check runs this file a
 
 import pytest
 
-import rollbox
+from harness import binaries
 from rollbox import FeatureMissing, Policy, RollboxError, Sandbox
 from stores import engine, store  # noqa: F401
 
-PROGRAM = rollbox.__path__[0]
+PROGRAM = str(binaries())
 
 # Zombies, each of a session of its own whose leader has been waited for.
 ZOMBIES = """import ctypes, os, sys, time
