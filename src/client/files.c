@@ -614,14 +614,8 @@ int files_download(struct files *files, const char *path, const char *host_path,
 
 /* ---- the public functions ----------------------------------------------------------------------------------------- */
 
-/* A guest may kill the agent, which has its rights. What can be done twice is asked for again, so that a process which kills
- * whatever appears seldom turns a call into an error that looks like one of the infrastructure. */
-#define MAX_LOST_AGENTS 1000
-
 /* A sandbox can be too full for one more agent (its limit of processes), or stand still for a snapshot: both pass. */
-static bool try_again(int r, int64_t since_ns, bool repeats, unsigned *tries) {
-    if (repeats && r == -ECONNRESET)
-        return (*tries)++ < MAX_LOST_AGENTS;
+static bool try_again(int r, int64_t since_ns, unsigned *tries) {
     const unsigned ms = MIN(1u << MIN(*tries, 6u), 50u);
 
     if (r != -TRANSFER_REFUSED || clock_now_ns() - since_ns > (int64_t)FILES_SILENCE_MS * 1000000)
@@ -632,7 +626,7 @@ static bool try_again(int r, int64_t since_ns, bool repeats, unsigned *tries) {
 }
 
 /* Opens, calls, closes; and notes in the sandbox' record, if it has one, what was done: `note` is a statement about r_ and files. */
-#define WITH_AGENT_AS(sandbox, error, repeats, call, note) \
+#define WITH_AGENT_NOTED(sandbox, error, call, note) \
     ({ \
         const int64_t since_ns_ = clock_now_ns(); \
         unsigned tries_ = 0; \
@@ -642,15 +636,14 @@ static bool try_again(int r, int64_t since_ns, bool repeats, unsigned *tries) {
             r_ = files_open(&files, sandbox, error); \
             if (r_ >= 0) \
                 r_ = call; \
-            if (files.is_recorded && r_ != -TRANSFER_REFUSED && !((repeats) && r_ == -ECONNRESET && tries_ < MAX_LOST_AGENTS)) \
+            if (files.is_recorded && r_ != -TRANSFER_REFUSED) \
                 note; \
             files_done(&files); \
-        } while (try_again(r_, since_ns_, repeats, &tries_)); \
+        } while (try_again(r_, since_ns_, &tries_)); \
         r_; \
     })
 
-#define WITH_AGENT_NOTED(sandbox, error, call, note) WITH_AGENT_AS(sandbox, error, false, call, note)
-#define WITH_AGENT(sandbox, error, call) WITH_AGENT_AS(sandbox, error, true, call, (void)0)
+#define WITH_AGENT(sandbox, error, call) WITH_AGENT_NOTED(sandbox, error, call, (void)0)
 
 static int outputs_missing(struct rollbox_error *error) {
     return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "the places for the results must be given");
@@ -664,7 +657,7 @@ ROLLBOX_PUBLIC int rollbox_file_read(struct rollbox_sandbox *sandbox, const char
 
 ROLLBOX_PUBLIC int rollbox_file_write(struct rollbox_sandbox *sandbox, const char *path, const void *data, size_t length, unsigned mode, struct rollbox_error *error) {
     struct rollbox_error own = { .code = ROLLBOX_OK };
-    int r = WITH_AGENT_AS(sandbox, &own, true, files_write(&files, path, data, length, mode, &own), record_note_write(sandbox, path, data, length, mode ? mode : 0644, own.code));
+    int r = WITH_AGENT_NOTED(sandbox, &own, files_write(&files, path, data, length, mode, &own), record_note_write(sandbox, path, data, length, mode ? mode : 0644, own.code));
 
     return record_pass(r, &own, error);
 }
