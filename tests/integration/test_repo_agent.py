@@ -27,7 +27,7 @@ def test_the_episode(played):
     failed = [step["command"] for step in played["trunk"] if step["exit_code"] != 0]
     assert failed == ["python3 tools/test.py"], "the bug shows, and all else works"
     assert all(step["exit_code"] is not None for branch in played["branches"] for step in branch["steps"])
-    assert "(task)" in played["tree"] and "(fork-point)" in played["tree"]
+    assert '"task"' in played["tree"] and '"fork-point"' in played["tree"]
 
 
 def test_rewards(played):
