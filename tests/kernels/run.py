@@ -139,6 +139,9 @@ def make_programs():
     site = Path(sysconfig.get_path("platlib"))
     for name in ("rollbox", "cloudpickle"):
         shutil.copytree(site / name, tree / "site" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("bin/rollbox", "libexec/rollbox/rollbox-engine", "libexec/rollbox/rollbox-init", "libexec/rollbox/rollbox-store"):
+        (tree / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / "build" / Path(name).name, tree / "site" / name)
     for name in ("smoke.py", "guest-init"):
         shutil.copy(HERE / name, tree / name)
     subprocess.run(["chmod", "-R", "a+rX", str(tree)], check=True)

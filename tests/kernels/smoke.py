@@ -23,7 +23,10 @@ import time
 import rollbox
 from rollbox import Engine, Policy, Sandbox
 
-ROLLBOX = os.environ.get("ROLLBOX", os.path.join(os.path.dirname(rollbox.__file__), "rollbox"))
+PACKAGE = os.path.dirname(rollbox.__file__)
+# As run.py lays it out; else the environment's own.
+ROLLBOX = os.environ.get("ROLLBOX", next(filter(os.path.exists, [os.path.join(PACKAGE, "..", "bin", "rollbox")]),
+                                         os.path.join(os.path.dirname(sys.executable), "rollbox")))
 PATIENCE = 300
 REFUSED = {"feature_missing", "not_supported"}
 # A process with a thread, an open file, a pipe and a count that goes on, which answers on demand.
