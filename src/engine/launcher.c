@@ -530,8 +530,8 @@ int launcher_create(struct launcher *launcher, struct box *box, const struct box
         return -ENOMEM;
     ((struct wire_header *)(void *)message.data)->flags = flags;
     int r = wire_send_patiently(launcher->socket, &message, fds, n);
-    /* It has ended. Why is in its socket, and fails this one with all others that it was to make. */
-    if (r == -EPIPE || r == -ECONNRESET)
+    /* It has ended. If it has said why, that is in its socket, and fails this one with all others that it was to make. */
+    if ((r == -EPIPE || r == -ECONNRESET) && recv(launcher->socket, &(char){ 0 }, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
         r = 0;
     if (r == 0) {
         box->maker = launcher;
