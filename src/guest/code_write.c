@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/auxv.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
@@ -25,7 +24,6 @@
 #include "sys/syscalls.h"
 
 #define THREAD_FLAGS (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM)
-#define PATH_SIZE 48
 
 static enum { UNKNOWN, PLAIN, TRACED } way;
 
@@ -68,20 +66,6 @@ static int write_traced(struct request *q) {
     return (int)q->result;
 }
 
-static int open_memory(int proc, pid_t pid) {
-    char path[PATH_SIZE];
-    char *at = path;
-
-    if (proc < 0) {
-        memcpy(at, "/proc/", 6);
-        at += 6;
-    }
-    at = guest_put_number(at, (uint64_t)pid);
-    memcpy(at, "/mem", sizeof "/mem");
-    int fd = openat(proc < 0 ? AT_FDCWD : proc, path, O_RDWR | O_CLOEXEC);
-    return fd < 0 ? -errno : fd;
-}
-
 /* By a child, which has the vDSO that we have. */
 static int probe_traced(int proc, const void *vdso) {
     pid_t pid = (pid_t)sys_clone(SIGCHLD, NULL);
@@ -91,7 +75,7 @@ static int probe_traced(int proc, const void *vdso) {
             (void)sys_call0(__NR_pause);
     if (pid < 0)
         return pid;
-    struct request q = { .pid = pid, .memory = open_memory(proc, pid), .to = (uintptr_t)vdso, .from = vdso, .size = 1 };
+    struct request q = { .pid = pid, .memory = guest_open_process(proc, pid, "/mem", O_RDWR), .to = (uintptr_t)vdso, .from = vdso, .size = 1 };
     int r = q.memory < 0 ? q.memory : write_traced(&q);
     if (q.memory >= 0)
         close(q.memory);
@@ -100,14 +84,12 @@ static int probe_traced(int proc, const void *vdso) {
     return r < 0 ? -EOPNOTSUPP : 0;
 }
 
-int code_write_probe(int proc) {
+static int probe(int proc) {
     const void *vdso = (const void *)getauxval(AT_SYSINFO_EHDR);
 
-    if (way != UNKNOWN)
-        return 0;
     if (!vdso)
         return -EOPNOTSUPP;
-    struct request q = { .memory = open_memory(proc, getpid()), .to = (uintptr_t)vdso, .from = vdso, .size = 1 };
+    struct request q = { .memory = guest_open_process(proc, getpid(), "/mem", O_RDWR), .to = (uintptr_t)vdso, .from = vdso, .size = 1 };
     if (q.memory < 0)
         return q.memory;
     long r = write_plainly(&q);
@@ -117,6 +99,19 @@ int code_write_probe(int proc) {
     else if (probe_traced(proc, vdso) == 0)
         way = TRACED;
     return way == UNKNOWN ? -EOPNOTSUPP : 0;
+}
+
+int code_write_probe(int proc) {
+    if (way != UNKNOWN)
+        return 0;
+    if (proc >= 0)
+        return probe(proc);
+    int own = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (own < 0)
+        return -errno;
+    int r = probe(own);
+    close(own);
+    return r;
 }
 
 int code_write(pid_t pid, int memory, uint64_t to, const void *from, size_t size) {

@@ -106,28 +106,12 @@ long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length) 
     return sys_call6(__NR_process_vm_writev, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
 }
 
-static int open_below(int proc, pid_t pid, const char *name, int flags) {
-    char path[48];
-    char *at = guest_put_number(path, (uint64_t)pid);
-
-    memcpy(at, name, strlen(name) + 1);
-    int fd = openat(proc, path, flags | O_CLOEXEC);
-    return fd < 0 ? -errno : fd;
-}
-
 int determinism_open(pid_t pid, const char *name, int flags) {
-    return open_below(determinism_proc, pid, name, flags);
+    return guest_open_process(determinism_proc, pid, name, flags);
 }
-
-static pid_t memory_of;         /* the file that was opened last: only one is open at a time */
 
 int determinism_open_memory(pid_t pid) {
-    memory_of = pid;
     return determinism_open(pid, "/mem", O_RDWR);
-}
-
-int determinism_put_by(int memory, uint64_t to, const void *from, size_t size) {
-    return code_write(memory_of, memory, to, from, size);
 }
 
 int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
@@ -135,7 +119,7 @@ int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
 
     if (memory < 0)
         return memory;
-    int r = determinism_put_by(memory, to, from, size);
+    int r = code_write(pid, memory, to, from, size);
     close(memory);
     return r;
 }
@@ -150,11 +134,11 @@ static int make_call(uint64_t at, uint64_t to, uint8_t ret_call[CALL_LENGTH]) {
     return 0;
 }
 
-int determinism_put_call_by(int memory, uint64_t at, uint64_t to) {
+int determinism_put_call_by(pid_t pid, int memory, uint64_t at, uint64_t to) {
     uint8_t call[CALL_LENGTH];
     int r = make_call(at, to, call);
 
-    return r < 0 ? r : determinism_put_by(memory, at, call, sizeof call);
+    return r < 0 ? r : code_write(pid, memory, at, call, sizeof call);
 }
 
 int determinism_put_call(pid_t pid, uint64_t at, uint64_t to) {
@@ -192,7 +176,7 @@ bool determinism_vdso_of(pid_t pid, uint64_t *ret_base) {
 /* From /proc/PID/status: the text that follows a heading. */
 static const char *read_after(int proc, pid_t pid, char *text, size_t size, const char *heading) {
     size_t length = strlen(heading);
-    int fd = open_below(proc, pid, "/status", O_RDONLY);
+    int fd = guest_open_process(proc, pid, "/status", O_RDONLY);
     ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
 
     if (fd >= 0)

@@ -147,12 +147,11 @@ struct determinism_signals {
 bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals);
 /* Its /proc/PID/mem, or -errno. */
 int determinism_open_memory(pid_t pid);
-/* Into its own copy of pages that it may not write to; by that file, if it is open already. 0 or -errno. */
+/* Into its own copy of pages that it may not write to: code_write with the file opened for it. 0 or -errno. */
 int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size);
-int determinism_put_by(int memory, uint64_t to, const void *from, size_t size);
 /* Likewise a call of `to`, of 5 bytes. -EOPNOTSUPP: that is too far away. */
 int determinism_put_call(pid_t pid, uint64_t at, uint64_t to);
-int determinism_put_call_by(int memory, uint64_t at, uint64_t to);
+int determinism_put_call_by(pid_t pid, int memory, uint64_t at, uint64_t to);
 
 /* What is asked, when its turn has come. */
 struct seccomp_notif;

@@ -25,6 +25,7 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+#include "guest/code_write.h"
 #include "guest/determinism.h"
 #include "guest/stamps.h"
 #include "guest/virtual.h"
@@ -543,12 +544,12 @@ int vdso_patch(pid_t pid, uint64_t base, uint64_t page, uint64_t stat_after) {
     if (memory < 0)
         return memory;
     memcpy(patched + page_slot, &page, sizeof page);
-    int r = determinism_put_by(memory, base, patched, length);
+    int r = code_write(pid, memory, base, patched, length);
     memcpy(patched + page_slot, &none, sizeof none);
     if (r == 0)
         last_base = base;
     if (r == 0 && stat_after && is_glibcs(pid, stat_after - STAT_LENGTH))
-        (void)determinism_put_call_by(memory, stat_after - STAT_LENGTH + STAT_MOV, base + stat_entry);
+        (void)determinism_put_call_by(pid, memory, stat_after - STAT_LENGTH + STAT_MOV, base + stat_entry);
     close(memory);
     return r;
 }
@@ -566,14 +567,14 @@ int vdso_tell_page(pid_t pid, uint64_t base, uint64_t page) {
 }
 
 /* Its other threads may be reading it: so the number is changed before and after, each by a write of its own. */
-static int put_told(int memory, uint64_t to, struct told *told) {
+static int put_told(pid_t pid, int memory, uint64_t to, struct told *told) {
     int r;
 
     told->sequence |= 1;
-    if ((r = determinism_put_by(memory, to, &told->sequence, sizeof told->sequence)) < 0 || (r = determinism_put_by(memory, to + offsetof(struct told, file), &told->file, sizeof told->file)) < 0)
+    if ((r = code_write(pid, memory, to, &told->sequence, sizeof told->sequence)) < 0 || (r = code_write(pid, memory, to + offsetof(struct told, file), &told->file, sizeof told->file)) < 0)
         return r;
     told->sequence++;
-    return determinism_put_by(memory, to, &told->sequence, sizeof told->sequence);
+    return code_write(pid, memory, to, &told->sequence, sizeof told->sequence);
 }
 
 int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file) {
@@ -583,7 +584,7 @@ int vdso_tell_stat(pid_t pid, uint64_t base, const struct vdso_told *file) {
 
     if (memory < 0)
         return memory;
-    int r = put_told(memory, base + told_slot, &told);
+    int r = put_told(pid, memory, base + told_slot, &told);
     close(memory);
     return r;
 }

@@ -165,6 +165,8 @@ int guest_write(int directory, const char *path, const char *text);
 
 /* Writes a number in decimal, without a NUL. Returns where it ends. */
 char *guest_put_number(char *at, uint64_t value);
+/* Below a directory of procfs, the file of a process: its name has the slash before it. A descriptor or -errno. */
+int guest_open_process(int proc, pid_t pid, const char *name, int flags);
 
 /* Maps one id to one: "inner outer 1" into uid_map and gid_map below a /proc/PID directory, with setgroups denied. */
 int guest_map_one(int proc_self, uint32_t inner_uid, uint32_t outer_uid, uint32_t inner_gid, uint32_t outer_gid);

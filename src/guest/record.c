@@ -35,6 +35,15 @@ int guest_write(int directory, const char *path, const char *text) {
     return r;
 }
 
+int guest_open_process(int proc, pid_t pid, const char *name, int flags) {
+    char path[48];
+    char *at = guest_put_number(path, (uint64_t)pid);
+
+    memcpy(at, name, strlen(name) + 1);
+    int fd = openat(proc, path, flags | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
 char *guest_put_number(char *at, uint64_t value) {
     char digits[20];
     int n = 0;
