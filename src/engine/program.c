@@ -6,7 +6,6 @@
  * the template again. What is left is some memory, and kept for MAX_PROGRAMS.
  */
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,14 +109,6 @@ static void forget_idle(struct engine *engine, const struct program *newest) {
     }
 }
 
-/* Those that sandboxes may run on. */
-static unsigned cpus(void) {
-    cpu_set_t set;
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) : online > 0 ? (unsigned)online : 1;
-}
-
 static int parse(const char *text, size_t length, struct policy **ret_policy, struct rollbox_error *error) {
     struct policy_problems problems = { 0 };
     int r = policy_parse(text, length, ret_policy, &problems);
@@ -200,7 +191,7 @@ static int compile(struct engine *engine, const char *text, size_t length, struc
 
     if (r < 0)
         return r;
-    policy_fit(policy, cpus());
+    policy_fit(policy, engine->features.cpus);
     r = check_features(&engine->features, policy, error);
     if (r == 0)
         r = python_grant(policy, error);

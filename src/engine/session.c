@@ -919,6 +919,7 @@ static struct work *work_new(struct session *session, struct client *client, uin
     if ((ask->name && !work->name) || (ask->path && !work->path))
         return work_free(work);
     list_add_tail(&session->works, &work->node);
+    session->n_works++;
     return work;
 }
 
@@ -1091,12 +1092,8 @@ static int ask_claim(struct session *session, struct client *client, uint64_t se
 }
 
 int session_may_wait(const struct session *session, struct rollbox_error *error) {
-    unsigned n = 0;
-
-    list_for_each(node, &session->works)
-        if (++n == WORKS_MOST)
-            return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request", "the sandbox %s has %u requests that wait, as many as are kept for one; wait for some of them", session->name, n);
-    return 0;
+    return session->n_works < WORKS_MOST ? 0 : error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, ENOBUFS, "request",
+        "the sandbox %s has %u requests that wait, as many as are kept for one; wait for some of them", session->name, session->n_works);
 }
 
 static int not_found(const struct engine *engine, const char *name, struct rollbox_error *error) {

@@ -183,7 +183,7 @@ struct session {
     size_t n_strays;
     struct list works;          /* struct work.node; the first is under way */
     struct list ended;          /* struct ended.node: commands that are over, oldest first */
-    unsigned n_runs, n_ended, n_agents;
+    unsigned n_works, n_runs, n_ended, n_agents;
     struct loop_timer idle_timer, end_timer, lifetime_timer, hibernate_timer, watch;
     int64_t watching_ns;        /* how long the last look at its memory took; counted in engine->watching_ns */
     int64_t idle_ms, ttl_ms, lifetime_ms, hibernate_ms;

@@ -31,6 +31,8 @@
 struct work *work_free(struct work *work) {
     if (!work)
         return NULL;
+    if (work->session && !list_empty(&work->node))
+        work->session->n_works--;
     list_remove(&work->node);
     if (work->session)
         copy_forget(work->session->program, work);
