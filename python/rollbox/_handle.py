@@ -70,8 +70,8 @@ class Handle:
             self._users += 1
         try:
             yield address
-        except EngineLost:
-            self.connection.retire()
+        except EngineLost as error:
+            self.connection.lose(error)
             raise
         finally:
             with self._lock:
@@ -184,7 +184,7 @@ class Handle:
                 return None
             if not isinstance(problem, EngineLost):
                 raise problem
-            self.connection.retire()
+            self.connection.lose(problem)
             return {}
         finally:
             self.connection.release()
