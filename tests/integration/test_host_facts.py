@@ -62,21 +62,27 @@ def work_on_the_host():
                 accepted.send(b"x" * 100)
 
 
-@pytest.mark.parametrize("net", ["none", "loopback"])
-def test_what_changes_with_the_host_is_listed(net):
-    with Sandbox(Policy(net=net)) as box:
-        process = box.spawn(["python3", "-c", WALK])
+def before_and_after_work(program, policy):
+    """What a guest's program answers before and after the host was busy. It has answered once before that, as the first time is its own work."""
+    with Sandbox(policy) as box:
+        process = box.spawn(["python3", "-c", program])
 
-        def walk():
+        def ask():
             process.stdin.write(b"\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
 
-        walk()
-        before = walk()
+        ask()
+        before = ask()
         work_on_the_host()
-        found = walk()
+        found = ask()
         process.stdin.close()
+    return before, found
+
+
+@pytest.mark.parametrize("net", ["none", "loopback"])
+def test_what_changes_with_the_host_is_listed(net):
+    before, found = before_and_after_work(WALK, Policy(net=net))
     changed = {path.removeprefix("/proc/").removeprefix("self/") for path in found if found[path] != before.get(path)}
     # The guest's own: new with each look, and the sockets that it has itself.
     assert changed - {"sys/kernel/random/uuid", "net/netlink"} <= CHANGING, changed - CHANGING
@@ -161,19 +167,7 @@ ANSWERS = {
 
 def test_answers_of_calls_that_change_with_the_host_are_listed():
     """The clocks, which are time, aside: nothing else that a guest can ask for differs when the host was busy in between."""
-    with Sandbox(Policy()) as box:
-        process = box.spawn(["python3", "-c", CALLS])
-
-        def ask():
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
-
-        ask()
-        before = ask()
-        work_on_the_host()
-        found = ask()
-        process.stdin.close()
+    before, found = before_and_after_work(CALLS, Policy())
     changed = {name for name in found if found[name] != before[name]}
     known = {name for name in changed if name in ANSWERS or name.split()[0] in ANSWERS}
     assert changed == known, {name: (before[name], found[name]) for name in changed - known}

@@ -14,6 +14,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -23,10 +24,9 @@ import time
 import rollbox
 from rollbox import Engine, Policy, Sandbox
 
-PACKAGE = os.path.dirname(rollbox.__file__)
-# As run.py lays it out; else the environment's own.
-ROLLBOX = os.environ.get("ROLLBOX", next(filter(os.path.exists, [os.path.join(PACKAGE, "..", "bin", "rollbox")]),
-                                         os.path.join(os.path.dirname(sys.executable), "rollbox")))
+# Beside the package, as run.py lays it out, or in the environment that runs this.
+PLACES = [os.path.join(os.path.dirname(os.path.dirname(rollbox.__file__)), "bin"), os.path.dirname(sys.executable)]
+ROLLBOX = os.environ.get("ROLLBOX") or shutil.which("rollbox", path=os.pathsep.join(PLACES))
 PATIENCE = 300
 REFUSED = {"feature_missing", "not_supported"}
 # A process with a thread, an open file, a pipe and a count that goes on, which answers on demand.
