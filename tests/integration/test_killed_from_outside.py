@@ -42,7 +42,10 @@ def kill(pid):
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return
-    signal.pidfd_send_signal(fd, signal.SIGKILL)
+    try:
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass                    # it ended by itself just now
     select.select([fd], [], [])
     os.close(fd)
 
