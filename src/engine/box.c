@@ -39,7 +39,7 @@
 #define END_SECONDS 60          /* isolation process: for init to end all the others and remove their files */
 #define ASK_AT_ONCE_NS 1000000  /* about sockets: some thousand; what takes longer goes on beside other work */
 
-void box_set_files(struct box *box, unsigned files) {
+static void set_files(struct box *box, unsigned files) {
     box->engine->files += files - box->files;
     box->files = files;
 }
@@ -81,7 +81,7 @@ static unsigned files_of(const struct box *box) {
 }
 
 void box_count_files(struct box *box) {
-    box_set_files(box, files_of(box));
+    set_files(box, files_of(box));
 }
 
 void box_live(struct box *box) {
@@ -138,11 +138,10 @@ static void box_free(struct box *box) {
         layer_hold_done(box->stands_on);
     free(box->stands_on);
     list_remove(&box->node);
-    box_end_wakeful(box);
     list_remove(&box->in_program);
     list_remove(&box->in_launcher);
     engine->n_boxes--;
-    box_set_files(box, 0);
+    set_files(box, 0);
     free(box);
     if (engine->stopping && !engine->n_boxes)
         loop_stop(engine->loop);
@@ -194,7 +193,7 @@ static bool handle_answer(struct box *box) {
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds = 0;
 
-    if (!box->answers.callback || !box_fetch_or_later(box))
+    if (!box->answers.callback)
         return false;
     ssize_t n = fd_receive(box->socket, &record, sizeof record, fds, &n_fds);
     if (n == -EAGAIN)
@@ -232,7 +231,7 @@ static void on_death(struct loop_source *source, uint32_t events) {
 
     (void)events;
     (void)waitid(P_PIDFD, (id_t)box->pidfd, &unused, WEXITED | WNOHANG);
-    loop_remove(box->engine->loop, &box->death); /* and so it does not rest any more */
+    loop_remove(box->engine->loop, &box->death);
     leave_spares(box);
     /* What init said before it died is still in the socket. */
     while (handle_answer(box))
@@ -244,31 +243,6 @@ static void on_death(struct loop_source *source, uint32_t events) {
     if (box->interpreter)
         interpreter_box_lost(box->interpreter, box);
     box_free(box);
-}
-
-static void on_gone(struct loop_timer *timer) {
-    on_death(&container_of(timer, struct box, deadline)->death, 0);
-}
-
-static void on_unseen(struct loop_timer *timer) {
-    box_watch_death(container_of(timer, struct box, deadline));
-}
-
-void box_watch_death(struct box *box) {
-    siginfo_t unused = { 0 };
-    bool is_gone = false;
-
-    if (box->pidfd < 0) {
-        box->pidfd = sys_pidfd_open(box->pid, 0);
-        /* The number may be another's by now, but no child of ours. */
-        is_gone = box->pidfd == -ESRCH || (box->pidfd >= 0 && waitid(P_PIDFD, (id_t)box->pidfd, &unused, WEXITED | WNOHANG | WNOWAIT) < 0);
-        if (box->pidfd >= 0 && !is_gone)
-            sys_pidfd_send_signal(box->pidfd, SIGKILL, NULL, 0);
-    }
-    if (is_gone)                /* our callers have it still */
-        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns(), on_gone);
-    else if (box->pidfd < 0 || loop_add(box->engine->loop, &box->death, box->pidfd, EPOLLIN, on_death) < 0)
-        loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + AGAIN_NS, on_unseen);
 }
 
 static void on_deadline(struct loop_timer *timer) {
@@ -285,7 +259,7 @@ static void on_deadline(struct loop_timer *timer) {
         box_kill(box);
 }
 
-int box_listen(struct box *box) {
+static int listen_to_init(struct box *box) {
     return loop_add(box->engine->loop, &box->answers, box->socket, EPOLLIN, on_answer);
 }
 
@@ -294,7 +268,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     int pair[2] = { -EBADF, -EBADF };
     int r = options->holder || program->launcher ? 0 : launcher_start(program, error);
 
-    (void)box_make_room(engine);
+    (void)tracking_make_room(engine);
     if (r < 0)
         return r;
     struct box *box = calloc(1, sizeof *box);
@@ -312,8 +286,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     list_init(&box->in_program);
     list_init(&box->in_launcher);
     list_add_tail(&engine->boxes, &box->node);
-    box_begin_wakeful(box);
-    box_set_files(box, files_of_new(engine));
+    set_files(box, files_of_new(engine));
     if (!engine->n_boxes++)
         engine_tidy(engine);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
@@ -331,7 +304,7 @@ int box_new(struct program *program, const struct box_options *options, struct b
     if (r == 0 && fcntl(box->socket, F_SETFL, O_NONBLOCK) < 0)
         r = -errno;
     if (r == 0)
-        r = box_listen(box);
+        r = listen_to_init(box);
     if (r == 0)
         r = loop_timer_set(engine->loop, &box->deadline, clock_now_ns() + SETUP_SECONDS * 1000000000ll, on_deadline);
     if (r == 0 && program->plan->flags & PLAN_PROCESS)
@@ -418,10 +391,6 @@ void box_kill(struct box *box) {
     leave_spares(box);
     loop_remove(box->engine->loop, &box->answers);
     close_fd(&box->socket);
-    if (box->on_shelf) {
-        box_abandon(box);
-        return;
-    }
     /* Without a pid namespace it is init that ends the others, as soon as it sees its socket closed. */
     if (box->pidfd >= 0 && box->home && loop_timer_set(box->engine->loop, &box->deadline, clock_now_ns() + END_SECONDS * 1000000000ll, on_deadline) == 0)
         return;
@@ -456,7 +425,7 @@ static void stop_asking(struct box *box) {
     loop_remove(box->engine->loop, &box->asking);
     sockmem_close(&box->sockets);
     note_asking(box, 0);
-    box_set_files(box, box->files - 2);
+    set_files(box, box->files - 2);
 }
 
 /* Nothing runs in it: no more is to be asked for a while. */
@@ -503,7 +472,7 @@ static uint64_t socket_memory(struct box *box) {
     if (!uncounted_sockets(box) || box->asking.callback || clock_now_ns() < box->ask_again_ns)
         return box->socket_bytes;
     if (box->sockets.fd < 0 && sockmem_open(box->pid, &box->sockets) == 0)
-        box_set_files(box, box->files + 2);
+        set_files(box, box->files + 2);
     if (box->sockets.fd >= 0)
         ask_for(box, ASK_AT_ONCE_NS);
     return box->socket_bytes;

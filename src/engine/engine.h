@@ -19,7 +19,6 @@
 #include "base/buf.h"
 #include "base/list.h"
 #include "base/wire.h"
-#include "engine/shelf.h"
 #include "guest/guest.h"
 #include "loop/loop.h"
 #include "policy/plan.h"
@@ -54,7 +53,7 @@ struct engine {
     int64_t asking_ns;          /* what it takes to ask all boxes once what waits in their sockets */
     int64_t watching_ns;        /* what it takes to look at the memory of all sessions once */
     char *socket_path;
-    struct list clients, programs, boxes, wakeful, runs, sessions, streams, sinks, shelves;
+    struct list clients, programs, boxes, runs, sessions, streams, sinks;
     struct list turns;          /* struct client.in_turns: those with a queue; who was served last is the last */
     struct list lost_copies;    /* struct copy.in_launcher: their launcher is gone, and who waits for them is about to be told */
     struct list holders;        /* struct live.node: those that have one, the longest unused first */
@@ -67,8 +66,7 @@ struct engine {
     uint64_t next_session, next_name, next_exec;
     unsigned n_sessions, n_sinks;
     uint64_t next_program;
-    unsigned n_clients, n_boxes, n_wakeful, n_running,
-        n_queued;                               /* wakeful: boxes that have nothing on a shelf, the last that had at the end (resting.c) */
+    unsigned n_clients, n_boxes, n_running, n_queued;
     uint64_t memory_budget, memory_reserved;    /* bytes; budget 0: unlimited */
     uint32_t next_id_base, next_guest_id;       /* as root: ranges of the host's ids */
     uint64_t guest_ids[GUEST_ID_OTHERS / 64];   /* a bit for each id in such a range that a sandbox has, or a namespace in free_file_ids */
@@ -201,7 +199,6 @@ struct slot {
     struct cgroup_slot *cgroup;
     int entries[CGROUP_MAX_ENTRIES];
     int n_entries;
-    bool deaf;                  /* it has lost the descriptor that tells of its limit */
     bool told, is_own;          /* by that, since it is used: of memory that was short, here or above; and it was here */
     bool ends;                  /* a process was lost, and its command told: all else in the session is to end, too */
     struct loop_timer look;
@@ -243,7 +240,6 @@ struct box {
     struct engine *engine;
     struct program *program;
     struct list node;           /* engine->boxes */
-    struct list in_wakeful;
     struct list in_program;     /* program->spares */
     struct live *ahead;         /* a spare of this state, which has one, with its processes in it; NULL: of none */
     struct list in_launcher;
@@ -282,8 +278,6 @@ struct box {
     int64_t asking_ns;          /* how long that took; counted in engine->asking_ns */
     uint64_t kernel_bytes;      /* what the kernel has for its files and the like, as of the last look at that (hoards.c) */
     int64_t suspected_bytes;    /* what it may have made the kernel take besides */
-    struct shelved shelved;     /* its descriptors, but for the socket, and those of its runs */
-    uint64_t on_shelf;          /* which: bits in the order of resting.c */
 };
 
 struct output {
@@ -470,9 +464,6 @@ bool box_is_over(const struct box *box, uint64_t memory);        /* what box_usa
 void box_rest(struct box *box);
 void box_expect_start(struct box *box); /* of a command, within some time */
 bool box_has_room(const struct engine *engine);         /* for one more, in open files */
-void box_set_files(struct box *box, unsigned files);     /* how many descriptors it is counted with */
-int box_listen(struct box *box);        /* to its init. 0 or -errno */
-void box_watch_death(struct box *box);   /* of its process, by its pidfd. One that has none gets one */
 void box_count_files(struct box *box);          /* of one that lives: those that it has now */
 void box_live(struct box *box);         /* a session's, which is ready: holds no more than it must */
 void box_make_spare(struct box *box);
@@ -480,19 +471,8 @@ struct box *box_take_spare(struct program *program, bool layered);
 void box_make_ahead(struct box *box, struct live *live);       /* a spare with the processes of a state, which has none: for a moment */
 struct box *box_take_ahead(struct live *live, const struct program *program);
 
-/* resting.c */
-bool box_make_room(struct engine *engine);      /* the same, after descriptors of boxes in which nothing is under way went to a shelf, if need be */
-void box_begin_wakeful(struct box *box);        /* it is looked at when that is wanted */
-void box_end_wakeful(struct box *box);
-int box_fetch(struct box *box);         /* takes them back; of NULL and of one that has its own nothing. 0, -EMFILE: there is no room, and it is as before; or -EPIPE: they are lost */
-int box_must_fetch(struct box *box, struct rollbox_error *error);       /* for what is asked of it */
-void box_abandon(struct box *box);      /* what it has on a shelf is not needed any more, but for the word of its death */
-bool box_fetch_or_later(struct box *box);       /* for what it says itself. False: it is gone, or says it again */
 
 /* slot.c */
-int *slot_oom(struct slot *slot, uint32_t *ret_events);        /* the descriptor that tells, which may be taken from there and put back; NULL: none */
-void slot_unwatch(struct slot *slot);                          /* before that */
-int slot_watch(struct slot *slot);      /* it is back */
 int slot_get(struct program *program, bool living, struct slot **ret_slot);      /* living: of a sandbox that lives */
 void slot_put(struct program *program, struct slot *slot);
 void slot_rest(struct slot *slot);
@@ -530,8 +510,6 @@ int run_wait_for(struct client *client, uint64_t serial, struct run *run);      
 int output_open(struct output *output, struct run *run, int *ret_write_end);
 int output_adopt(struct output *output, int take_fd);  /* a terminal's master */
 void output_drain(struct output *output);
-void output_rest(struct output *output);        /* its descriptor is taken away for a while */
-int output_wake(struct output *output);         /* and is back. 0 or -errno */
 int output_seal(struct output *output);         /* its memory file, if it has one, before anybody else gets that: 0 or -errno */
 void output_done(struct output *output);
 void output_hand_over(struct output *output);   /* of a command that has ended, whose stream somebody may still write to, and others still read */

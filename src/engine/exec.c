@@ -418,10 +418,6 @@ void exec_attach(struct client *client, struct wire_message *message) {
         }
         return;
     }
-    if (session && box_must_fetch(session->box, &error) < 0) {
-        result_send_error(client, serial, &error);
-        return;
-    }
     if (length)
         session_touch(session);
     struct run *run = length ? run_find(client->engine, NULL, key, length) : NULL;

@@ -83,8 +83,6 @@ static struct look *look_of(const struct hoards *hoards, const struct box *box) 
 }
 
 static void end(struct box *box) {
-    if (box_fetch(box) < 0)
-        return;                 /* the next look finds it again */
     if (box->session)
         session_out_of_memory(box->session, OOM_LIMIT);
     else

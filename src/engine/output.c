@@ -105,14 +105,6 @@ int output_adopt(struct output *output, int take_fd) {
     return r;
 }
 
-void output_rest(struct output *output) {
-    loop_remove(output->run->engine->loop, &output->source);
-}
-
-int output_wake(struct output *output) {
-    return loop_add(output->run->engine->loop, &output->source, output->fd, EPOLLIN, on_readable);
-}
-
 /*
  * What has been written until now. Of a pipe the kernel tells how much that is. Of a terminal it tells what a worker has brought to our end; reading when nothing is there waits for the worker, and the rest is no more than a terminal
  * holds, so what somebody writes all the while does not keep us here.

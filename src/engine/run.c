@@ -270,7 +270,7 @@ static int parse_exec_field(struct run *run, const struct wire_field *field, str
         if (r < 0)
             return r;
         run->program = run->session->program;
-        return box_must_fetch(run->session->box, error);
+        return 0;
     }
     case TAG_USER:
         return text && session_has_user(run->session, text) ? 0 : error_set(error, ROLLBOX_ERR_FEATURE_MISSING, ENOTSUP, "arguments", "user %.100s: the sandbox has no other user than its policy's", text ? text : "?");
@@ -743,12 +743,8 @@ void run_output_lost(struct run *run, int error_number) {
 
 static void on_timeout(struct loop_timer *timer) {
     struct run *run = container_of(timer, struct run, timeout);
-    int r = run->session ? box_fetch(run->session->box) : 0;
 
-    if (r == -EMFILE)           /* others may have given some back by then */
-        (void)loop_timer_set(run->engine->loop, timer, clock_now_ns() + AGAIN_NS, on_timeout);
-    else if (r == 0)
-        run_kill(run, ROLLBOX_OUTCOME_TIMEOUT);
+    run_kill(run, ROLLBOX_OUTCOME_TIMEOUT);
 }
 
 int64_t run_filling_ns(const struct engine *engine, uint64_t bytes) {
@@ -1135,7 +1131,7 @@ static void pump(struct engine *engine) {
         uint64_t memory = run->program->policy->max_memory_bytes;
         struct rollbox_error error;
 
-        if (!run->program->n_spares && !box_make_room(engine)) {
+        if (!run->program->n_spares && !tracking_make_room(engine)) {
             program_drop_spares(engine);
             return;
         }

@@ -147,7 +147,6 @@ static void on_tidy(struct loop_timer *timer) {
 void engine_tidy(struct engine *engine) {
     (void)engine_oom_kills(engine, true);
     program_tidy(engine);
-    shelf_tidy(engine);
     (void)cgroup_root_tidy(engine->cgroups);
     if (engine->n_boxes && !engine->stopping)
         loop_timer_set(engine->loop, &engine->tidy, clock_now_ns() + TIDY_SECONDS * 1000000000ll, on_tidy);
@@ -288,8 +287,8 @@ static int open_signals(struct engine *engine, const sigset_t *ignored) {
 }
 
 static int start(struct engine *engine, const struct serve_options *options) {
-    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->wakeful, &engine->runs, &engine->turns,
-        &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders, &engine->lost_copies, &engine->shelves };
+    struct list *lists[] = { &engine->clients, &engine->programs, &engine->boxes, &engine->runs, &engine->turns,
+        &engine->finished, &engine->sessions, &engine->streams, &engine->sinks, &engine->holders, &engine->lost_copies };
     sigset_t ignored;
     int r;
 
@@ -342,7 +341,6 @@ static void finish(struct engine *engine) {
     struct cgroup_root *cgroups = engine->cgroups;
 
     record_finish(engine);
-    shelf_tidy(engine);
     result_forget_all(engine);
     launcher_drop_idle(engine);
     stream_forget_all(engine);

@@ -67,7 +67,7 @@ static void on_hibernate(struct loop_timer *timer) {
 
         is_waited_for |= (run->client || !list_empty(&run->waiters)) && !run->is_detached;
     }
-    if (session->box && box_fetch(session->box) == 0)
+    if (session->box)
         (void)box_usage(session->box, &memory, &cpu, &processes);
     if (session->state == SESSION_CLOSING)
         return;
@@ -698,13 +698,7 @@ static void on_watch(struct loop_timer *timer) {
     const int64_t begun = clock_now_ns();
     uint64_t memory, cpu;
     uint32_t processes;
-    int r = session->box ? box_fetch(session->box) : 0;
-
-    if (r == -EMFILE)
-        (void)loop_timer_set(session->engine->loop, timer, begun + WATCH_NS, on_watch);
-    if (r < 0)
-        return;
-    r = session->box ? box_usage(session->box, &memory, &cpu, &processes) : -ESRCH;
+    int r = session->box ? box_usage(session->box, &memory, &cpu, &processes) : -ESRCH;
     const int64_t now = clock_now_ns();
 
     note_watching(session, r < 0 ? 0 : now - begun);
@@ -714,7 +708,6 @@ static void on_watch(struct loop_timer *timer) {
         session_out_of_memory(session, OOM_LIMIT);
     if (processes || session->n_runs) {
         (void)loop_timer_set(session->engine->loop, timer, now + MAX(WATCH_NS, WATCH_SHARE * session->engine->watching_ns), on_watch);
-        (void)box_make_room(session->engine);
         return;
     }
     note_watching(session, 0);
@@ -960,7 +953,7 @@ static int ask_create(struct client *client, uint64_t serial, const struct ask *
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EEXIST, "arguments", "name: there is a sandbox %s already; close it or take another name", ask->sandbox);
     if (ask->detached && engine->is_private)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "detached: a private engine ends with its one client, and all its sandboxes with it; use a shared one");
-    if (!box_make_room(engine)) {
+    if (!tracking_make_room(engine)) {
         program_drop_spares(engine);
         return error_set(error, ROLLBOX_ERR_RESOURCE_EXHAUSTED, EMFILE, "setup", "%u sandboxes are all that the limit of open files bears; raise it (ulimit -n), or close some", engine->n_sessions);
     }
@@ -1160,9 +1153,8 @@ static int answer(struct client *client, struct wire_message *message, const str
         sleep_give_up(session);
     if (!session)
         return not_found(client->engine, ask->sandbox, error);
-    int r = ask->verb == VERB_CLOSE || ask->verb == VERB_OPEN ? 0 : box_must_fetch(session->box, error);
-    if (r < 0)
-        return r;
+    int r;
+
     switch ((enum protocol_verb)ask->verb) {
     case VERB_OPEN:
         buf_printf(json, "{\"name\": \"%s\"}", session->name);

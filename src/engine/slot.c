@@ -28,7 +28,7 @@ static bool tells_early(const struct slot *slot) {
 }
 
 static bool hears(const struct slot *slot) {
-    return !slot->deaf && cgroup_slot_oom_fd(slot->cgroup) >= 0;
+    return cgroup_slot_oom_fd(slot->cgroup) >= 0;
 }
 
 static enum oom_cause cause_of(struct slot *slot, const struct cgroup_usage *usage) {
@@ -101,22 +101,6 @@ static void on_oom(struct loop_source *source, uint32_t events) {
         end_all(slot, cause_of(slot, &usage));
     else if (tells_early(slot))
         (void)loop_timer_set(slot->engine->loop, &slot->look, clock_now_ns() + LOOK_NS, on_look);
-}
-
-int *slot_oom(struct slot *slot, uint32_t *ret_events) {
-    *ret_events = cgroup_slot_oom_events(slot->cgroup);
-    return cgroup_slot_oom(slot->cgroup);
-}
-
-void slot_unwatch(struct slot *slot) {
-    if (cgroup_slot_oom(slot->cgroup))
-        loop_remove(slot->engine->loop, &slot->oom);
-}
-
-int slot_watch(struct slot *slot) {
-    int fd = cgroup_slot_oom_fd(slot->cgroup);
-
-    return fd < 0 || slot->oom.callback ? 0 : loop_add(slot->engine->loop, &slot->oom, fd, cgroup_slot_oom_events(slot->cgroup), on_oom);
 }
 
 static int slot_new(struct program *program, bool living, struct slot **ret_slot) {
@@ -198,7 +182,7 @@ void slot_put(struct program *program, struct slot *slot) {
     slot->told = slot->is_own = slot->ends = false;
     loop_timer_clear(slot->engine->loop, &slot->look);
     (void)cgroup_slot_hear_oom(slot->cgroup);   /* what the last user met is not told of the next */
-    if (slot->living && program && !slot->deaf && has_room(program)) {
+    if (slot->living && program && has_room(program)) {
         slot_rest(slot);
         list_add_tail(&program->slots, &slot->node);
     } else if (program && !slot->resting && !slot->living)

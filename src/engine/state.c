@@ -1032,7 +1032,7 @@ void state_start(struct work *work) {
         }
         return;
     case VERB_SNAPSHOT:
-        if (!box_make_room(session->engine)) {
+        if (!tracking_make_room(session->engine)) {
             fail(work, ROLLBOX_ERR_RESOURCE_EXHAUSTED, 0, "more states than the engine's limit of open files bears; raise it (ulimit -n), drop snapshots, or close sandboxes");
             return;
         }

@@ -223,6 +223,19 @@ void tracking_forget_dropped(struct engine *engine) {
     }
 }
 
+bool tracking_make_room(struct engine *engine) {
+    for (struct list *at = engine->sessions.next; at != &engine->sessions && !box_has_room(engine); at = at->next) {
+        struct session *session = container_of(at, struct session, node);
+
+        if (!session->tracking.noting.n_trackers)
+            continue;
+        tracking_forget(&session->tracking);
+        if (session->box)
+            box_count_files(session->box);
+    }
+    return box_has_room(engine);
+}
+
 void tracking_clocks(const struct live *live, int64_t ret_ahead_ns[2]) {
     for (size_t i = 0; i < ARRAY_SIZE(clocks); i++) {
         struct timespec now;

@@ -41,6 +41,11 @@ void noting_end(struct noting *noting);
 /* To an image that was not written to its end nothing is an addition. */
 void noting_forget_unwritten(struct noting *noting);
 void tracking_forget(struct tracking *tracking);
+/*
+ * Room in the engine's open files for one more box. If there is none, sandboxes lose their dirty tracking, the
+ * oldest first, until there is: their next fork is a full one. False: there is still no room.
+ */
+bool tracking_make_room(struct engine *engine);
 /* States were dropped: what is noted since one that is of no other use any more is forgotten. */
 void tracking_forget_dropped(struct engine *engine);
 /* For a capture, of what this session has. False: it is none for a snapshot or a fork, and the session keeps it. */

@@ -1052,10 +1052,6 @@ int cgroup_slot_oom_fd(const struct cgroup_slot *slot) {
     return slot->oom_fd >= 0 ? slot->oom_fd : -1;
 }
 
-int *cgroup_slot_oom(struct cgroup_slot *slot) {
-    return slot->root->backend == CGROUP_V1 ? &slot->oom_fd : NULL;
-}
-
 uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot) {
     return slot->root->backend == CGROUP_V2 ? EPOLLPRI : EPOLLIN;
 }

@@ -116,7 +116,6 @@ int cgroup_slot_fd(const struct cgroup_slot *slot);
  * EPOLLPRI (read cgroup_slot_usage to re-arm). On v2 it is also raised for other memory events: look at oom_kills. -1 if there is
  * none. Counts survive the processes: usage tells the truth after they are reaped. */
 int cgroup_slot_oom_fd(const struct cgroup_slot *slot);
-int *cgroup_slot_oom(struct cgroup_slot *slot);  /* that descriptor, which whoever asks may take out and put back; NULL: it is to stay (v2) */
 uint32_t cgroup_slot_oom_events(const struct cgroup_slot *slot);   /* the EPOLL* to wait for on it */
 
 /* Takes what that descriptor tells: has the group met its limit with nothing to be had back, since the last time? Otherwise it was a group above, or (v2) there was none. The kernel says so before it ends

@@ -55,7 +55,7 @@ static void check(bool holds) {
 }
 
 static void start(void) {
-    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.runs, &engine.turns, &engine.finished, &engine.sessions, &engine.streams, &engine.sinks, &engine.lost_copies, &engine.wakeful, &engine.shelves };
+    struct list *lists[] = { &engine.clients, &engine.programs, &engine.boxes, &engine.runs, &engine.turns, &engine.finished, &engine.sessions, &engine.streams, &engine.sinks, &engine.lost_copies };
     struct rollbox_error error;
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
