@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The command line: what its files share. main.c finds the command and parses its options by the one table in options.c; each
+ * The command line: what its files share. main.c finds the command in its table and parses the options by the one table in options.c; each
  * cmd_ function does its work and returns the exit status. Everything that a person reads about a failure goes to standard
  * error as one line that begins with "rollbox"; standard output carries only what was asked for.
  */
@@ -60,11 +60,17 @@ __attribute__((format(printf, 3, 4))) int cli_fail_code(const struct options *op
 /* With --json: the one object of this command is on standard output. Where none was, and it has failed, the failure is. */
 void cli_told(void);
 
+/* With --json: prints the object of a command that has failed before it had one (a result if the command has results). `status`. */
+int cli_tell_failure(const struct command *command, int status);
+
 /* Opens the engine that --engine names, or a private one. As rollbox_engine_open. */
 int cli_engine_open(const struct options *options, struct rollbox_engine **ret_engine, struct rollbox_error *error);
 
 /* Becomes rollbox-store with its command and the options given; CLI_EXIT_ERROR if that cannot be found. */
 int cli_become_store(const struct options *options, const char *command);
+
+/* Opens /dev/null in place of the standard streams that are closed. 0, or -EBADF. */
+int cli_open_standard_streams(void);
 
 /* It reads as /dev/null does, which is no list of jobs that came to its end. */
 bool cli_stdin_was_closed(void);

@@ -113,8 +113,9 @@ struct command {
 
 extern const struct option option_table[];
 extern const size_t option_count;
-extern const struct command command_table[];
-extern const size_t command_count;
+/* main() sets them before anything else: the table is in main.c, above the files of the commands that it names. */
+extern const struct command *command_table;
+extern size_t command_count;
 
 struct option_use {
     const struct option *option;

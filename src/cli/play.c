@@ -396,13 +396,9 @@ static int wait_for(const struct play *play, struct rollbox_run *run, const stru
         if (r == 0)
             return 0;
         if (signals_caught())
-            return play_interrupted(error);
+            return signals_interrupted(error);
         (void)poll(polls, ARRAY_SIZE(polls), -1);
     }
-}
-
-int play_interrupted(struct rollbox_error *error) {
-    return error_set(error, ROLLBOX_ERR_CANCELLED, EINTR, "run", "interrupted");
 }
 
 int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error) {

@@ -45,8 +45,6 @@ int play_fork(struct play *play, const struct step *step, uint64_t index, struct
 /* Waits for those commands that were among the first `n_ended` steps to end; UINT64_MAX: for all but those that the sandbox' end ended. */
 int play_settle(struct play *play, uint64_t n_ended, struct rollbox_error *error);
 
-/* Fills *error: a signal came. */
-int play_interrupted(struct rollbox_error *error);
 struct rollbox_sandbox *play_take_sandbox(struct play *play);
 void play_done(struct play *play);
 

@@ -211,7 +211,7 @@ int play_shell_run(struct play_shell *shell, struct rollbox_engine *engine, stru
             polls[i] = (struct pollfd){ .fd = !open[i] || (i == IN && !shell->unsent.length) ? -1 : shell->fds[i], .events = i == IN ? POLLOUT : POLLIN };
         (void)poll(polls, ARRAY_SIZE(polls), SLICE_MS);
         if (signals_caught())
-            return play_interrupted(error);
+            return signals_interrupted(error);
         if (polls[IN].revents)
             pump_in(shell);
         for (int i = OUT; i <= ERR; i++)

@@ -76,7 +76,7 @@ static int play_steps(struct play *play, struct reader *reader, struct progress 
     int r;
 
     while ((r = reader_next(reader, &step, error)) > 0) {
-        r = signals_caught() ? play_interrupted(error) : play_step(play, step, error);
+        r = signals_caught() ? signals_interrupted(error) : play_step(play, step, error);
         step_free(step);
         if (r < 0)
             return r;
@@ -101,7 +101,7 @@ static int play_parent(struct play *play, struct reader *reader, const json_t *c
                          wanted ? wanted : "of none");
     while (r >= 0 && !found && (r = reader_next(reader, &step, error)) > 0) {
         found = step->number == fork;
-        r = signals_caught() ? play_interrupted(error) : found ? play_fork(play, step, index, error) : play_step(play, step, error);
+        r = signals_caught() ? signals_interrupted(error) : found ? play_fork(play, step, index, error) : play_step(play, step, error);
         step_free(step);
     }
     if (r >= 0 && !found)

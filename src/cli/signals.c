@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/error.h"
 #include "cli/terminal.h"
 
 #define MOST_SECONDS 5          /* from the first signal on, for what is left to do */
@@ -63,6 +64,10 @@ int signals_fd(void) {
 
 int signals_caught(void) {
     return first;
+}
+
+int signals_interrupted(struct rollbox_error *error) {
+    return error_set(error, ROLLBOX_ERR_CANCELLED, EINTR, "run", "interrupted");
 }
 
 _Noreturn void signals_die(int number) {

@@ -7,6 +7,8 @@
 #ifndef ROLLBOX_CLI_SIGNALS_H
 #define ROLLBOX_CLI_SIGNALS_H
 
+struct rollbox_error;
+
 /* Starts catching, and ignores SIGPIPE. Returns the descriptor that polls readable after a signal, or -errno. Call once the engine is open. */
 int signals_catch(void);
 
@@ -15,6 +17,9 @@ int signals_fd(void);
 
 /* The first signal caught; 0 if none. */
 int signals_caught(void);
+
+/* Fills *error: a signal came. Returns its negative code. */
+int signals_interrupted(struct rollbox_error *error);
 
 /* Ends the process as killed by the signal. */
 _Noreturn void signals_die(int number);

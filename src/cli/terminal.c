@@ -11,6 +11,7 @@
 #include <rollbox/rollbox.h>
 
 #include "base/cleanup.h"
+#include "cli/cli.h"
 
 /* What ends a process and can be caught, beside INT, TERM and HUP: those are signals.c's, and who catches one restores the terminal before the next. */
 static const int ending_signals[] = { SIGQUIT, SIGABRT, SIGALRM, SIGUSR1, SIGUSR2, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGXCPU };
@@ -87,4 +88,10 @@ int terminal_raw(int new_wake_fd) {
         return -errno;
     }
     return 0;
+}
+
+bool cli_colours(int fd) {
+    const char *no_colour = getenv("NO_COLOR");
+
+    return (!no_colour || !no_colour[0]) && isatty(fd);
 }
