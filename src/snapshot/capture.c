@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,71 +20,7 @@
 
 #define MAX_TRIES 2000
 #define TRY_AGAIN_NS 500000
-#define MOST_KEPT_BACK (64u << 10)      /* of pages, on their way to the file: each of ours has to be made, too */
 #define PROGRESS_STEP(length) MAX((length) / 64, (uint64_t)1 << 20)    /* so that all that is told has room in a socket */
-
-int capture_refuse(struct capture *c, int error_number, const char *format, ...) {
-    enum rollbox_error_code code = error_number == ENOTSUP ? ROLLBOX_ERR_FEATURE_MISSING : error_code_of(error_number, ROLLBOX_ERR_SETUP_FAILED);
-    const struct subject *s = c->current;
-    char what[400], who[64] = "";
-    va_list arguments;
-
-    va_start(arguments, format);
-    vsnprintf(what, sizeof what, format, arguments);
-    va_end(arguments);
-    if (s)
-        snprintf(who, sizeof who, " %u (%.15s)", s->inner_pid ? s->inner_pid : (unsigned)s->pid, s->name[0] ? s->name : "?");
-    return error_set(c->error, code, error_number, "snapshot", "process%s cannot be captured: %s", who, what);
-}
-
-int capture_fail(struct capture *c, const char *what, int negative_errno) {
-    return capture_refuse(c, -negative_errno, "%s: %s", what, strerror(-negative_errno));
-}
-
-int capture_read(struct capture *c, const struct subject *s, const char *name, struct buf *to) {
-    auto_close int fd = openat(s->proc, name, O_RDONLY | O_CLOEXEC);
-
-    (void)c;
-    return fd < 0 ? -errno : fd_read_all(fd, CAPTURE_MAX_TEXT, to);
-}
-
-const char *capture_field(const char *text, const char *name) {
-    const char *at = strstr(text, name);
-
-    return at ? at + strlen(name) : "";
-}
-
-uint32_t capture_innermost(const char *text, const char *name) {
-    const char *line = capture_field(text, name), *end = line + strcspn(line, "\n");
-
-    while (end > line && end[-1] != '\t')
-        end--;
-    return (uint32_t)strtoul(end, NULL, 10);
-}
-
-uint64_t capture_text(struct capture *c, const char *text) {
-    const char *end = c->texts.data + c->texts.length;
-
-    for (const char *known = c->texts.data; known < end; known += strlen(known) + 1)
-        if (!strcmp(known, text))
-            return (uint64_t)(known - c->texts.data);
-    uint64_t at = c->texts.length;
-    buf_add(&c->texts, text, strlen(text) + 1);
-    return at;
-}
-
-uint64_t capture_blob(struct capture *c, const void *data, size_t length) {
-    static const char nothing[64];
-    uint64_t at = c->blobs.length;
-
-    buf_add(&c->blobs, data, length);
-    buf_add(&c->blobs, nothing, (64 - length % 64) % 64);
-    return at;
-}
-
-struct image_range capture_range(const struct buf *table, size_t before, size_t entry_size) {
-    return (struct image_range){ (uint32_t)before, (uint32_t)(table->length / entry_size - before) };
-}
 
 /* ---- the file ----------------------------------------------------------------------------------------------------------- */
 
@@ -124,26 +59,6 @@ static void relocate(struct capture *c, uint64_t blobs, uint64_t texts) {
         f->name += blobs;
         f->remote += blobs;
     }
-}
-
-int capture_flush(struct capture *c) {
-    int r = fd_write_all(c->fd, c->written.data, c->written.length);
-
-    c->written.length = 0;
-    return r;
-}
-
-/* Many are a page or two. */
-int capture_put(struct capture *c, const void *pages, size_t length) {
-    int r = c->written.length + length > MOST_KEPT_BACK ? capture_flush(c) : 0;
-
-    if (r < 0)
-        return r;
-    c->saved += length;
-    if (length > MOST_KEPT_BACK)
-        return fd_write_all(c->fd, pages, length);
-    buf_add(&c->written, pages, length);
-    return buf_failed(&c->written) ? -ENOMEM : 0;
 }
 
 /* The next of what follows the pages. */
