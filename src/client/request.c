@@ -173,28 +173,6 @@ int request_add_command(struct buf *to, const struct request_command *command, s
 
 /* ---- sending ------------------------------------------------------------------------------------------------------ */
 
-struct rollbox_run *request_new_run(struct rollbox_engine *engine, rollbox_callback callback, void *userdata) {
-    struct rollbox_run *run = calloc(1, sizeof *run);
-
-    if (!run)
-        return NULL;
-    run->pending.is_run = true;
-    run->engine = engine;
-    run->owner = engine->owner;
-    run->references = 1;
-    run->callback = callback;
-    run->userdata = userdata;
-    list_init(&run->of_ended);
-    list_init(&run->of_engine);
-    return run;
-}
-
-void request_destroy_run(struct rollbox_run *run) {
-    result_done(&run->result);
-    free(run->own_isolation);
-    free(run);
-}
-
 static int enter_and_send(struct rollbox_run *run, struct buf *message, const int *fds, size_t n_fds, struct rollbox_error *error) {
     struct rollbox_engine *engine = run->engine;
 

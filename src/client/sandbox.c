@@ -20,15 +20,6 @@
 #define USER_MAX 256
 #define FORKS_MAX 100000
 
-static int check_name(const char *name, const char *what, struct rollbox_error *error) {
-    size_t length = strlen(name);
-
-    if (length < 1 || length > SANDBOX_NAME_MAX || strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") != length)
-        return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "%s must be 1 to %d of the characters A-Z a-z 0-9 _ . -: \"%.100s\"", what,
-                         SANDBOX_NAME_MAX, name);
-    return 0;
-}
-
 static int check_id(const char *id, struct rollbox_error *error) {
     size_t length = id ? strlen(id) : 0;
 
@@ -38,23 +29,6 @@ static int check_id(const char *id, struct rollbox_error *error) {
 }
 
 /* ---- calls -------------------------------------------------------------------------------------------------------- */
-
-void sandbox_begin(struct buf *message, const struct rollbox_sandbox *sandbox, enum protocol_verb verb) {
-    wire_begin(message, PROTOCOL_SANDBOX, 0);
-    wire_add_u64(message, TAG_VERB, verb);
-    wire_add_text(message, TAG_SANDBOX, sandbox->name);
-}
-
-int sandbox_call(struct rollbox_sandbox *sandbox, struct buf *message, const int *fds, size_t n_fds, char **ret_json, struct rollbox_error *error) {
-    auto_free char *json = NULL;
-
-    int r = connection_check_owner(sandbox->owner, error);
-    if (r >= 0)
-        r = request_text(sandbox->engine, message, fds, n_fds, &json, error);
-    if (r >= 0 && ret_json)
-        *ret_json = TAKE_PTR(json);
-    return r;
-}
 
 /* A verb without fields beside the name. */
 static int plain_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, char **ret_json, struct rollbox_error *error) {
@@ -82,7 +56,7 @@ static struct rollbox_sandbox *new_handle(struct rollbox_engine *engine, const c
 static const char *name_of(const json_t *value) {
     const char *name = json_string_value(value);
 
-    return name && check_name(name, "", NULL) >= 0 ? name : NULL;
+    return name && sandbox_check_name(name, "", NULL) >= 0 ? name : NULL;
 }
 
 static int check_milliseconds(int64_t ms, const char *what, struct rollbox_error *error) {
@@ -101,7 +75,7 @@ static int encode_create(struct buf *to, const struct rollbox_plan *plan, const 
     wire_add_u64(to, TAG_PLAN, plan->id);
     int r = options->operation_id ? request_add_operation(to, options->operation_id, error) : 0;
     if (r >= 0 && options->name) {
-        r = check_name(options->name, "name", error);
+        r = sandbox_check_name(options->name, "name", error);
         wire_add_text(to, TAG_SANDBOX, options->name);
     }
     for (size_t i = 0; r >= 0 && i < ARRAY_SIZE(times); i++) {
@@ -171,7 +145,7 @@ ROLLBOX_PUBLIC int rollbox_sandbox_open(struct rollbox_engine *engine, const cha
         return request_invalid(error, "engine and name must be given");
     int r = connection_check_owner(engine->owner, error);
     if (r >= 0)
-        r = check_name(name, "name", error);
+        r = sandbox_check_name(name, "name", error);
     if (r < 0)
         return r;
     wire_begin(&message, PROTOCOL_SANDBOX, 0);
@@ -420,15 +394,6 @@ ROLLBOX_PUBLIC int rollbox_resize(struct rollbox_sandbox *sandbox, const char *o
 
 /* ---- states of the files ------------------------------------------------------------------------------------------ */
 
-/* A snapshot's id or name; NULL adds nothing. */
-static int add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, const char *what, struct rollbox_error *error) {
-    int r = snapshot ? check_name(snapshot, what, error) : 0;
-
-    if (r >= 0 && snapshot)
-        wire_add_text(to, tag, snapshot);
-    return r;
-}
-
 static int add_options(struct buf *to, const struct rollbox_state_options *options, struct rollbox_error *error) {
     if (!options)
         return 0;
@@ -445,7 +410,7 @@ ROLLBOX_PUBLIC int rollbox_snapshot(struct rollbox_sandbox *sandbox, const char 
 
     auto_free char *json = NULL;
     sandbox_begin(&message, sandbox, VERB_SNAPSHOT);
-    int r = add_snapshot(&message, TAG_NAME, name, "the snapshot's name", error);
+    int r = sandbox_add_snapshot(&message, TAG_NAME, name, "the snapshot's name", error);
     if (r >= 0)
         r = add_options(&message, options, error);
     if (r >= 0)
@@ -491,7 +456,7 @@ ROLLBOX_PUBLIC int rollbox_fork(struct rollbox_sandbox *sandbox, const char *sna
     if (n < 1 || n > FORKS_MAX || !ret_sandboxes)
         return error_set(error, ROLLBOX_ERR_INVALID_ARGUMENT, EINVAL, "arguments", "n is %zu; 1 to %d sandboxes can be forked at once", n, FORKS_MAX);
     sandbox_begin(&message, sandbox, VERB_FORK);
-    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
     if (r >= 0)
         r = add_options(&message, options, error);
     if (r < 0)
@@ -516,7 +481,7 @@ ROLLBOX_PUBLIC int rollbox_reset(struct rollbox_sandbox *sandbox, const char *sn
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, VERB_RESET);
-    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
     if (r >= 0)
         r = add_options(&message, options, error);
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
@@ -586,7 +551,7 @@ ROLLBOX_PUBLIC int rollbox_snapshot_drop(struct rollbox_sandbox *sandbox, const 
     if (!snapshot)
         return request_invalid(error, "snapshot must be given");
     sandbox_begin(&message, sandbox, VERB_DROP);
-    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, NULL, error);
 }
 
@@ -594,7 +559,7 @@ static int show_call(struct rollbox_sandbox *sandbox, enum protocol_verb verb, c
     auto_buf struct buf message = BUF_INIT;
 
     sandbox_begin(&message, sandbox, verb);
-    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "the snapshot", error);
+    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "the snapshot", error);
     return r < 0 ? r : sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
 }
 
@@ -608,22 +573,6 @@ ROLLBOX_PUBLIC int rollbox_snapshot_verify(struct rollbox_sandbox *sandbox, cons
 
 ROLLBOX_PUBLIC int rollbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, char **ret_json, struct rollbox_error *error) {
     return sandbox_diff(sandbox, from, to, text, false, ret_json, error);
-}
-
-int sandbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, bool digests, char **ret_json, struct rollbox_error *error) {
-    auto_buf struct buf message = BUF_INIT;
-
-    sandbox_begin(&message, sandbox, VERB_DIFF);
-    int r = add_snapshot(&message, TAG_SNAPSHOT, from, "from", error);
-    if (r >= 0)
-        r = add_snapshot(&message, TAG_TO, to, "to", error);
-    if (r < 0)
-        return r;
-    if (text)
-        wire_add_u64(&message, TAG_TEXTUAL, 1);
-    if (digests)
-        wire_add_u64(&message, TAG_DIGESTS, 1);
-    return sandbox_call(sandbox, &message, NULL, 0, ret_json, error);
 }
 
 ROLLBOX_PUBLIC int rollbox_commit(struct rollbox_sandbox *sandbox, const char *path, bool force, char **ret_json, struct rollbox_error *error) {
@@ -650,7 +599,7 @@ static int export_to(struct rollbox_sandbox *sandbox, const char *snapshot, bool
     sandbox_begin(&message, sandbox, VERB_EXPORT);
     if (live)
         wire_add_u64(&message, TAG_LIVE, 1);
-    int r = add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
+    int r = sandbox_add_snapshot(&message, TAG_SNAPSHOT, snapshot, "snapshot", error);
     return r < 0 ? r : sandbox_call(sandbox, &message, &fd, 1, NULL, error);
 }
 

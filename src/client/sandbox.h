@@ -9,6 +9,7 @@
 #define ROLLBOX_CLIENT_SANDBOX_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 #include "base/buf.h"
@@ -29,6 +30,12 @@ struct rollbox_sandbox {
 
 /* Begins a message: verb and name. */
 void sandbox_begin(struct buf *message, const struct rollbox_sandbox *sandbox, enum protocol_verb verb);
+
+/* Is it a name that a sandbox or snapshot may have? `what` is for the error. */
+int sandbox_check_name(const char *name, const char *what, struct rollbox_error *error);
+
+/* Adds a snapshot's id or name; NULL adds nothing. */
+int sandbox_add_snapshot(struct buf *to, uint32_t tag, const char *snapshot, const char *what, struct rollbox_error *error);
 
 /* As rollbox_diff; `digests`: the changed files' "sha256", too. */
 int sandbox_diff(struct rollbox_sandbox *sandbox, const char *from, const char *to, bool text, bool digests, char **ret_json, struct rollbox_error *error);

@@ -53,15 +53,6 @@ const char *const plan_proc_masked[] = {
 
 /* ---- pieces --------------------------------------------------------------------------------------------------------- */
 
-uint32_t compiler_text(struct compiler *c, const char *value) {
-    size_t at = sizeof(struct plan) + c->texts.length;
-
-    if (!value)
-        return 0;
-    buf_add(&c->texts, value, strlen(value) + 1);
-    return (uint32_t)at;
-}
-
 static void op_add(struct compiler *c, struct buf *to, enum plan_op_kind kind, const char *path, const char *source, uint64_t mode, uint16_t grant) {
     struct plan_op op = { .kind = (uint16_t)kind, .grant = grant, .mode = (uint32_t)mode, .path = compiler_text(c, path), .source = compiler_text(c, source) };
 
@@ -107,25 +98,6 @@ static void file(struct compiler *c, const char *path, const char *content, uint
     buf_add(&c->template_ops, &op, sizeof op);
 }
 
-void compiler_rule(struct compiler *c, const char *path, uint64_t access, uint32_t kind) {
-    struct plan_rule r = { .access = access & c->plan.landlock_fs, .path = compiler_text(c, path), .kind = kind };
-
-    if (r.access)
-        buf_add(&c->rules, &r, sizeof r);
-}
-
-void compiler_limit(struct compiler *c, unsigned resource, uint64_t value) {
-    struct plan_rlimit l = { .resource = resource, .value = value };
-
-    buf_add(&c->rlimits, &l, sizeof l);
-}
-
-static bool is_below(const char *path, const char *parent) {
-    size_t n = strlen(parent);
-
-    return !strncmp(path, parent, n) && (path[n] == '/' || path[n] == '\0' || !strcmp(parent, "/"));
-}
-
 /* ---- the grants ----------------------------------------------------------------------------------------------------- */
 
 struct grant {
@@ -147,24 +119,8 @@ static int compare_grants(const void *left, const void *right) {
 
 static const char *const grant_keys[] = { "", "fs_readable", "fs_writable", "fs_shared", "fs_denied" };
 
-int compiler_denied(const struct compiler *c, const char *key, const struct policy_path *grant, const char *real, struct rollbox_error *error) {
-    const struct policy_paths *list = &c->policy->fs_denied;
-
-    for (size_t i = 0; i < list->n; i++) {
-        const char *path = list->items[i].path, *denied = c->host->denied[i].real ? c->host->denied[i].real : path;
-
-        if (!is_below(real, denied))
-            continue;
-        if (grant->optional)
-            return 1;
-        return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: leads to %s, and %s is denied%s; grant another path or %s", key, grant->path, real, path,
-                         list->items[i].optional ? " by default" : " (fs_denied)", list->items[i].optional ? "name that one in a list of grants, too" : "deny less");
-    }
-    return 0;
-}
-
 static bool in_private_place(const struct compiler *c, const char *path) {
-    return c->host->image || is_below(path, "/tmp") || is_below(path, "/var/tmp");
+    return c->host->image || compiler_is_below(path, "/tmp") || compiler_is_below(path, "/var/tmp");
 }
 
 /* Adds the usable paths of one list. A missing path is an error unless it is one of the defaults, or a copy-on-write one in a private place: that starts empty. */
@@ -193,12 +149,12 @@ static int gather(struct compiler *c, const struct policy_paths *paths, const st
             return denied;
         if (denied)
             continue;
-        if (is_below(real, "/proc") || is_below(real, "/sys") || !strcmp(real, "/dev") || is_below(real, "/dev/shm") || is_below(real, "/dev/pts") || is_below(real, PLAN_HIDDEN) ||
-            (is_below(real, "/dev") && kind == PLAN_GRANT_WRITABLE)) {
+        if (compiler_is_below(real, "/proc") || compiler_is_below(real, "/sys") || !strcmp(real, "/dev") || compiler_is_below(real, "/dev/shm") || compiler_is_below(real, "/dev/pts") || compiler_is_below(real, PLAN_HIDDEN) ||
+            (compiler_is_below(real, "/dev") && kind == PLAN_GRANT_WRITABLE)) {
             if (kind == PLAN_GRANT_DENIED)
                 continue;
             return error_set(error, ROLLBOX_ERR_POLICY_INVALID, EINVAL, "policy", "%s: %s: every sandbox has %s of its own; grant single devices with fs_shared", key, path,
-                             is_below(real, "/proc") ? "a /proc" : is_below(real, "/sys") ? "a /sys" : "a /dev");
+                             compiler_is_below(real, "/proc") ? "a /proc" : compiler_is_below(real, "/sys") ? "a /sys" : "a /dev");
         }
         if (!strcmp(real, "/")) {
             if (kind == PLAN_GRANT_READABLE)
@@ -218,7 +174,7 @@ static void hidden_name(struct compiler *c, char *name, size_t size) {
 }
 
 static void grant_bind(struct compiler *c, const struct grant *g, uint16_t tag) {
-    bool device = is_below(g->real, "/dev");
+    bool device = compiler_is_below(g->real, "/dev");
     uint64_t attributes = g->kind == PLAN_GRANT_SHARED ? MOUNT_ATTR_NOSUID | (device ? MOUNT_ATTR_NOEXEC : MOUNT_ATTR_NODEV) : READ_ONLY;
     uint64_t access = g->kind == PLAN_GRANT_SHARED ? c->access_write : c->access_read;
     char hidden[64];
@@ -261,7 +217,7 @@ static void add_mounts_below(struct compiler *c, const struct grant *g, const ch
     for (const char *const *mount = c->host->mounts; mount && *mount; mount++) {
         char from[4096];
 
-        if (!is_below(*mount, g->real) || !strcmp(*mount, g->real) || (size_t)snprintf(from, sizeof from, "%s%s", hidden, *mount + strlen(g->real)) >= sizeof from)
+        if (!compiler_is_below(*mount, g->real) || !strcmp(*mount, g->real) || (size_t)snprintf(from, sizeof from, "%s%s", hidden, *mount + strlen(g->real)) >= sizeof from)
             continue;
         if (g->covered == COVERED)
             op_add(c, &c->box_ops, PLAN_OP_COVER_IF, *mount, from, 0, tag);
@@ -299,7 +255,7 @@ static enum plan_covered look_for_covers(const struct compiler *c, const struct 
     for (const struct grant *other = grants; other < grants + n; other++) {
         if ((other->kind == PLAN_GRANT_WRITABLE || other->kind == PLAN_GRANT_SHARED) && !strcmp(other->real, g->real))
             return COVERED_NOT;
-        if (other->kind == PLAN_GRANT_DENIED && is_below(other->real, g->real) && covered != COVERED)
+        if (other->kind == PLAN_GRANT_DENIED && compiler_is_below(other->real, g->real) && covered != COVERED)
             covered = other->optional ? COVERED_BY_DEFAULT : COVERED;
     }
     return covered && (g->late || in_private_place(c, g->real)) ? COVERED : covered;
@@ -320,7 +276,7 @@ static void pin_parents(struct compiler *c, const struct grant *grants, size_t i
     const struct grant *g = &grants[i], *shared = grants;
     char parent[4096];
 
-    while (shared < g && (shared->kind != PLAN_GRANT_SHARED || !is_below(g->real, shared->real)))
+    while (shared < g && (shared->kind != PLAN_GRANT_SHARED || !compiler_is_below(g->real, shared->real)))
         shared++;
     if (shared == g || strlen(g->real) >= sizeof parent)
         return;
@@ -332,7 +288,7 @@ static void pin_parents(struct compiler *c, const struct grant *grants, size_t i
         memcpy(parent, g->real, length);
         parent[length] = '\0';
         for (const struct grant *other = shared; other < g; other++)
-            pinned |= is_below(other->real, parent);
+            pinned |= compiler_is_below(other->real, parent);
         struct plan_op op = { .kind = PLAN_OP_COVER, .grant = tag, .path = compiler_text(c, parent), .value = PLAN_COVER_HERE };
         op.source = op.path;
         if (!pinned)
@@ -362,7 +318,7 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
         bool below_late = false;
 
         for (size_t j = 0; j < i; j++) {
-            if (!is_below(g->real, grants[j].real) || grants[j].kind == PLAN_GRANT_DENIED)
+            if (!compiler_is_below(g->real, grants[j].real) || grants[j].kind == PLAN_GRANT_DENIED)
                 continue;
             inside = &grants[j];
             below_late |= inside->kind == PLAN_GRANT_WRITABLE || inside->late || inside->covered == COVERED;
@@ -384,7 +340,7 @@ static int add_grants(struct compiler *c, struct rollbox_error *error) {
             else
                 grant_bind(c, g, tag);
         }
-        if (g->kind != PLAN_GRANT_DENIED && strcmp(g->path, g->real) && !is_below(g->path, g->real))
+        if (g->kind != PLAN_GRANT_DENIED && strcmp(g->path, g->real) && !compiler_is_below(g->path, g->real))
             op_add(c, in_private_place(c, g->path) ? &c->box_ops : &c->template_ops, PLAN_OP_SYMLINK, g->path, g->real, 0, tag);
     }
     return 0;
@@ -398,7 +354,7 @@ static bool is_granted_below(const struct compiler *c, const char *path) {
 
     for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
         for (size_t k = 0; k < lists[i]->n; k++)
-            if (is_below(lists[i]->items[k].path, path) || (found[i][k].real && is_below(found[i][k].real, path)))
+            if (compiler_is_below(lists[i]->items[k].path, path) || (found[i][k].real && compiler_is_below(found[i][k].real, path)))
                 return true;
     return false;
 }

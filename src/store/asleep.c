@@ -52,16 +52,6 @@ void asleep_digest(const void *data, size_t length, char ret_hex[HEX + 1]) {
         (void)snprintf(ret_hex + 2 * i, 3, "%02x", digest[i]);
 }
 
-static const struct { const char *list, *file; } kinds[] = { [ASLEEP_LAYER] = { "layers", "layer" }, [ASLEEP_IMAGE] = { "images", "image" }, [ASLEEP_BASE] = { "bases", "base" } };
-
-void asleep_file_name(char ret_name[ASLEEP_FILE_NAME], enum asleep_kind kind, size_t i) {
-    (void)snprintf(ret_name, ASLEEP_FILE_NAME, "%s-%zu", kinds[kind].file, i);
-}
-
-const char *asleep_list(enum asleep_kind kind) {
-    return kinds[kind].list;
-}
-
 /* What an image lies over: at least one base, each of those that there are. */
 static bool over_is_sound(const json_t *over, size_t n_bases) {
     const json_t *number;
@@ -74,7 +64,7 @@ static bool over_is_sound(const json_t *over, size_t n_bases) {
 }
 
 static bool files_are_sound(const json_t *root, enum asleep_kind kind) {
-    const json_t *list = json_object_get(root, kinds[kind].list), *file;
+    const json_t *list = json_object_get(root, asleep_list(kind)), *file;
     size_t i;
 
     json_array_foreach(list, i, file) {
@@ -83,7 +73,7 @@ static bool files_are_sound(const json_t *root, enum asleep_kind kind) {
 
         if (!digest || !is_hex(digest, HEX) || json_integer_value(json_object_get(file, "bytes")) < 0)
             return false;
-        if (over && (kind != ASLEEP_IMAGE || !over_is_sound(over, json_array_size(json_object_get(root, kinds[ASLEEP_BASE].list)))))
+        if (over && (kind != ASLEEP_IMAGE || !over_is_sound(over, json_array_size(json_object_get(root, asleep_list(ASLEEP_BASE))))))
             return false;
     }
     return json_is_array(list) && json_array_size(list) <= ASLEEP_MAX_FILES;
@@ -141,7 +131,7 @@ int asleep_read(int fd, json_t **ret_record, struct rollbox_error *error) {
 
 const json_t *asleep_file(const json_t *record, size_t i, char ret_name[ASLEEP_FILE_NAME]) {
     for (enum asleep_kind kind = ASLEEP_LAYER; kind <= ASLEEP_BASE; kind++) {
-        const json_t *rows = json_object_get(record, kinds[kind].list);
+        const json_t *rows = json_object_get(record, asleep_list(kind));
 
         if (i < json_array_size(rows)) {
             asleep_file_name(ret_name, kind, i);
