@@ -3,12 +3,14 @@
 # A front for meson, ninja and pip. `make` leaves the programs at the top of build/ and the Python package in .venv. Nothing is fetched once
 # everything is there. JOBS=N limits the compilers at work; CI=true makes warnings errors.
 .DELETE_ON_ERROR:
-.PHONY: all build python wheel dist install check demo integrations bench soak fuzz format clean
+.PHONY: all build python wheel dist install check lint demo integrations bench soak fuzz format clean
 
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 INSTALL := $(PYTHON) -m pip install --quiet --no-build-isolation --no-deps --no-index --force-reinstall
 VENV_PACKAGES := cloudpickle meson-python numpy pytest pytest-xdist uvloop
+# In a virtual environment of their own: they may need a later Python than the package does.
+LINT_PACKAGES := mypy==2.4.1 ruff==0.17.6
 
 MESON_FLAGS := $(if $(CI),-Dwerror=true)
 ASAN_FLAGS := -Db_sanitize=address,undefined -Db_lundef=false -Doptimization=1 -Dinit_libc=glibc
@@ -56,7 +58,14 @@ build-asan: build
 
 check: all build-asan
 	@tools/setup check
+	@tools/setup venv .venv-lint $(LINT_PACKAGES)
 	@$(PYTHON) -B tools/check
+
+# The Python package alone: ruff and mypy --strict, as `make check` has it among its structure tests.
+lint:
+	@tools/setup venv .venv-lint $(LINT_PACKAGES)
+	@python3 -B tests/check_python_imports.py
+	@python3 -B tests/check_python_lint.py
 
 demo: all
 	@$(PYTHON) examples/reward.py examples/problems.jsonl
@@ -109,4 +118,4 @@ format:
 	git-clang-format-14 --binary clang-format-14 --force --extensions c,h $(FORMAT_SINCE)
 
 clean:
-	rm -rf build build-asan build-fuzz build-python build-wheel build-install dist .venv .venv-dist .venv-bench .venv-integrations
+	rm -rf build build-asan build-fuzz build-python build-wheel build-install dist .venv .venv-dist .venv-bench .venv-integrations .venv-lint

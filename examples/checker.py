@@ -23,6 +23,7 @@ import ctypes  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
+from typing import Any  # noqa: E402
 
 PR_SET_DUMPABLE = 4
 LONGEST_REPLY = 64 << 20
@@ -101,7 +102,7 @@ def run_answer(requests, replies):
     os.close(nothing)
     order = receive(requests)
     try:
-        namespace = {"__name__": "answer"}
+        namespace: dict[str, Any] = {"__name__": "answer"}
         exec(compile(order["answer"], "answer.py", "exec"), namespace)
         candidate = namespace[order["entry_point"]]
         send(replies, {"ready": True})
@@ -139,7 +140,7 @@ def judge(task, requests, replies):
 
     candidate.__name__ = task["entry_point"]
     # Tests may use helpers that the prompt defines; the function asked for is the answer's alone.
-    namespace = {"__name__": "test"}
+    namespace: dict[str, Any] = {"__name__": "test"}
     exec(compile(task["prompt"], "prompt.py", "exec"), namespace)
     namespace[task["entry_point"]] = candidate
     exec(compile(task["test"], "test.py", "exec"), namespace)

@@ -62,11 +62,11 @@ def main():
     parser.add_argument("-c", "--concurrency", type=int, help="how many are there at a time (default: all)")
     options = parser.parse_args()
 
-    keys = {"max_memory": "256M", "max_processes": 16, "timeout": 300}
+    policy = Policy(max_memory="256M", max_processes=16, timeout=300)
     place = os.environ.get("ROLLBOX_NUMPY")
     if place:
-        keys.update(fs_readable=["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", place], env={"PYTHONPATH": place})
-    with Sandbox(Policy(**keys), init_fn=load, work_fn=episode) as box:
+        policy = policy.replace(fs_readable_extra=[place], env={"PYTHONPATH": place})
+    with Sandbox(policy, init_fn=load, work_fn=episode) as box:
         begun = time.time()
         box.warm()
         warm = time.time() - begun
@@ -75,7 +75,7 @@ def main():
         took = time.time() - begun
 
     good = [clone for clone in clones if clone.ok]
-    values = [clone.value for clone in good]
+    values = [clone.get() for clone in good]
     right = sum(value["id"] == str(clone.id) and value["found"] == sum(step * step % 9973 for step in value["steps"]) and clone.text == f"clone {clone.id} of {value['what']}\n" for clone, value in zip(good, values))
     different = len({tuple(value["steps"]) for value in values})
     if values:

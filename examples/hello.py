@@ -23,6 +23,6 @@ result = sandbox.run(["python3", "-"], stdin=CODE, timeout=10, text=True)
 print(result.stdout, end="")
 print(f"outcome {result.outcome}, status {result.exit_code}, {result.wall_ms:.0f} ms, {result.peak_memory_bytes >> 20} MiB")
 
-result = sandbox.run(["python3", "-c", "while True: pass"], timeout=0.5)
-assert result.outcome is Outcome.TIMEOUT
-print("a loop without end:", result.outcome)
+endless = sandbox.run(["python3", "-c", "while True: pass"], timeout=0.5)
+assert endless.outcome is Outcome.TIMEOUT
+print("a loop without end:", endless.outcome)

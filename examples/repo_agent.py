@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 from rollbox import Policy, Sandbox
 
@@ -176,7 +176,7 @@ FINISH = ["python3 tools/test.py", "git diff --stat", "git commit -qam 'Mend mer
 class Branch(NamedTuple):
     name: str
     honest: bool        # whether it mends the bug
-    steps: List[str]
+    steps: list[str]
 
 
 BRANCHES = [
@@ -206,7 +206,7 @@ def make_repository(box: Sandbox) -> None:
              "git add . && git commit -qm 'Intervals'", cwd=REPO, check=True)
 
 
-def step(box: Sandbox, command: str) -> Dict[str, Any]:
+def step(box: Sandbox, command: str) -> dict[str, Any]:
     result = box.exec(command, cwd=REPO, timeout=30, text=True)
     return {"command": command, "exit_code": result.exit_code, "ms": round(result.wall_ms, 1), "output": result.stdout + result.stderr}
 
@@ -218,13 +218,13 @@ def naive_reward(box: Sandbox) -> int:
     return int(box.exec("python3 tools/test.py", cwd=REPO, timeout=30).ok)
 
 
-def reward(box: Sandbox) -> Tuple[int, List[str]]:
+def reward(box: Sandbox) -> tuple[int, list[str]]:
     grade = box.grade(VERIFIER, VERDICT, cwd=REPO, collect=[REWARD], timeout=60)
     # Both: the answer could write the file while it is run, but not make the verifier end with 0.
     return int(grade.ok and grade.files.get(REWARD) == b"1\n"), list(grade.reset)
 
 
-def episode() -> Dict[str, Any]:
+def episode() -> dict[str, Any]:
     with Sandbox(POLICY) as box:
         make_repository(box)
         box.snapshot("task")            # the clean base: before the first step
@@ -246,7 +246,7 @@ def episode() -> Dict[str, Any]:
         return {"trunk": trunk, "fork_ms": round(fork_ms, 2), "branches": branches, "tree": str(box.tree())}
 
 
-def show(played: Dict[str, Any]) -> None:
+def show(played: dict[str, Any]) -> None:
     for number, done in enumerate(played["trunk"], 1):
         print(f"step {number:2}  {done['command'][:66]:<66}  {'ok' if done['exit_code'] == 0 else done['exit_code']!s:>3}  {done['ms']:6.1f} ms")
     print(f"\nsnapshot and fork into {len(played['branches'])} continuations: {played['fork_ms']:.1f} ms\n\n{played['tree']}\n")
@@ -259,7 +259,7 @@ def show(played: Dict[str, Any]) -> None:
     print(f"\nA naive grader would have paid for {fooled} answers that mend nothing, or half; the hidden tests paid for none.")
 
 
-def as_expected(played: Dict[str, Any]) -> bool:
+def as_expected(played: dict[str, Any]) -> bool:
     return all(branch["reward"] == branch["expected"] and not branch["seen_hidden_tests"] for branch in played["branches"])
 
 

@@ -29,8 +29,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 HERE = Path(__file__).resolve().parent
 CHECKER = (HERE / "checker.py").read_text()
@@ -39,7 +40,7 @@ KINDS = ["right", "wrong", "crash", "syntax", "looping", "memory", "flood", "hos
 
 
 class Answer(NamedTuple):
-    task: Dict[str, Any]
+    task: dict[str, Any]
     kind: str
     name: str
     code: str
@@ -58,13 +59,13 @@ class Row(NamedTuple):
     error: str
 
 
-def read_problems(path: Path) -> List[Dict[str, Any]]:
+def read_problems(path: Path) -> list[dict[str, Any]]:
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines if line.strip()]
 
 
-def answers_of(problems: List[Dict[str, Any]], which: str, bait: Dict[str, str]) -> Iterator[Answer]:
+def answers_of(problems: list[dict[str, Any]], which: str, bait: dict[str, str]) -> Iterator[Answer]:
     for task in problems:
         listed = task.get("answers", []) if which == "all" else []
         if not listed:
@@ -76,7 +77,7 @@ def answers_of(problems: List[Dict[str, Any]], which: str, bait: Dict[str, str])
             yield Answer(task, answer["kind"], answer.get("name", answer["kind"]), code, secrets.token_hex(16))
 
 
-def job_of(number: int, answer: Answer, timeout: float) -> Dict[str, Any]:
+def job_of(number: int, answer: Answer, timeout: float) -> dict[str, Any]:
     task = {key: answer.task[key] for key in ("prompt", "entry_point", "test")}
     task.update(token=answer.token, answer=answer.code)
     return {
@@ -89,10 +90,10 @@ def job_of(number: int, answer: Answer, timeout: float) -> Dict[str, Any]:
     }
 
 
-def run_by_package(jobs: List[Dict[str, Any]], parallel: int) -> List[Row]:
+def run_by_package(jobs: list[dict[str, Any]], parallel: int) -> list[Row]:
     import rollbox
 
-    rows: Dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for result in rollbox.run_many(jobs, concurrency=parallel):
         rows[str(result.id)] = Row(
             str(result.outcome),
@@ -106,7 +107,7 @@ def run_by_package(jobs: List[Dict[str, Any]], parallel: int) -> List[Row]:
     return [rows[job["id"]] for job in jobs]
 
 
-def run_by_command(command: str, jobs: List[Dict[str, Any]], parallel: int) -> List[Row]:
+def run_by_command(command: str, jobs: list[dict[str, Any]], parallel: int) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="reward-") as place:
         source, results = Path(place, "jobs.jsonl"), Path(place, "results.jsonl")
         source.write_text("".join(json.dumps(job) + "\n" for job in jobs))
@@ -128,7 +129,7 @@ def run_by_command(command: str, jobs: List[Dict[str, Any]], parallel: int) -> L
     return [rows[job["id"]] for job in jobs]
 
 
-def run_jobs(jobs: List[Dict[str, Any]], parallel: int) -> List[Row]:
+def run_jobs(jobs: list[dict[str, Any]], parallel: int) -> list[Row]:
     """Through the Python package where it is installed, else through the command beside it or on the PATH."""
     try:
         import rollbox  # noqa: F401
@@ -141,12 +142,13 @@ def run_jobs(jobs: List[Dict[str, Any]], parallel: int) -> List[Row]:
     return run_by_package(jobs, parallel)
 
 
-def verdict_of(answer: Answer, row: Row) -> Dict[str, Any]:
+def verdict_of(answer: Answer, row: Row) -> dict[str, Any]:
     """The checker's verdict; the token, not the exit status, tells that it is the checker's."""
     token, _, text = row.stdout.partition(" ")
     if row.outcome != "exit" or row.exit_code != 0 or not secrets.compare_digest(token.encode(), answer.token.encode()):
         return {"passed": False, "why": f"no verdict: {row.outcome}{'' if row.exit_code is None else ' ' + str(row.exit_code)}"}
-    return json.loads(text)
+    verdict: dict[str, Any] = json.loads(text)
+    return verdict
 
 
 def reward_of(answer: Answer, row: Row) -> Optional[int]:
@@ -168,14 +170,14 @@ class Bait:
         # Lives until its standard input closes.
         self.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
-    def placeholders(self) -> Dict[str, str]:
+    def placeholders(self) -> dict[str, str]:
         return {
             "@CANARY_FILE@": str(self.file),
             "@CANARY_PORT@": str(self.listener.getsockname()[1]),
             "@CANARY_PID@": str(self.process.pid),
         }
 
-    def harm(self) -> List[str]:
+    def harm(self) -> list[str]:
         found = []
         if not self.file.exists() or self.file.read_text() != "untouched":
             found.append("a file of the host was changed")
@@ -188,16 +190,15 @@ class Bait:
 
     def close(self) -> None:
         self.listener.close()
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()      # closes its input
 
 
-def percentile(values: List[float], share: float) -> float:
+def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def summarise(answers: List[Answer], rows: List[Row], seconds: float, harm: List[str]) -> Dict[str, Any]:
+def summarise(answers: list[Answer], rows: list[Row], seconds: float, harm: list[str]) -> dict[str, Any]:
     rewards = [reward_of(answer, row) for answer, row in zip(answers, rows)]
     surprises = [
         {
@@ -244,7 +245,7 @@ def summarise(answers: List[Answer], rows: List[Row], seconds: float, harm: List
     }
 
 
-def print_table(summary: Dict[str, Any]) -> None:
+def print_table(summary: dict[str, Any]) -> None:
     line = "{:<9} {:>9} {:>9} {:>9} {:>9}  {}"
     print(line.format("answers", "programs", "reward 1", "reward 0", "unscored", "outcomes"))
     for kind, row in summary["kinds"].items():

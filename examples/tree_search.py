@@ -18,7 +18,7 @@ import heapq
 import random
 import sys
 import time
-from typing import Dict, List, NamedTuple, Tuple
+from typing import NamedTuple
 
 from rollbox import Policy, Sandbox, Shell
 
@@ -43,10 +43,10 @@ class Node(NamedTuple):
     cost: int                   # moves made, and those that are needed at the least
     order: int
     snapshot: str
-    path: Tuple[str, ...]
+    path: tuple[str, ...]
 
 
-def scrambled(moves: int, seed: int) -> List[int]:
+def scrambled(moves: int, seed: int) -> list[int]:
     board, rng, last = [int(n) for n in SOLVED.split()], random.Random(seed), 0
     while moves:
         hole = board.index(0)
@@ -61,13 +61,13 @@ def distance(shown: str) -> int:
     return sum(abs(i // 3 - where[tile][0]) + abs(i % 3 - where[tile][1]) for i, tile in enumerate(shown.split()) if tile != "0")
 
 
-def begin(box: Sandbox, board: List[int]) -> Shell:
+def begin(box: Sandbox, board: list[int]) -> Shell:
     shell = box.shell()
     shell.run(f"{WORLD}\nboard=({' '.join(map(str, board))}) hole={board.index(0)}", check=True)
     return shell
 
 
-def search(board: List[int]) -> Tuple[Tuple[str, ...], str, Dict[str, int]]:
+def search(board: list[int]) -> tuple[tuple[str, ...], str, dict[str, int]]:
     """The best path, the journal of the shell that went it, and what it took."""
     counts = {"nodes": 0, "expanded": 0, "deepest": 0}
     with Sandbox(POLICY) as box:
@@ -98,7 +98,7 @@ def search(board: List[int]) -> Tuple[Tuple[str, ...], str, Dict[str, int]]:
     raise SystemExit("the puzzle has no solution")
 
 
-def replayed(board: List[int], path: Tuple[str, ...]) -> Tuple[str, str]:
+def replayed(board: list[int], path: tuple[str, ...]) -> tuple[str, str]:
     """Where the path leads in a sandbox of its own, and its journal."""
     with Sandbox(POLICY) as box, begin(box, board) as shell:
         for name in path:

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes docs/errors.md and python/rollbox/_errors.py from the table ROLLBOX_ERRORS in include/rollbox/rollbox.h.
+"""Makes docs/errors.md and python/rollbox/_core/errors.py from the table ROLLBOX_ERRORS in include/rollbox/rollbox.h.
 
     tools/gen_errors.py             writes both
     tools/gen_errors.py --check     writes nothing; exit status 1 if one of them is not what it would write
@@ -8,6 +8,7 @@
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,21 +59,36 @@ ADVICE = {
     "ENGINE_UNTRUSTED": "Use a socket in a directory that is yours alone, or start an engine of your own. If you trust that user, set `ROLLBOX_TRUST_UID` to the user's id.",
 }
 
+# Of the rows whose text is too long for a summary line.
+SUMMARIES = {
+    "HOST_OUT_OF_MEMORY": "The host had no memory left; the guest is not at fault.",
+    "PROTOCOL": "Engine and library do not speak the same protocol version.",
+}
+
 PYTHON_HEAD = '''\
 # SPDX-License-Identifier: Apache-2.0
 # Made by tools/gen_errors.py from the table in include/rollbox/rollbox.h; do not edit.
-"""What rollbox could not do, one exception a row of the error table. What the guest did is never an exception but a Result."""
+"""What rollbox could not do: one exception per row of the error table.
+
+What the guest did is never an exception but a Result.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, Type
+from typing import Any, Optional
 
 
 class RollboxError(Exception):
     """The base of every error of rollbox.
 
-    Attributes: `code` (str: "policy_invalid", ...; as in JSON results), `number` (int: the same on the wire), `http_status` (int), `stage` (str: a short
-    word for people, where it failed: arguments, policy, connect, setup, exec, run, result, or what failed: files, snapshot, store), `message` (str: what, where, how to mend it), `errno` (int or None).
+    Attributes:
+        code: The error's name, such as "policy_invalid"; the same in JSON results.
+        number: The error's number; the same in C.
+        http_status: The status that a server answers with.
+        stage: A short word for people: where rollbox failed (arguments, policy, connect, setup,
+            exec, run, result), or what failed (files, snapshot, store and the like).
+        message: What failed, where, and what to do about it.
+        errno: The kernel's error number, or None.
     """
 
     code: str = "unknown"
@@ -88,11 +104,13 @@ class RollboxError(Exception):
     def __str__(self) -> str:
         return self.message
 
-    def __reduce__(self) -> Tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.stage, self.errno)
 
 
-def _rebuild(cls: Type[RollboxError], message: str, stage: str, errno: Optional[int]) -> RollboxError:
+def _rebuild(
+    cls: type[RollboxError], message: str, stage: str, errno: Optional[int]
+) -> RollboxError:
     return cls(message, stage=stage, errno=errno)
 '''
 
@@ -130,11 +148,25 @@ def sentence(text):
     return text[0].upper() + text[1:] + "."
 
 
+def docstring(name, text):
+    """The table's text and the advice, as a docstring with a short summary line."""
+    parts = [SUMMARIES[name], sentence(text)] if name in SUMMARIES else [sentence(text)]
+    if len(parts[0]) > 84:
+        sys.exit(f"{__file__}: the text of {name} is too long for a summary; add one to SUMMARIES")
+    parts.append(ADVICE[name])
+    rest = [
+        textwrap.fill(part, 100, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+        for part in parts[1:]
+    ]
+    return "\n\n".join([f'    """{parts[0]}', *rest]) + '\n    """\n'
+
+
 def make_python(rows):
     out = [PYTHON_HEAD]
     for name, number, http, python, text in rows:
         bases = ", ".join(["RollboxError"] + ([BASES[name]] if name in BASES else []))
-        out.append(f'\n\nclass {python}({bases}):\n    """{sentence(text)}"""\n\n    code = "{name.lower()}"\n    number = {number}\n    http_status = {http}\n')
+        out.append(f"\n\nclass {python}({bases}):\n{docstring(name, text)}")
+        out.append(f'\n    code = "{name.lower()}"\n    number = {number}\n    http_status = {http}\n')
     names = ["RollboxError"] + [row[3] for row in rows]
     out.append("\n\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n")
     return "".join(out)
@@ -153,7 +185,7 @@ def make_docs(rows):
 def main():
     rows = table()
     stale = 0
-    for path, text in ((ROOT / "python/rollbox/_errors.py", make_python(rows)), (ROOT / "docs/errors.md", make_docs(rows))):
+    for path, text in ((ROOT / "python/rollbox/_core/errors.py", make_python(rows)), (ROOT / "docs/errors.md", make_docs(rows))):
         if path.exists() and path.read_text() == text:
             continue
         if "--check" in sys.argv[1:]:

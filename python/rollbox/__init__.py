@@ -15,53 +15,116 @@ What the program did is a Result; what rollbox could not do is a RollboxError. d
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, List
+from typing import Any
 
-from . import _ffi
-from ._async_clones import AsyncWorkSandbox
-from ._async_sandbox import AsyncProcess, AsyncSandbox, AsyncShell, AsyncStream
-from ._batch import code_job, iter_many, iter_many_async, run_many, run_many_async
-from ._clones import Clone, WorkFailed, WorkSandbox
+from ._batch import code_job, iter_many, run_many
+from ._clones import Clone, ClonePool, WorkFailed
+from ._core import ffi
+from ._core.errors import *  # noqa: F403
+from ._core.errors import __all__ as _errors
+from ._core.policy import Policy
+from ._core.record import Record, RecordWarning
+from ._core.result import Outcome, Result, RunFailed
+from ._core.trajectory import (
+    Action,
+    Child,
+    Content,
+    End,
+    Header,
+    Observation,
+    Parent,
+    Resources,
+    Step,
+    Trajectory,
+)
 from ._engine import Engine, default_engine
-from ._errors import *  # noqa: F403
-from ._errors import __all__ as _errors
 from ._files import FileInfo
 from ._grade import VERIFIER_CONTROL_FILES, Grade, UnsafeGrading
 from ._grade_outputs import DISTRUSTED
-from ._policy import Policy
 from ._process import Process, Stream
-from ._record import Record, RecordWarning
-from ._result import Outcome, Result, RunFailed
 from ._sandbox import Sandbox
-from ._session import Change, Node, Snapshot, Tree
 from ._shell import Shell, ShellResult
-from ._template import TemplateSandbox
-from ._trajectory import Action, Child, Content, End, Header, Observation, Parent, Resources, Step, Trajectory
+from ._snapshots import Change, Node, Snapshot, Tree
+from .aio._batch import iter_many_async, run_many_async
+from .aio._process import AsyncProcess, AsyncShell, AsyncStream
+from .aio._sandbox import AsyncClonePool, AsyncSandbox
 
-__version__ = _ffi.VERSION
+__version__ = ffi.VERSION
+
+# Older names of one class; they stay for a release.
+WorkSandbox = TemplateSandbox = Sandbox
+AsyncWorkSandbox = AsyncSandbox
 
 
-def doctor() -> Dict[str, Any]:
+def doctor() -> dict[str, Any]:
     """What this kernel and user can give: {"kernel", "ok", "isolation": {"namespace", "process"}, "cgroup", "features": [{"name",
     "available", "needed_for", "hint"}]}.
 
     Features named in $ROLLBOX_KFEAT (-landlock,-userns,...) count as missing. Blocks for some milliseconds; needs no engine.
     """
     text = ctypes.c_void_p()
-    error = _ffi.Error()
-    if _ffi.lib().rollbox_doctor(ctypes.byref(text), ctypes.byref(error)) < 0:
-        raise _ffi.exception(error)
-    report: Dict[str, Any] = _ffi.take_json(text)
+    error = ffi.Error()
+    if ffi.lib().rollbox_doctor(ctypes.byref(text), ctypes.byref(error)) < 0:
+        raise ffi.exception(error)
+    report: dict[str, Any] = ffi.take_json(text)
     return report
 
 
 __all__ = [
-    "Action", "AsyncProcess", "AsyncSandbox", "AsyncShell", "AsyncStream", "AsyncWorkSandbox", "Change", "Child", "Clone", "Content", "DISTRUSTED", "End", "Engine", "FileInfo", "Grade", "Header", "Node",
-    "Observation", "Outcome", "Parent", "Policy", "Process", "Record", "RecordWarning", "Resources", "Result", "RunFailed", "Sandbox", "Shell", "ShellResult", "Snapshot", "Step",
-    "Stream", "TemplateSandbox", "Trajectory", "Tree", "UnsafeGrading", "VERIFIER_CONTROL_FILES", "WorkFailed", "WorkSandbox",
-    "code_job", "default_engine", "doctor", "iter_many", "iter_many_async", "run_many", "run_many_async", *_errors,
+    "Action",
+    "AsyncClonePool",
+    "AsyncProcess",
+    "AsyncSandbox",
+    "AsyncShell",
+    "AsyncStream",
+    "AsyncWorkSandbox",
+    "Change",
+    "Child",
+    "Clone",
+    "ClonePool",
+    "Content",
+    "DISTRUSTED",
+    "End",
+    "Engine",
+    "FileInfo",
+    "Grade",
+    "Header",
+    "Node",
+    "Observation",
+    "Outcome",
+    "Parent",
+    "Policy",
+    "Process",
+    "Record",
+    "RecordWarning",
+    "Resources",
+    "Result",
+    "RunFailed",
+    "Sandbox",
+    "Shell",
+    "ShellResult",
+    "Snapshot",
+    "Step",
+    "Stream",
+    "TemplateSandbox",
+    "Trajectory",
+    "Tree",
+    "UnsafeGrading",
+    "VERIFIER_CONTROL_FILES",
+    "WorkFailed",
+    "WorkSandbox",
+    "code_job",
+    "default_engine",
+    "doctor",
+    "iter_many",
+    "iter_many_async",
+    "run_many",
+    "run_many_async",
+    *_errors,
 ]
 
 
-def __dir__() -> List[str]:
-    return sorted({*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"})
+def __dir__() -> list[str]:
+    return sorted(
+        {*__all__, "__all__", "__doc__", "__file__", "__name__", "__path__", "__version__"}
+    )

@@ -7,15 +7,18 @@ import os
 import sys
 from typing import NoReturn
 
-from rollbox import _ffi
+from rollbox._core import ffi
 
 
 def main() -> NoReturn:
-    places = _ffi.find_binary("rollbox")
+    places = ffi.find_binary("rollbox")
     for place in places:
         if place.is_file():
             os.execv(place, ["rollbox", *sys.argv[1:]])
-    print("rollbox: the command-line program is not there; looked for " + ", ".join(map(str, places)), file=sys.stderr)
+    print(
+        "rollbox: the command-line program is not there; looked for " + ", ".join(map(str, places)),
+        file=sys.stderr,
+    )
     sys.exit(125)
 
 

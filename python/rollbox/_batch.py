@@ -1,44 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches: many jobs, so many at a time, from one thread.
 
-A job becomes a _Task once, when its turn comes: a policy's text and a Request, or the error that kept it from becoming one. A task's
+A job becomes a BatchTask once, when its turn comes: a policy's text and a Request, or the error that kept it from becoming one. A task's
 result is a row. The blocking batch polls the engine's descriptor and dispatches by itself; ends that other threads dispatched reach it
-through a socket pair. The asyncio batch is that many workers over `_async.run`. What both share, the retry rule above all, is in _Task.
+through a socket pair. The asyncio batch is that many workers over `_runs.run`. What both share, the retry rule above all, is in BatchTask.
 
 A batch that is recorded is that many threads, each with a session of one command at a time, as trajectories are of sessions.
 """
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import dataclasses
 import logging
-import os
 import select
 import socket
-import sys
 import threading
 import time
 from collections import deque
-from typing import Any, AsyncIterator, Deque, Dict, Iterable, Iterator, List, Literal, Mapping, Optional, Sequence, Set, Sized, Tuple, TypeVar, Union, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import (
+    Any,
+    Literal,
+    Optional,
+    Union,
+    overload,
+)
 
-from . import _async
-from ._engine import Engine, PendingRun, _Connection, default_engine
-from ._errors import Cancelled, EngineLost, EngineStartFailed, HostOutOfMemory, InvalidArgument, IOFailed, ResourceExhausted, RollboxError, SetupFailed
-from ._policy import Policy
-from ._record import Record, Target
-from ._request import Argument, Request, error_result
-from ._result import Result
-from ._sandbox import PolicyLike, Sandbox, as_policy
+from ._core.connection import Connection, PendingRun
+from ._core.errors import Cancelled, InvalidArgument, IOFailed, RollboxError
+from ._core.options import PolicyLike, as_policy
+from ._core.policy import Policy
+from ._core.record import Record, Target
+from ._core.request import Argument, Request, error_result
+from ._core.result import Result
+from ._core.schedule import OrderedQueue, ProgressBar, check_concurrency, retry_delay
+from ._engine import Engine, default_engine
+from ._sandbox import Sandbox
 
-_Row = TypeVar("_Row")
 Job = Union[Mapping[str, Any], Sequence[Argument]]
 
-_KEYS = frozenset(("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy"))
+_KEYS = frozenset(
+    ("id", "argv", "code", "language", "stdin", "files", "cwd", "env", "timeout_s", "policy")
+)
 
-LANGUAGES: Dict[str, Tuple[str, List[str]]] = {
+LANGUAGES: dict[str, tuple[str, list[str]]] = {
     "python": ("main.py", ["python3", "main.py"]),
     "bash": ("main.sh", ["bash", "main.sh"]),
     "sh": ("main.sh", ["sh", "main.sh"]),
@@ -51,10 +58,6 @@ LANGUAGES: Dict[str, Tuple[str, List[str]]] = {
 }
 """language -> (the file that a job's code is put into, the argv that runs it); the same table as that of `rollbox batch`."""
 
-_RETRIED = (EngineLost, EngineStartFailed, HostOutOfMemory, ResourceExhausted, SetupFailed)
-"""Errors that say nothing of the job and may not be there the next time."""
-
-
 _log = logging.getLogger("rollbox")
 
 
@@ -62,14 +65,7 @@ def _invalid(message: str) -> InvalidArgument:
     return InvalidArgument(message, stage="arguments")
 
 
-def retry_delay(error: Optional[RollboxError], attempts: int, retries: int) -> Optional[float]:
-    """The delay in seconds before another attempt after so many, or None if that was the last. An exhausted host is given time; a new engine needs none."""
-    if not isinstance(error, _RETRIED) or attempts > retries:
-        return None
-    return 0.0 if isinstance(error, EngineLost) else min(0.05 * 2 ** (attempts - 1), 2.0)
-
-
-class _Task:
+class BatchTask:
     """A job under way in a batch."""
 
     __slots__ = ("index", "id", "policy", "arguments", "request", "error", "attempts", "due")
@@ -78,7 +74,7 @@ class _Task:
         self.index = index
         self.id: Any = index
         self.policy = base.to_json()
-        self.arguments: Dict[str, Any] = {}
+        self.arguments: dict[str, Any] = {}
         self.request: Optional[Request] = None
         self.error: Optional[RollboxError] = None
         self.attempts = 0
@@ -102,14 +98,25 @@ class _Task:
             self.id = id
         unknown = sorted(str(key) for key in set(job) - _KEYS)
         if unknown:
-            raise _invalid(f"a job has no key {', '.join(map(repr, unknown))}; the keys are {', '.join(sorted(_KEYS))}")
-        argv, code, language, files = job.get("argv"), job.get("code"), job.get("language"), job.get("files")
+            raise _invalid(
+                f"a job has no key {', '.join(map(repr, unknown))}; the keys are {', '.join(sorted(_KEYS))}"
+            )
+        argv, code, language, files = (
+            job.get("argv"),
+            job.get("code"),
+            job.get("language"),
+            job.get("files"),
+        )
         if (argv is None) == (code is None):
-            raise _invalid("a job has either argv or code" + (", not both" if code is not None else ""))
+            raise _invalid(
+                "a job has either argv or code" + (", not both" if code is not None else "")
+            )
         if code is None:
             if isinstance(argv, (str, bytes)):
-                raise _invalid(f'argv must be a list of arguments, not {type(argv).__name__}: the text of a program is "code", with its "language", and a line of shell is '
-                               '["sh", "-c", ...]')
+                raise _invalid(
+                    f'argv must be a list of arguments, not {type(argv).__name__}: the text of a program is "code", with its "language", and a line of shell is '
+                    '["sh", "-c", ...]'
+                )
             if language is not None:
                 raise _invalid("language goes with code, not with argv")
         else:
@@ -117,25 +124,43 @@ class _Task:
                 raise _invalid(f"language must be one of {', '.join(LANGUAGES)}, not {language!r}")
             name, argv = LANGUAGES[language]
             if files is not None and not isinstance(files, Mapping):
-                raise _invalid(f"files must be a mapping of paths to contents, not {type(files).__name__}")
+                raise _invalid(
+                    f"files must be a mapping of paths to contents, not {type(files).__name__}"
+                )
             if files and name in files:
                 raise _invalid(f"files has a {name}, which is where code goes")
             files = {**(files or {}), name: code}
         overrides = job.get("policy")
         if overrides:
             if not isinstance(overrides, (Policy, Mapping)):
-                raise _invalid(f"a job's policy must be a Policy or a mapping of its keys, not {overrides!r}")
+                raise _invalid(
+                    f"a job's policy must be a Policy or a mapping of its keys, not {overrides!r}"
+                )
             changes = overrides.to_dict() if isinstance(overrides, Policy) else dict(overrides)
             self.policy = base.replace(**changes).to_json()
         assert argv is not None
-        self.arguments = {"argv": argv, "timeout": job.get("timeout_s"), "stdin": job.get("stdin"), "env": job.get("env"), "cwd": job.get("cwd"), "files": files}
+        self.arguments = {
+            "argv": argv,
+            "timeout": job.get("timeout_s"),
+            "stdin": job.get("stdin"),
+            "env": job.get("env"),
+            "cwd": job.get("cwd"),
+            "files": files,
+        }
         self.request = Request(**self.arguments, is_code=language == "python")
 
     def again(self, error: Optional[RollboxError], retries: int) -> Optional[float]:
         self.attempts += 1
         delay = retry_delay(error, self.attempts, retries)
         if delay is not None:
-            _log.warning("job %r is tried again in %.2f s (%d of %d): %s", self.id, delay, self.attempts, retries, error)
+            _log.warning(
+                "job %r is tried again in %.2f s (%d of %d): %s",
+                self.id,
+                delay,
+                self.attempts,
+                retries,
+                error,
+            )
         return delay
 
     def row(self, error: RollboxError, text: bool) -> Result[Any]:
@@ -144,89 +169,25 @@ class _Task:
 
 def _bare_text(job: object) -> InvalidArgument:
     """Text alone would be a shell's line to one reader and a program to the other, and a program that a shell fails on is a wrong answer to who scores it."""
-    return _invalid(f'a job is not a bare {type(job).__name__}: {{"code": ..., "language": "python"}}, or rollbox.code_job(...), is for the text of a program, '
-                    '["sh", "-c", ...] for a line of shell')
+    return _invalid(
+        f'a job is not a bare {type(job).__name__}: {{"code": ..., "language": "python"}}, or rollbox.code_job(...), is for the text of a program, '
+        '["sh", "-c", ...] for a line of shell'
+    )
 
 
-def code_job(code: Union[str, bytes], language: str = "python", **more: Any) -> Dict[str, Any]:
+def code_job(code: Union[str, bytes], language: str = "python", **more: Any) -> dict[str, Any]:
     """A job of run_many for the text of a program. more: the other keys of a job, such as id, stdin and timeout_s."""
     return {"code": code, "language": language, **more}
 
 
-def _tasks(jobs: Iterable[Job], base: Policy) -> Iterator[_Task]:
+def tasks_of_jobs(jobs: Iterable[Job], base: Policy) -> Iterator[BatchTask]:
     """Bare text first is a caller who means something else by jobs, which is told before anything has run; later it is that job's row."""
     if isinstance(jobs, (str, bytes, Mapping)):
         raise _invalid("jobs must be an iterable of jobs, not one job")
     for index, job in enumerate(jobs):
         if index == 0 and isinstance(job, (str, bytes)):
             raise _bare_text(job)
-        yield _Task(index, job, base)
-
-
-def _concurrency(concurrency: Optional[int]) -> int:
-    if concurrency is None:
-        return len(os.sched_getaffinity(0))
-    if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
-        raise _invalid(f"concurrency must be a positive number, not {concurrency!r}")
-    return concurrency
-
-
-class _Progress:
-    """A line on stderr, drawn anew ten times a second at most: done, rate, time left, errors."""
-
-    def __init__(self, show: Optional[bool], jobs: object) -> None:
-        self.show = sys.stderr is not None and sys.stderr.isatty() if show is None else show
-        self.total = len(jobs) if isinstance(jobs, Sized) else None
-        self.done = self.errors = 0
-        self.begun = time.monotonic()
-        self.drawn = 0.0
-
-    def step(self, result: Result[Any]) -> None:
-        self.done += 1
-        self.errors += result.error is not None
-        now = time.monotonic()
-        if self.show and now - self.drawn >= 0.1:
-            self.drawn = now
-            self._draw(now)
-
-    def _draw(self, now: float, end: str = "") -> None:
-        elapsed = max(now - self.begun, 1e-9)
-        rate = self.done / elapsed
-        line = f"{self.done}"
-        if self.total:
-            filled = 24 * self.done // self.total
-            left = int((self.total - self.done) / rate) if rate else 0
-            line = (f"[{'#' * filled}{'.' * (24 - filled)}] {self.done}/{self.total} {100 * self.done // self.total:3d}%"
-                    f"  {rate:.1f}/s  {left // 60:02d}:{left % 60:02d} left")
-        else:
-            line = f"{self.done} done  {rate:.1f}/s"
-        if self.errors:
-            line += f"  {self.errors} errors"
-        with contextlib.suppress(OSError, ValueError):      # a closed stderr must not end a batch
-            sys.stderr.write("\r" + line + "\x1b[K" + end)
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        if self.show and self.done:
-            self._draw(time.monotonic(), "\n")
-
-
-class _Order:
-    """Lets rows out as they come, or holds each until those before it are out."""
-
-    def __init__(self, ordered: bool) -> None:
-        self.ordered = ordered
-        self.next = 0
-        self.held: Dict[int, Any] = {}
-
-    def put(self, index: int, result: _Row) -> Iterator[_Row]:
-        if not self.ordered:
-            yield result
-            return
-        self.held[index] = result
-        while self.next in self.held:
-            self.next += 1
-            yield self.held.pop(self.next - 1)
+        yield BatchTask(index, job, base)
 
 
 class _Batch:
@@ -235,14 +196,14 @@ class _Batch:
     def __init__(self, engine: Engine, text: bool) -> None:
         self.engine = engine
         self.text = text
-        self.running: Dict[PendingRun, _Task] = {}
-        self.ended: Deque[PendingRun] = deque()
-        self.dispatcher: Optional[int] = None       # the thread that is in our own dispatch
+        self.running: dict[PendingRun, BatchTask] = {}
+        self.ended: deque[PendingRun] = deque()
+        self.dispatcher: Optional[int] = None  # the thread that is in our own dispatch
         self.ear, self.mouth = socket.socketpair()
         self.ear.setblocking(False)
         self.mouth.setblocking(False)
 
-    def start(self, task: _Task) -> None:
+    def start(self, task: BatchTask) -> None:
         assert task.request is not None
         pending = self.engine.start(task.policy, task.request, self._on_end)
         self.running[pending] = task
@@ -250,13 +211,17 @@ class _Batch:
     def _on_end(self, pending: PendingRun) -> None:
         self.ended.append(pending)
         if self.dispatcher != threading.get_ident():
-            with contextlib.suppress(OSError):      # full: it will be heard anyway; closed: nobody waits
+            with contextlib.suppress(
+                OSError
+            ):  # full: it will be heard anyway; closed: nobody waits
                 self.mouth.send(b"\0")
 
-    def wait(self, timeout_s: Optional[float]) -> Iterator[Tuple[_Task, Result[Any]]]:
+    def wait(self, timeout_s: Optional[float]) -> Iterator[tuple[BatchTask, Result[Any]]]:
         """Blocks until something has ended, up to timeout_s; the tasks that have, with their results."""
         if not self.ended:
-            connections: Dict[int, _Connection] = {pending.connection.fd: pending.connection for pending in self.running}
+            connections: dict[int, Connection] = {
+                pending.connection.fd: pending.connection for pending in self.running
+            }
             poll = select.poll()
             for fd in (self.ear.fileno(), *connections):
                 poll.register(fd, select.POLLIN)
@@ -274,7 +239,7 @@ class _Batch:
         while self.ended:
             pending = self.ended.popleft()
             task = self.running.pop(pending, None)
-            if task is None:            # told twice
+            if task is None:  # told twice
                 continue
             yield task, pending.collect(self.text, task.id)
 
@@ -286,33 +251,39 @@ class _Batch:
         self.mouth.close()
 
 
-class _Recorder:
+class BatchRecorder:
     """The sandboxes of a batch that is recorded: each is a session of one command, in one of `width` threads."""
 
-    def __init__(self, engine: Engine, width: int, record: Union[Record, Target], retries: int, text: bool) -> None:
+    def __init__(
+        self, engine: Engine, width: int, record: Union[Record, Target], retries: int, text: bool
+    ) -> None:
         self.record = Record.of(record)
         assert self.record is not None
         self.record.check_batch()
         self.engine, self.retries, self.text = engine, retries, text
         self.pool = concurrent.futures.ThreadPoolExecutor(width, "rollbox-batch")
         self._lock = threading.Lock()
-        self._boxes: Set[Sandbox] = set()
+        self._boxes: set[Sandbox] = set()
         self._closed = threading.Event()
 
-    def run(self, task: _Task) -> Tuple[_Task, Result[Any]]:
+    def run(self, task: BatchTask) -> tuple[BatchTask, Result[Any]]:
         while True:
             result = self._attempt(task)
             delay = task.again(result.error, self.retries)
             if delay is None or self._closed.wait(delay):
                 return task, result
 
-    def _attempt(self, task: _Task) -> Result[Any]:
+    def _attempt(self, task: BatchTask) -> Result[Any]:
         if task.error is not None:
             return task.row(task.error, self.text)
         assert self.record is not None
         box = None
         try:
-            box = Sandbox(Policy.from_json(task.policy), engine=self.engine, record=self.record.of_job(task.id, task.attempts > 0))
+            box = Sandbox(
+                Policy.from_json(task.policy),
+                engine=self.engine,
+                record=self.record.of_job(task.id, task.attempts > 0),
+            )
             arguments = dict(task.arguments)
             with box:
                 # Whoever closes the batch ends what is here; a sandbox that has not begun would do so after that.
@@ -325,8 +296,13 @@ class _Recorder:
             return dataclasses.replace(result, id=task.id)
         except RollboxError as error:
             return task.row(error, self.text)
-        except OSError as error:        # the record's file
-            return task.row(IOFailed(f"the record of job {task.id}: {error}", stage="arguments", errno=error.errno), self.text)
+        except OSError as error:  # the record's file
+            return task.row(
+                IOFailed(
+                    f"the record of job {task.id}: {error}", stage="arguments", errno=error.errno
+                ),
+                self.text,
+            )
         finally:
             if box is not None:
                 with self._lock:
@@ -342,8 +318,14 @@ class _Recorder:
         self.pool.shutdown()
 
 
-def _iterate_recorded(source: Iterator[_Task], width: int, recorder: _Recorder, order: _Order, bar: _Progress) -> Iterator[Result[Any]]:
-    running: Set["concurrent.futures.Future[Tuple[_Task, Result[Any]]]"] = set()
+def _iterate_recorded(
+    source: Iterator[BatchTask],
+    width: int,
+    recorder: BatchRecorder,
+    order: OrderedQueue,
+    bar: ProgressBar,
+) -> Iterator[Result[Any]]:
+    running: set[concurrent.futures.Future[tuple[BatchTask, Result[Any]]]] = set()
     try:
         while True:
             while len(running) < width:
@@ -353,7 +335,9 @@ def _iterate_recorded(source: Iterator[_Task], width: int, recorder: _Recorder, 
                 running.add(recorder.pool.submit(recorder.run, task))
             if not running:
                 return
-            ended, running = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
+            ended, running = concurrent.futures.wait(
+                running, return_when=concurrent.futures.FIRST_COMPLETED
+            )
             for future in ended:
                 task, result = future.result()
                 bar.step(result)
@@ -364,18 +348,48 @@ def _iterate_recorded(source: Iterator[_Task], width: int, recorder: _Recorder, 
 
 
 @overload
-def iter_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-              retries: int = ..., *, text: Literal[False] = ..., engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> Iterator[Result[bytes]]: ...
+def iter_many(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = ...,
+    policy: PolicyLike = ...,
+    ordered: bool = ...,
+    progress: Optional[bool] = ...,
+    retries: int = ...,
+    *,
+    text: Literal[False] = ...,
+    engine: Optional[Engine] = ...,
+    record: Union[Record, Target, None] = ...,
+) -> Iterator[Result[bytes]]: ...
 
 
 @overload
-def iter_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-              retries: int = ..., *, text: Literal[True], engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> Iterator[Result[str]]: ...
+def iter_many(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = ...,
+    policy: PolicyLike = ...,
+    ordered: bool = ...,
+    progress: Optional[bool] = ...,
+    retries: int = ...,
+    *,
+    text: Literal[True],
+    engine: Optional[Engine] = ...,
+    record: Union[Record, Target, None] = ...,
+) -> Iterator[Result[str]]: ...
 
 
 @overload
-def iter_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-              retries: int = ..., *, text: bool, engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> Iterator[Result[Any]]: ...
+def iter_many(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = ...,
+    policy: PolicyLike = ...,
+    ordered: bool = ...,
+    progress: Optional[bool] = ...,
+    retries: int = ...,
+    *,
+    text: bool,
+    engine: Optional[Engine] = ...,
+    record: Union[Record, Target, None] = ...,
+) -> Iterator[Result[Any]]: ...
 
 
 def iter_many(
@@ -393,29 +407,46 @@ def iter_many(
     """As run_many, yielding each Result when it is there, by default in the order of completion (`result.id` tells whose it is). Jobs
     are taken as they are needed, so `jobs` may be an endless generator. Closing the iterator kills what is under way."""
     base = as_policy(policy)
-    width = _concurrency(concurrency)
-    source = _tasks(jobs, base)
+    width = check_concurrency(concurrency)
+    source = tasks_of_jobs(jobs, base)
     engine = engine if engine is not None else default_engine()
     engine.warm(base.to_json())
     if record is not None:
-        return _iterate_recorded(source, width, _Recorder(engine, width, record, retries, text), _Order(ordered), _Progress(progress, jobs))
-    return _iterate(source, width, engine, _Order(ordered), _Progress(progress, jobs), retries, text)
+        return _iterate_recorded(
+            source,
+            width,
+            BatchRecorder(engine, width, record, retries, text),
+            OrderedQueue(ordered),
+            ProgressBar(progress, jobs),
+        )
+    return _iterate(
+        source, width, engine, OrderedQueue(ordered), ProgressBar(progress, jobs), retries, text
+    )
 
 
-def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order, bar: _Progress, retries: int,
-             text: bool) -> Iterator[Result[Any]]:
+def _iterate(
+    source: Iterator[BatchTask],
+    width: int,
+    engine: Engine,
+    order: OrderedQueue,
+    bar: ProgressBar,
+    retries: int,
+    text: bool,
+) -> Iterator[Result[Any]]:
     batch = _Batch(engine, text)
-    waiting: List[_Task] = []       # to be tried again when they are due
+    waiting: list[BatchTask] = []  # to be tried again when they are due
     exhausted = False
     try:
         while True:
-            finished: List[Tuple[_Task, Result[Any]]] = []
+            finished: list[tuple[BatchTask, Result[Any]]] = []
             while len(batch.running) < width:
                 now = time.monotonic()
                 task = next((one for one in waiting if one.due <= now), None)
                 if task is not None:
                     waiting.remove(task)
-                elif exhausted or len(waiting) >= width:     # a sick host gets no more jobs than it has failed
+                elif (
+                    exhausted or len(waiting) >= width
+                ):  # a sick host gets no more jobs than it has failed
                     break
                 else:
                     task = next(source, None)
@@ -430,11 +461,15 @@ def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order,
                         finished.append((task, task.row(error, text)))
                 else:
                     finished.append((task, task.row(task.error, text)))
-                break       # a row to hand out before the next start: a run of bad jobs must not pile up
+                break  # a row to hand out before the next start: a run of bad jobs must not pile up
             if not finished:
                 if not batch.running and not waiting:
                     break
-                due = min((one.due for one in waiting), default=None) if len(batch.running) < width else None
+                due = (
+                    min((one.due for one in waiting), default=None)
+                    if len(batch.running) < width
+                    else None
+                )
                 finished.extend(batch.wait(None if due is None else due - time.monotonic()))
             for task, result in finished:
                 delay = task.again(result.error, retries)
@@ -450,18 +485,48 @@ def _iterate(source: Iterator[_Task], width: int, engine: Engine, order: _Order,
 
 
 @overload
-def run_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-             retries: int = ..., *, text: Literal[False] = ..., engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[bytes]]: ...
+def run_many(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = ...,
+    policy: PolicyLike = ...,
+    ordered: bool = ...,
+    progress: Optional[bool] = ...,
+    retries: int = ...,
+    *,
+    text: Literal[False] = ...,
+    engine: Optional[Engine] = ...,
+    record: Union[Record, Target, None] = ...,
+) -> list[Result[bytes]]: ...
 
 
 @overload
-def run_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-             retries: int = ..., *, text: Literal[True], engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[str]]: ...
+def run_many(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = ...,
+    policy: PolicyLike = ...,
+    ordered: bool = ...,
+    progress: Optional[bool] = ...,
+    retries: int = ...,
+    *,
+    text: Literal[True],
+    engine: Optional[Engine] = ...,
+    record: Union[Record, Target, None] = ...,
+) -> list[Result[str]]: ...
 
 
 @overload
-def run_many(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-             retries: int = ..., *, text: bool, engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[Any]]: ...
+def run_many(
+    jobs: Iterable[Job],
+    concurrency: Optional[int] = ...,
+    policy: PolicyLike = ...,
+    ordered: bool = ...,
+    progress: Optional[bool] = ...,
+    retries: int = ...,
+    *,
+    text: bool,
+    engine: Optional[Engine] = ...,
+    record: Union[Record, Target, None] = ...,
+) -> list[Result[Any]]: ...
 
 
 def run_many(
@@ -475,7 +540,7 @@ def run_many(
     text: bool = False,
     engine: Optional[Engine] = None,
     record: Union[Record, Target, None] = None,
-) -> List[Result[Any]]:
+) -> list[Result[Any]]:
     """Runs many jobs, `concurrency` at a time (default: one a CPU), each in a fresh sandbox, and returns one Result a job, in the
     jobs' order or that of completion.
 
@@ -491,123 +556,16 @@ def run_many(
     record: keeps a trajectory of each job, which costs a thread for each that runs: a path with `{id}` in it, a function that is called with each Step, or a
     Record with either. Characters of an id that a file's name had better not have are %XX. A job that is tried again has its last attempt's. Raises for the call's own arguments and for a batch policy that is not valid.
     """
-    return list(iter_many(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine, record=record))
-
-
-@overload
-def iter_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-                    retries: int = ..., *, text: Literal[False] = ..., engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> AsyncIterator[Result[bytes]]: ...
-
-
-@overload
-def iter_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-                    retries: int = ..., *, text: Literal[True], engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> AsyncIterator[Result[str]]: ...
-
-
-@overload
-def iter_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-                    retries: int = ..., *, text: bool, engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> AsyncIterator[Result[Any]]: ...
-
-
-async def iter_many_async(
-    jobs: Iterable[Job],
-    concurrency: Optional[int] = None,
-    policy: PolicyLike = None,
-    ordered: bool = False,
-    progress: Optional[bool] = None,
-    retries: int = 2,
-    *,
-    text: bool = False,
-    engine: Optional[Engine] = None,
-    record: Union[Record, Target, None] = None,
-) -> AsyncIterator[Result[Any]]:
-    """iter_many for asyncio: `async for result in iter_many_async(...)`."""
-    base = as_policy(policy)
-    width = _concurrency(concurrency)
-    source = _tasks(jobs, base)
-    loop = asyncio.get_running_loop()
-    if engine is None:
-        engine = await loop.run_in_executor(None, default_engine)
-    await loop.run_in_executor(None, engine.warm, base.to_json())
-    recorder = None if record is None else _Recorder(engine, width, record, retries, text)
-    queue: "asyncio.Queue[Union[Tuple[_Task, Result[Any]], BaseException, None]]" = asyncio.Queue(width)
-
-    async def worker(engine: Engine) -> None:
-        try:
-            for task in source:
-                if recorder is not None:
-                    await queue.put(await loop.run_in_executor(recorder.pool, recorder.run, task))
-                else:
-                    await queue.put((task, await _attempt(engine, task, retries, text)))
-            await queue.put(None)
-        except Exception as error:          # the jobs' own iterator failed: the reader raises it
-            await queue.put(error)
-
-    workers = [asyncio.ensure_future(worker(engine)) for _ in range(width)]
-    order = _Order(ordered)
-    bar = _Progress(progress, jobs)
-    at_work = width
-    try:
-        while at_work:
-            item = await queue.get()
-            if item is None:
-                at_work -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            else:
-                bar.step(item[1])
-                for result in order.put(item[0].index, item[1]):
-                    yield result
-    finally:
-        for one in workers:
-            one.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-        if recorder is not None:
-            await loop.run_in_executor(None, recorder.close)
-        bar.close()
-
-
-async def _attempt(engine: Engine, task: _Task, retries: int, text: bool) -> Result[Any]:
-    while True:
-        try:
-            if task.error is not None:
-                return task.row(task.error, text)
-            assert task.request is not None
-            result = await _async.run(engine, task.policy, task.request, text, task.id)
-        except RollboxError as error:
-            result = task.row(error, text)
-        delay = task.again(result.error, retries)
-        if delay is None:
-            return result
-        await asyncio.sleep(delay)
-
-
-@overload
-async def run_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-                         retries: int = ..., *, text: Literal[False] = ..., engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[bytes]]: ...
-
-
-@overload
-async def run_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-                         retries: int = ..., *, text: Literal[True], engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[str]]: ...
-
-
-@overload
-async def run_many_async(jobs: Iterable[Job], concurrency: Optional[int] = ..., policy: PolicyLike = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-                         retries: int = ..., *, text: bool, engine: Optional[Engine] = ..., record: Union[Record, Target, None] = ...) -> List[Result[Any]]: ...
-
-
-async def run_many_async(
-    jobs: Iterable[Job],
-    concurrency: Optional[int] = None,
-    policy: PolicyLike = None,
-    ordered: bool = True,
-    progress: Optional[bool] = None,
-    retries: int = 2,
-    *,
-    text: bool = False,
-    engine: Optional[Engine] = None,
-    record: Union[Record, Target, None] = None,
-) -> List[Result[Any]]:
-    """run_many for asyncio."""
-    return [result async for result in iter_many_async(jobs, concurrency, policy, ordered, progress, retries, text=text, engine=engine, record=record)]
+    return list(
+        iter_many(
+            jobs,
+            concurrency,
+            policy,
+            ordered,
+            progress,
+            retries,
+            text=text,
+            engine=engine,
+            record=record,
+        )
+    )

@@ -27,9 +27,9 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 CONTROL, RESULTS = 3, 4
 MOST = 1 << 16
-FILLING = 4 << 20   # bytes at most, should the allocator be another
+FILLING = 4 << 20  # bytes at most, should the allocator be another
 POOL_HEADER = 48
-LINE = 1024         # bytes that a clone's line has at most: it is written, and read, at once
+LINE = 1024  # bytes that a clone's line has at most: it is written, and read, at once
 filler: List[object] = []
 
 
@@ -39,7 +39,7 @@ def take() -> Dict[str, Any]:
         while n:
             part = os.read(CONTROL, min(n, 1 << 20))
             if not part:
-                os._exit(0)         # nobody wants anything any more
+                os._exit(0)  # nobody wants anything any more
             parts.append(part)
             n -= len(part)
         return b"".join(parts)
@@ -51,7 +51,7 @@ def take() -> Dict[str, Any]:
 def write(data: bytes, fd: int) -> None:
     data = len(data).to_bytes(8, "big") + data
     while data:
-        data = data[os.write(fd, data):]
+        data = data[os.write(fd, data) :]
 
 
 def give(message: Dict[str, Any]) -> None:
@@ -75,7 +75,7 @@ def take_line(fd: int) -> Tuple[int, int, Optional[bytes]]:
     """Which clone this is, how long its value may be, and what its chance begins with."""
     line = os.read(fd, LINE)
     if not line:
-        os._exit(0)         # nobody wants anything any more
+        os._exit(0)  # nobody wants anything any more
     number, most, fresh = line.split()
     os.environ["CLONE_ID"] = number.decode("ascii")
     return int(number), int(most), None if fresh == b"-" else bytes.fromhex(fresh.decode("ascii"))
@@ -89,10 +89,18 @@ def told(problem: BaseException) -> Dict[str, str]:
     except Exception as another:
         message = f"<no message: {type(another).__name__}>"
     try:
-        lines = "".join(traceback.format_exception(kind, problem, problem.__traceback__.tb_next if problem.__traceback__ else None))
+        lines = "".join(
+            traceback.format_exception(
+                kind, problem, problem.__traceback__.tb_next if problem.__traceback__ else None
+            )
+        )
     except Exception as another:
         lines = f"<no traceback: {type(another).__name__}>"
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__
+        if kind.__module__ in ("builtins", "__main__")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
     return {"type": name[:MOST], "message": message[:MOST], "traceback": lines[-MOST:]}
 
 
@@ -103,7 +111,11 @@ class Sources(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         self.texts = texts
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        return importlib.util.spec_from_loader(name, self, is_package=self.is_package(name)) if name in self.texts else None
+        return (
+            importlib.util.spec_from_loader(name, self, is_package=self.is_package(name))
+            if name in self.texts
+            else None
+        )
 
     def is_package(self, name: str) -> bool:
         return any(other.startswith(name + ".") for other in self.texts)
@@ -122,7 +134,7 @@ def reseed(fresh: Optional[bytes]) -> None:
     numpy = modules.get("numpy.random")
     if numpy is not None:
         first = fresh or os.urandom(32)
-        numpy.seed([int.from_bytes(first[i:i + 4], "big") for i in range(0, 32, 4)])
+        numpy.seed([int.from_bytes(first[i : i + 4], "big") for i in range(0, 32, 4)])
     if "_ssl" in modules:
         modules["_ssl"].RAND_add(os.urandom(64), 64.0)
 
@@ -131,7 +143,7 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (AttributeError, OSError, ValueError):       # replaced, or closed
+        except (AttributeError, OSError, ValueError):  # replaced, or closed
             pass
 
 
@@ -148,7 +160,9 @@ def fill() -> None:
     for size in range(16, 513, 16):
         while left > 0:
             left -= size
-            filler.append(object() if size == 16 else 1 << 59 | left if size == 32 else bytes(size - 33))
+            filler.append(
+                object() if size == 16 else 1 << 59 | left if size == 32 else bytes(size - 33)
+            )
             if id(filler[-1]) & (pool - 1) == POOL_HEADER:
                 break
 
@@ -171,7 +185,7 @@ def rehearse(encode: Callable[[Any], Any]) -> None:
         for value in (0, 0.0, None):
             os.write(here, b"0 1024 -\n")
             _, most, fresh = take_line(there)
-            reseed(fresh)           # as every clone does, whatever it was before
+            reseed(fresh)  # as every clone does, whatever it was before
             data = encoded(value, encode, most)
             flush()
             write(data, here)
@@ -197,14 +211,16 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
         state = init() if init is not None else None
     except BaseException as problem:
         end({"raised": told(problem)}, 1)
-    from rollbox_plain import encode  # type: ignore[import-not-found]
+    from rollbox_safe_values import encode  # type: ignore[import-not-found]
 
     takes = setup["takes"]
     if "numpy" in sys.modules:
-        importlib.import_module("numpy.random")     # numpy 2.4 does it when it is asked for: in a clone, after that has had its seed
+        importlib.import_module(
+            "numpy.random"
+        )  # numpy 2.4 does it when it is asked for: in a clone, after that has had its seed
     try:
         rehearse(encode)
-    except Exception:       # what init_fn has done to this interpreter is each clone's to find out
+    except Exception:  # what init_fn has done to this interpreter is each clone's to find out
         pass
     ready()
     number, most, fresh = take_line(CONTROL)
@@ -217,8 +233,10 @@ def work_on(setup: Dict[str, Any]) -> NoReturn:
     except BaseException as problem:
         status = 1
         if isinstance(problem, SystemExit):
-            status = problem.code if isinstance(problem.code, int) else 0 if problem.code is None else 1
-        end({"raised": told(problem)}, status & 0xff)
+            status = (
+                problem.code if isinstance(problem.code, int) else 0 if problem.code is None else 1
+            )
+        end({"raised": told(problem)}, status & 0xFF)
 
 
 def go_on(code: str) -> None:
@@ -248,7 +266,10 @@ def go_on(code: str) -> None:
                 with open(name, "rb") as file:
                     text = file.read()
             except OSError as problem:
-                print(f"python3: can't open file {os.path.abspath(name)!r}: [Errno {problem.errno}] {problem.strerror}", file=sys.stderr)
+                print(
+                    f"python3: can't open file {os.path.abspath(name)!r}: [Errno {problem.errno}] {problem.strerror}",
+                    file=sys.stderr,
+                )
                 sys.exit(2)
         exec(compile(text, name, "exec", dont_inherit=True), vars(space))
     except SystemExit:

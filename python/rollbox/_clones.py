@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clones: a function that runs in many copies of one interpreter.
 
-WorkSandbox is what `Sandbox(policy, init_fn=..., work_fn=...)` gives. The first fork starts an interpreter in its session (_clone_guest.py), which gets the functions by value and runs init_fn; then the session is captured, and the interpreter, of
-which the state has a copy, goes. Each fork is of that state: as many sandboxes as may be there at a time, each told its number through a new pipe in the place of the one that the interpreter waited for. One thread looks after all of them: it polls
+A ClonePool, or a Sandbox with a work_fn, has a CloneWork. Its first fork starts an interpreter in
+the session (_clone_guest.py), sends it the functions by value and lets it run init_fn. Then the
+session is captured, and the interpreter, of which the snapshot has a copy, ends. Each fork is made
+from this snapshot: as many sandboxes as may exist at a time, each told its number through a new
+pipe in place of the one that the interpreter waited for. One thread serves all of them: it polls
 their answers and the engine's descriptor.
 
-What comes back was written by a guest. It is read as data (_plain.py), its length is bounded, and nothing of it is believed but for what it says of that guest.
+The answers were written by a guest. They are read as data (_safe_values.py), their length is
+bounded, and they are believed only as far as they concern that guest.
 """
 
 from __future__ import annotations
@@ -26,32 +30,49 @@ import sys
 import sysconfig
 import threading
 import time
+import weakref
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, AnyStr, Callable, Deque, Dict, Generator, Generic, Iterator, List, Optional, Sequence, Tuple, TypeVar, overload
+from typing import (
+    Any,
+    AnyStr,
+    Callable,
+    Generic,
+    NamedTuple,
+    Optional,
+    TypeVar,
+    overload,
+)
 
-from . import _ffi, _plain
-from ._base import PolicyLike
-from ._batch import _concurrency, _Order, _Progress, retry_delay
-from ._engine import LooseRun, PendingRun
-from ._errors import EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError
-from ._handle import Handle
-from ._policy import Policy
+from . import _safe_values
+from ._core import ffi
+from ._core.connection import DetachedRun, PendingRun
+from ._core.errors import EngineLost, FeatureMissing, InvalidArgument, NotFound, RollboxError
+from ._core.handle import Handle
+from ._core.options import state_options
+from ._core.request import (
+    RUN_TIMEOUT_S,
+    AttachRequest,
+    ExecRequest,
+    Timeout,
+    allowed_s,
+    error_result,
+)
+from ._core.result import Outcome, Result, RunFailed
+from ._core.schedule import OrderedQueue, ProgressBar, check_concurrency, retry_delay
 from ._process import Pipes, new_id
-from ._request import RUN_TIMEOUT_S, AttachRequest, ExecRequest, Timeout, allowed_s, error_result
-from ._result import Outcome, Result, RunFailed
-from ._sandbox import Sandbox
-from ._session import Session, _state
+from ._session import Session
 
 _CHUNK = 1 << 16
 _FOR_EVER_S = 1e9
-_READY_MOST = 1 << 20
-_TEXT_MOST = 1 << 16
+_MAX_READY = 1 << 20
+_MAX_TEXT = 1 << 16
 _WIDTH_PER_CPU = 16
-_AT_ONCE = 32
-VALUE_MOST = 4 << 20
+_BATCH_SIZE = 32
+MAX_VALUE = 4 << 20
 _SLICE_MS = 100
-_BY_PLACES = 2      # what work_fn can be called with: the clone's number and what init_fn returned
+_MAX_POSITIONAL = 2  # what work_fn can be called with: the clone's number and what init_fn returned
 
 _R = TypeVar("_R")
 _Reduced = TypeVar("_Reduced")
@@ -63,7 +84,9 @@ class WorkFailed(Exception):
     Attributes: `type_name` ("ValueError", "mymodule.MyError"; "" if there was no exception), `message`, `traceback` (text), `id`, the clone's number (None: init_fn). All three texts are the guest's.
     """
 
-    def __init__(self, type_name: str, message: str, traceback: str = "", id: Optional[int] = None) -> None:
+    def __init__(
+        self, type_name: str, message: str, traceback: str = "", id: Optional[int] = None
+    ) -> None:
         super().__init__(type_name, message, traceback, id)
         self.type_name, self.message, self.traceback, self.id = type_name, message, traceback, id
 
@@ -99,10 +122,12 @@ class Clone(Result[AnyStr], Generic[AnyStr, _R]):
         if self.raised is not None:
             raise self.raised
         if self.outcome is Outcome.EXIT and not self.exit_code:
-            raise WorkFailed("", "the interpreter ended with status 0 before work_fn returned", id=_number(self))
+            raise WorkFailed(
+                "", "the interpreter ended with status 0 before work_fn returned", id=_number(self)
+            )
         raise RunFailed(self)
 
-    def check(self) -> "Clone[AnyStr, _R]":
+    def check(self) -> Clone[AnyStr, _R]:
         """Returns itself if `ok`; raises as get."""
         self.get()
         return self
@@ -114,12 +139,15 @@ def _number(clone: Clone[Any, Any]) -> Optional[int]:
 
 # The way in
 
+
 def _cloudpickle() -> Any:
     try:
         import cloudpickle
     except ImportError as problem:
-        raise FeatureMissing("init_fn and work_fn go to the sandbox by cloudpickle, which is not installed here: pip install cloudpickle (the sandbox needs nothing but Python)",
-                             stage="arguments") from problem
+        raise FeatureMissing(
+            "init_fn and work_fn go to the sandbox by cloudpickle, which is not installed here: pip install cloudpickle (the sandbox needs nothing but Python)",
+            stage="arguments",
+        ) from problem
     return cloudpickle
 
 
@@ -129,14 +157,17 @@ def _is_installed(module: Any) -> bool:
     if path is None:
         return True
     places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(place and os.path.realpath(path).startswith(os.path.realpath(place) + os.sep) for place in places)
+    return any(
+        place and os.path.realpath(path).startswith(os.path.realpath(place) + os.sep)
+        for place in places
+    )
 
 
 _by_value = threading.Lock()
 
 
 @contextlib.contextmanager
-def _own_modules(cloudpickle: Any, functions: Sequence[Any]) -> Iterator[None]:
+def _pickle_by_value(cloudpickle: Any, functions: Sequence[Any]) -> Iterator[None]:
     """cloudpickle's way with functions of modules is their names; those of the caller's own modules are to go by value, with what they refer to there."""
     with _by_value:
         registered = []
@@ -145,7 +176,12 @@ def _own_modules(cloudpickle: Any, functions: Sequence[Any]) -> Iterator[None]:
                 while isinstance(function, functools.partial):
                     function = function.func
                 module = sys.modules.get(getattr(function, "__module__", None) or "")
-                if module is not None and module.__name__ != "__main__" and not _is_installed(module) and module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+                if (
+                    module is not None
+                    and module.__name__ != "__main__"
+                    and not _is_installed(module)
+                    and module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+                ):
                     cloudpickle.register_pickle_by_value(module)
                     registered.append(module)
             yield
@@ -154,45 +190,67 @@ def _own_modules(cloudpickle: Any, functions: Sequence[Any]) -> Iterator[None]:
                 cloudpickle.unregister_pickle_by_value(module)
 
 
-def _sources(cloudpickle: Any) -> Dict[str, str]:
+def _sources(cloudpickle: Any) -> dict[str, str]:
     """The text of cloudpickle's modules, and of ours: a sandbox need not have either, and a pickle is read by the cloudpickle that wrote it."""
-    texts = {"rollbox_plain": Path(_plain.__file__).read_text("utf-8")}
+    texts = {"rollbox_safe_values": Path(_safe_values.__file__).read_text("utf-8")}
     root = Path(cloudpickle.__file__).parent
     for path in root.glob("*.py"):
-        texts["cloudpickle" if path.stem == "__init__" else f"cloudpickle.{path.stem}"] = path.read_text("utf-8")
+        texts["cloudpickle" if path.stem == "__init__" else f"cloudpickle.{path.stem}"] = (
+            path.read_text("utf-8")
+        )
     return texts
 
 
-def _takes(work_fn: Callable[..., Any]) -> int:
+def _argument_count(work_fn: Callable[..., Any]) -> int:
     """How many arguments it has to be given."""
     try:
         parameters = inspect.signature(work_fn).parameters.values()
     except (TypeError, ValueError):
         return 0
-    needed = sum(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty for one in parameters)
-    named = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty]
-    if needed > _BY_PLACES or named:
-        raise InvalidArgument("work_fn is called with at most two arguments: the clone's number, and what init_fn returned" + (f"; it needs {', '.join(named)}" if named else f"; it needs {needed}"), stage="arguments")
+    needed = sum(
+        one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
+        for one in parameters
+    )
+    named = [
+        one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.default is one.empty
+    ]
+    if needed > _MAX_POSITIONAL or named:
+        raise InvalidArgument(
+            "work_fn is called with at most two arguments: the clone's number, and what init_fn returned"
+            + (f"; it needs {', '.join(named)}" if named else f"; it needs {needed}"),
+            stage="arguments",
+        )
     return needed
 
 
 def _pack(init_fn: Optional[Callable[[], Any]], work_fn: Callable[..., Any]) -> bytes:
     """The message with both functions. They go in one pickle, so that globals which both use are the same."""
     cloudpickle = _cloudpickle()
-    with _own_modules(cloudpickle, (init_fn, work_fn)):
+    with _pickle_by_value(cloudpickle, (init_fn, work_fn)):
         try:
             functions = cloudpickle.dumps((init_fn, work_fn), protocol=4)
         except Exception as problem:
-            raise InvalidArgument(f"init_fn and work_fn cannot go to the sandbox: {type(problem).__name__}: {problem}; make what they need in init_fn", stage="arguments") from problem
-    return _message({"version": sys.version_info[:2], "modules": _sources(cloudpickle), "functions": base64.b64encode(functions).decode("ascii"), "takes": _takes(work_fn)})
+            raise InvalidArgument(
+                f"init_fn and work_fn cannot go to the sandbox: {type(problem).__name__}: {problem}; make what they need in init_fn",
+                stage="arguments",
+            ) from problem
+    return encode_message(
+        {
+            "version": sys.version_info[:2],
+            "modules": _sources(cloudpickle),
+            "functions": base64.b64encode(functions).decode("ascii"),
+            "takes": _argument_count(work_fn),
+        }
+    )
 
 
-def _message(fields: Dict[str, Any]) -> bytes:
+def encode_message(fields: dict[str, Any]) -> bytes:
     data = json.dumps(fields).encode("ascii")
     return len(data).to_bytes(8, "big") + data
 
 
 # The way out
+
 
 class _Answer:
     """A message of a guest on its way, up to a length."""
@@ -215,28 +273,32 @@ class _Answer:
             if self.length is None and len(self.data) >= 8:
                 self.length = int.from_bytes(self.data[:8], "big")
                 if self.length > self.most:
-                    raise ValueError(f"it is said to have {self.length} bytes, and may have {self.most}")
+                    raise ValueError(
+                        f"it is said to have {self.length} bytes, and may have {self.most}"
+                    )
         return False
 
     @property
     def is_whole(self) -> bool:
         return self.length is not None and len(self.data) >= 8 + self.length
 
-    def message(self) -> Dict[str, Any]:
+    def message(self) -> dict[str, Any]:
         """What it says; {} if it never came to its end. Raises ValueError."""
         if self.length is None or not self.is_whole:
             return {}
-        found = _plain.loads(bytes(self.data[8:8 + self.length]))
+        found = _safe_values.loads(bytes(self.data[8 : 8 + self.length]))
         if not isinstance(found, dict):
             raise ValueError("it is no object")
         return found
 
 
-def _raised(message: Dict[str, Any], id: Optional[int]) -> Optional[WorkFailed]:
+def _raised(message: dict[str, Any], id: Optional[int]) -> Optional[WorkFailed]:
     told = message.get("raised")
     if not isinstance(told, dict):
         return None
-    name, said, traceback = (str(told.get(key, ""))[:_TEXT_MOST] for key in ("type", "message", "traceback"))
+    name, said, traceback = (
+        str(told.get(key, ""))[:_MAX_TEXT] for key in ("type", "message", "traceback")
+    )
     return WorkFailed(name, said, traceback, id)
 
 
@@ -247,10 +309,22 @@ def _chance(seed: Optional[int], number: int) -> str:
 
 # One clone
 
+
 class _Task:
     """A clone to be made, under way or done."""
 
-    __slots__ = ("index", "attempts", "due", "box", "results", "answer", "pending", "deadline", "timed_out", "problem")
+    __slots__ = (
+        "index",
+        "attempts",
+        "due",
+        "box",
+        "results",
+        "answer",
+        "pending",
+        "deadline",
+        "timed_out",
+        "problem",
+    )
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -266,7 +340,15 @@ class _Task:
         self.timed_out = False
         self.problem: Optional[str] = None
 
-    def begin(self, box: Session, command: str, seed: Optional[int], most: int, on_end: Callable[[PendingRun], None], timeout: Optional[float]) -> None:
+    def begin(
+        self,
+        box: Session,
+        command: str,
+        seed: Optional[int],
+        most: int,
+        on_end: Callable[[PendingRun], None],
+        timeout: Optional[float],
+    ) -> None:
         """Lets it go on, in a sandbox of its own."""
         self.box = box
         self.answer = _Answer(most)
@@ -277,8 +359,10 @@ class _Task:
                 raise NotFound(f"the interpreter of clone {self.index} has ended", stage="run")
             os.set_blocking(self.results, False)
             self.pending = handle.begin(AttachRequest(command), on_end)
-            with contextlib.suppress(BrokenPipeError):      # it has ended, which is about to be told
-                os.write(control, f"{self.index} {most} {_chance(seed, self.index)}\n".encode("ascii"))
+            with contextlib.suppress(BrokenPipeError):  # it has ended, which is about to be told
+                os.write(
+                    control, f"{self.index} {most} {_chance(seed, self.index)}\n".encode("ascii")
+                )
         finally:
             if control >= 0:
                 os.close(control)
@@ -296,10 +380,12 @@ class _Task:
     def kill(self, timed_out: bool) -> None:
         assert self.box is not None
         self.timed_out, self.deadline = timed_out, None
-        with contextlib.suppress(RollboxError):     # it has ended meanwhile, or is lost: that is about to be told
+        with contextlib.suppress(
+            RollboxError
+        ):  # it has ended meanwhile, or is lost: that is about to be told
             self.box.kill_all()
 
-    def conclude(self, result: Result[bytes]) -> Clone[bytes, Any]:
+    def finish_result(self, result: Result[bytes]) -> Clone[bytes, Any]:
         """What it came to."""
         value, returned, raised, error, outcome = None, False, None, result.error, result.outcome
         if error is None:
@@ -309,17 +395,28 @@ class _Task:
                     message = self.answer.message()
                     raised = _raised(message, self.index)
                     if "value" in message:
-                        value, returned = _plain.decode(message["value"]), True
+                        value, returned = _safe_values.decode(message["value"]), True
             except ValueError as problem:
                 self.problem = f"its answer cannot be read: {problem}"
             except ImportError as problem:
-                error, outcome = FeatureMissing(f"clone {self.index} returned a numpy array, and numpy cannot be imported here: {problem}", stage="result"), Outcome.ERROR
+                error, outcome = (
+                    FeatureMissing(
+                        f"clone {self.index} returned a numpy array, and numpy cannot be imported here: {problem}",
+                        stage="result",
+                    ),
+                    Outcome.ERROR,
+                )
             if self.problem is not None:
                 raised = WorkFailed("", self.problem, id=self.index)
             if self.timed_out and outcome is Outcome.SIGNAL:
                 outcome, result = Outcome.TIMEOUT, replace(result, signal=None)
         known = {field.name: getattr(result, field.name) for field in fields(Result)}
-        return Clone(**{**known, "id": self.index, "outcome": outcome, "error": error}, value=value, returned=returned, raised=raised)
+        return Clone(
+            **{**known, "id": self.index, "outcome": outcome, "error": error},
+            value=value,
+            returned=returned,
+            raised=raised,
+        )
 
     def close(self) -> None:
         """Forgets its sandbox, which ends."""
@@ -336,16 +433,30 @@ class _Task:
 
 # All of them
 
-class _Loop:
+
+class CloneLoop:
     """The clones under way of one fork. Used by one thread; `stop` may be called by any."""
 
-    def __init__(self, make: Callable[[int], Sequence[Session]], command: str, seed: Optional[int], most: int, timeout: Optional[float]) -> None:
-        self.make, self.command, self.seed, self.most, self.timeout = make, command, seed, most, timeout
+    def __init__(
+        self,
+        make: Callable[[int], Sequence[Session]],
+        command: str,
+        seed: Optional[int],
+        most: int,
+        timeout: Optional[float],
+    ) -> None:
+        self.make, self.command, self.seed, self.most, self.timeout = (
+            make,
+            command,
+            seed,
+            most,
+            timeout,
+        )
         self.process = os.getpid()
-        self.running: Dict[PendingRun, _Task] = {}
-        self.reading: Dict[int, _Task] = {}
-        self.ended: Deque[PendingRun] = collections.deque()
-        self.done: List[Tuple[_Task, Clone[bytes, Any]]] = []
+        self.running: dict[PendingRun, _Task] = {}
+        self.reading: dict[int, _Task] = {}
+        self.ended: collections.deque[PendingRun] = collections.deque()
+        self.done: list[tuple[_Task, Clone[bytes, Any]]] = []
         self.dispatcher: Optional[int] = None
         self.connection: Any = None
         self.stopped = False
@@ -387,7 +498,7 @@ class _Loop:
             self.wake()
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):          # full: it will be heard anyway; closed: nobody waits
+        with contextlib.suppress(OSError):  # full: it will be heard anyway; closed: nobody waits
             self.mouth.send(b"\0")
 
     def stop(self) -> None:
@@ -406,7 +517,14 @@ class _Loop:
         """Blocks until something has ended, or until then."""
         if not self.ended:
             first = self.first_due()
-            due = min((one for one in (until, first.deadline if first is not None else None) if one is not None), default=None)
+            due = min(
+                (
+                    one
+                    for one in (until, first.deadline if first is not None else None)
+                    if one is not None
+                ),
+                default=None,
+            )
             ready = self.poll.poll(-1 if due is None else max(0.0, due - time.monotonic()))
             self.dispatcher = threading.get_ident()
             try:
@@ -434,12 +552,12 @@ class _Loop:
         while self.ended:
             pending = self.ended.popleft()
             task = self.running.pop(pending, None)
-            if task is None:            # told twice
+            if task is None:  # told twice
                 continue
             self.unread(task)
             result = pending.collect(False, task.index)
             task.pending = None
-            self.done.append((task, task.conclude(result)))
+            self.done.append((task, task.finish_result(result)))
             task.close()
 
     def close(self) -> None:
@@ -456,19 +574,26 @@ def _not_run(index: int, problem: RollboxError) -> Clone[bytes, Any]:
     return Clone(**{field.name: getattr(row, field.name) for field in fields(Result)})
 
 
-def _iterate(loop: _Loop, n: int, width: int, order: _Order, bar: _Progress, retries: int) -> Generator[Clone[bytes, Any], None, None]:
+def _iterate(
+    loop: CloneLoop, n: int, width: int, order: OrderedQueue, bar: ProgressBar, retries: int
+) -> Generator[Clone[bytes, Any], None, None]:
     fresh = collections.deque(_Task(index) for index in range(n))
-    waiting: List[_Task] = []       # to be tried again when they are due
+    waiting: list[_Task] = []  # to be tried again when they are due
     try:
         while (fresh or waiting or loop.running) and not loop.stopped:
-            if loop.process != os.getpid():     # whose epoll this is, too: what is done to one is done to both
-                raise EngineLost("these clones belong to the process that this one was forked from; make some of your own", stage="connect")
+            if (
+                loop.process != os.getpid()
+            ):  # whose epoll this is, too: what is done to one is done to both
+                raise EngineLost(
+                    "these clones belong to the process that this one was forked from; make some of your own",
+                    stage="connect",
+                )
             now = time.monotonic()
             room = max(0, width - len(loop.running))
             batch = [task for task in waiting if task.due <= now][:room]
             for task in batch:
                 waiting.remove(task)
-            while fresh and len(batch) < min(room, _AT_ONCE):
+            while fresh and len(batch) < min(room, _BATCH_SIZE):
                 batch.append(fresh.popleft())
             if batch:
                 loop.begin(batch)
@@ -490,61 +615,204 @@ def _iterate(loop: _Loop, n: int, width: int, order: _Order, bar: _Progress, ret
         bar.close()
 
 
-# The sandbox
+# The pool
 
-class WorkSandbox(Sandbox, Generic[_R]):
-    """A Sandbox with a work_fn: what Sandbox(policy, init_fn=..., work_fn=...) makes. Its `fork` runs work_fn in clones; the rest of it is the session in which init_fn runs, so that files can be put there first."""
 
-    def __init__(self, policy: PolicyLike = None, *, work_fn: Callable[..., _R], init_fn: Optional[Callable[[], Any]] = None, python: str = "python3", **options: Any) -> None:
-        for name, function in (("work_fn", work_fn), ("init_fn", init_fn)):
-            if not callable(function) and (function is not None or name == "work_fn"):
-                raise InvalidArgument(f"{name} must be a function, not {function!r}", stage="arguments")
-        super().__init__(policy, **options)
+class _WarmState(NamedTuple):
+    """The interpreter that has run init_fn: its command's id, and the snapshot that contains it."""
+
+    handle: weakref.ref[Handle]
+    command: str
+    snapshot: str
+
+
+class CloneWork(Generic[_R]):
+    """The functions of clones, and the interpreter of a session that has run init_fn.
+
+    It does not refer to the session, which every call is given. It is picklable without the
+    interpreter.
+    """
+
+    def __init__(
+        self,
+        work_fn: Optional[Callable[..., _R]],
+        init_fn: Optional[Callable[[], Any]] = None,
+        python: str = "python3",
+    ) -> None:
+        if not callable(work_fn):
+            raise InvalidArgument(f"work_fn must be a function, not {work_fn!r}", stage="arguments")
+        if init_fn is not None and not callable(init_fn):
+            raise InvalidArgument(f"init_fn must be a function, not {init_fn!r}", stage="arguments")
+        _argument_count(work_fn)
         self._work_fn, self._init_fn, self._python = work_fn, init_fn, python
         self._warming = threading.Lock()
-        self._warm: Optional[Tuple[str, str]] = None        # the interpreter's id, and that of the state that has it
-        _takes(work_fn)
+        self._warm: Optional[_WarmState] = None
 
     def __reduce__(self) -> Any:
-        _, (_, policy, plan) = super().__reduce__()
-        return _rebuild, (policy, plan, self._work_fn, self._init_fn, self._python)
+        return CloneWork, (self._work_fn, self._init_fn, self._python)
 
-    def __enter__(self) -> "WorkSandbox[_R]":
-        self._enter()
-        return self
+    def warm(self, box: Session) -> None:
+        """Runs init_fn in the session and keeps the state, if that is not done yet."""
+        self._warmed(box)
 
-    def _enter(self) -> None:
-        if self._ended:
-            self._warm = None
-        super()._enter()
-
-    def _kin(self, record: Any) -> Sandbox:  # type: ignore[override]
-        return Sandbox(self._policy, engine=self._engine, record=record)
-
-    def warm(self) -> None:
-        """Starts the interpreter, runs init_fn and keeps the state, if that is not done yet; `fork` does it else. Raises WorkFailed for init_fn, and as `fork`."""
-        self._warmed()
-
-    def _warmed(self) -> Tuple[str, str]:
+    def _warmed(self, box: Session) -> _WarmState:
         with self._warming:
-            if self._warm is None:
-                self._warm = self._begin(_pack(self._init_fn, self._work_fn))
+            handle = box._session()
+            if self._warm is None or self._warm.handle() is not handle:
+                self._warm = self._start(box, handle)
             return self._warm
 
-    def _begin(self, functions: bytes) -> Tuple[str, str]:
-        handle, id = self._session(), new_id()
+    def _start(self, box: Session, handle: Handle) -> _WarmState:
+        functions, id = _pack(self._init_fn, self._work_fn), new_id()
         guest = Path(__file__).with_name("_clone_guest.py").read_text("utf-8")
         with Pipes() as pipes:
             control, control_read = pipes.writer()
             results, results_write = pipes.reader()
-            run = handle.start(ExecRequest([self._python, "-c", guest], id=id, extra_fds=(control_read, results_write), timeout=_FOR_EVER_S, detached=True))
+            request = ExecRequest(
+                [self._python, "-c", guest],
+                id=id,
+                extra_fds=(control_read, results_write),
+                timeout=_FOR_EVER_S,
+                detached=True,
+            )
+            run = handle.start(request)
+        allowed = allowed_s(box.policy.timeout)
         try:
-            _exchange(handle, id, self._python, run, control, results, functions, allowed_s(self._policy.timeout))
-            state: Dict[str, Any] = handle.json("rollbox_snapshot", None, ctypes.byref(_state("keep")))
-            return id, state["id"]
+            _exchange(handle, id, self._python, run, control, results, functions, allowed)
+            options = state_options("keep")
+            state = handle.json("rollbox_snapshot", None, ctypes.byref(options))
+            return _WarmState(weakref.ref(handle), id, state["id"])
         finally:
-            os.close(control)       # on which it ends, if it waits
+            os.close(control)  # the waiting interpreter ends at the end of its input
             os.close(results)
+
+    def start_fork(
+        self,
+        box: Session,
+        n: int,
+        timeout: Timeout,
+        concurrency: Optional[int],
+        seed: Optional[int],
+        ordered: bool,
+        progress: Optional[bool],
+        retries: int,
+        max_value: int,
+    ) -> tuple[CloneLoop, Generator[Clone[bytes, _R], None, None]]:
+        """Checks the arguments and warms up; returns the loop (to stop it) and its Clones."""
+        for name, number, least in (
+            ("n", n, 1),
+            ("max_value", max_value, 1),
+            ("retries", retries, 0),
+        ):
+            if isinstance(number, bool) or not isinstance(number, int) or number < least:
+                raise InvalidArgument(
+                    f"{name} must be a number and at least {least}, not {number!r}",
+                    stage="arguments",
+                )
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+            raise InvalidArgument(f"seed must be an int or None, not {seed!r}", stage="arguments")
+        # A subclass of int may print itself otherwise; clones are sent the digits of a plain int.
+        seed = None if seed is None else int.__int__(seed)
+        max_value = min(int.__int__(max_value), sys.maxsize)
+        if concurrency is None:
+            width = len(os.sched_getaffinity(0)) * _WIDTH_PER_CPU
+        else:
+            width = check_concurrency(concurrency)
+        allowed = allowed_s(timeout, box.policy.timeout, RUN_TIMEOUT_S)
+        warm = self._warmed(box)
+
+        def make(count: int) -> Sequence[Session]:
+            return box._forks(count, warm.snapshot, state_options("keep", attached=True))
+
+        loop = CloneLoop(make, warm.command, seed, max_value, allowed)
+        queue, bar = OrderedQueue(ordered), ProgressBar(progress, range(n))
+        return loop, _iterate(loop, n, width, queue, bar, retries)
+
+    def iter_fork(
+        self,
+        box: Session,
+        n: int,
+        *,
+        timeout: Timeout = None,
+        concurrency: Optional[int] = None,
+        seed: Optional[int] = None,
+        ordered: bool = False,
+        progress: Optional[bool] = None,
+        retries: int = 2,
+        max_value: int = MAX_VALUE,
+    ) -> Iterator[Clone[bytes, _R]]:
+        """ClonePool.iter_fork."""
+        return self.start_fork(
+            box, n, timeout, concurrency, seed, ordered, progress, retries, max_value
+        )[1]
+
+    def fork(
+        self,
+        box: Session,
+        n: int,
+        *,
+        timeout: Timeout = None,
+        concurrency: Optional[int] = None,
+        seed: Optional[int] = None,
+        ordered: bool = True,
+        progress: Optional[bool] = None,
+        retries: int = 2,
+        max_value: int = MAX_VALUE,
+        reduce: Optional[Callable[[Iterator[Clone[bytes, _R]]], Any]] = None,
+    ) -> Any:
+        """ClonePool.fork."""
+        _, clones = self.start_fork(
+            box, n, timeout, concurrency, seed, ordered, progress, retries, max_value
+        )
+        with contextlib.closing(clones):
+            return list(clones) if reduce is None else reduce(clones)
+
+
+class ClonePool(Generic[_R]):
+    """A function and the interpreter whose clones run it: what `Sandbox.clones` returns.
+
+    The interpreter belongs to the session of a sandbox, in which files can be put there first. The
+    pool is also a context manager: a `with` opens and closes this session.
+
+    Attributes:
+        box: The sandbox.
+    """
+
+    def __init__(
+        self,
+        box: Session,
+        work_fn: Callable[..., _R],
+        *,
+        init_fn: Optional[Callable[[], Any]] = None,
+        python: str = "python3",
+    ) -> None:
+        self.box = box
+        self._work = CloneWork(work_fn, init_fn, python)
+
+    def __enter__(self) -> ClonePool[_R]:
+        self.box._enter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.box._leave()
+
+    def __repr__(self) -> str:
+        return f"ClonePool({self.box!r})"
+
+    def close(self) -> None:
+        """Ends the session of the sandbox, and with it the pool's interpreter."""
+        self.box.close()
+
+    def warm(self) -> None:
+        """Starts the interpreter, runs init_fn and keeps the state, if that is not done yet.
+
+        The first fork does it otherwise.
+
+        Raises:
+            WorkFailed: init_fn failed.
+            RollboxError: As for `fork`.
+        """
+        self._work.warm(self.box)
 
     def iter_fork(
         self,
@@ -556,33 +824,67 @@ class WorkSandbox(Sandbox, Generic[_R]):
         ordered: bool = False,
         progress: Optional[bool] = None,
         retries: int = 2,
-        max_value: int = VALUE_MOST,
+        max_value: int = MAX_VALUE,
     ) -> Iterator[Clone[bytes, _R]]:
-        """As fork, yielding each Clone when it is there, by default in the order of their ends. Closing the iterator kills what is under way."""
-        return self._forking(n, timeout, concurrency, seed, ordered, progress, retries, max_value)[1]
+        """Runs work_fn in n clones and yields each Clone as it ends.
 
-    def _forking(self, n: int, timeout: Timeout, concurrency: Optional[int], seed: Optional[int], ordered: bool, progress: Optional[bool], retries: int,
-                 max_value: int) -> Tuple[_Loop, Generator[Clone[bytes, _R], None, None]]:
-        for name, number, least in (("n", n, 1), ("max_value", max_value, 1), ("retries", retries, 0)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
-                raise InvalidArgument(f"{name} must be a number and at least {least}, not {number!r}", stage="arguments")
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise InvalidArgument(f"seed must be an int or None, not {seed!r}", stage="arguments")
-        # Of a number's own kind: what a clone is told has its digits, whatever a subclass makes of them.
-        seed, max_value = None if seed is None else int.__int__(seed), min(int.__int__(max_value), sys.maxsize)
-        width = len(os.sched_getaffinity(0)) * _WIDTH_PER_CPU if concurrency is None else _concurrency(concurrency)
-        allowed = allowed_s(timeout, self._policy.timeout, RUN_TIMEOUT_S)
-        command, state = self._warmed()
-        loop = _Loop(lambda count: self._forks(count, state, _state("keep", attached=True)), command, seed, max_value, allowed)
-        return loop, _iterate(loop, n, width, _Order(ordered), _Progress(progress, range(n)), retries)
+        Args:
+            n: How many clones.
+            timeout: As for `fork`.
+            concurrency: As for `fork`.
+            seed: As for `fork`.
+            ordered: Yield the Clones by their numbers.
+            progress: As for `fork`.
+            retries: As for `fork`.
+            max_value: As for `fork`.
 
-    @overload  # type: ignore[override]
-    def fork(self, n: int = ..., *, timeout: Timeout = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-             retries: int = ..., max_value: int = ..., reduce: None = ...) -> List[Clone[bytes, _R]]: ...
+        Returns:
+            An iterator. Closing it kills the clones that still run.
+
+        Raises:
+            RollboxError: As for `fork`.
+        """
+        return self._work.iter_fork(
+            self.box,
+            n,
+            timeout=timeout,
+            concurrency=concurrency,
+            seed=seed,
+            ordered=ordered,
+            progress=progress,
+            retries=retries,
+            max_value=max_value,
+        )
 
     @overload
-    def fork(self, n: int = ..., *, timeout: Timeout = ..., concurrency: Optional[int] = ..., seed: Optional[int] = ..., ordered: bool = ..., progress: Optional[bool] = ...,
-             retries: int = ..., max_value: int = ..., reduce: Callable[[Iterator[Clone[bytes, _R]]], _Reduced]) -> _Reduced: ...
+    def fork(
+        self,
+        n: int = ...,
+        *,
+        timeout: Timeout = ...,
+        concurrency: Optional[int] = ...,
+        seed: Optional[int] = ...,
+        ordered: bool = ...,
+        progress: Optional[bool] = ...,
+        retries: int = ...,
+        max_value: int = ...,
+        reduce: None = ...,
+    ) -> list[Clone[bytes, _R]]: ...
+
+    @overload
+    def fork(
+        self,
+        n: int = ...,
+        *,
+        timeout: Timeout = ...,
+        concurrency: Optional[int] = ...,
+        seed: Optional[int] = ...,
+        ordered: bool = ...,
+        progress: Optional[bool] = ...,
+        retries: int = ...,
+        max_value: int = ...,
+        reduce: Callable[[Iterator[Clone[bytes, _R]]], _Reduced],
+    ) -> _Reduced: ...
 
     def fork(
         self,
@@ -594,34 +896,70 @@ class WorkSandbox(Sandbox, Generic[_R]):
         ordered: bool = True,
         progress: Optional[bool] = None,
         retries: int = 2,
-        max_value: int = VALUE_MOST,
+        max_value: int = MAX_VALUE,
         reduce: Optional[Callable[[Iterator[Clone[bytes, _R]]], Any]] = None,
     ) -> Any:
-        """Runs work_fn in n clones of the interpreter in which init_fn has run, each in a sandbox of its own, and returns a Clone of each, by their numbers (or as they end: ordered=False).
+        """Runs work_fn in n clones, each in a sandbox of its own.
 
-        timeout: seconds for each, over the policy's. concurrency: how many are there at a time (default: 16 a CPU). seed: `random` and numpy.random begin in clone i with what follows from it and i; without one,
-        with chance. progress: a bar on stderr; None shows it on a terminal. retries: of what rollbox could not do; what work_fn did is never done again. max_value: bytes that a clone's value may have as JSON.
-        reduce: instead of the list, what this function makes of an iterator of the Clones, of which none is then kept: reduce=lambda clones: sum(clone.get() for clone in clones).
+        Args:
+            n: How many clones; their numbers are 0 to n - 1.
+            timeout: Seconds for each clone, over the policy's; "none" is no limit.
+            concurrency: How many clones exist at a time (16 per CPU).
+            seed: Seed `random` and numpy.random of clone i from this number and i; None: from the
+                kernel's randomness.
+            ordered: Return the Clones by their numbers; else as they ended.
+            progress: Show a bar on stderr; None: if that is a terminal.
+            retries: How often a clone is repeated that rollbox could not run. A clone whose work_fn
+                failed is never repeated.
+            max_value: Bytes that a clone's value may have as JSON.
+            reduce: A function of an iterator of the Clones, of which none is then kept, such as
+                lambda clones: sum(clone.get() for clone in clones).
 
-        What a clone did is in its Clone, and what rollbox could not do for it, too (`error`). Raised is WorkFailed for init_fn; FeatureMissing without cloudpickle, and for what cannot be captured; InvalidArgument for functions
-        that cannot be sent; and as `exec` for starting the interpreter.
+        Returns:
+            The Clones, or what reduce returned. A Clone also has the `error` of a clone that
+            rollbox could not run.
+
+        Raises:
+            WorkFailed: init_fn failed.
+            FeatureMissing: cloudpickle is not installed, or the interpreter cannot be captured.
+            InvalidArgument: The functions cannot be sent, or an argument is wrong.
+            RollboxError: The interpreter cannot be started, as for `Sandbox.exec`.
+
+        Example:
+            >>> from rollbox import Sandbox
+            >>> with Sandbox() as box:
+            ...     box.clones(lambda number: 2 * number).fork(3, reduce=lambda clones: sum(
+            ...         clone.get() for clone in clones))
+            6
         """
-        clones = self._forking(n, timeout, concurrency, seed, ordered, progress, retries, max_value)[1]
-        with contextlib.closing(clones):
-            return list(clones) if reduce is None else reduce(clones)
+        return self._work.fork(
+            self.box,
+            n,
+            timeout=timeout,
+            concurrency=concurrency,
+            seed=seed,
+            ordered=ordered,
+            progress=progress,
+            retries=retries,
+            max_value=max_value,
+            reduce=reduce,
+        )
 
 
-def _rebuild(policy: Policy, plan: Dict[str, Any], work_fn: Any, init_fn: Any, python: str) -> WorkSandbox[Any]:
-    made: WorkSandbox[Any] = WorkSandbox(policy, work_fn=work_fn, init_fn=init_fn, python=python)
-    made._take_plan(plan)
-    return made
-
-
-def _exchange(handle: Handle, id: str, python: str, run: LooseRun, control: int, results: int, functions: bytes, timeout: Optional[float]) -> None:
+def _exchange(
+    handle: Handle,
+    id: str,
+    python: str,
+    run: DetachedRun,
+    control: int,
+    results: int,
+    functions: bytes,
+    timeout: Optional[float],
+) -> None:
     """Gives an interpreter its functions and waits until init_fn has returned."""
     for fd in (control, results):
         os.set_blocking(fd, False)
-    answer, unsent = _Answer(_READY_MOST), memoryview(functions)
+    answer, unsent = _Answer(_MAX_READY), memoryview(functions)
     end = None if timeout is None else time.monotonic() + timeout
     result: Optional[Result[bytes]] = None
     try:
@@ -634,7 +972,7 @@ def _exchange(handle: Handle, id: str, python: str, run: LooseRun, control: int,
             ready = dict(poll.poll(_SLICE_MS))
             if control in ready:
                 try:
-                    unsent = unsent[os.write(control, unsent[:_CHUNK]):]
+                    unsent = unsent[os.write(control, unsent[:_CHUNK]) :]
                 except BrokenPipeError:
                     unsent = memoryview(b"")
             if results in ready:
@@ -648,13 +986,23 @@ def _exchange(handle: Handle, id: str, python: str, run: LooseRun, control: int,
         return
     late = end is not None and time.monotonic() > end and not message
     with contextlib.suppress(NotFound):
-        handle.call("rollbox_signal", id.encode(), int(signal.SIGKILL), _ffi.SCOPES["tree"])
+        handle.call("rollbox_signal", id.encode(), int(signal.SIGKILL), ffi.SCOPES["tree"])
     ended = run.wait(None)
     assert ended is not None
     if ended.error is not None:
         raise ended.error
     there = message.get("version")
     if isinstance(there, list):
-        versions = [".".join(str(part)[:9] for part in version[:2]) for version in (there, sys.version_info)]
-        raise InvalidArgument(f"the sandbox' {python} is Python {versions[0]}, and this is {versions[1]}: functions go between equal ones only; name one that the sandbox has by python=", stage="arguments")
-    raise _raised(message, None) or WorkFailed("", f"it ran into the policy's timeout of {timeout:g} seconds" if late else f"its interpreter ended: {RunFailed(ended)}")
+        versions = [
+            ".".join(str(part)[:9] for part in version[:2]) for version in (there, sys.version_info)
+        ]
+        raise InvalidArgument(
+            f"the sandbox's {python} is Python {versions[0]}, and this is {versions[1]}: functions go between equal ones only; name one that the sandbox has by python=",
+            stage="arguments",
+        )
+    raise _raised(message, None) or WorkFailed(
+        "",
+        f"it ran into the policy's timeout of {timeout:g} seconds"
+        if late
+        else f"its interpreter ended: {RunFailed(ended)}",
+    )

@@ -20,31 +20,68 @@ import posixpath
 import tempfile
 import uuid
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, AnyStr, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, AnyStr, Optional
 
-from ._errors import (
-    Cancelled, CommandNotFound, EngineBusy, EngineLost, EngineStartFailed, FeatureMissing, HostOutOfMemory, InternalError, InvalidArgument,
-    IOFailed, NotFound, PathDenied, PolicyInvalid, ProtocolError, RollboxError,
+from ._core.errors import (
+    Cancelled,
+    CommandNotFound,
+    EngineBusy,
+    EngineLost,
+    EngineStartFailed,
+    FeatureMissing,
+    HostOutOfMemory,
+    InternalError,
+    InvalidArgument,
+    IOFailed,
+    NotFound,
+    PathDenied,
+    PolicyInvalid,
+    ProtocolError,
+    RollboxError,
 )
-from ._base import size_in_bytes
+from ._core.handle import Handle
+from ._core.options import size_in_bytes
+from ._core.policy import Policy
+from ._core.request import RUN_TIMEOUT_S, ExecRequest, as_bytes
+from ._core.result import Outcome, Result
 from ._files import download, read_file, upload
-from ._grade_outputs import DISTRUSTED, Carrier, Refused, Rules, below, entries, is_full, is_kernels, is_system, limit_of, look, matches, parents
-from ._handle import Handle
-from ._policy import Policy
-from ._process import conclude
-from ._request import RUN_TIMEOUT_S, ExecRequest, _data
-from ._result import Outcome, Result
-
-if TYPE_CHECKING:
-    from ._session import Change, Session
+from ._grade_outputs import (
+    DISTRUSTED,
+    Carrier,
+    Refused,
+    Rules,
+    below,
+    entries,
+    is_full,
+    is_kernels,
+    is_system,
+    limit_of,
+    look,
+    matches,
+    parents,
+)
+from ._process import finish_result
+from ._session import Session
+from ._snapshots import Change
 
 VERIFIER_CONTROL_FILES = DISTRUSTED
 
-_COLLECT_MOST = 16 << 20
+_MAX_COLLECT = 16 << 20
 _OPTIONS = ("timeout", "max_output", "env", "cwd", "user")
 _CANNOT = (PathDenied, IOFailed, InvalidArgument)
-_INFRASTRUCTURE = (EngineLost, EngineBusy, EngineStartFailed, ProtocolError, InternalError, Cancelled, HostOutOfMemory, FeatureMissing, PolicyInvalid)
+_INFRASTRUCTURE = (
+    EngineLost,
+    EngineBusy,
+    EngineStartFailed,
+    ProtocolError,
+    InternalError,
+    Cancelled,
+    HostOutOfMemory,
+    FeatureMissing,
+    PolicyInvalid,
+)
 
 
 class UnsafeGrading(UserWarning):
@@ -61,31 +98,46 @@ class Grade(Result[AnyStr]):
     outputs had and that was not taken.
     """
 
-    files: Dict[str, bytes] = field(default_factory=dict, hash=False)
-    reset: Tuple[str, ...] = ()
+    files: dict[str, bytes] = field(default_factory=dict, hash=False)
+    reset: tuple[str, ...] = ()
     reason: Optional[str] = None
-    dropped: Dict[str, str] = field(default_factory=dict, hash=False)
+    dropped: dict[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def ok(self) -> bool:
         """The verifier exited with status 0, and there is no reason against it."""
         return self.reason is None and self.outcome is Outcome.EXIT and self.exit_code == 0
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As of Result, with ok, reason, reset and dropped."""
-        return {**super().to_dict(), "ok": self.ok, "reason": self.reason, "reset": list(self.reset), "dropped": dict(self.dropped)}
+        return {
+            **super().to_dict(),
+            "ok": self.ok,
+            "reason": self.reason,
+            "reset": list(self.reset),
+            "dropped": dict(self.dropped),
+        }
 
     def __repr__(self) -> str:
-        how = {Outcome.EXIT: f"exit {self.exit_code}", Outcome.SIGNAL: f"signal {self.signal}"}.get(self.outcome, str(self.outcome))
+        how = {Outcome.EXIT: f"exit {self.exit_code}", Outcome.SIGNAL: f"signal {self.signal}"}.get(
+            self.outcome, str(self.outcome)
+        )
         parts = [("passed" if self.ok else "failed") + ("" if self.reason else f" ({how})")]
         parts += [f"reason={self.reason!r}"] if self.reason else []
-        parts += [f"{name}={_short(value)}" for name in ("stdout", "stderr", "files", "reset", "dropped") for value in (getattr(self, name),) if value]
+        parts += [
+            f"{name}={_short(value)}"
+            for name in ("stdout", "stderr", "files", "reset", "dropped")
+            for value in (getattr(self, name),)
+            if value
+        ]
         return f"<Grade {', '.join(parts)}>"
 
 
 def _short(value: Any) -> str:
     if isinstance(value, dict):
-        value = {key: one if isinstance(one, str) else one[:80] for key, one in list(value.items())[:8]}
+        value = {
+            key: one if isinstance(one, str) else one[:80] for key, one in list(value.items())[:8]
+        }
     elif isinstance(value, tuple):
         value = list(value[:8])
     else:
@@ -93,7 +145,7 @@ def _short(value: Any) -> str:
     return repr(value)
 
 
-_warned: Set[str] = set()
+_warned: set[str] = set()
 
 
 def _warn_once(what: str) -> None:
@@ -102,16 +154,30 @@ def _warn_once(what: str) -> None:
         warnings.warn(what, UnsafeGrading, stacklevel=5)
 
 
-def _refuse(reason: str, text: bool, reset: Sequence[str] = (), dropped: Optional[Mapping[str, str]] = None, result: Optional[Result[Any]] = None) -> Grade[Any]:
+def _refuse(
+    reason: str,
+    text: bool,
+    reset: Sequence[str] = (),
+    dropped: Optional[Mapping[str, str]] = None,
+    result: Optional[Result[Any]] = None,
+) -> Grade[Any]:
     """A Grade that failed by what the guest did."""
     if result is not None:
         return Grade(**_of(result), reset=tuple(reset), reason=reason, dropped=dict(dropped or {}))
     message = f"grade: {reason}\n"
-    return Grade(outcome=Outcome.EXIT, exit_code=1, signal=None, stdout="" if text else b"", stderr=message if text else message.encode("utf-8", "replace"),
-                 reset=tuple(reset), reason=reason, dropped=dict(dropped or {}))
+    return Grade(
+        outcome=Outcome.EXIT,
+        exit_code=1,
+        signal=None,
+        stdout="" if text else b"",
+        stderr=message if text else message.encode("utf-8", "replace"),
+        reset=tuple(reset),
+        reason=reason,
+        dropped=dict(dropped or {}),
+    )
 
 
-def _of(result: Result[Any]) -> Dict[str, Any]:
+def _of(result: Result[Any]) -> dict[str, Any]:
     return {one.name: getattr(result, one.name) for one in fields(Result)}
 
 
@@ -123,7 +189,7 @@ def _remove(handle: Handle, path: str) -> bool:
     return True
 
 
-def _real_parents(handle: Handle, path: str, reset: Set[str]) -> None:
+def _real_parents(handle: Handle, path: str, reset: set[str]) -> None:
     """Sees to it that what leads to a path are directories; whatever else is in the way is replaced."""
     for directory in parents(path):
         found = look(handle, directory)
@@ -136,8 +202,12 @@ def _real_parents(handle: Handle, path: str, reset: Set[str]) -> None:
             handle.call("rollbox_file_mkdir", os.fsencode(directory), 0o755)
         except _CANNOT as problem:
             what = "made" if found is None else f"put in place of the {found.type} that is there"
-            raise PathDenied(f"grade: the directory {directory} cannot be {what}: {problem}; name {path} by a real path below a directory that "
-                             "the sandbox may write", stage="arguments", errno=problem.errno) from None
+            raise PathDenied(
+                f"grade: the directory {directory} cannot be {what}: {problem}; name {path} by a real path below a directory that "
+                "the sandbox may write",
+                stage="arguments",
+                errno=problem.errno,
+            ) from None
 
 
 def _shadows(path: str) -> Iterator[str]:
@@ -151,20 +221,26 @@ def _shadows(path: str) -> Iterator[str]:
 
 def _absolute(what: str, path: object, cwd: str) -> str:
     if not isinstance(path, (str, os.PathLike)):
-        raise InvalidArgument(f"grade: {what} must be a path (str), not {path!r}", stage="arguments")
+        raise InvalidArgument(
+            f"grade: {what} must be a path (str), not {path!r}", stage="arguments"
+        )
     text = os.fspath(path)
     if not isinstance(text, str) or not text or "\0" in text or ".." in text.split("/"):
-        raise InvalidArgument(f"grade: {what} {path!r} must be a path without '..' and NUL", stage="arguments")
+        raise InvalidArgument(
+            f"grade: {what} {path!r} must be a path without '..' and NUL", stage="arguments"
+        )
     whole = posixpath.normpath(posixpath.join(cwd, text))
     whole = "/" + whole.lstrip("/")
     if whole == "/":
         raise InvalidArgument(f"grade: {what} cannot be the root directory", stage="arguments")
     if is_kernels(whole):
-        raise InvalidArgument(f"grade: {what} {path!r} is the kernel's, no file of the sandbox", stage="arguments")
+        raise InvalidArgument(
+            f"grade: {what} {path!r} is the kernel's, no file of the sandbox", stage="arguments"
+        )
     return whole
 
 
-def _base_of(session: "Session", base: Any) -> Optional[str]:
+def _base_of(session: Session, base: Any) -> Optional[str]:
     """The id of the clean snapshot; None: how the session began. A snapshot that was taken by itself, or by a sleep, is of the graded's."""
     if base is not None:
         return base if isinstance(base, str) else str(base.id)
@@ -174,26 +250,35 @@ def _base_of(session: "Session", base: Any) -> Optional[str]:
     return root.id if root is not None and not root.automatic and root.kind != "asleep" else None
 
 
-def _options(session: "Session", policy: Any, verifier: Optional[Policy], given: Mapping[str, Any]) -> Dict[str, Any]:
+def _options(
+    session: Session, policy: Any, verifier: Optional[Policy], given: Mapping[str, Any]
+) -> dict[str, Any]:
     """What the command runs with: the call's arguments over those of the grading policy."""
     keys = policy.to_dict() if isinstance(policy, Policy) else dict(policy or {})
     own = session.policy.to_dict()
     other = sorted(key for key in keys if key not in _OPTIONS and keys[key] != own.get(key))
     if other:
-        raise InvalidArgument(f"grade: the policy's {', '.join(other)} cannot differ from the session's; {', '.join(_OPTIONS)} can. "
-                              "verifier=Policy(...) runs the command in a root of its own, with any policy", stage="policy")
+        raise InvalidArgument(
+            f"grade: the policy's {', '.join(other)} cannot differ from the session's; {', '.join(_OPTIONS)} can. "
+            "verifier=Policy(...) runs the command in a root of its own, with any policy",
+            stage="policy",
+        )
     options = {key: keys[key] for key in _OPTIONS if key in keys}
     if "max_output" in options:
         options["max_output"] = size_in_bytes(options["max_output"], 0)
     options["env"] = {**options.get("env", {}), **(given.get("env") or {})}
-    options.update((key, value) for key, value in given.items() if value is not None and key != "env")
-    if options.get("timeout") is None:      # a verifier that runs the graded's program is waited for no longer than a run
+    options.update(
+        (key, value) for key, value in given.items() if value is not None and key != "env"
+    )
+    if (
+        options.get("timeout") is None
+    ):  # a verifier that runs the graded's program is waited for no longer than a run
         policy = verifier or session.policy
         options["timeout"] = policy.timeout if policy.timeout is not None else RUN_TIMEOUT_S
     return options
 
 
-def _environment(root: Handle) -> Dict[str, str]:
+def _environment(root: Handle) -> dict[str, str]:
     """Of the verifier alone: nothing that lies in the graded's home or caches has a say."""
     home = f"/tmp/.grade-{uuid.uuid4().hex}"
     try:
@@ -203,12 +288,19 @@ def _environment(root: Handle) -> Dict[str, str]:
             raise
         home = "/nonexistent"
     return {
-        "HOME": home, "XDG_CONFIG_HOME": home + "/.config", "XDG_CACHE_HOME": home + "/.cache",
-        "PYTHONNOUSERSITE": "1", "PYTHONPYCACHEPREFIX": home + "/pycache",
-        "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_COUNT": "3",
-        "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": "/dev/null",
-        "GIT_CONFIG_KEY_1": "core.fsmonitor", "GIT_CONFIG_VALUE_1": "false",
-        "GIT_CONFIG_KEY_2": "safe.bareRepository", "GIT_CONFIG_VALUE_2": "explicit",
+        "HOME": home,
+        "XDG_CONFIG_HOME": home + "/.config",
+        "XDG_CACHE_HOME": home + "/.cache",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONPYCACHEPREFIX": home + "/pycache",
+        "GIT_CONFIG_GLOBAL": "/dev/null",
+        "GIT_CONFIG_COUNT": "3",
+        "GIT_CONFIG_KEY_0": "core.hooksPath",
+        "GIT_CONFIG_VALUE_0": "/dev/null",
+        "GIT_CONFIG_KEY_1": "core.fsmonitor",
+        "GIT_CONFIG_VALUE_1": "false",
+        "GIT_CONFIG_KEY_2": "safe.bareRepository",
+        "GIT_CONFIG_VALUE_2": "explicit",
     }
 
 
@@ -216,33 +308,44 @@ def _environment(root: Handle) -> Dict[str, str]:
 class _Job:
     """The arguments of one call, checked."""
 
-    session: "Session"
-    files: Dict[str, bytes]
+    session: Session
+    files: dict[str, bytes]
     command: Any
-    outputs: Optional[List[str]]
+    outputs: Optional[list[str]]
     base: Optional[str]
     verifier: Optional[Policy]
     patterns: Sequence[str]
-    collect: Dict[str, str]
+    collect: dict[str, str]
     cwd: str
     in_place: bool
-    options: Dict[str, Any]
+    options: dict[str, Any]
     text: bool
     trace: bool
 
     def rules(self) -> Rules:
         reserved = {path: "the verifier has a file there" for path in self.files}
-        reserved.update((path, "the verifier's command writes it") for path in self.collect.values())
+        reserved.update(
+            (path, "the verifier's command writes it") for path in self.collect.values()
+        )
         test_places = {posixpath.dirname(path) for path in self.files}
-        places = test_places | {directory for path in self.files for directory in parents(path)} | {self.cwd}
-        modules = {path[:-3] for path in self.files if path.endswith(".py") and posixpath.basename(path) != "__init__.py"}
+        places = (
+            test_places
+            | {directory for path in self.files for directory in parents(path)}
+            | {self.cwd}
+        )
+        modules = {
+            path[:-3]
+            for path in self.files
+            if path.endswith(".py") and posixpath.basename(path) != "__init__.py"
+        }
         return Rules(self.patterns, set(self.outputs or ()), reserved, places, test_places, modules)
 
 
-def _graded_state(session: "Session", stack: contextlib.ExitStack) -> "Session":
+def _graded_state(session: Session, stack: contextlib.ExitStack) -> Session:
     """The session's files as they are now, in a sandbox without processes. A guest that hinders the copy loses its processes."""
-    def copy() -> "Session":
-        made = session.fork(1, processes="drop", record=False)[0]
+
+    def copy() -> Session:
+        made = session._fork_sessions(1, None, "drop", False)[0]
         stack.callback(made.close)
         return made
 
@@ -255,20 +358,22 @@ def _graded_state(session: "Session", stack: contextlib.ExitStack) -> "Session":
     return copy()
 
 
-def _clean_root(job: _Job, stack: contextlib.ExitStack) -> "Session":
+def _clean_root(job: _Job, stack: contextlib.ExitStack) -> Session:
     session = job.session
     if job.verifier is not None or job.base is None:
-        made = type(session)(job.verifier if job.verifier is not None else session.policy, engine=session._engine)
+        made = type(session)(
+            job.verifier if job.verifier is not None else session.policy, engine=session._engine
+        )
     else:
-        made = session.fork(1, snapshot=job.base, processes="drop", record=False)[0]
+        made = session._fork_sessions(1, job.base, "drop", False)[0]
     stack.callback(made.close)
     return made
 
 
-def _carry_all(job: _Job, carrier: Carrier, state: "Session") -> None:
+def _carry_all(job: _Job, carrier: Carrier, state: Session) -> None:
     """Without named outputs: everything that was changed since the clean snapshot, outside of the directories of programs."""
     changes = state.diff(job.base)
-    added: List[str] = []
+    added: list[str] = []
     for change in sorted(changes, key=lambda one: one.path):
         path = change.path
         if any(below(path, other) for other in added[-1:]):
@@ -283,18 +388,22 @@ def _carry_all(job: _Job, carrier: Carrier, state: "Session") -> None:
             carrier.carry_unnamed(path)
 
 
-def _steering(changes: Mapping[str, "Change"], patterns: Sequence[str]) -> List[str]:
+def _steering(changes: Mapping[str, Change], patterns: Sequence[str]) -> list[str]:
     """What of the changes steers verifiers, without what is below another of it. A `.git` that is no directory leads git to another one."""
-    found: List[str] = []
+    found: list[str] = []
     for path, change in sorted(changes.items()):
         if any(path.startswith(other + "/") for other in found):
             continue
-        if matches(path, patterns) or (patterns is DISTRUSTED and path.endswith("/.git") and change.type != "directory"):
+        if matches(path, patterns) or (
+            patterns is DISTRUSTED and path.endswith("/.git") and change.type != "directory"
+        ):
             found.append(path)
     return found
 
 
-def _prepare_in_place(job: _Job, kid: "Session", stack: contextlib.ExitStack, reset: Set[str]) -> None:
+def _prepare_in_place(
+    job: _Job, kid: Session, stack: contextlib.ExitStack, reset: set[str]
+) -> None:
     """unsafe_in_place: what steers verifiers by its name goes back to what it is in the clean snapshot; all else stays."""
     handle = kid._session()
     changes = {change.path: change for change in kid.diff(job.base)}
@@ -315,7 +424,9 @@ def _prepare_in_place(job: _Job, kid: "Session", stack: contextlib.ExitStack, re
             directory, name = posixpath.split(shadow)
             for entry in entries(handle, directory):
                 beside = posixpath.join(directory, entry.name)
-                if fnmatch.fnmatchcase(entry.name, name) and not any(below(other, beside) for other in job.files):
+                if fnmatch.fnmatchcase(entry.name, name) and not any(
+                    below(other, beside) for other in job.files
+                ):
                     reset.add(beside)
                     _remove(handle, beside)
     for path in (*job.files, *job.collect.values()):
@@ -329,9 +440,9 @@ def _host_copy() -> Iterator[str]:
         yield os.path.join(between, "copy")
 
 
-def _put_files(job: _Job, root: Handle, reset: Set[str]) -> None:
+def _put_files(job: _Job, root: Handle, reset: set[str]) -> None:
     """The verifier's files, over whatever is there, and nothing at what its command is to write."""
-    for path, data in sorted(job.files.items()):
+    for path in sorted(job.files):
         _real_parents(root, path, reset)
         _remove(root, path)
     for path, data in sorted(job.files.items()):
@@ -341,39 +452,58 @@ def _put_files(job: _Job, root: Handle, reset: Set[str]) -> None:
         _remove(root, path)
 
 
-def _run(job: _Job, root: "Session") -> Result[Any]:
+def _run(job: _Job, root: Session) -> Result[Any]:
     handle = root._session()
-    options = {**job.options, "env": {**_environment(handle), **job.options["env"]}, "no_trace": not job.trace}
+    options = {
+        **job.options,
+        "env": {**_environment(handle), **job.options["env"]},
+        "no_trace": not job.trace,
+    }
     if not isinstance(job.command, str):
-        return conclude(handle.finish(ExecRequest(job.command, **options), job.text), job.text, False)
+        return finish_result(
+            handle.finish(ExecRequest(job.command, **options), job.text), job.text, False
+        )
     try:
-        return conclude(handle.finish(ExecRequest(["bash", "-c", job.command], **options), job.text), job.text, False)
+        return finish_result(
+            handle.finish(ExecRequest(["bash", "-c", job.command], **options), job.text),
+            job.text,
+            False,
+        )
     except CommandNotFound:
-        return conclude(handle.finish(ExecRequest(["sh", "-c", job.command], **options), job.text), job.text, False)
+        return finish_result(
+            handle.finish(ExecRequest(["sh", "-c", job.command], **options), job.text),
+            job.text,
+            False,
+        )
 
 
-def _collected(job: _Job, root: "Session") -> Tuple[Dict[str, bytes], Optional[str]]:
+def _collected(job: _Job, root: Session) -> tuple[dict[str, bytes], Optional[str]]:
     """What the command has written, when nothing runs any more, and why that is no verdict."""
     left = [row for row in root.processes() if row.get("state") != "Z"]
     root.kill_all()
     if left and job.collect:
-        return {}, (f"the verifier has left {len(left)} process(es) running (such as {str(left[0].get('command'))[:80]!r}), which could have "
-                    "written what was to be collected")
-    found: Dict[str, bytes] = {}
+        return {}, (
+            f"the verifier has left {len(left)} process(es) running (such as {str(left[0].get('command'))[:80]!r}), which could have "
+            "written what was to be collected"
+        )
+    found: dict[str, bytes] = {}
     for name, path in job.collect.items():
         try:
-            if all(one is not None and one.type == "directory" for one in (look(root._session(), directory) for directory in parents(path))):
+            if all(
+                one is not None and one.type == "directory"
+                for one in (look(root._session(), directory) for directory in parents(path))
+            ):
                 entry = look(root._session(), path)
-                if entry is not None and entry.type == "file" and entry.size <= _COLLECT_MOST:
-                    found[name] = read_file(root._session(), os.fsencode(path), _COLLECT_MOST)
+                if entry is not None and entry.type == "file" and entry.size <= _MAX_COLLECT:
+                    found[name] = read_file(root._session(), os.fsencode(path), _MAX_COLLECT)
         except (PathDenied, InvalidArgument, NotFound):
-            continue            # not a plain file that may be read: not there
+            continue  # not a plain file that may be read: not there
     return found, None
 
 
 def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
-    reset: Set[str] = set()
-    dropped: Dict[str, str] = {}
+    reset: set[str] = set()
+    dropped: dict[str, str] = {}
     carried = 0
     refused: Optional[str] = None
     state = _graded_state(job.session, stack)
@@ -394,19 +524,33 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
             finally:
                 carried = carrier.taken.n_entries
             state.close()
-    except Refused as problem:          # the verifier still has its say, but cannot make it pass
+    except Refused as problem:  # the verifier still has its say, but cannot make it pass
         refused = str(problem)
     except (PathDenied, InvalidArgument, NotFound, OSError) as problem:
-        if isinstance(problem, _INFRASTRUCTURE) or getattr(problem, "stage", "") == "arguments" or (
-                isinstance(problem, OSError) and not is_full(problem) and not isinstance(problem, (PathDenied, NotFound, InvalidArgument))):
+        if (
+            isinstance(problem, _INFRASTRUCTURE)
+            or getattr(problem, "stage", "") == "arguments"
+            or (
+                isinstance(problem, OSError)
+                and not is_full(problem)
+                and not isinstance(problem, (PathDenied, NotFound, InvalidArgument))
+            )
+        ):
             raise
         refused = f"the outputs cannot be copied: {problem}"
     try:
         _put_files(job, root._session(), reset)
     except RollboxError as problem:
-        if isinstance(problem, _INFRASTRUCTURE) or not (refused or job.in_place or (carried and is_full(problem))):
+        if isinstance(problem, _INFRASTRUCTURE) or not (
+            refused or job.in_place or (carried and is_full(problem))
+        ):
             raise
-        return _refuse(f"there is no room for the verifier's files beside the outputs: {problem}", job.text, sorted(reset), dropped)
+        return _refuse(
+            f"there is no room for the verifier's files beside the outputs: {problem}",
+            job.text,
+            sorted(reset),
+            dropped,
+        )
     result = _run(job, root)
     found, reason = _collected(job, root)
     order = tuple(sorted(reset))
@@ -416,17 +560,20 @@ def _judge(job: _Job, stack: contextlib.ExitStack) -> Grade[Any]:
     return Grade(**_of(result), files=found, reset=order, dropped=dropped)
 
 
-def _check_roots(job: _Job, root: "Session") -> None:
+def _check_roots(job: _Job, root: Session) -> None:
     """An output that is named by way of a link in the clean root is the caller's mistake, not the graded's."""
     for path in job.outputs or ():
         for directory in parents(path):
             found = look(root._session(), directory)
             if found is not None and found.type == "symlink":
-                raise InvalidArgument(f"grade: the output {path} leads over {directory}, which is a link to {found.target}; name it by its real path", stage="arguments")
+                raise InvalidArgument(
+                    f"grade: the output {path} leads over {directory}, which is a link to {found.target}; name it by its real path",
+                    stage="arguments",
+                )
 
 
 def grade(
-    session: "Session",
+    session: Session,
     files: Mapping[str, Any],
     command: Any,
     *,
@@ -444,32 +591,66 @@ def grade(
     """Session.grade."""
     for what, value in (("outputs", outputs), ("collect", collect), ("distrust", distrust)):
         if isinstance(value, (str, bytes)):
-            raise InvalidArgument(f"grade: {what} must be a list, not one {type(value).__name__}", stage="arguments")
+            raise InvalidArgument(
+                f"grade: {what} must be a list, not one {type(value).__name__}", stage="arguments"
+            )
     if not isinstance(files, Mapping):
-        raise InvalidArgument(f"grade: files must be a mapping of paths to contents, not {type(files).__name__}", stage="arguments")
+        raise InvalidArgument(
+            f"grade: files must be a mapping of paths to contents, not {type(files).__name__}",
+            stage="arguments",
+        )
     if verifier is not None and not isinstance(verifier, Policy):
-        raise InvalidArgument(f"grade: verifier must be a Policy, not {verifier!r}", stage="arguments")
+        raise InvalidArgument(
+            f"grade: verifier must be a Policy, not {verifier!r}", stage="arguments"
+        )
     if verifier is not None and (outputs is None or base is not None or unsafe_in_place):
-        raise InvalidArgument("grade: a verifier's own root takes named outputs: give outputs, and neither base nor unsafe_in_place", stage="arguments")
+        raise InvalidArgument(
+            "grade: a verifier's own root takes named outputs: give outputs, and neither base nor unsafe_in_place",
+            stage="arguments",
+        )
     if unsafe_in_place and outputs is not None:
-        raise InvalidArgument("grade: unsafe_in_place takes everything: give it without outputs", stage="arguments")
+        raise InvalidArgument(
+            "grade: unsafe_in_place takes everything: give it without outputs", stage="arguments"
+        )
     options = _options(session, policy, verifier, given)
     cwd = posixpath.normpath(os.fspath(options.get("cwd") or session.policy.cwd or "/tmp"))
     job = _Job(
-        session, {_absolute("a path of files", path, cwd): _data(f"files[{path!r}]", data) for path, data in files.items()}, command,
-        None if outputs is None else [_absolute("a path of outputs", path, cwd) for path in outputs], None, verifier,
+        session,
+        {
+            _absolute("a path of files", path, cwd): as_bytes(f"files[{path!r}]", data)
+            for path, data in files.items()
+        },
+        command,
+        None
+        if outputs is None
+        else [_absolute("a path of outputs", path, cwd) for path in outputs],
+        None,
+        verifier,
         DISTRUSTED if distrust is None or distrust is DISTRUSTED else tuple(distrust),
-        {str(path): _absolute("a path of collect", path, cwd) for path in collect}, cwd, unsafe_in_place, options, text, trace)
+        {str(path): _absolute("a path of collect", path, cwd) for path in collect},
+        cwd,
+        unsafe_in_place,
+        options,
+        text,
+        trace,
+    )
     for shared in (verifier or session.policy).fs_shared or ():
         for path in (*job.files, *(job.outputs or ()), *job.collect.values()):
             if below(path, str(shared)) or below(str(shared), path):
-                raise InvalidArgument(f"grade: {path} is in {shared}, which is shared with the host and so with the graded; use a path outside of fs_shared", stage="arguments")
+                raise InvalidArgument(
+                    f"grade: {path} is in {shared}, which is shared with the host and so with the graded; use a path outside of fs_shared",
+                    stage="arguments",
+                )
     job.base = _base_of(session, base) if verifier is None else None
     if unsafe_in_place:
-        _warn_once("grade(unsafe_in_place=True) runs the verifier among the files that the graded has left: programs, modules and data that "
-                   "it changed can decide the verdict. Name the outputs instead")
+        _warn_once(
+            "grade(unsafe_in_place=True) runs the verifier among the files that the graded has left: programs, modules and data that "
+            "it changed can decide the verdict. Name the outputs instead"
+        )
     elif outputs is None:
-        _warn_once("grade without outputs takes every file that was changed since the clean snapshot. Name the files that the graded is to "
-                   "deliver (outputs=[...]), and nothing else that it left can matter")
+        _warn_once(
+            "grade without outputs takes every file that was changed since the clean snapshot. Name the files that the graded is to "
+            "deliver (outputs=[...]), and nothing else that it left can matter"
+        )
     with contextlib.ExitStack() as stack:
         return _judge(job, stack)

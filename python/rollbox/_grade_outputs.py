@@ -18,39 +18,133 @@ import posixpath
 import stat as modes
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Optional
 
-from ._base import size_in_bytes
-from ._errors import InvalidArgument, NotFound, PathDenied, ResourceExhausted
+from ._core.errors import InvalidArgument, NotFound, PathDenied, ResourceExhausted
+from ._core.handle import Handle
+from ._core.options import size_in_bytes
+from ._core.policy import Policy
 from ._files import FileInfo, download, list_files, stat_file, upload
-from ._handle import Handle
-from ._policy import Policy
 
 DISTRUSTED = (
     # Python: test runners, start-up files, compiled files that are loaded instead of their source, build scripts
-    "conftest.py", "conftest", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "tox.toml", "setup.cfg", "setup.py",
-    "pyproject.toml", ".coveragerc", "noxfile.py", "sitecustomize", "sitecustomize.*", "usercustomize", "usercustomize.*", "*.pth",
-    "pyvenv.cfg", "entry_points.txt", "__pycache__", "*.pyc", "*.pyo",
+    "conftest.py",
+    "conftest",
+    "pytest.ini",
+    ".pytest.ini",
+    "pytest.toml",
+    ".pytest.toml",
+    "tox.ini",
+    "tox.toml",
+    "setup.cfg",
+    "setup.py",
+    "pyproject.toml",
+    ".coveragerc",
+    "noxfile.py",
+    "sitecustomize",
+    "sitecustomize.*",
+    "usercustomize",
+    "usercustomize.*",
+    "*.pth",
+    "pyvenv.cfg",
+    "entry_points.txt",
+    "__pycache__",
+    "*.pyc",
+    "*.pyo",
     # git
-    ".git/config", ".git/config.worktree", ".git/commondir", ".git/gitdir", ".git/hooks", ".git/hooks/*", ".git/info/attributes",
+    ".git/config",
+    ".git/config.worktree",
+    ".git/commondir",
+    ".git/gitdir",
+    ".git/hooks",
+    ".git/hooks/*",
+    ".git/info/attributes",
     # shells
-    ".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshenv", ".zshrc", ".inputrc",
+    ".bashrc",
+    ".bash_profile",
+    ".bash_login",
+    ".bash_logout",
+    ".profile",
+    ".zshenv",
+    ".zshrc",
+    ".inputrc",
     # build tools and other languages' test runners
-    "gnumakefile", "makefile", "bsdmakefile", "justfile", ".justfile", "rakefile", ".rspec",
-    "package.json", ".npmrc", ".yarnrc*", ".pnp.*", ".pnpmfile.*", ".mocharc*", ".nycrc*", ".babelrc*", "babel.config.*", "jest.config.*",
-    "vitest.config.*", "vite.config.*", "karma.conf.*", "tsconfig.json", ".swcrc",
-    ".cargo", "build.rs", "rust-toolchain", "rust-toolchain.toml", "go.work", "pom.xml", "build.gradle*", "settings.gradle*",
-    "gradle.properties", "phpunit.xml*", ".perldb", ".proverc", ".gdbinit", ".lldbinit",
+    "gnumakefile",
+    "makefile",
+    "bsdmakefile",
+    "justfile",
+    ".justfile",
+    "rakefile",
+    ".rspec",
+    "package.json",
+    ".npmrc",
+    ".yarnrc*",
+    ".pnp.*",
+    ".pnpmfile.*",
+    ".mocharc*",
+    ".nycrc*",
+    ".babelrc*",
+    "babel.config.*",
+    "jest.config.*",
+    "vitest.config.*",
+    "vite.config.*",
+    "karma.conf.*",
+    "tsconfig.json",
+    ".swcrc",
+    ".cargo",
+    "build.rs",
+    "rust-toolchain",
+    "rust-toolchain.toml",
+    "go.work",
+    "pom.xml",
+    "build.gradle*",
+    "settings.gradle*",
+    "gradle.properties",
+    "phpunit.xml*",
+    ".perldb",
+    ".proverc",
+    ".gdbinit",
+    ".lldbinit",
 )
 """Names of files that steer test runners, interpreters, build tools, git and shells. They are compared without regard to case. A
 pattern without a slash is for the last component of a path, one with slashes for its last components."""
 
-_TEST_DIRECTORIES = {"test", "tests", "testing", "spec", "specs", "__tests__", "unittests", "e2e", "hidden_tests", "verifier", "grader"}
+_TEST_DIRECTORIES = {
+    "test",
+    "tests",
+    "testing",
+    "spec",
+    "specs",
+    "__tests__",
+    "unittests",
+    "e2e",
+    "hidden_tests",
+    "verifier",
+    "grader",
+}
 _TESTS = ("test_*", "*_test.*", "tests.py", "test.py", "*.test.*", "*.spec.*")
 """What test runners look for. In a directory of the verifier's files these are the verifier's."""
 
-_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr", "/var")
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix",
+    "/opt",
+    "/proc",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var",
+)
 """Where programs and their files are: only outputs that are named can be there."""
 
 _KERNEL = ("/dev", "/proc", "/sys")
@@ -59,8 +153,25 @@ MAX_ENTRIES = 100_000
 _MAX_BYTES = 256 << 20
 _MAX_DEPTH = 64
 _MAX_PATH = 2048
-_RUNNERS = {"pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "nose", "nose2", "hypothesis", "coverage", "setuptools", "pip"}
-_SHADOWABLE = ({name for name in getattr(sys, "stdlib_module_names", ())} | _RUNNERS) - {"test", "this", "__main__"}
+_RUNNERS = {
+    "pytest",
+    "_pytest",
+    "py",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "nose",
+    "nose2",
+    "hypothesis",
+    "coverage",
+    "setuptools",
+    "pip",
+}
+_SHADOWABLE = ({name for name in getattr(sys, "stdlib_module_names", ())} | _RUNNERS) - {
+    "test",
+    "this",
+    "__main__",
+}
 
 
 class Refused(Exception):
@@ -75,14 +186,18 @@ def parents(path: str) -> Iterator[str]:
     """The directories on the way to a path, from below the root on."""
     parts = path.split("/")[1:-1]
     for i in range(len(parts)):
-        yield "/" + "/".join(parts[:i + 1])
+        yield "/" + "/".join(parts[: i + 1])
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
     path = path.lower()
     name = posixpath.basename(path)
-    return any(fnmatch.fnmatchcase(path, "*/" + pattern.lower()) if "/" in pattern else fnmatch.fnmatchcase(name, pattern.lower())
-               for pattern in patterns)
+    return any(
+        fnmatch.fnmatchcase(path, "*/" + pattern.lower())
+        if "/" in pattern
+        else fnmatch.fnmatchcase(name, pattern.lower())
+        for pattern in patterns
+    )
 
 
 def look(handle: Handle, path: str) -> Optional[FileInfo]:
@@ -91,17 +206,20 @@ def look(handle: Handle, path: str) -> Optional[FileInfo]:
         return stat_file(handle, os.fsencode(path), False)
     except (NotFound, FileNotFoundError):
         return None
-    except InvalidArgument:         # a file on the way, or a name too long
+    except InvalidArgument:  # a file on the way, or a name too long
         return None
 
 
-def entries(handle: Handle, path: str) -> List[FileInfo]:
+def entries(handle: Handle, path: str) -> list[FileInfo]:
     return list_files(handle, os.fsencode(path))
 
 
 def limit_of(policy: Policy) -> int:
     """How many bytes of outputs a sandbox of a policy is given: they must leave room for the verifier's own files and memory."""
-    disk, memory = size_in_bytes(policy.max_disk, 1 << 30), size_in_bytes(policy.max_memory, 512 << 20)
+    disk, memory = (
+        size_in_bytes(policy.max_disk, 1 << 30),
+        size_in_bytes(policy.max_memory, 512 << 20),
+    )
     return min(disk // 2, disk if policy.disk_at == "store" else memory // 2, _MAX_BYTES)
 
 
@@ -112,16 +230,23 @@ class Rules:
     are in. `modules`: the verifier's Python files, without their suffix."""
 
     patterns: Sequence[str]
-    exact: Set[str]
+    exact: set[str]
     reserved: Mapping[str, str]
-    places: Set[str]
-    test_places: Set[str]
-    modules: Set[str]
+    places: set[str]
+    test_places: set[str]
+    modules: set[str]
 
     def is_own(self, path: str) -> bool:
         """Whether it is in a test directory that the verifier has files in: of the graded, only what was named as a file belongs there."""
-        return self.patterns is DISTRUSTED and path not in self.exact and any(
-            path != place and below(path, place) for place in self.test_places if posixpath.basename(place).lower() in _TEST_DIRECTORIES)
+        return (
+            self.patterns is DISTRUSTED
+            and path not in self.exact
+            and any(
+                path != place and below(path, place)
+                for place in self.test_places
+                if posixpath.basename(place).lower() in _TEST_DIRECTORIES
+            )
+        )
 
     def steers(self, path: str, info: FileInfo, in_base: Optional[bool]) -> Optional[str]:
         """Why a path is no output but steers the verifier; None if it does not. in_base: whether the clean root has it, None: unknown."""
@@ -139,7 +264,9 @@ class Rules:
         stem = name.partition(".")[0]
         if self.is_own(path):
             return "it is in a test directory of the verifier's"
-        if posixpath.join(directory, stem) in self.modules and not any(below(one, path) for one in self.reserved):
+        if posixpath.join(directory, stem) in self.modules and not any(
+            below(one, path) for one in self.reserved
+        ):
             return "it would be imported in place of a file of the verifier's"
         if directory in self.test_places:
             if stem == "__init__":
@@ -155,9 +282,9 @@ class Rules:
 class Taken:
     """What came of the outputs. `steering`: paths that steer verifiers and were not taken; `dropped`: {path: reason}, of those as well."""
 
-    steering: Set[str] = field(default_factory=set)
-    dropped: Dict[str, str] = field(default_factory=dict)
-    missing: Set[str] = field(default_factory=set)
+    steering: set[str] = field(default_factory=set)
+    dropped: dict[str, str] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
     n_entries: int = 0
     n_bytes: int = 0
 
@@ -173,26 +300,36 @@ class Carrier:
         if steers and self._is_unchanged(path):
             return
         self.taken.dropped[path] = reason
-        if steers and posixpath.basename(path) != "__pycache__":        # every honest run of Python leaves those
+        if (
+            steers and posixpath.basename(path) != "__pycache__"
+        ):  # every honest run of Python leaves those
             self.taken.steering.add(path)
 
     def _is_unchanged(self, path: str) -> bool:
         """Whether the graded has left it alone, as far as its size and time tell; for the report: what the clean root has is what stays."""
         ours, theirs = look(self._target, path), look(self._source, path)
-        return ours is not None and theirs is not None and (ours.type, ours.size, ours.mtime_ns) == (theirs.type, theirs.size, theirs.mtime_ns)
+        return (
+            ours is not None
+            and theirs is not None
+            and (ours.type, ours.size, ours.mtime_ns) == (theirs.type, theirs.size, theirs.mtime_ns)
+        )
 
     def _count(self, path: str, info: FileInfo) -> None:
         self.taken.n_entries += 1
         self.taken.n_bytes += info.size if info.type == "file" else 0
         if self.taken.n_entries > MAX_ENTRIES:
-            raise Refused(f"the outputs are more than {MAX_ENTRIES} files and directories (at {path!r})")
+            raise Refused(
+                f"the outputs are more than {MAX_ENTRIES} files and directories (at {path!r})"
+            )
         if self.taken.n_bytes > self._most:
-            raise Refused(f"the outputs are more than {self._most} bytes (at {path!r}, {info.size} bytes long)")
+            raise Refused(
+                f"the outputs are more than {self._most} bytes (at {path!r}, {info.size} bytes long)"
+            )
 
-    def _list(self, path: str) -> Tuple[List[Tuple[str, FileInfo]], List[str]]:
+    def _list(self, path: str) -> tuple[list[tuple[str, FileInfo]], list[str]]:
         """(what is taken below a directory, relative paths of what is not)."""
-        found: List[Tuple[str, FileInfo]] = []
-        unwanted: List[str] = []
+        found: list[tuple[str, FileInfo]] = []
+        unwanted: list[str] = []
         todo = [path]
         while todo:
             directory = todo.pop()
@@ -205,40 +342,54 @@ class Carrier:
                 raise Refused(f"the directory {directory!r} cannot be listed: {problem}") from None
             names = {info.name for info in inside}
             bare = posixpath.basename(directory) != ".git" and {"HEAD", "objects", "refs"} <= names
-            base: Optional[Set[str]] = None
+            base: Optional[set[str]] = None
             for info in inside:
                 whole = posixpath.join(directory, info.name)
                 if directory in self._rules.places and base is None:
                     base = self._names_in_base(directory)
                 reason = self._rules.steers(whole, info, base is not None and info.name in base)
-                if reason is None and bare and self._rules.patterns is DISTRUSTED and info.name in ("config", "hooks", "commondir", "info"):
+                if (
+                    reason is None
+                    and bare
+                    and self._rules.patterns is DISTRUSTED
+                    and info.name in ("config", "hooks", "commondir", "info")
+                ):
                     reason = "it steers git in a bare repository"
                 if reason is not None:
                     self._drop(whole, reason, True)
                 elif info.type not in ("file", "directory"):
                     self._drop(whole, f"it is no plain file or directory but a {info.type}")
                 else:
-                    if len(os.fsencode(whole)) > _MAX_PATH or whole.count("/") - path.count("/") > _MAX_DEPTH:
-                        raise Refused(f"the outputs have directories deeper than {_MAX_DEPTH} levels, or paths longer than {_MAX_PATH} bytes (below {path!r})")
+                    if (
+                        len(os.fsencode(whole)) > _MAX_PATH
+                        or whole.count("/") - path.count("/") > _MAX_DEPTH
+                    ):
+                        raise Refused(
+                            f"the outputs have directories deeper than {_MAX_DEPTH} levels, or paths longer than {_MAX_PATH} bytes (below {path!r})"
+                        )
                     if info.type == "file" and info.mode & 0o7000:
                         self.taken.dropped[whole] = "its set-id bits (the content is taken)"
                     self._count(whole, info)
-                    found.append((whole[len(path) + 1:], info))
+                    found.append((whole[len(path) + 1 :], info))
                     if info.type == "directory":
                         todo.append(whole)
                     continue
-                unwanted.append(whole[len(path) + 1:])
+                unwanted.append(whole[len(path) + 1 :])
         return found, unwanted
 
-    def _names_in_base(self, directory: str) -> Set[str]:
+    def _names_in_base(self, directory: str) -> set[str]:
         info = look(self._target, directory)
-        return {one.name for one in entries(self._target, directory)} if info is not None and info.type == "directory" else set()
+        return (
+            {one.name for one in entries(self._target, directory)}
+            if info is not None and info.type == "directory"
+            else set()
+        )
 
     def _keep(self, path: str) -> bool:
         """Whether what the clean root has at a path stays, whatever the graded did to it: what steers verifiers."""
         return path not in self._rules.exact and matches(path, self._rules.patterns)
 
-    def _clear(self, path: str) -> Set[str]:
+    def _clear(self, path: str) -> set[str]:
         """Removes what the clean root has at an output, but for what steers verifiers. Returns the directories that stay."""
         info = look(self._target, path)
         if info is None:
@@ -247,8 +398,8 @@ class Carrier:
             if path not in self._rules.test_places and not self._keep(path):
                 self._target.call("rollbox_file_remove", os.fsencode(path), False)
             return set()
-        tree: Dict[str, List[FileInfo]] = {}
-        kept: Set[str] = set()
+        tree: dict[str, list[FileInfo]] = {}
+        kept: set[str] = set()
         todo = [path]
         while todo:
             directory = todo.pop()
@@ -259,7 +410,9 @@ class Carrier:
                     kept.add(whole)
                 elif one.type == "directory":
                     todo.append(whole)
-        stays = {directory for one in kept for directory in parents(one) if below(directory, path)} | {path}
+        stays = {
+            directory for one in kept for directory in parents(one) if below(directory, path)
+        } | {path}
         for directory in sorted(stays & set(tree)):
             for one in tree[directory]:
                 whole = posixpath.join(directory, one.name)
@@ -271,8 +424,15 @@ class Carrier:
         if self._keep(whole) or self._rules.is_own(whole):
             return True
         directory = posixpath.dirname(whole)
-        return self._rules.patterns is DISTRUSTED and whole not in self._rules.exact and directory in self._rules.test_places and (
-            info.name.partition(".")[0] == "__init__" or (info.type != "directory" and matches(whole, _TESTS)))
+        return (
+            self._rules.patterns is DISTRUSTED
+            and whole not in self._rules.exact
+            and directory in self._rules.test_places
+            and (
+                info.name.partition(".")[0] == "__init__"
+                or (info.type != "directory" and matches(whole, _TESTS))
+            )
+        )
 
     def remove(self, path: str) -> None:
         """What the graded has removed is gone in the verifier's root, too."""
@@ -301,7 +461,9 @@ class Carrier:
                 self.remove(path)
                 return
             if info.type != "directory":
-                raise Refused(f"output {path!r}: {directory!r} on the way to it is no directory but a {info.type}")
+                raise Refused(
+                    f"output {path!r}: {directory!r} on the way to it is no directory but a {info.type}"
+                )
         try:
             info = look(self._source, path)
         except PathDenied:
@@ -310,7 +472,11 @@ class Carrier:
             self.taken.missing.add(path)
             self.remove(path)
             return
-        reason = None if named and path not in self._rules.reserved else self._rules.steers(path, info, look(self._target, path) is not None)
+        reason = (
+            None
+            if named and path not in self._rules.reserved
+            else self._rules.steers(path, info, look(self._target, path) is not None)
+        )
         if reason is not None:
             self._drop(path, reason, True)
             return
@@ -323,11 +489,21 @@ class Carrier:
         self._count(path, info)
         found, unwanted = self._list(path) if info.type == "directory" else ([], [])
         stays = self._clear(path)
-        if info.type == "directory" and path in self.taken.dropped:         # closed: nothing of it can be read
+        if (
+            info.type == "directory" and path in self.taken.dropped
+        ):  # closed: nothing of it can be read
             return
         self._move(path, info, found, unwanted, stays, named)
 
-    def _move(self, path: str, info: FileInfo, found: List[Tuple[str, FileInfo]], unwanted: List[str], stays: Set[str], named: bool) -> None:
+    def _move(
+        self,
+        path: str,
+        info: FileInfo,
+        found: list[tuple[str, FileInfo]],
+        unwanted: list[str],
+        stays: set[str],
+        named: bool,
+    ) -> None:
         with tempfile.TemporaryDirectory(prefix="rollbox-grade-") as between:
             copy = os.fsencode(os.path.join(between, "copy"))
             try:
@@ -344,7 +520,7 @@ class Carrier:
                 return
             os.chmod(copy, 0o755)
             found.sort()
-            for name, one in found:             # a directory before what is in it, so that all can be reached
+            for name, one in found:  # a directory before what is in it, so that all can be reached
                 if one.type == "directory":
                     _open_directory(os.path.join(copy, os.fsencode(name)))
             for name in unwanted:
@@ -360,7 +536,13 @@ class Carrier:
                 if one.type == "file" and modes.S_ISREG(kind) and whole not in stays:
                     os.chmod(there, 0o755 if one.mode & 0o100 else 0o644)
                 elif one.type != "directory" or not modes.S_ISDIR(kind):
-                    self._drop(whole, "it is in the place of a directory with files that steer verifiers" if whole in stays else "it is no plain file", whole in stays)
+                    self._drop(
+                        whole,
+                        "it is in the place of a directory with files that steer verifiers"
+                        if whole in stays
+                        else "it is no plain file",
+                        whole in stays,
+                    )
                     _remove(there)
             upload(self._target, copy, os.fsencode(path))
 
@@ -397,4 +579,8 @@ def is_kernels(path: str) -> bool:
 
 def is_full(problem: BaseException) -> bool:
     """Whether a write failed for want of room."""
-    return isinstance(problem, ResourceExhausted) or getattr(problem, "errno", None) in (27, 28, 122)
+    return isinstance(problem, ResourceExhausted) or getattr(problem, "errno", None) in (
+        27,
+        28,
+        122,
+    )

@@ -16,18 +16,26 @@ import select
 import signal as signals
 import threading
 import uuid
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple, Type, TypeVar, Union
+from typing import (
+    Any,
+    BinaryIO,
+    Callable,
+    Optional,
+    TypeVar,
+    Union,
+)
 
-from . import _ffi
-from ._engine import LooseRun
-from ._errors import InvalidArgument, NotFound, ResourceExhausted
-from ._handle import Handle
-from ._request import AttachRequest, ExecRequest, terminal_size
-from ._result import Result
+from ._core import ffi
+from ._core.connection import DetachedRun
+from ._core.errors import InvalidArgument, NotFound, ResourceExhausted
+from ._core.handle import Handle
+from ._core.request import AttachRequest, ExecRequest, terminal_size
+from ._core.result import Result
 
-Chunk = Tuple[str, Any]
-Pty = Union[bool, Tuple[int, int]]
+Chunk = tuple[str, Any]
+Pty = Union[bool, tuple[int, int]]
 
 _CHUNK = 65536
 _PATIENCE = 5000
@@ -38,27 +46,27 @@ class Pipes:
     """Pipes of which some ends are given away. Leaving the `with` closes the given ends, and after an exception the kept ones, too."""
 
     def __init__(self) -> None:
-        self._given: List[int] = []
-        self._kept: List[int] = []
+        self._given: list[int] = []
+        self._kept: list[int] = []
 
-    def reader(self) -> Tuple[int, int]:
+    def reader(self) -> tuple[int, int]:
         """(kept read end, given write end)."""
         kept, given = os.pipe()
         self._kept.append(kept)
         self._given.append(given)
         return kept, given
 
-    def writer(self) -> Tuple[int, int]:
+    def writer(self) -> tuple[int, int]:
         """(kept write end, given read end)."""
         given, kept = os.pipe()
         self._kept.append(kept)
         self._given.append(given)
         return kept, given
 
-    def __enter__(self) -> "Pipes":
+    def __enter__(self) -> Pipes:
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], *_: object) -> None:
+    def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
         for fd in self._given:
             os.close(fd)
         if kind is not None:
@@ -75,10 +83,14 @@ def as_text(result: Result[Any], text: bool) -> Result[Any]:
     """A result with str instead of bytes."""
     if not text or isinstance(result.stdout, str):
         return result
-    return replace(result, stdout=result.stdout.decode("utf-8", "replace"), stderr=result.stderr.decode("utf-8", "replace"))
+    return replace(
+        result,
+        stdout=result.stdout.decode("utf-8", "replace"),
+        stderr=result.stderr.decode("utf-8", "replace"),
+    )
 
 
-def conclude(result: Result[Any], text: bool, check: bool) -> Result[Any]:
+def finish_result(result: Result[Any], text: bool, check: bool) -> Result[Any]:
     """What a call returns or raises for a result."""
     if result.error is not None:
         raise result.error
@@ -86,7 +98,7 @@ def conclude(result: Result[Any], text: bool, check: bool) -> Result[Any]:
     return result.check() if check else result
 
 
-def pty_size(pty: Pty) -> Optional[Tuple[int, int]]:
+def pty_size(pty: Pty) -> Optional[tuple[int, int]]:
     if pty is False:
         return None
     if pty is True:
@@ -102,17 +114,26 @@ class Stream:
     Closing it (or leaving its `with`, or forgetting it) before the end kills the command and all that it started.
     """
 
-    def __init__(self, handle: Handle, make: Callable[..., ExecRequest], text: bool, check: bool, id: Optional[str] = None) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        make: Callable[..., ExecRequest],
+        text: bool,
+        check: bool,
+        id: Optional[str] = None,
+    ) -> None:
         self._text, self._check = text, check
         with Pipes() as pipes:
             out, out_write = pipes.reader()
             err, err_write = pipes.reader()
             self.id = id or new_id()
-            self._run: Optional[LooseRun] = handle.start(make(id=self.id, stream_fds=(out_write, err_write)))
-        self._fds: Dict[int, str] = {out: "stdout", err: "stderr"}
+            self._run: Optional[DetachedRun] = handle.start(
+                make(id=self.id, stream_fds=(out_write, err_write))
+            )
+        self._fds: dict[int, str] = {out: "stdout", err: "stderr"}
         decoder = codecs.getincrementaldecoder("utf-8")
         self._decoders = {name: decoder("replace") for name in self._fds.values()}
-        self._ready: List[Chunk] = []
+        self._ready: list[Chunk] = []
         self._result: Optional[Result[Any]] = None
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -130,7 +151,7 @@ class Stream:
                 self.take(fd)
         return self._ready.pop(0)
 
-    def fds(self) -> List[int]:
+    def fds(self) -> list[int]:
         """The descriptors that may become readable. (For this package.)"""
         return list(self._fds)
 
@@ -146,13 +167,13 @@ class Stream:
         if data:
             self._ready.append((name, data))
 
-    def ready(self) -> List[Chunk]:
+    def ready(self) -> list[Chunk]:
         """Takes what was read. (For this package.)"""
         chunks, self._ready = self._ready, []
         return chunks
 
     @property
-    def run(self) -> Optional[LooseRun]:
+    def run(self) -> Optional[DetachedRun]:
         """The command, until the stream is closed. (For this package.)"""
         return self._run
 
@@ -166,14 +187,17 @@ class Stream:
         """Takes the result; raises what is to be raised at the end. (For this package.)"""
         self._run = None
         self._result = as_text(result, self._text)
-        conclude(self._result, self._text, self._check)
+        finish_result(self._result, self._text, self._check)
 
     @property
     def result(self) -> Result[Any]:
         """The command's result, with all its output; reads to the end of it first, dropping chunks that were not taken. Blocks."""
         if self._result is None:
             if self._run is None:
-                raise InvalidArgument("the stream was closed before the command's end, so there is no result", stage="result")
+                raise InvalidArgument(
+                    "the stream was closed before the command's end, so there is no result",
+                    stage="result",
+                )
             with contextlib.suppress(Exception):
                 for _ in self:
                     pass
@@ -190,7 +214,7 @@ class Stream:
         self._fds.clear()
         self._ready.clear()
 
-    def __enter__(self) -> "Stream":
+    def __enter__(self) -> Stream:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -221,8 +245,17 @@ class Process:
     session ends; leaving its `with` kills it.
     """
 
-    def __init__(self, handle: Handle, id: str, run: LooseRun, stdin: Optional[int], stdout: Optional[int], stderr: Optional[int],
-                 text: bool = False, pty: bool = False) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        id: str,
+        run: DetachedRun,
+        stdin: Optional[int],
+        stdout: Optional[int],
+        stderr: Optional[int],
+        text: bool = False,
+        pty: bool = False,
+    ) -> None:
         self.id = id
         self.stdin: Optional[BinaryIO] = None if stdin is None else os.fdopen(stdin, "wb")
         self.stdout: Optional[BinaryIO] = None if stdout is None else os.fdopen(stdout, "rb")
@@ -232,25 +265,41 @@ class Process:
         handle.processes[id] = self
 
     @classmethod
-    def spawn(cls, handle: Handle, make: Callable[..., ExecRequest], id: Optional[str], pty: Pty, feed: bool, text: bool) -> "Process":
+    def spawn(
+        cls,
+        handle: Handle,
+        make: Callable[..., ExecRequest],
+        id: Optional[str],
+        pty: Pty,
+        feed: bool,
+        text: bool,
+    ) -> Process:
         """(For this package: Sandbox.spawn.)"""
         id, size = id or new_id(), pty_size(pty)
         with Pipes() as pipes:
             stdin, stdin_read = pipes.writer() if feed else (None, -1)
             stdout, stdout_write = pipes.reader()
             stderr, stderr_write = pipes.reader() if size is None else (None, -1)
-            run = handle.start(make(id=id, terminal=size, input_fd=stdin_read, stream_fds=(stdout_write, stderr_write), detached=True))
+            run = handle.start(
+                make(
+                    id=id,
+                    terminal=size,
+                    input_fd=stdin_read,
+                    stream_fds=(stdout_write, stderr_write),
+                    detached=True,
+                )
+            )
         return cls(handle, id, run, stdin, stdout, stderr, text, size is not None)
 
     @classmethod
-    def attach(cls, handle: Handle, id: str, text: bool) -> "Process":
+    def attach(cls, handle: Handle, id: str, text: bool) -> Process:
         """(For this package: Sandbox.process.)"""
         known = handle.processes.get(id)
         if known is not None and not known._pty:
             # What a copy is like its origin tells, and that it runs the claim does: nothing needs to be asked first. By its answer the output is on its way here, before anything is written to it.
             run, _, stdout, stderr = cls._join(handle, id)
             try:
-                fd, = handle.claim(id, 0)
+                (fd,) = handle.claim(id, 0)
                 return cls(handle, id, run, fd if fd >= 0 else None, stdout, stderr, text)
             except BaseException as problem:
                 for end in (stdout, stderr):
@@ -258,29 +307,35 @@ class Process:
                         os.close(end)
                 if not isinstance(problem, NotFound):
                     raise
-        rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_EXECS)["execs"]
-        row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
+        rows = handle.json("rollbox_sandbox_query", ffi.QUERY_EXECS)["execs"]
+        row: dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         terminal = bool(row.get("terminal"))
-        if row.get("state") == "ended":         # nothing is streamed any more: its output is in the result
+        if row.get("state") == "ended":  # nothing is streamed any more: its output is in the result
             run = handle.start(AttachRequest(id))
             result = run.wait(None)
             assert result is not None
-            return cls(handle, id, run, None, _file_of(result.stdout), _file_of(result.stderr), text)
+            return cls(
+                handle, id, run, None, _file_of(result.stdout), _file_of(result.stderr), text
+            )
         run, stdin, stdout, stderr = cls._join(handle, id, terminal)
         if row and not terminal:
-            with contextlib.suppress(NotFound):         # it has ended meanwhile
-                fd, = handle.claim(id, 0)
+            with contextlib.suppress(NotFound):  # it has ended meanwhile
+                (fd,) = handle.claim(id, 0)
                 stdin = fd if fd >= 0 else None
         return cls(handle, id, run, stdin, stdout, stderr, text, terminal)
 
     @staticmethod
-    def _join(handle: Handle, id: str, terminal: bool = False) -> Tuple[LooseRun, Optional[int], int, Optional[int]]:
+    def _join(
+        handle: Handle, id: str, terminal: bool = False
+    ) -> tuple[DetachedRun, Optional[int], int, Optional[int]]:
         """What attaching gives: its output, of a terminal also the input."""
         with Pipes() as pipes:
             stdin, stdin_read = pipes.writer() if terminal else (None, -1)
             stdout, stdout_write = pipes.reader()
             stderr, stderr_write = pipes.reader() if not terminal else (None, -1)
-            run = handle.start(AttachRequest(id, input_fd=stdin_read, stream_fds=(stdout_write, stderr_write)))
+            run = handle.start(
+                AttachRequest(id, input_fd=stdin_read, stream_fds=(stdout_write, stderr_write))
+            )
         return run, stdin, stdout, stderr
 
     def wait(self, timeout: Optional[float] = None, check: bool = False) -> Result[Any]:
@@ -291,25 +346,27 @@ class Process:
         result = self._run.wait(timeout)
         if result is None:
             raise TimeoutError(f"command {self.id} still runs after {timeout} seconds")
-        return conclude(result, self._text, check)
+        return finish_result(result, self._text, check)
 
     def poll(self) -> Optional[Result[Any]]:
         """Its result if it has ended, else None. Raises as wait."""
         result = self._run.wait(0)
-        return None if result is None else conclude(result, self._text, False)
+        return None if result is None else finish_result(result, self._text, False)
 
     @property
-    def run(self) -> LooseRun:
+    def run(self) -> DetachedRun:
         """(For this package.)"""
         return self._run
 
     def kill(self, signal: int = signals.SIGKILL, scope: str = "tree") -> None:
         """Sends a signal to its main process ("main"), to that and all it started ("tree"), to what it started only ("children"), or to
         its terminal's foreground process group ("group"). Nothing happens if it has ended. Raises InvalidArgument, EngineLost."""
-        if scope not in _ffi.SCOPES:
-            raise InvalidArgument(f"scope must be one of {', '.join(_ffi.SCOPES)}, not {scope!r}", stage="arguments")
+        if scope not in ffi.SCOPES:
+            raise InvalidArgument(
+                f"scope must be one of {', '.join(ffi.SCOPES)}, not {scope!r}", stage="arguments"
+            )
         with contextlib.suppress(NotFound):
-            self._call("rollbox_signal", int(signal), _ffi.SCOPES[scope])
+            self._call("rollbox_signal", int(signal), ffi.SCOPES[scope])
 
     def _call(self, function: str, *arguments: Any) -> None:
         """Of a command that may be on its way into the sandbox still: it is asked again until it is there."""
@@ -318,7 +375,9 @@ class Process:
             try:
                 return self._handle.call(function, self.id.encode(), *arguments)
             except (InvalidArgument, ResourceExhausted) as problem:
-                early = problem.errno == errno.EAGAIN or (problem.errno == errno.ENOTTY and self._pty)
+                early = problem.errno == errno.EAGAIN or (
+                    problem.errno == errno.ENOTTY and self._pty
+                )
                 patience -= 1
                 if not early or not patience or self._run.wait(0.002) is not None:
                     raise
@@ -336,7 +395,7 @@ class Process:
                     with contextlib.suppress(BrokenPipeError):
                         file.close()
 
-    def __enter__(self) -> "Process":
+    def __enter__(self) -> Process:
         return self
 
     def __exit__(self, *_: object) -> None:

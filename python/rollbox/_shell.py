@@ -25,15 +25,15 @@ import termios
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import Any, AnyStr, Callable, Dict, List, Literal, Optional, Union, overload
+from typing import Any, AnyStr, Callable, Literal, Optional, Union, overload
 
-from . import _ffi
-from ._engine import LooseRun
-from ._errors import EngineLost, InvalidArgument, NotFound, ResourceExhausted
-from ._handle import Handle
-from ._process import Pipes, as_text, conclude, new_id
-from ._request import AttachRequest, ExecRequest, Timeout, allowed_s
-from ._result import OUTCOMES, Outcome, Result
+from ._core import ffi
+from ._core.connection import DetachedRun
+from ._core.errors import EngineLost, InvalidArgument, NotFound, ResourceExhausted
+from ._core.handle import Handle
+from ._core.request import AttachRequest, ExecRequest, Timeout, allowed_s
+from ._core.result import OUTCOMES, Outcome, Result
+from ._process import Pipes, finish_result, new_id
 
 _CHUNK = 65536
 _FOR_EVER_S = 1e9
@@ -41,7 +41,7 @@ _SLICE_S = 0.1
 _PATIENCE_S = 1.0
 """How long a command is asked, then forced, to end, before the next harder way."""
 
-_STATUS_MOST = 4096
+_MAX_STATUS = 4096
 """Bytes of an unfinished status line that are kept; a guest that writes there itself gains nothing but its own confusion."""
 
 
@@ -56,7 +56,7 @@ class ShellResult(Result[AnyStr]):
     ended: bool = False
     restarted: bool = False
 
-    def _repr_more(self) -> List[str]:
+    def _repr_more(self) -> list[str]:
         return [name for name in ("ended", "restarted") if getattr(self, name)]
 
 
@@ -91,7 +91,7 @@ class _Live:
     status: int
     out: int
     err: int
-    run: LooseRun
+    run: DetachedRun
     wake: _Wake
 
     def __init__(self, id: str) -> None:
@@ -100,18 +100,29 @@ class _Live:
         self.statuses = bytearray()
 
     @classmethod
-    def start(cls, handle: Handle, argv: List[str], status_fd: int, options: Dict[str, Any]) -> "_Live":
+    def start(
+        cls, handle: Handle, argv: list[str], status_fd: int, options: dict[str, Any]
+    ) -> _Live:
         self = cls(new_id())
         with Pipes() as pipes:
             self.stdin, stdin = pipes.writer()
             self.status, status = pipes.reader()
             self.out, out = pipes.reader()
             self.err, err = pipes.reader()
-            os.fchmod(stdin, 0o644)         # so that /dev/stdin and /dev/stdout open for whoever the guest is
+            os.fchmod(
+                stdin, 0o644
+            )  # so that /dev/stdin and /dev/stdout open for whoever the guest is
             for fd in (out, err):
                 os.fchmod(fd, 0o622)
-            request = ExecRequest(argv, id=self.id, input_fd=stdin, extra_fds=(status, out, err), timeout=_FOR_EVER_S, detached=True,
-                                  **options)
+            request = ExecRequest(
+                argv,
+                id=self.id,
+                input_fd=stdin,
+                extra_fds=(status, out, err),
+                timeout=_FOR_EVER_S,
+                detached=True,
+                **options,
+            )
             self._watch(handle.start(request))
         self.unsent = (
             f"exec {status_fd}>&3 1>&4 2>&5\n"
@@ -121,7 +132,7 @@ class _Live:
         return self
 
     @classmethod
-    def claim(cls, handle: Handle, id: str) -> "_Live":
+    def claim(cls, handle: Handle, id: str) -> _Live:
         """One that goes on in a fork, or after a reset."""
         self = cls(id)
         fds = handle.claim(id, 0, 3, 4, 5)
@@ -129,7 +140,10 @@ class _Live:
             for fd in fds:
                 if fd >= 0:
                     os.close(fd)
-            raise NotFound(f"command {id} is no shell of a fork or reset, or somebody has it already", stage="arguments")
+            raise NotFound(
+                f"command {id} is no shell of a fork or reset, or somebody has it already",
+                stage="arguments",
+            )
         self.stdin, self.status, self.out, self.err = fds
         try:
             self._watch(handle.start(AttachRequest(id)))
@@ -139,7 +153,7 @@ class _Live:
             raise
         return self
 
-    def _watch(self, run: LooseRun) -> None:
+    def _watch(self, run: DetachedRun) -> None:
         self.run = run
         for fd in (self.stdin, self.status, self.out, self.err):
             os.set_blocking(fd, False)
@@ -179,21 +193,35 @@ class Shell:
     running in the background.
     """
 
-    def __init__(self, handle: Handle, program: Callable[[], str], limit: int, timeout: Optional[float], options: Dict[str, Any]) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        program: Callable[[], str],
+        limit: int,
+        timeout: Optional[float],
+        options: dict[str, Any],
+    ) -> None:
         self._handle, self._program, self._options = handle, program, options
         self._limit, self._timeout = limit, timeout
         self._lock = threading.Lock()
         self._live: Optional[_Live] = None
-        self._lost = False                  # there was a shell, and it ended
+        self._lost = False  # there was a shell, and it ended
         self._number = 0
         self._closed = False
-        self._is_recorded: Optional[bool] = None    # not asked yet
+        self._is_recorded: Optional[bool] = None  # not asked yet
 
     @classmethod
-    def attach(cls, handle: Handle, id: str, program: Callable[[], str], limit: int, timeout: Optional[float]) -> "Shell":
+    def attach(
+        cls,
+        handle: Handle,
+        id: str,
+        program: Callable[[], str],
+        limit: int,
+        timeout: Optional[float],
+    ) -> Shell:
         """(For this package: Sandbox.shell.)"""
-        rows = handle.json("rollbox_sandbox_query", _ffi.QUERY_EXECS)["execs"]
-        row: Dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
+        rows = handle.json("rollbox_sandbox_query", ffi.QUERY_EXECS)["execs"]
+        row: dict[str, Any] = next((one for one in rows if one.get("id") == id), {})
         name = str(row.get("command") or "").partition(" ")[0]
         if row.get("state") != "running" or name not in ("bash", "sh"):
             raise NotFound(f"no shell {id} runs in sandbox {handle.name}", stage="arguments")
@@ -211,16 +239,47 @@ class Shell:
         return None if live is None else live.id
 
     @overload
-    def run(self, command: Union[str, bytes], timeout: Timeout = ..., *, text: Literal[False] = ..., check: bool = ..., max_output: Optional[int] = ...) -> ShellResult[bytes]: ...
+    def run(
+        self,
+        command: Union[str, bytes],
+        timeout: Timeout = ...,
+        *,
+        text: Literal[False] = ...,
+        check: bool = ...,
+        max_output: Optional[int] = ...,
+    ) -> ShellResult[bytes]: ...
 
     @overload
-    def run(self, command: Union[str, bytes], timeout: Timeout = ..., *, text: Literal[True], check: bool = ..., max_output: Optional[int] = ...) -> ShellResult[str]: ...
+    def run(
+        self,
+        command: Union[str, bytes],
+        timeout: Timeout = ...,
+        *,
+        text: Literal[True],
+        check: bool = ...,
+        max_output: Optional[int] = ...,
+    ) -> ShellResult[str]: ...
 
     @overload
-    def run(self, command: Union[str, bytes], timeout: Timeout = ..., *, text: bool, check: bool = ..., max_output: Optional[int] = ...) -> ShellResult[Any]: ...
+    def run(
+        self,
+        command: Union[str, bytes],
+        timeout: Timeout = ...,
+        *,
+        text: bool,
+        check: bool = ...,
+        max_output: Optional[int] = ...,
+    ) -> ShellResult[Any]: ...
 
-    def run(self, command: Union[str, bytes], timeout: Timeout = None, *, text: bool = False, check: bool = False,
-            max_output: Optional[int] = None) -> ShellResult[Any]:
+    def run(
+        self,
+        command: Union[str, bytes],
+        timeout: Timeout = None,
+        *,
+        text: bool = False,
+        check: bool = False,
+        max_output: Optional[int] = None,
+    ) -> ShellResult[Any]:
         """Runs one command (any text that the shell takes, of any number of lines) and blocks until it has ended.
 
         timeout: seconds, over the policy's. max_output: bytes a stream, over the policy's; past either the command is ended as by
@@ -229,9 +288,16 @@ class Shell:
 
         Raises InvalidArgument, CommandNotFound (no shell in the sandbox), EngineLost; with check=True, RunFailed.
         """
-        script = command.encode("utf-8", "surrogateescape") if isinstance(command, str) else bytes(command)
+        script = (
+            command.encode("utf-8", "surrogateescape")
+            if isinstance(command, str)
+            else bytes(command)
+        )
         if b"\0" in script:
-            raise InvalidArgument(f"the command has a NUL byte at offset {script.index(0)}; no shell takes that", stage="arguments")
+            raise InvalidArgument(
+                f"the command has a NUL byte at offset {script.index(0)}; no shell takes that",
+                stage="arguments",
+            )
         allowed = allowed_s(timeout, self._timeout)
         limit = self._limit if max_output is None else max_output
         with self._lock:
@@ -251,21 +317,45 @@ class Shell:
             if result.ended:
                 self._end()
             result = replace(result, restarted=restarted)
-        concluded: ShellResult[Any] = conclude(result, text, check)     # type: ignore[assignment]
+        concluded: ShellResult[Any] = finish_result(result, text, check)  # type: ignore[assignment]
         return concluded
 
-    def _note(self, live: _Live, script: bytes, timeout: Optional[float], limit: int, result: ShellResult[bytes]) -> None:
+    def _note(
+        self,
+        live: _Live,
+        script: bytes,
+        timeout: Optional[float],
+        limit: int,
+        result: ShellResult[bytes],
+    ) -> None:
         """A step of the session's trajectory, if it has one."""
         if self._is_recorded is None:
-            self._is_recorded = self._handle.recording is not None or self._handle.json("rollbox_sandbox_query", _ffi.QUERY_INSPECT).get("record") is not None
+            self._is_recorded = (
+                self._handle.recording is not None
+                or self._handle.json("rollbox_sandbox_query", ffi.QUERY_INSPECT).get("record")
+                is not None
+            )
         if not self._is_recorded:
             return
-        note = _ffi.ShellNote(
-            size=ctypes.sizeof(_ffi.ShellNote), operation_id=live.id.encode(), command=script, command_length=len(script),
-            timeout_ms=-1 if timeout is None else max(1, round(timeout * 1000)), output_limit=limit, outcome=OUTCOMES.index(result.outcome),
-            exit_code=result.exit_code or 0, signal=result.signal or 0, stdout_data=result.stdout, stderr_data=result.stderr,
-            stdout_length=len(result.stdout), stderr_length=len(result.stderr), stdout_truncated=result.stdout_truncated,
-            stderr_truncated=result.stderr_truncated, ended=result.ended, wall_ms=result.wall_ms)
+        note = ffi.ShellNote(
+            size=ctypes.sizeof(ffi.ShellNote),
+            operation_id=live.id.encode(),
+            command=script,
+            command_length=len(script),
+            timeout_ms=-1 if timeout is None else max(1, round(timeout * 1000)),
+            output_limit=limit,
+            outcome=OUTCOMES.index(result.outcome),
+            exit_code=result.exit_code or 0,
+            signal=result.signal or 0,
+            stdout_data=result.stdout,
+            stderr_data=result.stderr,
+            stdout_length=len(result.stdout),
+            stderr_length=len(result.stderr),
+            stdout_truncated=result.stdout_truncated,
+            stderr_truncated=result.stderr_truncated,
+            ended=result.ended,
+            wall_ms=result.wall_ms,
+        )
         self._handle.call("rollbox_note_shell", ctypes.byref(note))
 
     def _begin(self) -> _Live:
@@ -275,7 +365,9 @@ class Shell:
 
     def _know(self, program: str) -> None:
         # Where a bash script has numbers for descriptors of its own there are few; sh knows one digit only.
-        self._status_fd, self._eval = (247, "\\builtin eval") if program == "bash" else (9, "\\command eval")
+        self._status_fd, self._eval = (
+            (247, "\\builtin eval") if program == "bash" else (9, "\\command eval")
+        )
 
     def _end(self) -> None:
         live, self._live = self._live, None
@@ -291,10 +383,14 @@ class Shell:
         self._end()
 
     def _signal(self, live: _Live, number: int, scope: str) -> None:
-        with contextlib.suppress(NotFound, ResourceExhausted):      # ended, or not there yet: it is sent again
-            self._handle.call("rollbox_signal", live.id.encode(), int(number), _ffi.SCOPES[scope])
+        with contextlib.suppress(
+            NotFound, ResourceExhausted
+        ):  # ended, or not there yet: it is sent again
+            self._handle.call("rollbox_signal", live.id.encode(), int(number), ffi.SCOPES[scope])
 
-    def _exchange(self, live: _Live, script: bytes, timeout: Optional[float], limit: int) -> ShellResult[bytes]:
+    def _exchange(
+        self, live: _Live, script: bytes, timeout: Optional[float], limit: int
+    ) -> ShellResult[bytes]:
         self._number += 1
         number = str(self._number).encode()
         fd = str(self._status_fd).encode()
@@ -304,21 +400,28 @@ class Shell:
             # An open "$(" at the end of an eval corrupts bash 5.2's heap: another bash is to find it.
             check = b"\\command bash -n -c " + quoted + b" </dev/null " + fd + b">&- && "
         # The empty line is for bash, whose parser takes no `{` for what it is after an eval that ended within a quotation.
-        live.unsent += (check + self._eval.encode() + b" " + quoted + b" </dev/null " + fd + b">&-\n\n"
-                        b"{ \\command printf '%s %s\\n' " + number + b' "$?" >&' + fd + b"; } 2>/dev/null\n")
+        live.unsent += (
+            check + self._eval.encode() + b" " + quoted + b" </dev/null " + fd + b">&-\n\n"
+            b"{ \\command printf '%s %s\\n' " + number + b' "$?" >&' + fd + b"; } 2>/dev/null\n"
+        )
         connection = live.run.connection
         if not connection.use():
-            raise EngineLost(f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox with it", stage="run")
+            raise EngineLost(
+                f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox with it",
+                stage="run",
+            )
         try:
             return self._converse(live, number, timeout, limit)
         finally:
             connection.release()
 
-    def _converse(self, live: _Live, number: bytes, timeout: Optional[float], limit: int) -> ShellResult[bytes]:
+    def _converse(
+        self, live: _Live, number: bytes, timeout: Optional[float], limit: int
+    ) -> ShellResult[bytes]:
         streams = {live.out: _Gathered(limit), live.err: _Gathered(limit)}
         connection = live.run.connection
         begun = time.monotonic()
-        why: Optional[Outcome] = None       # set when it is being ended
+        why: Optional[Outcome] = None  # set when it is being ended
         stopping = signalled = 0.0
         status: Optional[int] = None
         open_fds = {live.status, live.out, live.err}
@@ -329,7 +432,11 @@ class Shell:
             if live.unsent:
                 poll.register(live.stdin, select.POLLOUT)
             now = time.monotonic()
-            due = _SLICE_S if timeout is None or why else min(_SLICE_S, max(0.0, begun + timeout - now))
+            due = (
+                _SLICE_S
+                if timeout is None or why
+                else min(_SLICE_S, max(0.0, begun + timeout - now))
+            )
             for fd, _ in poll.poll(due * 1000 + 1):
                 if fd == connection.fd:
                     connection.dispatch()
@@ -345,7 +452,10 @@ class Shell:
                         else:
                             streams[fd].add(data)
             if connection.retired:
-                raise EngineLost(f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox with it", stage="run")
+                raise EngineLost(
+                    f"the engine of sandbox {self._handle.name} was closed or lost, and the sandbox with it",
+                    stage="run",
+                )
             now = time.monotonic()
             if why is None:
                 if any(stream.truncated for stream in streams.values()):
@@ -370,7 +480,9 @@ class Shell:
         if why is None and any(stream.truncated for stream in streams.values()):
             why = Outcome.OUTPUT_LIMIT
         out, err = streams[live.out], streams[live.err]
-        plain: Result[Any] = Result(outcome=Outcome.EXIT, exit_code=status, signal=None, stdout=b"", stderr=b"")
+        plain: Result[Any] = Result(
+            outcome=Outcome.EXIT, exit_code=status, signal=None, stdout=b"", stderr=b""
+        )
         if status is None:
             ended = live.run.wait(None)
             assert ended is not None
@@ -380,16 +492,24 @@ class Shell:
         if why is not None:
             plain = replace(plain, outcome=why, exit_code=None, signal=None)
         return ShellResult(
-            outcome=plain.outcome, exit_code=plain.exit_code, signal=plain.signal, stdout=bytes(out.data), stderr=bytes(err.data),
-            stdout_truncated=out.truncated, stderr_truncated=err.truncated, wall_ms=wall_ms, ended=status is None or live.wake.called)
+            outcome=plain.outcome,
+            exit_code=plain.exit_code,
+            signal=plain.signal,
+            stdout=bytes(out.data),
+            stderr=bytes(err.data),
+            stdout_truncated=out.truncated,
+            stderr_truncated=err.truncated,
+            wall_ms=wall_ms,
+            ended=status is None or live.wake.called,
+        )
 
     @staticmethod
     def _send(live: _Live) -> None:
         try:
-            live.unsent = live.unsent[os.write(live.stdin, live.unsent[:_CHUNK]):]
+            live.unsent = live.unsent[os.write(live.stdin, live.unsent[:_CHUNK]) :]
         except BlockingIOError:
             pass
-        except BrokenPipeError:             # the shell has ended, which is about to be told
+        except BrokenPipeError:  # the shell has ended, which is about to be told
             live.unsent = b""
 
     @staticmethod
@@ -397,11 +517,11 @@ class Shell:
         live.statuses += data
         found = None
         *lines, rest = bytes(live.statuses).split(b"\n")
-        live.statuses = bytearray(rest[-_STATUS_MOST:])
+        live.statuses = bytearray(rest[-_MAX_STATUS:])
         for line in lines:
             whose, _, status = line.partition(b" ")
             if whose == number and status.isdigit():
-                found = int(status) & 0xff
+                found = int(status) & 0xFF
         return found
 
     def close(self) -> None:
@@ -416,7 +536,7 @@ class Shell:
                 if live.run.wait(_PATIENCE_S) is None:
                     self._signal(live, signal.SIGKILL, "main")
 
-    def __enter__(self) -> "Shell":
+    def __enter__(self) -> Shell:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -52,7 +52,7 @@ def test_installed_units_name_the_installed_engine(installed):
 
 def test_version_is_that_of_meson(installed):
     version = project_version()
-    assert rollbox._ffi.VERSION == version
+    assert rollbox._core.ffi.VERSION == version
     for program in ("bin/rollbox", "libexec/rollbox/rollbox-engine"):
         shown = subprocess.run([str(installed / program), "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
         assert version in shown
@@ -60,11 +60,11 @@ def test_version_is_that_of_meson(installed):
 
 
 def test_version_in_a_source_checkout_is_that_of_meson():
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from rollbox import _ffi; print(_ffi.VERSION)"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from rollbox._core import ffi; print(ffi.VERSION)"
     shown = subprocess.run([sys.executable, "-I", "-c", code, str(TREE / "python")], stdout=subprocess.PIPE, text=True, check=True)
     assert shown.stdout.strip() == project_version()
 
 
 def test_package_has_the_command_as_a_program():
-    places = [place for place in rollbox._ffi.find_binary("rollbox") if place.is_file()]
+    places = [place for place in rollbox._core.ffi.find_binary("rollbox") if place.is_file()]
     assert places and places[0].read_bytes()[:4] == b"\x7fELF"

@@ -32,7 +32,7 @@ async def until(condition):
 def books():
     """What the package's had before the test: a process that an earlier one forgot is there until it is collected."""
     _before.clear()
-    _before.update(rollbox._engine._pending)
+    _before.update(rollbox._core.connection.pending_runs)
 
 
 _before = {}
@@ -40,7 +40,7 @@ _before = {}
 
 def idle():
     """No run of this test is left in the package's books."""
-    return not rollbox._engine._pending.keys() - _before.keys() and not rollbox._async._watches
+    return not rollbox._core.connection.pending_runs.keys() - _before.keys() and not rollbox.aio._runs._watches
 
 
 def test_a_run():

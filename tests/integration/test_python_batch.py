@@ -110,7 +110,7 @@ def test_leaving_early_kills_the_rest():
     until(lambda: blocked() == before + 2)
     rows.close()
     until(lambda: blocked() == before)
-    assert not rollbox._engine._pending
+    assert not rollbox._core.connection.pending_runs
 
 
 def test_what_the_jobs_raise_comes_out():

@@ -663,7 +663,7 @@ def test_async_session():
         with pytest.raises(NotFound):
             await box.exec(["true"])
     asyncio.run(main())
-    assert not rollbox._async._watches
+    assert not rollbox.aio._runs._watches
 
 
 def test_a_cancelled_task_ends_its_command():

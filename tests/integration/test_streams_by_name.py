@@ -88,12 +88,12 @@ def test_files_given_as_streams_are_opened_by_name(caller):
     source, out, log = (caller.write(home / name, text, 0o666) for name, text in (("in", "5"), ("out", "old"), ("log", "old\n")))
     body = f"""
 import ctypes
-from rollbox import _ffi, _engine, _request
+from rollbox._core import connection as _engine, ffi as _ffi, request as _request
 fds = [os.open({str(source)!r}, os.O_RDONLY), os.open({str(out)!r}, os.O_WRONLY), os.open({str(log)!r}, os.O_WRONLY | os.O_APPEND)]
 script = "cat /dev/stdin >/dev/stdout; (echo x >/dev/stdin); (cat /dev/stdout); (echo x >/proc/self/fd/2)"
 request = _request.Request(["sh", "-c", script])
 request.options.stdio_fds = (ctypes.c_int * 3)(*fds)
-connection = _engine._Connection(None)
+connection = _engine.Connection(None)
 run = request.start(connection.handle, connection.plan("{{}}"))
 print(json.dumps(connection.wait(run, False).outcome))
 """

@@ -27,8 +27,8 @@ import pytest
 import rollbox
 
 from rollbox import (AsyncSandbox, AsyncWorkSandbox, Clone, CommandNotFound, Engine, EngineLost, FeatureMissing, InvalidArgument, NotFound, Outcome, Policy, RollboxError, RunFailed, Sandbox, WorkFailed,
-                     TemplateSandbox, WorkSandbox, _plain)
-from rollbox._handle import Handle
+                     TemplateSandbox, WorkSandbox, _safe_values)
+from rollbox._core.handle import Handle
 from harness import DEADLINE, binaries, caller  # noqa: F401
 from test_trajectories import shared_engine
 
@@ -529,7 +529,7 @@ def test_a_ready_that_is_none():
 
 def test_plain_data_there_and_back_without_a_sandbox():
     for item in ODD:
-        back = _plain.decode(_plain.loads(json.dumps(_plain.encode(item)).encode()))
+        back = _safe_values.decode(_safe_values.loads(json.dumps(_safe_values.encode(item)).encode()))
         assert back == item and type(back) is type(item)
 
 
@@ -686,7 +686,7 @@ def test_clones_of_a_detached_sandbox_go_with_who_asked_for_them(shared):
 def test_whatever_is_made_of_an_answer_only_ValueError_comes_of_it():
     pytest.importorskip("numpy", reason="needs numpy: arrays are part of it")
     rng = random.Random(11)
-    seeds = [json.dumps(_plain.encode(ODD)).encode(), *LIES, b'{"array": ["<i4", [2, 3], "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]}', b'{"items": [[{"tuple": [1]}, {"set": [1, {"frozenset": []}]}]]}']
+    seeds = [json.dumps(_safe_values.encode(ODD)).encode(), *LIES, b'{"array": ["<i4", [2, 3], "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]}', b'{"items": [[{"tuple": [1]}, {"set": [1, {"frozenset": []}]}]]}']
     words = [b'{"tuple": [', b'{"set": [', b'{"items": [[', b'{"array": ["<U9", [0, 7], ""]}', b'{"int": "-0x', b'{"complex": [', b"]}", b"[", b"]", b'"', b"1e9", b"null", b",", b"-", b"NaN"]
     for _ in range(20000):
         data = bytearray(rng.choice(seeds)[:2000])
@@ -694,7 +694,7 @@ def test_whatever_is_made_of_an_answer_only_ValueError_comes_of_it():
             at = rng.randrange(len(data) + 1)
             data[at:at + rng.choice((0, 0, 1, 4))] = rng.choice(words) if rng.random() < 0.7 else bytes([rng.randrange(256)])
         try:
-            _plain.decode(_plain.loads(bytes(data)))
+            _safe_values.decode(_safe_values.loads(bytes(data)))
         except ValueError:
             pass
 

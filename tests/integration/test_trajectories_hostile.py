@@ -338,7 +338,7 @@ def test_a_step_of_more_than_a_line_keeps_its_digests(tmp_path):
 # Callbacks
 
 def test_a_function_that_exits_or_does_not_return_is_told(monkeypatch):
-    from rollbox import _record
+    from rollbox._core import record as _record
 
     def leave(step):
         sys.exit(3)

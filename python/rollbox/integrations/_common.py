@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
-from .._base import PolicyLike, as_policy
-from .._errors import FeatureMissing
-from .._policy import Policy
-from .._result import Outcome, Result
+from .._core.errors import FeatureMissing
+from .._core.options import PolicyLike, as_policy
+from .._core.policy import Policy
+from .._core.result import Outcome, Result
 
 HOST = "host"
 """The image that stands for the host's own directories, read-only: no image at all."""
@@ -24,7 +25,9 @@ def policy_for(policy: PolicyLike, image: Optional[str], images: Mapping[str, st
     return made.replace(image=name)
 
 
-def with_resources(policy: Policy, cpu: Any = None, memory_gib: Any = None, disk_gib: Any = None, gpu: Any = None) -> Policy:
+def with_resources(
+    policy: Policy, cpu: Any = None, memory_gib: Any = None, disk_gib: Any = None, gpu: Any = None
+) -> Policy:
     """The policy with a framework's limits, where it has any."""
     if gpu:
         raise FeatureMissing(f"{gpu} GPUs were asked for; sandboxes have none", stage="policy")

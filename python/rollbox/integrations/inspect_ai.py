@@ -12,18 +12,31 @@ from __future__ import annotations
 
 import errno
 import posixpath
-from typing import Any, Dict, List, Literal, Optional, Union, overload
+from typing import Any, Literal, Optional, Union, overload
 
 import inspect_ai.util
-from inspect_ai.util import ExecResult, OutputLimitExceededError, SandboxEnvironment, SandboxEnvironmentLimits, sandboxenv
+from inspect_ai.util import (
+    ExecResult,
+    OutputLimitExceededError,
+    SandboxEnvironment,
+    SandboxEnvironmentLimits,
+    sandboxenv,
+)
 from pydantic import BaseModel
 
-from .._async_sandbox import AsyncSandbox
-from .._errors import CommandNotFound, EngineLost, FeatureMissing, InvalidArgument, NotFound, PathDenied, RollboxError
-from .._policy import Policy
-from .._result import Outcome
+from .._core.errors import (
+    CommandNotFound,
+    EngineLost,
+    FeatureMissing,
+    InvalidArgument,
+    NotFound,
+    PathDenied,
+    RollboxError,
+)
+from .._core.policy import Policy
+from .._core.result import Outcome
+from ..aio._sandbox import AsyncSandbox
 from ._common import policy_for, remark_on, status_of
-
 
 # Not in every version of inspect_ai.
 _UserUnsupported: Any = getattr(inspect_ai.util, "SandboxUserUnsupportedError", None)
@@ -35,7 +48,7 @@ class RollboxConfig(BaseModel):
 
     model_config = {"frozen": True}
 
-    policy: Dict[str, Any] = {}
+    policy: dict[str, Any] = {}
     image: Optional[str] = None
     setup: Optional[str] = None
 
@@ -47,11 +60,13 @@ def _config(config: Any) -> RollboxConfig:
         return config
     if isinstance(config, str):
         return RollboxConfig(policy=Policy.from_file(config).to_dict())
-    raise InvalidArgument(f"the sandbox' config must be a RollboxConfig or the path of a policy, not {type(config).__name__}",
-                          stage="arguments")
+    raise InvalidArgument(
+        f"the sandbox' config must be a RollboxConfig or the path of a policy, not {type(config).__name__}",
+        stage="arguments",
+    )
 
 
-_templates: Dict[str, AsyncSandbox] = {}
+_templates: dict[str, AsyncSandbox] = {}
 """What a set-up left, by the config's JSON."""
 
 
@@ -86,7 +101,9 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
             _templates[given.model_dump_json()] = await cls._make(given)
 
     @classmethod
-    async def sample_init(cls, task_name: str, config: Any, metadata: Dict[str, str]) -> Dict[str, SandboxEnvironment]:
+    async def sample_init(
+        cls, task_name: str, config: Any, metadata: dict[str, str]
+    ) -> dict[str, SandboxEnvironment]:
         """A sandbox: a fork of the set-up, or a new one."""
         given = _config(config)
         template = _templates.get(given.model_dump_json())
@@ -97,7 +114,13 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
         return {"default": cls(box)}
 
     @classmethod
-    async def sample_cleanup(cls, task_name: str, config: Any, environments: Dict[str, SandboxEnvironment], interrupted: bool) -> None:
+    async def sample_cleanup(
+        cls,
+        task_name: str,
+        config: Any,
+        environments: dict[str, SandboxEnvironment],
+        interrupted: bool,
+    ) -> None:
         """Ends the sample's sandboxes."""
         for environment in environments.values():
             await environment.as_type(RollboxSandboxEnvironment).box.close()
@@ -110,11 +133,11 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
             await template.close()
 
     @classmethod
-    def config_files(cls) -> List[str]:
+    def config_files(cls) -> list[str]:
         return ["rollbox.json"]
 
     @classmethod
-    def config_deserialize(cls, config: Dict[str, Any]) -> BaseModel:
+    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
         return RollboxConfig(**config)
 
     def default_polling_interval(self) -> float:
@@ -127,10 +150,10 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
 
     async def exec(
         self,
-        cmd: List[str],
+        cmd: list[str],
         input: Optional[Union[str, bytes]] = None,
         cwd: Optional[str] = None,
-        env: Optional[Dict[str, str]] = None,
+        env: Optional[dict[str, str]] = None,
         user: Optional[str] = None,
         timeout: Optional[int] = None,
         timeout_retry: bool = True,
@@ -140,8 +163,16 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
         SandboxUserUnsupportedError, or in older versions of inspect_ai a failed result."""
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         try:
-            result = await self.box.exec(cmd, input=input, cwd=self._path(cwd or ""), env=env, user=user, timeout=timeout, max_output=limit,
-                                         text=True)
+            result = await self.box.exec(
+                cmd,
+                input=input,
+                cwd=self._path(cwd or ""),
+                env=env,
+                user=user,
+                timeout=timeout,
+                max_output=limit,
+                text=True,
+            )
         except CommandNotFound as problem:
             return ExecResult(False, 127, "", f"{problem}\n")
         except FeatureMissing as problem:
@@ -154,12 +185,18 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
         except (EngineLost, NotFound) as problem:
             raise (_Unavailable or RuntimeError)(str(problem)) from problem
         if result.outcome is Outcome.TIMEOUT:
-            raise TimeoutError(f"the command ran into its time-out of {timeout} s; its output ends: {result.stdout[-1000:]}"
-                               f"{result.stderr[-1000:]}")
+            raise TimeoutError(
+                f"the command ran into its time-out of {timeout} s; its output ends: {result.stdout[-1000:]}"
+                f"{result.stderr[-1000:]}"
+            )
         if result.outcome is Outcome.OUTPUT_LIMIT:
-            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR,
-                                           result.stdout if result.stdout_truncated else result.stderr)
-        return ExecResult(result.ok, status_of(result), result.stdout, result.stderr + remark_on(result))
+            raise OutputLimitExceededError(
+                SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR,
+                result.stdout if result.stdout_truncated else result.stderr,
+            )
+        return ExecResult(
+            result.ok, status_of(result), result.stdout, result.stderr + remark_on(result)
+        )
 
     async def write_file(self, file: str, contents: Union[str, bytes]) -> None:
         """A file that is there keeps its mode, and one that its owner may not write is refused, as by a program of the sandbox."""
@@ -188,10 +225,14 @@ class RollboxSandboxEnvironment(SandboxEnvironment):
 
     async def read_file(self, file: str, text: bool = True) -> Union[str, bytes]:
         try:
-            data = await self.box.read_file(self._path(file), SandboxEnvironmentLimits.MAX_READ_FILE_SIZE)
+            data = await self.box.read_file(
+                self._path(file), SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
+            )
         except RollboxError as problem:
             if problem.errno == errno.EFBIG:
-                raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from problem
+                raise OutputLimitExceededError(
+                    SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None
+                ) from problem
             raise _as_oserror(problem, file) from problem
         return data.decode("utf-8") if text else data
 

@@ -13,17 +13,18 @@ from __future__ import annotations
 import logging
 import os
 import posixpath
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any, Callable, Optional
 
-from .._base import PolicyLike
+from .._core.errors import FeatureMissing, InvalidArgument, NotFound, RollboxError
+from .._core.options import PolicyLike
+from .._core.result import Outcome
 from .._engine import Engine, default_engine
-from .._errors import FeatureMissing, InvalidArgument, NotFound, RollboxError
-from .._result import Outcome
 from .._sandbox import Sandbox
 from ._common import HOST, policy_for, remark_on, status_of
 
 _log = logging.getLogger(__name__)
-_engines: Dict[Tuple[int, str], Engine] = {}
+_engines: dict[tuple[int, str], Engine] = {}
 
 
 def _engine(socket: Optional[str]) -> Engine:
@@ -40,6 +41,7 @@ def _snapshot_not_found() -> Any:
     """rLLM's exception, or where it is not installed, one of that name."""
     try:
         from rllm.sandbox.protocol import SnapshotNotFound
+
         return SnapshotNotFound
     except ImportError:
         return SnapshotNotFoundError
@@ -56,8 +58,17 @@ class CommandTimeout(RuntimeError, TimeoutError):
 class RollboxSandbox:
     """A sandbox of rLLM. Usable from threads; not picklable, as its protocol does not ask for it."""
 
-    def __init__(self, name: str, image: str = HOST, *, policy: PolicyLike = None, images: Optional[Mapping[str, str]] = None,
-                 snapshot: Optional[str] = None, socket: Optional[str] = None, workdir: Optional[str] = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        image: str = HOST,
+        *,
+        policy: PolicyLike = None,
+        images: Optional[Mapping[str, str]] = None,
+        snapshot: Optional[str] = None,
+        socket: Optional[str] = None,
+        workdir: Optional[str] = None,
+    ) -> None:
         """image: of the store, by way of `images` ({rLLM's name: the store's}); "host": the host's directories. snapshot: the ref of one,
         instead. Raises SnapshotNotFound (rLLM's) if that is gone."""
         self.name = name
@@ -78,7 +89,9 @@ class RollboxSandbox:
         """The session, for what rLLM has no call for."""
         return self._box
 
-    def exec(self, command: str, timeout: Optional[float] = None, user: Optional[str] = None) -> str:
+    def exec(
+        self, command: str, timeout: Optional[float] = None, user: Optional[str] = None
+    ) -> str:
         """stdout of `bash -c`. Raises RuntimeError, with both streams at its end, if it did not exit with 0; CommandTimeout (a
         RuntimeError, too)."""
         argv = [self._box._shell_name(), "-c", command]
@@ -87,7 +100,9 @@ class RollboxSandbox:
             return result.stdout
         ends = f"{remark_on(result)}stdout ends: {result.stdout[-1000:]}\nstderr ends: {result.stderr[-1000:]}"
         if result.outcome is Outcome.TIMEOUT:
-            raise CommandTimeout(f"the command ran into its time-out of {timeout} s: {command[:200]}\n{ends}")
+            raise CommandTimeout(
+                f"the command ran into its time-out of {timeout} s: {command[:200]}\n{ends}"
+            )
         raise RuntimeError(f"the command ended with {status_of(result)}: {command[:200]}\n{ends}")
 
     def _path(self, path: str) -> str:
@@ -114,12 +129,20 @@ class RollboxSandbox:
 
     def start_agent_process(self, command: str, port: int) -> None:
         """Starts a program in the background; it ends with the sandbox."""
-        self._box.spawn([self._box._shell_name(), "-c", command], cwd=self._workdir, stdin=b"", env={"PORT": str(port)})
+        self._box.spawn(
+            [self._box._shell_name(), "-c", command],
+            cwd=self._workdir,
+            stdin=b"",
+            env={"PORT": str(port)},
+        )
 
-    def get_endpoint(self, port: int) -> Tuple[str, Dict[str, str]]:
+    def get_endpoint(self, port: int) -> tuple[str, dict[str, str]]:
         """Raises FeatureMissing but with net "host": a sandbox' ports are its own."""
         if self._box.policy.net != "host":
-            raise FeatureMissing(f"port {port} of the sandbox cannot be reached from outside: its network is its own", stage="policy")
+            raise FeatureMissing(
+                f"port {port} of the sandbox cannot be reached from outside: its network is its own",
+                stage="policy",
+            )
         return f"http://127.0.0.1:{port}", {}
 
     def is_alive(self) -> bool:
@@ -133,7 +156,7 @@ class RollboxSandbox:
         """Ends it. May be called twice."""
         self._box.close()
 
-    def __enter__(self) -> "RollboxSandbox":
+    def __enter__(self) -> RollboxSandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -149,20 +172,43 @@ class SnapshotHooks:
     """Makes, finds and drops snapshots. `setup(task)` gives the shell commands that a task's environment is made by, `image(task)` its
     image; by default none, and "host". Picklable if those are."""
 
-    def __init__(self, socket: Optional[str] = None, *, policy: PolicyLike = None, images: Optional[Mapping[str, str]] = None,
-                 setup: Optional[Callable[[Any], str]] = None, image: Optional[Callable[[Any], str]] = None) -> None:
-        self.socket, self.policy, self.images, self.setup, self.image = socket, policy, dict(images or {}), setup, image
-        self._kept: Dict[str, Sandbox] = {}     # of a private engine, where a sandbox ends with its last reference
+    def __init__(
+        self,
+        socket: Optional[str] = None,
+        *,
+        policy: PolicyLike = None,
+        images: Optional[Mapping[str, str]] = None,
+        setup: Optional[Callable[[Any], str]] = None,
+        image: Optional[Callable[[Any], str]] = None,
+    ) -> None:
+        self.socket, self.policy, self.images, self.setup, self.image = (
+            socket,
+            policy,
+            dict(images or {}),
+            setup,
+            image,
+        )
+        self._kept: dict[
+            str, Sandbox
+        ] = {}  # of a private engine, where a sandbox ends with its last reference
 
-    def __getstate__(self) -> Dict[str, Any]:
+    def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": {}}
 
     def create(self, name: str, snapshot: str) -> RollboxSandbox:
         """A sandbox that begins from a snapshot. Raises SnapshotNotFound."""
         return RollboxSandbox(name, snapshot=snapshot, socket=self.socket, policy=self.policy)
 
-    def build_snapshot(self, backend: str, task: Any, key: str, prior_ref: Optional[str] = None, *, force: bool = False,
-                       install_script: str = "") -> Optional[str]:
+    def build_snapshot(
+        self,
+        backend: str,
+        task: Any,
+        key: str,
+        prior_ref: Optional[str] = None,
+        *,
+        force: bool = False,
+        install_script: str = "",
+    ) -> Optional[str]:
         """The ref of a snapshot for `key`: the one that is there, unless `force`, or a new one. None if a command of its set-up fails, whose
         output's end is logged as a warning. Raises what rollbox could not do."""
         if prior_ref is not None and not force and not self._is_absent(prior_ref):
@@ -174,13 +220,22 @@ class SnapshotHooks:
                 return key
             self._delete(key)
         image = HOST if self.image is None else self.image(task)
-        box = Sandbox(policy_for(self.policy, image, self.images), engine=_engine(self.socket), name=key, detached=self.socket is not None)
+        box = Sandbox(
+            policy_for(self.policy, image, self.images),
+            engine=_engine(self.socket),
+            name=key,
+            detached=self.socket is not None,
+        )
         try:
             for script in ("" if self.setup is None else self.setup(task), install_script):
                 result = box.exec(script) if script else None
                 if result is not None and not result.ok:
-                    _log.warning("the set-up of snapshot %s ended with %d; its output ends: %s", key, status_of(result),
-                                 (result.stdout + result.stderr)[-2000:].decode("utf-8", "replace"))
+                    _log.warning(
+                        "the set-up of snapshot %s ended with %d; its output ends: %s",
+                        key,
+                        status_of(result),
+                        (result.stdout + result.stderr)[-2000:].decode("utf-8", "replace"),
+                    )
                     box.close()
                     return None
             box.snapshot()

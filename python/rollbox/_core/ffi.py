@@ -12,20 +12,20 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Type
+from typing import Any, Optional
 
-from . import _errors
-from ._errors import EngineStartFailed, ProtocolError, RollboxError
-
+from . import errors
+from .errors import EngineStartFailed, ProtocolError, RollboxError
 
 
 def _read_version() -> str:
     """The version that meson filled in when it installed the package; in a source checkout, from meson.build itself."""
     try:
-        from ._version import VERSION as installed
+        from .._version import VERSION as installed
+
         return str(installed)
     except ImportError:
-        text = (Path(__file__).resolve().parents[2] / "meson.build").read_text()
+        text = (Path(__file__).resolve().parents[3] / "meson.build").read_text()
         return text.split("version: '", 1)[1].split("'", 1)[0]
 
 
@@ -216,7 +216,12 @@ CLAIM_FDS = 11
 class StateOptions(ctypes.Structure):
     """struct rollbox_state_options."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("processes", ctypes.c_int), ("same_seed", ctypes.c_bool), ("attached", ctypes.c_bool)]
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("processes", ctypes.c_int),
+        ("same_seed", ctypes.c_bool),
+        ("attached", ctypes.c_bool),
+    ]
 
 
 class AttachOptions(ctypes.Structure):
@@ -243,11 +248,14 @@ SCOPES = {"main": 1, "tree": 2, "children": 3, "group": 4}
 
 _P = ctypes.c_void_p
 _ERROR = ctypes.POINTER(Error)
-_TEXT = ctypes.POINTER(ctypes.c_void_p)     # char **, freed by us: a c_char_p would lose the address
+_TEXT = ctypes.POINTER(ctypes.c_void_p)  # char **, freed by us: a c_char_p would lose the address
 
-_SIGNATURES: Dict[str, Any] = {
+_SIGNATURES: dict[str, Any] = {
     "rollbox_version": (ctypes.c_char_p, []),
-    "rollbox_engine_open": (ctypes.c_int, [ctypes.POINTER(EngineOptions), ctypes.POINTER(_P), _ERROR]),
+    "rollbox_engine_open": (
+        ctypes.c_int,
+        [ctypes.POINTER(EngineOptions), ctypes.POINTER(_P), _ERROR],
+    ),
     "rollbox_engine_close": (_P, [_P]),
     "rollbox_engine_fd": (ctypes.c_int, [_P]),
     "rollbox_engine_pid": (ctypes.c_int, [_P]),
@@ -257,13 +265,22 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_told": (None, [_P, _P]),
     "rollbox_engine_status": (ctypes.c_int, [_P, _TEXT, _ERROR]),
     "rollbox_policy_check": (ctypes.c_int, [ctypes.c_char_p, ctypes.c_size_t, _TEXT, _ERROR]),
-    "rollbox_prepare": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(_P), _ERROR]),
-    "rollbox_start": (ctypes.c_int, [_P, _P, ctypes.POINTER(RunOptions), ctypes.POINTER(_P), _ERROR]),
+    "rollbox_prepare": (
+        ctypes.c_int,
+        [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(_P), _ERROR],
+    ),
+    "rollbox_start": (
+        ctypes.c_int,
+        [_P, _P, ctypes.POINTER(RunOptions), ctypes.POINTER(_P), _ERROR],
+    ),
     "rollbox_wait": (ctypes.c_int, [_P, ctypes.c_int64, ctypes.POINTER(ctypes.POINTER(RawResult))]),
     "rollbox_kill": (ctypes.c_int, [_P, ctypes.c_int]),
     "rollbox_run_free": (_P, [_P]),
     "rollbox_doctor": (ctypes.c_int, [_TEXT, _ERROR]),
-    "rollbox_sandbox_create": (ctypes.c_int, [_P, _P, ctypes.POINTER(SandboxOptions), ctypes.POINTER(_P), _ERROR]),
+    "rollbox_sandbox_create": (
+        ctypes.c_int,
+        [_P, _P, ctypes.POINTER(SandboxOptions), ctypes.POINTER(_P), _ERROR],
+    ),
     "rollbox_sandbox_open": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(_P), _ERROR]),
     "rollbox_sandbox_name": (ctypes.c_char_p, [_P]),
     "rollbox_sandbox_close": (ctypes.c_int, [_P, _ERROR]),
@@ -278,29 +295,67 @@ _SIGNATURES: Dict[str, Any] = {
     "rollbox_hibernate": (ctypes.c_int, [_P, ctypes.POINTER(StateOptions), _ERROR]),
     "rollbox_wake": (ctypes.c_int, [_P, ctypes.POINTER(StateOptions), _ERROR]),
     "rollbox_exec": (ctypes.c_int, [_P, ctypes.POINTER(ExecOptions), ctypes.POINTER(_P), _ERROR]),
-    "rollbox_attach": (ctypes.c_int, [_P, ctypes.POINTER(AttachOptions), ctypes.POINTER(_P), _ERROR]),
+    "rollbox_attach": (
+        ctypes.c_int,
+        [_P, ctypes.POINTER(AttachOptions), ctypes.POINTER(_P), _ERROR],
+    ),
     "rollbox_signal": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_int, ctypes.c_int, _ERROR]),
     "rollbox_resize": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(Terminal), _ERROR]),
-    "rollbox_snapshot": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(StateOptions), _TEXT, _ERROR]),
-    "rollbox_fork": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(StateOptions), ctypes.POINTER(_P), _ERROR]),
+    "rollbox_snapshot": (
+        ctypes.c_int,
+        [_P, ctypes.c_char_p, ctypes.POINTER(StateOptions), _TEXT, _ERROR],
+    ),
+    "rollbox_fork": (
+        ctypes.c_int,
+        [
+            _P,
+            ctypes.c_char_p,
+            ctypes.c_size_t,
+            ctypes.POINTER(StateOptions),
+            ctypes.POINTER(_P),
+            _ERROR,
+        ],
+    ),
     "rollbox_reset": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.POINTER(StateOptions), _ERROR]),
-    "rollbox_claim": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), _ERROR]),
+    "rollbox_claim": (
+        ctypes.c_int,
+        [_P, ctypes.c_char_p, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), _ERROR],
+    ),
     "rollbox_snapshot_drop": (ctypes.c_int, [_P, ctypes.c_char_p, _ERROR]),
     "rollbox_note_shell": (ctypes.c_int, [_P, ctypes.POINTER(ShellNote), _ERROR]),
     "rollbox_snapshot_show": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
     "rollbox_snapshot_verify": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
-    "rollbox_diff": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
+    "rollbox_diff": (
+        ctypes.c_int,
+        [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR],
+    ),
     "rollbox_commit": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_export": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, _ERROR]),
     "rollbox_export_live": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, _ERROR]),
-    "rollbox_file_read": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint64, ctypes.POINTER(_P), ctypes.POINTER(ctypes.c_size_t), _ERROR]),
-    "rollbox_file_write": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, _ERROR]),
+    "rollbox_file_read": (
+        ctypes.c_int,
+        [
+            _P,
+            ctypes.c_char_p,
+            ctypes.c_uint64,
+            ctypes.POINTER(_P),
+            ctypes.POINTER(ctypes.c_size_t),
+            _ERROR,
+        ],
+    ),
+    "rollbox_file_write": (
+        ctypes.c_int,
+        [_P, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint, _ERROR],
+    ),
     "rollbox_file_list": (ctypes.c_int, [_P, ctypes.c_char_p, _TEXT, _ERROR]),
     "rollbox_file_stat": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _TEXT, _ERROR]),
     "rollbox_file_mkdir": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_uint, _ERROR]),
     "rollbox_file_remove": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_bool, _ERROR]),
     "rollbox_upload": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, PROGRESS, _P, _ERROR]),
-    "rollbox_download": (ctypes.c_int, [_P, ctypes.c_char_p, ctypes.c_char_p, PROGRESS, _P, _ERROR]),
+    "rollbox_download": (
+        ctypes.c_int,
+        [_P, ctypes.c_char_p, ctypes.c_char_p, PROGRESS, _P, _ERROR],
+    ),
 }
 
 _library: Optional[Any] = None
@@ -309,10 +364,10 @@ _lock = threading.Lock()
 
 def package_directory() -> Path:
     """The directory of this package's files, where a wheel also has its binaries."""
-    return Path(__file__).resolve().parent
+    return Path(__file__).resolve().parent.parent
 
 
-def find_binary(name: str) -> List[Path]:
+def find_binary(name: str) -> list[Path]:
     """The places where `name` (librollbox.so, rollbox) may be: in the package, in the installation's bin, then the build directory of a source checkout."""
     here = package_directory()
     places = [here / name]
@@ -333,8 +388,11 @@ def _load() -> Any:
             break
     else:
         raise EngineStartFailed(
-            "librollbox.so not found; looked for " + ", ".join(str(place) for place in places)
-            + ". Install the package (pip install .), run make, or set ROLLBOX_LIBRARY", stage="library")
+            "librollbox.so not found; looked for "
+            + ", ".join(str(place) for place in places)
+            + ". Install the package (pip install .), run make, or set ROLLBOX_LIBRARY",
+            stage="library",
+        )
     try:
         library = ctypes.CDLL(str(place))
         for name, (restype, argtypes) in _SIGNATURES.items():
@@ -345,7 +403,10 @@ def _load() -> Any:
         raise EngineStartFailed(f"cannot load {place}: {problem}", stage="library") from problem
     version = library.rollbox_version().decode()
     if version != VERSION:
-        raise ProtocolError(f"{place} is version {version}, this package is {VERSION}; install both from one build", stage="library")
+        raise ProtocolError(
+            f"{place} is version {version}, this package is {VERSION}; install both from one build",
+            stage="library",
+        )
     return library
 
 
@@ -361,7 +422,7 @@ def lib() -> Any:
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()    # another thread may have held it when we were forked
+    _lock = threading.Lock()  # another thread may have held it when we were forked
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -398,17 +459,22 @@ def take_json(pointer: ctypes.c_void_p) -> Any:
     return json.loads(text) if text else None
 
 
-_by_number: Dict[int, Type[RollboxError]] = {
-    cls.number: cls for cls in vars(_errors).values() if isinstance(cls, type) and issubclass(cls, RollboxError) and cls.number
+_by_number: dict[int, type[RollboxError]] = {
+    cls.number: cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, RollboxError) and cls.number
 }
 
 
 def exception(error: Error) -> RollboxError:
     """The Python exception for a filled struct rollbox_error."""
-    cls = _by_number.get(error.code, _errors.InternalError)
-    message = error.message.decode("utf-8", "replace") or f"the library reported error {error.code} without a message"
-    if cls is _errors.EngineLost and message.endswith("are gone"):
+    cls = _by_number.get(error.code, errors.InternalError)
+    message = (
+        error.message.decode("utf-8", "replace")
+        or f"the library reported error {error.code} without a message"
+    )
+    if cls is errors.EngineLost and message.endswith("are gone"):
         message += "; the next call starts another engine, or connects to the one that serves the socket by then, and a session has to be opened anew"
     return cls(
-        message,
-        stage=error.stage.decode("utf-8", "replace"), errno=error.error_number or None)
+        message, stage=error.stage.decode("utf-8", "replace"), errno=error.error_number or None
+    )

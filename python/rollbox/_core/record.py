@@ -16,11 +16,12 @@ import stat
 import threading
 import urllib.parse
 import warnings
-from typing import Any, Callable, Dict, Optional, Sequence, Union
+from collections.abc import Sequence
+from typing import Any, Callable, Optional, Union
 
-from . import _ffi
-from ._errors import InvalidArgument, RollboxError
-from ._trajectory import Step, Trajectory
+from . import ffi
+from .errors import InvalidArgument, RollboxError
+from .trajectory import Step, Trajectory
 
 Target = Union[str, "os.PathLike[str]", int, Callable[[Step], Any]]
 
@@ -45,25 +46,54 @@ class Record:
     nearly free of a command that has changed none, of others it takes what a snapshot and reading those files take.
     """
 
-    def __init__(self, to: Target, *, keep: Optional[int] = None, max_bytes: Optional[int] = None, redact: Sequence[str] = (), redact_env: Sequence[str] = (),
-                 env_values: bool = False, files: bool = False, changes: bool = False, force: bool = False) -> None:
+    def __init__(
+        self,
+        to: Target,
+        *,
+        keep: Optional[int] = None,
+        max_bytes: Optional[int] = None,
+        redact: Sequence[str] = (),
+        redact_env: Sequence[str] = (),
+        env_values: bool = False,
+        files: bool = False,
+        changes: bool = False,
+        force: bool = False,
+    ) -> None:
         if isinstance(to, bool) or not (isinstance(to, (str, int, os.PathLike)) or callable(to)):
-            raise InvalidArgument(f"record must be a path, a descriptor or a function, not {to!r}", stage="arguments")
+            raise InvalidArgument(
+                f"record must be a path, a descriptor or a function, not {to!r}", stage="arguments"
+            )
         for what, value in (("keep", keep), ("max_bytes", max_bytes)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-                raise InvalidArgument(f"{what} must be a number of bytes above 0, not {value!r}", stage="arguments")
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int) or value <= 0
+            ):
+                raise InvalidArgument(
+                    f"{what} must be a number of bytes above 0, not {value!r}", stage="arguments"
+                )
         for what, words in (("redact", redact), ("redact_env", redact_env)):
-            if isinstance(words, str) or not all(isinstance(word, str) and word and "\0" not in word for word in words):
-                raise InvalidArgument(f"{what} must be a list of str, not {words!r}", stage="arguments")
+            if isinstance(words, str) or not all(
+                isinstance(word, str) and word and "\0" not in word for word in words
+            ):
+                raise InvalidArgument(
+                    f"{what} must be a list of str, not {words!r}", stage="arguments"
+                )
         self.to = to
-        self._options: Dict[str, Any] = {"stream_bytes": keep or 0, "file_bytes": max_bytes or 0, "env_values": bool(env_values), "files": bool(files), "changes": bool(changes)}
+        self._options: dict[str, Any] = {
+            "stream_bytes": keep or 0,
+            "file_bytes": max_bytes or 0,
+            "env_values": bool(env_values),
+            "files": bool(files),
+            "changes": bool(changes),
+        }
         self._lists = {"redact_names": tuple(redact_env), "redact_patterns": tuple(redact)}
         self._force = force
         self._lock = threading.Lock()
         self._used = False
 
     @classmethod
-    def of(cls, record: Union["Record", Target, None], rules_of: Optional["Record"] = None) -> Optional["Record"]:
+    def of(
+        cls, record: Union[Record, Target, None], rules_of: Optional[Record] = None
+    ) -> Optional[Record]:
         """One from whatever `record=` takes; one that says only where to has the rules of the other."""
         if record is None or isinstance(record, Record):
             return record
@@ -74,16 +104,23 @@ class Record:
 
     def check_batch(self) -> None:
         """Can each job of a batch have a trajectory of its own?"""
-        if isinstance(self.to, int) or (isinstance(self.to, (str, os.PathLike)) and "{id}" not in os.fspath(self.to)):
-            raise InvalidArgument(f"record: the jobs of a batch need a file each: put {{id}} into the path, not {self.to!r}", stage="arguments")
+        if isinstance(self.to, int) or (
+            isinstance(self.to, (str, os.PathLike)) and "{id}" not in os.fspath(self.to)
+        ):
+            raise InvalidArgument(
+                f"record: the jobs of a batch need a file each: put {{id}} into the path, not {self.to!r}",
+                stage="arguments",
+            )
 
-    def of_job(self, id: Union[str, int], again: bool) -> "Record":
+    def of_job(self, id: Union[str, int], again: bool) -> Record:
         """The one of a job; `again`: another attempt, whose file takes the place of the last one's."""
         if not isinstance(self.to, (str, os.PathLike)):
             return self
         name = urllib.parse.quote(str(id), safe="")
         record = copy.copy(self)
-        record.to = os.fspath(self.to).replace("{id}", "%2E" + name[1:] if name.startswith(".") else name)
+        record.to = os.fspath(self.to).replace(
+            "{id}", "%2E" + name[1:] if name.startswith(".") else name
+        )
         record._force = self._force or again
         record._lock, record._used = threading.Lock(), False
         return record
@@ -101,7 +138,11 @@ class Record:
 
     def _open(self, name: str) -> int:
         path = self._path(name)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+        fd = os.open(
+            path,
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC,
+            0o666,
+        )
         try:
             if stat.S_ISREG(os.fstat(fd).st_mode):
                 self._claim(fd, path)
@@ -115,12 +156,17 @@ class Record:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InvalidArgument(f"record: another sandbox is recorded to {path}", stage="arguments") from None
+            raise InvalidArgument(
+                f"record: another sandbox is recorded to {path}", stage="arguments"
+            ) from None
         except OSError:
-            pass                # a file system without locks
+            pass  # a file system without locks
         if os.fstat(fd).st_size:
             if not self._force:
-                raise InvalidArgument(f"record: there is something in {path} already; remove it, or use Record({path!r}, force=True)", stage="arguments")
+                raise InvalidArgument(
+                    f"record: there is something in {path} already; remove it, or use Record({path!r}, force=True)",
+                    stage="arguments",
+                )
             os.ftruncate(fd, 0)
 
     def start(self, handle: Any, child: bool = False) -> None:
@@ -140,10 +186,12 @@ class Record:
             recording.call_back(ours, self.to)
             handle.recording = recording
 
-    def options(self, fd: int) -> _ffi.RecordOptions:
-        options = _ffi.RecordOptions(size=ctypes.sizeof(_ffi.RecordOptions), fd=fd, **self._options)
+    def options(self, fd: int) -> ffi.RecordOptions:
+        options = ffi.RecordOptions(size=ctypes.sizeof(ffi.RecordOptions), fd=fd, **self._options)
         for key, words in self._lists.items():
-            array = (ctypes.c_char_p * (len(words) + 1))(*(word.encode("utf-8", "surrogateescape") for word in words), None)
+            array = (ctypes.c_char_p * (len(words) + 1))(
+                *(word.encode("utf-8", "surrogateescape") for word in words), None
+            )
             setattr(options, key, array)
         return options
 
@@ -152,36 +200,47 @@ class Recording:
     """One sandbox being recorded. `state` is what `Sandbox.recorded` tells."""
 
     def __init__(self, handle: Any, record: Record, take_fd: int) -> None:
-        self.state: Dict[str, Any] = {}
+        self.state: dict[str, Any] = {}
         self._thread: Optional[threading.Thread] = None
         try:
             options = record.options(take_fd)
             self.state = handle.json("rollbox_record", ctypes.byref(options))
         finally:
-            os.close(take_fd)       # the engine has its own
+            os.close(take_fd)  # the engine has its own
 
     def call_back(self, take_fd: int, function: Callable[[Step], Any]) -> None:
-        self._thread = threading.Thread(target=_follow, args=(take_fd, function, self.state), name="rollbox-record", daemon=True)
+        self._thread = threading.Thread(
+            target=_follow, args=(take_fd, function, self.state), name="rollbox-record", daemon=True
+        )
         self._thread.start()
 
-    def end(self, answer: Optional[Dict[str, Any]]) -> None:
+    def end(self, answer: Optional[dict[str, Any]]) -> None:
         """The sandbox is closed; `answer` is what the engine said of the record, None if it had ended before: whether it is whole is told by its last line then."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
             if self._thread.is_alive():
-                self.state.setdefault("problem", "the record's function has not returned yet: it has not seen all steps")
+                self.state.setdefault(
+                    "problem",
+                    "the record's function has not returned yet: it has not seen all steps",
+                )
         problem = self.state.get("problem")
         if answer is None:
             self.state.update(complete=None, error=None)
         else:
-            self.state.update(answer.get("record") or {"complete": False, "error": "the engine is gone"})
+            self.state.update(
+                answer.get("record") or {"complete": False, "error": "the engine is gone"}
+            )
         if problem is not None:
             self.state.update(complete=False, error=problem)
         if self.state["complete"] is False:
-            warnings.warn(f"the trajectory {self.state.get('id')} is not whole: {self.state.get('error') or 'its end could not be written'}", RecordWarning, stacklevel=4)
+            warnings.warn(
+                f"the trajectory {self.state.get('id')} is not whole: {self.state.get('error') or 'its end could not be written'}",
+                RecordWarning,
+                stacklevel=4,
+            )
 
 
-def _follow(fd: int, function: Callable[[Step], Any], state: Dict[str, Any]) -> None:
+def _follow(fd: int, function: Callable[[Step], Any], state: dict[str, Any]) -> None:
     """Calls `function` with the steps that come out of a pipe. It raising ends that; the record goes on into nothing."""
     try:
         with open(fd, "rb") as file:
@@ -189,11 +248,13 @@ def _follow(fd: int, function: Callable[[Step], Any], state: Dict[str, Any]) -> 
                 function(step)
     except RollboxError as problem:
         state.setdefault("problem", str(problem))
-    except BaseException as problem:        # SystemExit, too: nobody else hears of it
-        state.setdefault("problem", f"the record's function raised {type(problem).__name__}: {problem}")
+    except BaseException as problem:  # SystemExit, too: nobody else hears of it
+        state.setdefault(
+            "problem", f"the record's function raised {type(problem).__name__}: {problem}"
+        )
 
 
-def close_answer(text: str) -> Dict[str, Any]:
+def close_answer(text: str) -> dict[str, Any]:
     """What rollbox_sandbox_finish said."""
-    answer: Dict[str, Any] = json.loads(text) if text else {}
+    answer: dict[str, Any] = json.loads(text) if text else {}
     return answer

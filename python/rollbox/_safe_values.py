@@ -24,10 +24,17 @@ _DTYPE = re.compile(r"[<>|=][biufcSU][1-9][0-9]{0,8}")
 
 # In the sandbox
 
+
 def _refuse(value: Any, where: str) -> Any:
     kind = type(value)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    raise TypeError(f"work_fn must return plain data: {where} is of type {name}, and not of None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, datetime's or a numpy array of numbers or text")
+    name = (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    raise TypeError(
+        f"work_fn must return plain data: {where} is of type {name}, and not of None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, datetime's or a numpy array of numbers or text"
+    )
 
 
 def encode(value: Any, where: str = "the value") -> Any:
@@ -44,25 +51,47 @@ def encode(value: Any, where: str = "the value") -> Any:
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
             return {"dict": {key: encode(item, f"{where}[{key!r}]") for key, item in value.items()}}
-        return {"items": [[encode(key, f"a key of {where}"), encode(item, f"{where}[{key!r}]")] for key, item in value.items()]}
+        return {
+            "items": [
+                [encode(key, f"a key of {where}"), encode(item, f"{where}[{key!r}]")]
+                for key, item in value.items()
+            ]
+        }
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"bytes": base64.b64encode(value).decode("ascii")}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
     if isinstance(value, (datetime.date, datetime.time)):
-        name = "datetime" if isinstance(value, datetime.datetime) else "date" if isinstance(value, datetime.date) else "time"
+        name = (
+            "datetime"
+            if isinstance(value, datetime.datetime)
+            else "date"
+            if isinstance(value, datetime.date)
+            else "time"
+        )
         return {name: value.isoformat()}
     if isinstance(value, datetime.timedelta):
         return {"timedelta": [value.days, value.seconds, value.microseconds]}
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)) and _DTYPE.fullmatch(value.dtype.str):
+    if (
+        numpy is not None
+        and isinstance(value, (numpy.ndarray, numpy.generic))
+        and _DTYPE.fullmatch(value.dtype.str)
+    ):
         if isinstance(value, numpy.generic):
             return encode(value.item(), where)
-        return {"array": [value.dtype.str, list(value.shape), base64.b64encode(value.tobytes()).decode("ascii")]}
+        return {
+            "array": [
+                value.dtype.str,
+                list(value.shape),
+                base64.b64encode(value.tobytes()).decode("ascii"),
+            ]
+        }
     return _refuse(value, where)
 
 
 # In the caller's process
+
 
 def _short(digits: str) -> int:
     if len(digits) > _DIGITS:
@@ -93,7 +122,7 @@ def _decode(item: Any) -> Any:
         return [_decode(one) for one in item]
     if not isinstance(item, dict):
         return item
-    (name, body), = item.items()
+    ((name, body),) = item.items()
     return _DECODERS[name](body) if name in _DECODERS else _unknown(name)
 
 
@@ -124,7 +153,7 @@ def _items(body: Any) -> Dict[Any, Any]:
 
 
 def _integer(body: Any) -> int:
-    return int(body, 16)            # linear in its length, unlike decimal digits
+    return int(body, 16)  # linear in its length, unlike decimal digits
 
 
 def _bytes(body: Any) -> bytes:
@@ -135,7 +164,12 @@ def _array(body: Any) -> Any:
     import numpy
 
     dtype, shape, data = body
-    if not isinstance(dtype, str) or not _DTYPE.fullmatch(dtype) or not isinstance(shape, list) or not all(type(side) is int and 0 <= side < 1 << 62 for side in shape):
+    if (
+        not isinstance(dtype, str)
+        or not _DTYPE.fullmatch(dtype)
+        or not isinstance(shape, list)
+        or not all(type(side) is int and 0 <= side < 1 << 62 for side in shape)
+    ):
         raise ValueError("an array's type or shape")
     raw, kind = _bytes(data), numpy.dtype(dtype)
     if math.prod(shape) * kind.itemsize != len(raw):

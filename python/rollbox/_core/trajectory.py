@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import IO, Any, Optional, Union
 
-from ._errors import FeatureMissing, InvalidArgument
+from .errors import FeatureMissing, InvalidArgument
 
 FORMAT = "rollbox-trajectory/1"
 
-_LINE_MOST = 64 << 20
+_MAX_LINE = 64 << 20
 _KEPT = ("text", "base64", "truncated")
 
 
@@ -193,7 +193,10 @@ def _hash_value(to: Any, value: Any) -> None:
             _hash_value(to, item)
     else:
         skipped = _KEPT if "sha256" in value else ()
-        keys = sorted((key for key in value if key not in skipped), key=lambda key: key.encode("utf-8", "surrogatepass"))
+        keys = sorted(
+            (key for key in value if key not in skipped),
+            key=lambda key: key.encode("utf-8", "surrogatepass"),
+        )
         to.update(b"o%d;" % len(keys))
         for key in keys:
             _hash_value(to, key)
@@ -204,7 +207,12 @@ def chain_begin(header: Mapping[str, Any]) -> str:
     """The digest that a trajectory with this header begins with."""
     chain = hashlib.sha256()
     image, parent = header.get("image") or {}, header.get("parent") or {}
-    for part in (FORMAT, header["policy_sha256"], image.get("sha256") or "", parent.get("digest") or ""):
+    for part in (
+        FORMAT,
+        header["policy_sha256"],
+        image.get("sha256") or "",
+        parent.get("digest") or "",
+    ):
         _hash_value(chain, part)
     return chain.hexdigest()
 
@@ -219,12 +227,12 @@ def chain_add(digest: str, action: Any, observation: Any) -> str:
 
 # ---- lines
 
-def _once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) != len(pairs):
-        raise ValueError("a key is there twice")    # and readers may differ in which of them counts
+        raise ValueError("a key is there twice")  # and readers may differ in which of them counts
     return row
-
 
 
 def _text(value: Any) -> str:
@@ -236,8 +244,18 @@ def _text(value: Any) -> str:
 def _content(value: Any) -> Optional[Content]:
     if not isinstance(value, dict) or "bytes" not in value:
         return None
-    raw = base64.b64decode(value["base64"]) if "base64" in value else value.get("text", "").encode("utf-8", "surrogatepass")
-    return Content(value["bytes"], value.get("sha256"), raw, bool(value.get("truncated")), bool(value.get("withheld")))
+    raw = (
+        base64.b64decode(value["base64"])
+        if "base64" in value
+        else value.get("text", "").encode("utf-8", "surrogatepass")
+    )
+    return Content(
+        value["bytes"],
+        value.get("sha256"),
+        raw,
+        bool(value.get("truncated")),
+        bool(value.get("withheld")),
+    )
 
 
 def _action(row: Mapping[str, Any]) -> Action:
@@ -247,19 +265,41 @@ def _action(row: Mapping[str, Any]) -> Action:
         if content is not None:
             files[_text(item["path"])] = content
     return Action(
-        kind=row["kind"], argv=tuple(_text(word) for word in row.get("argv", ())), cwd=_text(row["cwd"]) if row.get("cwd") is not None else None,
-        env=tuple(_text(name) for name in env), env_values={name: _text(value) for name, value in env.items()} if isinstance(env, dict) else None,
-        stdin=_content(row.get("stdin")), files=files, timeout=timeout / 1000 if timeout is not None else None,
-        path=_text(row["path"]) if row.get("path") is not None else None, content=_content(row.get("content")), snapshot=row.get("snapshot"),
-        count=row.get("count"), processes=row.get("processes"), data=row.get("data"), command=_content(row.get("command")) if row["kind"] == "shell" else None,
-        exec=row.get("exec"), fields=row)
+        kind=row["kind"],
+        argv=tuple(_text(word) for word in row.get("argv", ())),
+        cwd=_text(row["cwd"]) if row.get("cwd") is not None else None,
+        env=tuple(_text(name) for name in env),
+        env_values={name: _text(value) for name, value in env.items()}
+        if isinstance(env, dict)
+        else None,
+        stdin=_content(row.get("stdin")),
+        files=files,
+        timeout=timeout / 1000 if timeout is not None else None,
+        path=_text(row["path"]) if row.get("path") is not None else None,
+        content=_content(row.get("content")),
+        snapshot=row.get("snapshot"),
+        count=row.get("count"),
+        processes=row.get("processes"),
+        data=row.get("data"),
+        command=_content(row.get("command")) if row["kind"] == "shell" else None,
+        exec=row.get("exec"),
+        fields=row,
+    )
 
 
 def _observation(row: Mapping[str, Any]) -> Observation:
     return Observation(
-        outcome=row["outcome"], exit_code=row.get("exit_code"), signal=row.get("signal"), stdout=_content(row.get("stdout")),
-        stderr=_content(row.get("stderr")), stdout_cut=bool(row.get("stdout_cut")), stderr_cut=bool(row.get("stderr_cut")),
-        snapshot=row.get("snapshot"), error=(row.get("error") or {}).get("code"), changes=row.get("changes"))
+        outcome=row["outcome"],
+        exit_code=row.get("exit_code"),
+        signal=row.get("signal"),
+        stdout=_content(row.get("stdout")),
+        stderr=_content(row.get("stderr")),
+        stdout_cut=bool(row.get("stdout_cut")),
+        stderr_cut=bool(row.get("stderr_cut")),
+        snapshot=row.get("snapshot"),
+        error=(row.get("error") or {}).get("code"),
+        changes=row.get("changes"),
+    )
 
 
 def _seed(value: Any) -> Any:
@@ -269,55 +309,159 @@ def _seed(value: Any) -> Any:
 
 def _step(row: Mapping[str, Any], sandbox: str) -> Step:
     used, chance = row.get("resources"), row.get("chance")
-    if type(row["step"]) is not int or type(row["begun_at"]) is not int or not isinstance(row["digest"], str) or not isinstance(row["action"], dict):
+    if (
+        type(row["step"]) is not int
+        or type(row["begun_at"]) is not int
+        or not isinstance(row["digest"], str)
+        or not isinstance(row["action"], dict)
+    ):
         raise ValueError("a step's numbers, digest and action are none")
     return Step(
-        sandbox=sandbox, number=row["step"], begun_at=row["begun_at"], time=row.get("time_ns", 0) / 1e9, action=_action(row["action"]),
+        sandbox=sandbox,
+        number=row["step"],
+        begun_at=row["begun_at"],
+        time=row.get("time_ns", 0) / 1e9,
+        action=_action(row["action"]),
         observation=_observation(row["observation"]),
-        resources=Resources(used["wall_ms"], used["cpu_ms"], used["peak_memory_bytes"], used["processes_peak"], used.get("read_bytes"), used.get("written_bytes")) if used else None,
-        children=tuple(Child(child["id"], child["name"], _seed(child.get("random_seed"))) for child in row.get("children", ())), message=_text(row["message"]) if row.get("message") else None,
-        digest=row["digest"], chance=Chance(_seed(chance["seed"]), chance.get("stream")) if chance else None, after=row.get("after"))
+        resources=Resources(
+            used["wall_ms"],
+            used["cpu_ms"],
+            used["peak_memory_bytes"],
+            used["processes_peak"],
+            used.get("read_bytes"),
+            used.get("written_bytes"),
+        )
+        if used
+        else None,
+        children=tuple(
+            Child(child["id"], child["name"], _seed(child.get("random_seed")))
+            for child in row.get("children", ())
+        ),
+        message=_text(row["message"]) if row.get("message") else None,
+        digest=row["digest"],
+        chance=Chance(_seed(chance["seed"]), chance.get("stream")) if chance else None,
+        after=row.get("after"),
+    )
 
 
 def _header(row: Mapping[str, Any]) -> Header:
     parent, image = row.get("parent"), row.get("image") or {}
     return Header(
-        rollbox=row.get("rollbox", ""), id=row["sandbox"]["id"], name=row["sandbox"]["name"],
-        parent=Parent(parent["id"], parent.get("step"), parent.get("snapshot"), parent.get("digest"), parent.get("index", 0)) if parent else None,
-        from_beginning=bool(row.get("from_beginning", True)), time=row.get("time_ns", 0) / 1e9, policy=row["policy"], policy_sha256=row["policy_sha256"],
-        image=image.get("name"), image_sha256=image.get("sha256"), random_seed=_seed(row.get("random_seed")), time_start=row.get("time_start"),
-        isolation=row.get("isolation") or {}, digest=row["digest"], fields=row)
+        rollbox=row.get("rollbox", ""),
+        id=row["sandbox"]["id"],
+        name=row["sandbox"]["name"],
+        parent=Parent(
+            parent["id"],
+            parent.get("step"),
+            parent.get("snapshot"),
+            parent.get("digest"),
+            parent.get("index", 0),
+        )
+        if parent
+        else None,
+        from_beginning=bool(row.get("from_beginning", True)),
+        time=row.get("time_ns", 0) / 1e9,
+        policy=row["policy"],
+        policy_sha256=row["policy_sha256"],
+        image=image.get("name"),
+        image_sha256=image.get("sha256"),
+        random_seed=_seed(row.get("random_seed")),
+        time_start=row.get("time_start"),
+        isolation=row.get("isolation") or {},
+        digest=row["digest"],
+        fields=row,
+    )
 
 
-_COLUMNS: Tuple[Tuple[str, str], ...] = (
-    ("sandbox", "string"), ("step", "int64"), ("begun_at", "int64"), ("time", "float64"), ("kind", "string"), ("argv", "list"), ("cwd", "string"), ("path", "string"), ("snapshot", "string"),
-    ("timeout", "float64"), ("stdin", "binary"), ("outcome", "string"), ("exit_code", "int64"), ("signal", "int64"), ("error", "string"), ("stdout", "binary"), ("stdout_bytes", "int64"),
-    ("stdout_sha256", "string"), ("stderr", "binary"), ("stderr_bytes", "int64"), ("stderr_sha256", "string"), ("wall_ms", "float64"), ("cpu_ms", "float64"), ("peak_memory_bytes", "int64"),
-    ("processes_peak", "int64"), ("read_bytes", "int64"), ("written_bytes", "int64"), ("children", "list"), ("digest", "string"), ("after", "int64"), ("seed", "string"), ("stream", "int64"),
-    ("command", "binary"), ("data", "string"), ("changes", "string"), ("parent", "string"), ("policy_sha256", "string"), ("image_sha256", "string"))
+_COLUMNS: tuple[tuple[str, str], ...] = (
+    ("sandbox", "string"),
+    ("step", "int64"),
+    ("begun_at", "int64"),
+    ("time", "float64"),
+    ("kind", "string"),
+    ("argv", "list"),
+    ("cwd", "string"),
+    ("path", "string"),
+    ("snapshot", "string"),
+    ("timeout", "float64"),
+    ("stdin", "binary"),
+    ("outcome", "string"),
+    ("exit_code", "int64"),
+    ("signal", "int64"),
+    ("error", "string"),
+    ("stdout", "binary"),
+    ("stdout_bytes", "int64"),
+    ("stdout_sha256", "string"),
+    ("stderr", "binary"),
+    ("stderr_bytes", "int64"),
+    ("stderr_sha256", "string"),
+    ("wall_ms", "float64"),
+    ("cpu_ms", "float64"),
+    ("peak_memory_bytes", "int64"),
+    ("processes_peak", "int64"),
+    ("read_bytes", "int64"),
+    ("written_bytes", "int64"),
+    ("children", "list"),
+    ("digest", "string"),
+    ("after", "int64"),
+    ("seed", "string"),
+    ("stream", "int64"),
+    ("command", "binary"),
+    ("data", "string"),
+    ("changes", "string"),
+    ("parent", "string"),
+    ("policy_sha256", "string"),
+    ("image_sha256", "string"),
+)
 
 
 def _json(value: Any) -> Optional[str]:
     return None if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _row(step: Step, header: Header) -> Dict[str, Any]:
+def _row(step: Step, header: Header) -> dict[str, Any]:
     action, seen, used, chance = step.action, step.observation, step.resources, step.chance
     content = action.content if action.content is not None else action.stdin
     return {
-        "sandbox": step.sandbox, "step": step.number, "begun_at": step.begun_at, "time": step.time, "kind": action.kind,
-        "argv": list(action.argv), "cwd": action.cwd, "path": action.path, "snapshot": seen.snapshot or action.snapshot, "timeout": action.timeout,
-        "stdin": content.data if content else None, "outcome": seen.outcome, "exit_code": seen.exit_code, "signal": seen.signal, "error": seen.error,
-        "stdout": seen.stdout.data if seen.stdout else None, "stdout_bytes": seen.stdout.size if seen.stdout else None,
-        "stdout_sha256": seen.stdout.sha256 if seen.stdout else None, "stderr": seen.stderr.data if seen.stderr else None,
-        "stderr_bytes": seen.stderr.size if seen.stderr else None, "stderr_sha256": seen.stderr.sha256 if seen.stderr else None,
-        "wall_ms": used.wall_ms if used else None, "cpu_ms": used.cpu_ms if used else None,
-        "peak_memory_bytes": used.peak_memory_bytes if used else None, "processes_peak": used.processes_peak if used else None,
-        "read_bytes": used.read_bytes if used else None, "written_bytes": used.written_bytes if used else None,
-        "children": [child.id for child in step.children], "digest": step.digest, "after": step.after,
-        "seed": str(chance.seed) if chance else None, "stream": chance.stream if chance else None, "command": action.command.data if action.command else None,
-        "data": _json(action.data), "changes": _json(seen.changes),
-        "parent": header.parent.id if header.parent else None, "policy_sha256": header.policy_sha256, "image_sha256": header.image_sha256}
+        "sandbox": step.sandbox,
+        "step": step.number,
+        "begun_at": step.begun_at,
+        "time": step.time,
+        "kind": action.kind,
+        "argv": list(action.argv),
+        "cwd": action.cwd,
+        "path": action.path,
+        "snapshot": seen.snapshot or action.snapshot,
+        "timeout": action.timeout,
+        "stdin": content.data if content else None,
+        "outcome": seen.outcome,
+        "exit_code": seen.exit_code,
+        "signal": seen.signal,
+        "error": seen.error,
+        "stdout": seen.stdout.data if seen.stdout else None,
+        "stdout_bytes": seen.stdout.size if seen.stdout else None,
+        "stdout_sha256": seen.stdout.sha256 if seen.stdout else None,
+        "stderr": seen.stderr.data if seen.stderr else None,
+        "stderr_bytes": seen.stderr.size if seen.stderr else None,
+        "stderr_sha256": seen.stderr.sha256 if seen.stderr else None,
+        "wall_ms": used.wall_ms if used else None,
+        "cpu_ms": used.cpu_ms if used else None,
+        "peak_memory_bytes": used.peak_memory_bytes if used else None,
+        "processes_peak": used.processes_peak if used else None,
+        "read_bytes": used.read_bytes if used else None,
+        "written_bytes": used.written_bytes if used else None,
+        "children": [child.id for child in step.children],
+        "digest": step.digest,
+        "after": step.after,
+        "seed": str(chance.seed) if chance else None,
+        "stream": chance.stream if chance else None,
+        "command": action.command.data if action.command else None,
+        "data": _json(action.data),
+        "changes": _json(seen.changes),
+        "parent": header.parent.id if header.parent else None,
+        "policy_sha256": header.policy_sha256,
+        "image_sha256": header.image_sha256,
+    }
 
 
 class Trajectory:
@@ -339,9 +483,9 @@ class Trajectory:
         self._fresh = True
 
     @classmethod
-    def open(cls, path: Union[str, "os.PathLike[str]"]) -> "Trajectory":
+    def open(cls, path: Union[str, os.PathLike[str]]) -> Trajectory:
         """Opens a file. Use it in a `with`, or `close` it."""
-        file = io.open(path, "rb")
+        file = open(path, "rb")
         try:
             return cls(file, os.fspath(path))
         except BaseException:
@@ -351,7 +495,7 @@ class Trajectory:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> "Trajectory":
+    def __enter__(self) -> Trajectory:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -365,9 +509,9 @@ class Trajectory:
     def _wrong(self, what: str) -> InvalidArgument:
         return InvalidArgument(f"{self._name}:{max(self._line, 1)}: {what}", stage="arguments")
 
-    def _next(self) -> Optional[Dict[str, Any]]:
-        line = self._file.readline(_LINE_MOST + 1)
-        if len(line) > _LINE_MOST:
+    def _next(self) -> Optional[dict[str, Any]]:
+        line = self._file.readline(_MAX_LINE + 1)
+        if len(line) > _MAX_LINE:
             self._line += 1
             raise self._wrong("a line is longer than any of a trajectory")
         if not line.endswith(b"\n"):
@@ -390,13 +534,22 @@ class Trajectory:
     def _read_header(self) -> Header:
         row = self._next()
         if row is None:
-            raise self._wrong("there is no whole line in it: it is empty, or was cut off at its very beginning")
+            raise self._wrong(
+                "there is no whole line in it: it is empty, or was cut off at its very beginning"
+            )
         if row.get("format") != FORMAT:
             raise self._wrong(f"is no trajectory of a format that this version reads ({FORMAT})")
         try:
             header = _header(row)
             self._check(header.digest, chain_begin(row))
-        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as problem:
+        except (
+            KeyError,
+            TypeError,
+            AttributeError,
+            ValueError,
+            ArithmeticError,
+            RecursionError,
+        ) as problem:
             raise self._wrong("is no header of a trajectory") from problem
         return header
 
@@ -419,32 +572,47 @@ class Trajectory:
                     continue
                 step = _step(row, self.header.id)
                 self._check(step.digest, chain_add(self._digest, row["action"], row["observation"]))
-            except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as problem:
+            except (
+                KeyError,
+                TypeError,
+                AttributeError,
+                ValueError,
+                ArithmeticError,
+                RecursionError,
+            ) as problem:
                 raise self._wrong("is no step of a trajectory") from problem
             yield step
 
-    def steps(self) -> List[Step]:
+    def steps(self) -> list[Step]:
         """All steps, by their number."""
         return sorted(self, key=lambda step: step.number)
 
     # Tables
 
-    def to_rows(self) -> List[Dict[str, Any]]:
+    def to_rows(self) -> list[dict[str, Any]]:
         """A flat dict a step, with the same keys for each: what is a tree (`data` of a note, `changes`) as JSON, and with each what the header says of the whole."""
         return [_row(step, self.header) for step in self]
 
     def to_arrow(self) -> Any:
         """The same as a pyarrow.Table. Raises FeatureMissing without pyarrow."""
         pyarrow = _pyarrow()
-        types = {"string": pyarrow.string(), "int64": pyarrow.int64(), "float64": pyarrow.float64(), "binary": pyarrow.large_binary(), "list": pyarrow.list_(pyarrow.string())}
+        types = {
+            "string": pyarrow.string(),
+            "int64": pyarrow.int64(),
+            "float64": pyarrow.float64(),
+            "binary": pyarrow.large_binary(),
+            "list": pyarrow.list_(pyarrow.string()),
+        }
         rows = self.to_rows()
-        for row in rows:            # Arrow's strings are UTF-8
+        for row in rows:  # Arrow's strings are UTF-8
             for key in ("cwd", "path"):
                 row[key] = _plain(row[key])
             row["argv"] = [_plain(word) for word in row["argv"]]
-        return pyarrow.Table.from_pylist(rows, schema=pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS]))
+        return pyarrow.Table.from_pylist(
+            rows, schema=pyarrow.schema([(name, types[kind]) for name, kind in _COLUMNS])
+        )
 
-    def to_parquet(self, path: Union[str, "os.PathLike[str]"]) -> None:
+    def to_parquet(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes that table to a file. Raises FeatureMissing without pyarrow."""
         table = self.to_arrow()
         import pyarrow.parquet
@@ -457,7 +625,7 @@ def _plain(text: Optional[str]) -> Optional[str]:
         return None
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    except UnicodeEncodeError:      # of a file that was not written by rollbox
+    except UnicodeEncodeError:  # of a file that was not written by rollbox
         return text.encode("utf-8", "replace").decode()
 
 
@@ -465,5 +633,8 @@ def _pyarrow() -> Any:
     try:
         import pyarrow
     except ImportError as problem:
-        raise FeatureMissing("tables need pyarrow, which is not installed: pip install pyarrow (to_rows() works without)", stage="arguments") from problem
+        raise FeatureMissing(
+            "tables need pyarrow, which is not installed: pip install pyarrow (to_rows() works without)",
+            stage="arguments",
+        ) from problem
     return pyarrow

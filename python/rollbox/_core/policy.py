@@ -9,23 +9,42 @@ from __future__ import annotations
 
 import ctypes
 import datetime
-import inspect
 import json
 import os
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional, Union
 
-from . import _ffi
-from ._errors import InvalidArgument, IOFailed, PolicyInvalid
-from ._hints import did_you_mean, refuse_unknown
+from . import ffi
+from .errors import InvalidArgument, IOFailed, PolicyInvalid
+from .hints import check_keywords, did_you_mean
 
 PathLike = Union[str, "os.PathLike[str]"]
 Size = Union[int, str]
 
 _PATH_LISTS = ("fs_readable", "fs_readable_extra", "fs_writable", "fs_shared", "fs_denied")
 _KEYS = _PATH_LISTS + (
-    "image", "cwd", "python", "env", "clean_env", "user", "hostname",
-    "max_memory", "max_processes", "max_cpu", "max_disk", "disk_at", "max_open_files", "max_output", "timeout",
-    "net", "net_allow_hosts", "random_seed", "time_start", "time_mode", "serial", "isolation",
+    "image",
+    "cwd",
+    "python",
+    "env",
+    "clean_env",
+    "user",
+    "hostname",
+    "max_memory",
+    "max_processes",
+    "max_cpu",
+    "max_disk",
+    "disk_at",
+    "max_open_files",
+    "max_output",
+    "timeout",
+    "net",
+    "net_allow_hosts",
+    "random_seed",
+    "time_start",
+    "time_mode",
+    "serial",
+    "isolation",
 )
 POLICY_KEYS = frozenset(_KEYS)
 
@@ -33,11 +52,13 @@ POLICY_KEYS = frozenset(_KEYS)
 def _path(key: str, value: object) -> str:
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(text, str):
-        raise InvalidArgument(f"{key}: a path must be a str or os.PathLike[str], not {value!r}", stage="policy")
+        raise InvalidArgument(
+            f"{key}: a path must be a str or os.PathLike[str], not {value!r}", stage="policy"
+        )
     return text
 
 
-def _list(key: str, value: object) -> List[object]:
+def _list(key: str, value: object) -> list[object]:
     if isinstance(value, (str, bytes, os.PathLike, Mapping)) or not isinstance(value, Iterable):
         raise InvalidArgument(f"{key}: a list is wanted, not {value!r}", stage="policy")
     return list(value)
@@ -61,10 +82,12 @@ def _plain(key: str, value: object) -> object:
         return _path(key, value)
     if key == "env":
         if not isinstance(value, Mapping):
-            raise InvalidArgument(f"env: a mapping of names to values is wanted, not {value!r}", stage="policy")
+            raise InvalidArgument(
+                f"env: a mapping of names to values is wanted, not {value!r}", stage="policy"
+            )
         return dict(value)
     if key == "random_seed" and isinstance(value, int) and value >= 1 << 63:
-        return str(value)       # beyond JSON's signed 64-bit numbers, it is written as text
+        return str(value)  # beyond JSON's signed 64-bit numbers, it is written as text
     if key == "time_start":
         return _time(value)
     return value
@@ -103,14 +126,10 @@ class Policy:
 
     __slots__ = ("_values", "_json")
 
-    _values: Dict[str, Any]
+    _values: dict[str, Any]
     _json: str
 
-    def __new__(cls, *_: Any, **given: Any) -> "Policy":
-        if cls is Policy:
-            refuse_unknown("Policy", given, _KEYS)
-        return super().__new__(cls)
-
+    @check_keywords()
     def __init__(
         self,
         *,
@@ -148,7 +167,9 @@ class Policy:
             text = json.dumps(values, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
             text.encode("utf-8")
         except (TypeError, ValueError) as problem:
-            raise InvalidArgument(f"the policy cannot be written as JSON: {problem}", stage="policy") from None
+            raise InvalidArgument(
+                f"the policy cannot be written as JSON: {problem}", stage="policy"
+            ) from None
         object.__setattr__(self, "_values", values)
         object.__setattr__(self, "_json", text)
 
@@ -157,7 +178,13 @@ class Policy:
     def __getattr__(self, name: str) -> Any:
         if name in _KEYS:
             value = self._values.get(name)
-            return tuple(value) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
+            return (
+                tuple(value)
+                if isinstance(value, list)
+                else dict(value)
+                if isinstance(value, dict)
+                else value
+            )
         raise AttributeError(f"a Policy has no key {name!r}{did_you_mean(name, _KEYS)}")
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -173,28 +200,33 @@ class Policy:
         return hash(self._json)
 
     def __repr__(self) -> str:
-        return "Policy(" + ", ".join(f"{key}={value!r}" for key, value in self._values.items()) + ")"
+        return (
+            "Policy(" + ", ".join(f"{key}={value!r}" for key, value in self._values.items()) + ")"
+        )
 
-    def __reduce__(self) -> Tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return _from_values, (self.to_dict(),)
 
-    def __dir__(self) -> List[str]:
+    def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *_KEYS})
 
     # Making others of it
 
-    def replace(self, **changes: Any) -> "Policy":
+    def replace(self, **changes: Any) -> Policy:
         """A policy with some keys changed; a key set to None goes back to its default. Raises InvalidArgument for an unknown key or a
         bad value."""
         unknown = sorted(set(changes) - set(_KEYS))
         if unknown:
             meant = did_you_mean(unknown[0], _KEYS) if len(unknown) == 1 else ""
-            raise InvalidArgument(f"a Policy has no key {', '.join(map(repr, unknown))}{meant or '; the keys are ' + ', '.join(_KEYS)}", stage="policy")
+            raise InvalidArgument(
+                f"a Policy has no key {', '.join(map(repr, unknown))}{meant or '; the keys are ' + ', '.join(_KEYS)}",
+                stage="policy",
+            )
         return Policy(**{**self._values, **changes})
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The keys that were set, as JSON-ready values (a copy)."""
-        copy: Dict[str, Any] = json.loads(self._json)
+        copy: dict[str, Any] = json.loads(self._json)
         return copy
 
     def to_json(self) -> str:
@@ -202,26 +234,31 @@ class Policy:
         return self._json
 
     @classmethod
-    def from_json(cls, text: Union[str, bytes]) -> "Policy":
+    def from_json(cls, text: Union[str, bytes]) -> Policy:
         """The policy that JSON text describes. Raises PolicyInvalid listing every problem, each with its line."""
         raw = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)
         _check(raw)
         return _from_values(json.loads(raw))
 
     @classmethod
-    def from_file(cls, path: PathLike) -> "Policy":
+    def from_file(cls, path: PathLike) -> Policy:
         """The policy in a JSON file. Raises PolicyInvalid as from_json, its message opened by the path, and IOFailed if the file
         cannot be read."""
         try:
             with open(path, "rb") as file:
                 raw = file.read()
         except OSError as problem:
-            raise IOFailed(f"cannot read the policy {os.fspath(path)}: {problem.strerror}",
-                           stage="policy", errno=problem.errno) from problem
+            raise IOFailed(
+                f"cannot read the policy {os.fspath(path)}: {problem.strerror}",
+                stage="policy",
+                errno=problem.errno,
+            ) from problem
         try:
             return cls.from_json(raw)
         except PolicyInvalid as problem:
-            raise PolicyInvalid(f"{os.fspath(path)}: {problem.message}", stage=problem.stage, errno=problem.errno) from None
+            raise PolicyInvalid(
+                f"{os.fspath(path)}: {problem.message}", stage=problem.stage, errno=problem.errno
+            ) from None
 
     # Checking it
 
@@ -230,26 +267,25 @@ class Policy:
         listing all problems."""
         _check(self._json.encode("utf-8"))
 
-    def problems(self) -> List[Dict[str, Any]]:
+    def problems(self) -> list[dict[str, Any]]:
         """What `check` finds, as a list of {"line", "key", "message", "hint"}; empty if the policy is valid."""
         return _problems(self._json.encode("utf-8"))[1]
 
 
-Policy.__new__.__signature__ = inspect.signature(Policy.__init__)       # type: ignore[attr-defined]
-
-
-def _from_values(values: Dict[str, Any]) -> Policy:
+def _from_values(values: dict[str, Any]) -> Policy:
     return Policy(**values)
 
 
-def _problems(raw: bytes) -> Tuple[Optional[PolicyInvalid], List[Dict[str, Any]]]:
+def _problems(raw: bytes) -> tuple[Optional[PolicyInvalid], list[dict[str, Any]]]:
     listing = ctypes.c_void_p()
-    error = _ffi.Error()
-    status = _ffi.lib().rollbox_policy_check(raw, len(raw), ctypes.byref(listing), ctypes.byref(error))
-    found = _ffi.take_json(listing)
+    error = ffi.Error()
+    status = ffi.lib().rollbox_policy_check(
+        raw, len(raw), ctypes.byref(listing), ctypes.byref(error)
+    )
+    found = ffi.take_json(listing)
     if status >= 0:
         return None, []
-    exception = _ffi.exception(error)
+    exception = ffi.exception(error)
     if not isinstance(exception, PolicyInvalid):
         raise exception
     return exception, found if isinstance(found, list) else []
@@ -265,5 +301,9 @@ def _check(raw: bytes) -> None:
         line, key, hint = problem.get("line"), problem.get("key"), problem.get("hint")
         where = (f"line {line}: " if line and b"\n" in raw else "") + (f"{key}: " if key else "")
         lines.append(where + str(problem.get("message", "")) + (f" ({hint})" if hint else ""))
-    message = "\n".join(lines) if len(lines) > exception.message.count("\n") + 1 or not exception.message else exception.message
+    message = (
+        "\n".join(lines)
+        if len(lines) > exception.message.count("\n") + 1 or not exception.message
+        else exception.message
+    )
     raise PolicyInvalid(message, stage=exception.stage, errno=exception.errno)

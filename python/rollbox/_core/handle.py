@@ -12,20 +12,21 @@ import ctypes
 import os
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from collections.abc import Iterator
+from typing import Any, Callable, Optional
 
-from . import _ffi
-from ._engine import Engine, LooseRun, PendingRun, _Connection
-from ._errors import EngineLost, NotFound, RollboxError
-from ._record import Record, Recording, close_answer
-from ._result import Result
+from . import ffi
+from .connection import Connection, Connector, DetachedRun, PendingRun
+from .errors import EngineLost, NotFound, RollboxError
+from .record import Record, Recording, close_answer
+from .result import Result
 
 
 class Handle:
     """One sandbox. `ours`: it ends when nobody refers to it any more."""
 
-    def __init__(self, engine: Engine, connection: _Connection, address: int, ours: bool) -> None:
-        self.engine = engine                # kept: a collected engine closes its connection
+    def __init__(self, engine: Connector, connection: Connection, address: int, ours: bool) -> None:
+        self.engine = engine  # kept: a collected engine closes its connection
         self.connection = connection
         self.ours = ours
         self.process = os.getpid()
@@ -35,38 +36,53 @@ class Handle:
         self._users = 0
         self._closed = False
         self.recording: Optional[Recording] = None
-        self.processes: "weakref.WeakValueDictionary[str, Any]" = weakref.WeakValueDictionary()    # those that somebody has, here or in what it was forked from: Process
+        self.processes: weakref.WeakValueDictionary[str, Any] = (
+            weakref.WeakValueDictionary()
+        )  # those that somebody has, here or in what it was forked from: Process
 
     @classmethod
-    def create(cls, engine: Engine, policy: str, options: _ffi.SandboxOptions) -> "Handle":
+    def create(cls, engine: Connector, policy: str, options: ffi.SandboxOptions) -> Handle:
         """A new sandbox under a policy. Raises what rollbox_sandbox_create reports."""
-        def action(connection: _Connection) -> "Handle":
+
+        def action(connection: Connection) -> Handle:
             plan = connection.plan(policy)
-            return cls(engine, connection, _output("rollbox_sandbox_create", connection.handle, plan, ctypes.byref(options)),
-                       not options.detached)
+            return cls(
+                engine,
+                connection,
+                _output("rollbox_sandbox_create", connection.handle, plan, ctypes.byref(options)),
+                not options.detached,
+            )
 
         handle: Handle = engine.attempt(action)
         return handle
 
     @classmethod
-    def open(cls, engine: Engine, name: bytes) -> "Handle":
+    def open(cls, engine: Connector, name: bytes) -> Handle:
         """One that exists. Raises NotFound."""
         handle: Handle = engine.attempt(
-            lambda connection: cls(engine, connection, _output("rollbox_sandbox_open", connection.handle, name), False))
+            lambda connection: cls(
+                engine, connection, _output("rollbox_sandbox_open", connection.handle, name), False
+            )
+        )
         return handle
 
     @contextlib.contextmanager
     def use(self) -> Iterator[int]:
         """The C handle, for calls within the block."""
         if self.process != os.getpid():
-            raise EngineLost(f"sandbox {self.name} belongs to the process that this one was forked from; open one of your own",
-                             stage="connect")
+            raise EngineLost(
+                f"sandbox {self.name} belongs to the process that this one was forked from; open one of your own",
+                stage="connect",
+            )
         with self._lock:
             address = self._address
             if self._closed or address is None:
                 raise NotFound(f"sandbox {self.name} is closed", stage="arguments")
             if not self.connection.use():
-                raise EngineLost(f"the engine of sandbox {self.name} was closed or lost, and the sandbox with it", stage="connect")
+                raise EngineLost(
+                    f"the engine of sandbox {self.name} was closed or lost, and the sandbox with it",
+                    stage="connect",
+                )
             self._users += 1
         try:
             yield address
@@ -82,35 +98,45 @@ class Handle:
 
     def call(self, function: str, *arguments: Any) -> None:
         """function(handle, *arguments, &error) of the library. Blocks; raises what it reports."""
-        error = _ffi.Error()
+        error = ffi.Error()
         with self.use() as address:
-            if getattr(self.connection.library, function)(address, *arguments, ctypes.byref(error)) < 0:
-                raise _ffi.exception(error)
+            if (
+                getattr(self.connection.library, function)(address, *arguments, ctypes.byref(error))
+                < 0
+            ):
+                raise ffi.exception(error)
 
     def json(self, function: str, *arguments: Any) -> Any:
         """The same for function(handle, *arguments, &json, &error): what it answers."""
         text = ctypes.c_void_p()
         self.call(function, *arguments, ctypes.byref(text))
-        return _ffi.take_json(text)
+        return ffi.take_json(text)
 
-    def fork(self, snapshot: Optional[bytes], n: int, options: _ffi.StateOptions) -> List["Handle"]:
+    def fork(self, snapshot: Optional[bytes], n: int, options: ffi.StateOptions) -> list[Handle]:
         """n sandboxes in the state of a snapshot."""
         addresses = (ctypes.c_void_p * n)()
         try:
             self.call("rollbox_fork", snapshot, n, ctypes.byref(options), addresses)
-        except BaseException:       # a handler of a signal raises when the call has returned: what it made nobody else knows of
+        except BaseException:  # a handler of a signal raises when the call has returned: what it made nobody else knows of
             for address in filter(None, addresses):
                 Handle(self.engine, self.connection, address, True).close()
             raise
-        forks = [Handle(self.engine, self.connection, address, True) for address in addresses if address]
+        forks = [
+            Handle(self.engine, self.connection, address, True) for address in addresses if address
+        ]
         for fork in forks:
             fork.processes = self.processes
         return forks
 
-    def claim(self, id: str, *slots: int) -> List[int]:
+    def claim(self, id: str, *slots: int) -> list[int]:
         """The other ends of a restored command's pipes, by the descriptors that it was started with; -1 where there is none. The caller's."""
-        fds = (ctypes.c_int * _ffi.CLAIM_FDS)()
-        self.call("rollbox_claim", id.encode("utf-8", "surrogateescape"), sum(1 << slot for slot in slots), fds)
+        fds = (ctypes.c_int * ffi.CLAIM_FDS)()
+        self.call(
+            "rollbox_claim",
+            id.encode("utf-8", "surrogateescape"),
+            sum(1 << slot for slot in slots),
+            fds,
+        )
         return [fds[slot] for slot in slots]
 
     def record(self, record: Record, child: bool = False) -> None:
@@ -126,13 +152,17 @@ class Handle:
 
     def finish(self, request: Any, text: bool) -> Result[Any]:
         """Runs a command and blocks until its end. The result may have outcome error."""
+
         def starter(*callback: Any) -> int:
             with self.use() as address:
                 started: int = request.start(address, *callback)
                 return started
 
         if not self.connection.use():
-            raise EngineLost(f"the engine of sandbox {self.name} was closed or lost, and the sandbox with it", stage="connect")
+            raise EngineLost(
+                f"the engine of sandbox {self.name} was closed or lost, and the sandbox with it",
+                stage="connect",
+            )
         try:
             return self.connection.finish(starter, text)
         finally:
@@ -141,12 +171,14 @@ class Handle:
     def begin(self, request: Any, on_end: Callable[[PendingRun], None]) -> PendingRun:
         """Starts a command that no thread waits for."""
         with self.use() as address:
-            return self.connection.begin(lambda *callback: request.start(address, *callback), on_end)
+            return self.connection.begin(
+                lambda *callback: request.start(address, *callback), on_end
+            )
 
-    def start(self, request: Any) -> LooseRun:
+    def start(self, request: Any) -> DetachedRun:
         """Starts a command that anybody may wait for."""
         with self.use() as address:
-            return LooseRun(self.connection, lambda *callback: request.start(address, *callback))
+            return DetachedRun(self.connection, lambda *callback: request.start(address, *callback))
 
     def close(self) -> None:
         """Ends the sandbox. Does nothing the second time, in a forked child, and when the engine is gone, but for telling of a record that ended with it."""
@@ -163,23 +195,30 @@ class Handle:
         if self.recording is not None:
             self.recording.end(answer)
 
-    def _finish(self, address: int, busy: bool) -> Optional[Dict[str, Any]]:
+    def _finish(self, address: int, busy: bool) -> Optional[dict[str, Any]]:
         """What the engine says of the sandbox' end; nothing if it is lost, and None if it had ended already (by its lifetime, another handle, with the engine that was closed)."""
         if not self.connection.use():
             if not busy:
                 self.connection.library.rollbox_sandbox_free(address)
             return None if self.connection.closed else {}
         try:
-            if busy:                        # by another name of it, as the handle is freed by its last user
+            if busy:  # by another name of it, as the handle is freed by its last user
                 try:
-                    address = _output("rollbox_sandbox_open", self.connection.handle, self.name.encode("ascii"))
+                    address = _output(
+                        "rollbox_sandbox_open", self.connection.handle, self.name.encode("ascii")
+                    )
                 except NotFound:
                     return None
-            error, text = _ffi.Error(), ctypes.c_void_p()
-            if self.connection.library.rollbox_sandbox_finish(address, ctypes.byref(text), ctypes.byref(error)) == 0:
-                answer = close_answer(_ffi.take_text(text))
+            error, text = ffi.Error(), ctypes.c_void_p()
+            if (
+                self.connection.library.rollbox_sandbox_finish(
+                    address, ctypes.byref(text), ctypes.byref(error)
+                )
+                == 0
+            ):
+                answer = close_answer(ffi.take_text(text))
                 return {} if answer.get("lost") else answer or None
-            problem = _ffi.exception(error)
+            problem = ffi.exception(error)
             if isinstance(problem, NotFound):
                 return None
             if not isinstance(problem, EngineLost):
@@ -214,8 +253,8 @@ class Handle:
 def _output(function: str, *arguments: Any) -> int:
     """A function of the library whose last outputs are a handle and an error: the handle."""
     handle = ctypes.c_void_p()
-    error = _ffi.Error()
-    if getattr(_ffi.lib(), function)(*arguments, ctypes.byref(handle), ctypes.byref(error)) < 0:
-        raise _ffi.exception(error)
+    error = ffi.Error()
+    if getattr(ffi.lib(), function)(*arguments, ctypes.byref(handle), ctypes.byref(error)) < 0:
+        raise ffi.exception(error)
     assert handle.value
     return handle.value

@@ -7,9 +7,9 @@ import base64
 import enum
 import json
 from dataclasses import dataclass, field
-from typing import Any, AnyStr, Dict, Generic, List, Optional, Union
+from typing import Any, AnyStr, Generic, Optional, Union
 
-from ._errors import RollboxError
+from .errors import RollboxError
 
 JobId = Union[str, int]
 
@@ -39,7 +39,7 @@ class RunFailed(Exception):
     Attributes: `result`, the whole Result.
     """
 
-    def __init__(self, result: "Result[Any]") -> None:
+    def __init__(self, result: Result[Any]) -> None:
         super().__init__(result)
         self.result = result
 
@@ -96,22 +96,35 @@ class Result(Generic[AnyStr]):
     cpu_ms: float = 0.0
     peak_memory_bytes: int = 0
     processes_peak: int = 0
-    isolation: Dict[str, Any] = field(default_factory=dict, hash=False)
+    isolation: dict[str, Any] = field(default_factory=dict, hash=False)
     error: Optional[RollboxError] = None
     id: Optional[JobId] = None
 
     def __repr__(self) -> str:
         """One short line: how it ended, the ends of its streams and how long it took. `to_dict` has everything."""
-        parts = [{Outcome.EXIT: f"exit {self.exit_code}", Outcome.SIGNAL: f"signal {self.signal}"}.get(self.outcome, str(self.outcome))]
+        parts = [
+            {Outcome.EXIT: f"exit {self.exit_code}", Outcome.SIGNAL: f"signal {self.signal}"}.get(
+                self.outcome, str(self.outcome)
+            )
+        ]
         parts += [] if self.id is None else [f"id={self.id!r}"]
-        parts += [f"error={self.error.code}: {self.error.message!r}"] if self.error is not None else []
+        parts += (
+            [f"error={self.error.code}: {self.error.message!r}"] if self.error is not None else []
+        )
         for name in ("stdout", "stderr"):
             data = getattr(self, name)
-            parts += [f"{name}={_tail(data)}" + (" (truncated)" if getattr(self, name + "_truncated") else "")] if data else []
+            parts += (
+                [
+                    f"{name}={_tail(data)}"
+                    + (" (truncated)" if getattr(self, name + "_truncated") else "")
+                ]
+                if data
+                else []
+            )
         parts += self._repr_more()
         return f"<{type(self).__name__} {', '.join(parts)}, {self.wall_ms:.1f} ms>"
 
-    def _repr_more(self) -> List[str]:
+    def _repr_more(self) -> list[str]:
         """(For subclasses.)"""
         return []
 
@@ -125,7 +138,7 @@ class Result(Generic[AnyStr]):
         """The program exited with status 0."""
         return self.outcome is Outcome.EXIT and self.exit_code == 0
 
-    def check(self) -> "Result[AnyStr]":
+    def check(self) -> Result[AnyStr]:
         """Returns itself if `ok`. Raises `error` if there is one (rollbox's failure), else RunFailed (the program's)."""
         if self.ok:
             return self
@@ -133,20 +146,31 @@ class Result(Generic[AnyStr]):
             raise self.error
         raise RunFailed(self)
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The object that `rollbox run --json` prints: streams as str, and `stdout_base64` / `stderr_base64` besides where the bytes
         were not UTF-8."""
-        row: Dict[str, Any] = {} if self.id is None else {"id": self.id}
+        row: dict[str, Any] = {} if self.id is None else {"id": self.id}
         row.update(outcome=self.outcome.value, exit_code=self.exit_code, signal=self.signal)
         for name, data in (("stdout", self.stdout), ("stderr", self.stderr)):
             row[name] = _text(data)
             if isinstance(data, bytes) and row[name].encode("utf-8") != data:
                 row[name + "_base64"] = base64.b64encode(data).decode("ascii")
         row.update(
-            stdout_truncated=self.stdout_truncated, stderr_truncated=self.stderr_truncated,
-            wall_ms=round(self.wall_ms, 3), cpu_ms=round(self.cpu_ms, 3),
-            peak_memory_bytes=self.peak_memory_bytes, processes_peak=self.processes_peak, isolation=self.isolation,
-            error=None if self.error is None else {"code": self.error.code, "stage": self.error.stage, "message": self.error.message})
+            stdout_truncated=self.stdout_truncated,
+            stderr_truncated=self.stderr_truncated,
+            wall_ms=round(self.wall_ms, 3),
+            cpu_ms=round(self.cpu_ms, 3),
+            peak_memory_bytes=self.peak_memory_bytes,
+            processes_peak=self.processes_peak,
+            isolation=self.isolation,
+            error=None
+            if self.error is None
+            else {
+                "code": self.error.code,
+                "stage": self.error.stage,
+                "message": self.error.message,
+            },
+        )
         return row
 
     def to_json(self) -> str:

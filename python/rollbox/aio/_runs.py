@@ -11,31 +11,32 @@ import asyncio
 import contextlib
 import os
 import threading
-from typing import Any, Callable, Dict, Optional, Set, Tuple, Union
+from typing import Any, Callable, Optional, Union
 
-from ._engine import Engine, LooseRun, PendingRun, _Connection
-from ._errors import EngineLost
-from ._handle import Handle
-from ._request import Request
-from ._result import JobId, Result
+from .._core.connection import Connection, DetachedRun, PendingRun
+from .._core.errors import EngineLost
+from .._core.handle import Handle
+from .._core.request import Request
+from .._core.result import JobId, Result
+from .._engine import Engine
 
 
 class _Watch:
     """One loop's reader of one connection. It is there as long as the loop has runs on it, and they keep the connection open."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connection: _Connection) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> None:
         self.loop = loop
         self.connection = connection
-        self.runs: Set[Union[PendingRun, LooseRun]] = set()
+        self.runs: set[Union[PendingRun, DetachedRun]] = set()
         self.reading = False
 
-    def enter(self, pending: Union[PendingRun, LooseRun]) -> None:
+    def enter(self, pending: Union[PendingRun, DetachedRun]) -> None:
         if not self.runs:
             self.loop.add_reader(self.connection.fd, self.dispatch)
             self.reading = True
         self.runs.add(pending)
 
-    def leave(self, pending: Union[PendingRun, LooseRun]) -> None:
+    def leave(self, pending: Union[PendingRun, DetachedRun]) -> None:
         self.runs.discard(pending)
         if not self.runs:
             self.stop()
@@ -52,14 +53,16 @@ class _Watch:
             self.stop()
 
 
-_watches: Dict[Tuple[asyncio.AbstractEventLoop, _Connection], _Watch] = {}
+_watches: dict[tuple[asyncio.AbstractEventLoop, Connection], _Watch] = {}
 os.register_at_fork(after_in_child=_watches.clear)
 
 
-def _watch(loop: asyncio.AbstractEventLoop, connection: _Connection) -> _Watch:
+def _watch(loop: asyncio.AbstractEventLoop, connection: Connection) -> _Watch:
     watch = _watches.get((loop, connection))
     if watch is None:
-        for other in list(_watches.values()):       # loops that were closed without cancelling their tasks
+        for other in list(
+            _watches.values()
+        ):  # loops that were closed without cancelling their tasks
             if other.loop.is_closed():
                 for pending in list(other.runs):
                     other.leave(pending)
@@ -68,11 +71,15 @@ def _watch(loop: asyncio.AbstractEventLoop, connection: _Connection) -> _Watch:
     return watch
 
 
-async def _until_ended(begin: Callable[[Callable[[PendingRun], None]], PendingRun], text: bool, id: Optional[JobId] = None) -> Result[Any]:
+async def _until_ended(
+    begin: Callable[[Callable[[PendingRun], None]], PendingRun],
+    text: bool,
+    id: Optional[JobId] = None,
+) -> Result[Any]:
     """Begins a run, told whom to call when it ends, and returns its result, which may have outcome error. A cancelled task kills it."""
     loop = asyncio.get_running_loop()
     thread = threading.get_ident()
-    future: "asyncio.Future[None]" = loop.create_future()
+    future: asyncio.Future[None] = loop.create_future()
 
     def done() -> None:
         if not future.done():
@@ -81,7 +88,7 @@ async def _until_ended(begin: Callable[[Callable[[PendingRun], None]], PendingRu
     def on_end(pending: PendingRun) -> None:
         try:
             (loop.call_soon if threading.get_ident() == thread else loop.call_soon_threadsafe)(done)
-        except RuntimeError:        # the loop was closed with the run under way
+        except RuntimeError:  # the loop was closed with the run under way
             pending.abandon()
 
     pending = begin(on_end)
@@ -97,24 +104,26 @@ async def _until_ended(begin: Callable[[Callable[[PendingRun], None]], PendingRu
     return pending.collect(text, id)
 
 
-async def run(engine: Engine, policy: str, request: Request, text: bool, id: Optional[JobId] = None) -> Result[Any]:
+async def run(
+    engine: Engine, policy: str, request: Request, text: bool, id: Optional[JobId] = None
+) -> Result[Any]:
     """Runs a request; the result may have outcome error. A cancelled task kills the run."""
     if not engine.is_warm(policy):
         await asyncio.get_running_loop().run_in_executor(None, engine.warm, policy)
     return await _until_ended(lambda on_end: engine.start(policy, request, on_end), text, id)
 
 
-async def loose(run: LooseRun) -> Result[bytes]:
-    """The result of a LooseRun. A cancelled task leaves it running. Raises EngineLost."""
+async def loose(run: DetachedRun) -> Result[bytes]:
+    """The result of a DetachedRun. A cancelled task leaves it running. Raises EngineLost."""
     loop = asyncio.get_running_loop()
-    future: "asyncio.Future[None]" = loop.create_future()
+    future: asyncio.Future[None] = loop.create_future()
 
     def done() -> None:
         if not future.done():
             future.set_result(None)
 
     def ended() -> None:
-        with contextlib.suppress(RuntimeError):     # the loop was closed
+        with contextlib.suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(done)
 
     if run.connection.use():
@@ -130,7 +139,10 @@ async def loose(run: LooseRun) -> Result[bytes]:
             run.connection.release()
     result = run.wait(0)
     if result is None:
-        raise EngineLost("the engine was closed or lost, and with it the sandbox and this command", stage="result")
+        raise EngineLost(
+            "the engine was closed or lost, and with it the sandbox and this command",
+            stage="result",
+        )
     return result
 
 

@@ -7,11 +7,12 @@ import ctypes
 import json
 import math
 import os
-from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Optional, Union
 
-from . import _ffi
-from ._errors import InvalidArgument
-from ._result import OUTCOMES, JobId, Outcome, Result
+from . import ffi
+from .errors import InvalidArgument
+from .result import OUTCOMES, JobId, Outcome, Result
 
 Argument = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 Argv = Union[str, Sequence[Argument]]
@@ -20,7 +21,7 @@ Environment = Mapping[str, str]
 Timeout = Union[float, Literal["none"], None]
 Files = Mapping[Union[str, "os.PathLike[str]"], Data]
 
-_NO_CALLBACK = _ffi.CALLBACK()
+_NO_CALLBACK = ffi.CALLBACK()
 _ARGUMENT_MAX = 131072
 """MAX_ARG_STRLEN of the kernel."""
 RUN_TIMEOUT_S = 300.0
@@ -42,11 +43,13 @@ def _encode(what: str, value: object) -> bytes:
     except UnicodeEncodeError as problem:
         raise _invalid(f"{what} cannot be encoded: {problem}") from None
     if b"\0" in raw:
-        raise _invalid(f"{what} has a NUL byte at offset {raw.index(0)}; the kernel ends strings there")
+        raise _invalid(
+            f"{what} has a NUL byte at offset {raw.index(0)}; the kernel ends strings there"
+        )
     return raw
 
 
-def _data(what: str, value: object) -> bytes:
+def as_bytes(what: str, value: object) -> bytes:
     if isinstance(value, str):
         try:
             return value.encode("utf-8", "surrogateescape")
@@ -62,7 +65,7 @@ def as_argv(argv: Argv) -> Argv:
     return ["/bin/sh", "-c", argv] if isinstance(argv, str) else argv
 
 
-def _argv(argv: Any) -> List[bytes]:
+def _argv(argv: Any) -> list[bytes]:
     argv = as_argv(argv)
     if isinstance(argv, (bytes, os.PathLike, Mapping)) or not isinstance(argv, Sequence):
         raise _invalid(f"argv must be a list of arguments or a str for the shell, not {argv!r}")
@@ -71,25 +74,29 @@ def _argv(argv: Any) -> List[bytes]:
     return _arguments("argv", argv)
 
 
-def _arguments(what: str, items: Sequence[object]) -> List[bytes]:
+def _arguments(what: str, items: Sequence[object]) -> list[bytes]:
     return [_encode(f"{what}[{i}]", item) for i, item in enumerate(items)]
 
 
-def code_argv(code: object, args: object = ()) -> List[bytes]:
+def code_argv(code: object, args: object = ()) -> list[bytes]:
     """The command of a run of code."""
     if not isinstance(code, (str, bytes)):
         raise _invalid(f"code must be str or bytes, not {type(code).__name__}")
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise _invalid(f"args must be a list of arguments, not {args!r}")
-    raw = _data("code", code)
+    raw = as_bytes("code", code)
     if b"\0" in raw:
-        raise _invalid(f"code has a NUL byte at offset {raw.index(0)}, which Python source may not have")
+        raise _invalid(
+            f"code has a NUL byte at offset {raw.index(0)}, which Python source may not have"
+        )
     if len(raw) >= _ARGUMENT_MAX:
-        raise _invalid(f"code has {len(raw)} bytes, and no argument may have {_ARGUMENT_MAX}: put it into `files` and run that")
+        raise _invalid(
+            f"code has {len(raw)} bytes, and no argument may have {_ARGUMENT_MAX}: put it into `files` and run that"
+        )
     return [b"python3", b"-c", raw, *_arguments("args", args)]
 
 
-def _env(env: object) -> Optional[List[bytes]]:
+def _env(env: object) -> Optional[list[bytes]]:
     if env is None:
         return None
     if not isinstance(env, Mapping):
@@ -109,8 +116,15 @@ def milliseconds(timeout: object) -> int:
         return -1
     if timeout == "none":
         return _NO_TIMEOUT_MS
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not math.isfinite(timeout) or not 0 < timeout < 1e12:
-        raise _invalid(f'timeout must be a positive number of seconds, or "none" for no limit, not {timeout!r}')
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, (int, float))
+        or not math.isfinite(timeout)
+        or not 0 < timeout < 1e12
+    ):
+        raise _invalid(
+            f'timeout must be a positive number of seconds, or "none" for no limit, not {timeout!r}'
+        )
     return math.ceil(timeout * 1000)
 
 
@@ -128,7 +142,7 @@ def _limit(limit: object) -> int:
     return limit
 
 
-def _strings(items: List[bytes]) -> Any:
+def _strings(items: list[bytes]) -> Any:
     return (ctypes.c_char_p * (len(items) + 1))(*items, None)
 
 
@@ -138,10 +152,10 @@ def _fill(
     timeout: Timeout,
     stdin: Optional[Data],
     env: Optional[Environment],
-    cwd: Optional[Union[str, "os.PathLike[str]"]],
+    cwd: Optional[Union[str, os.PathLike[str]]],
     files: Optional[Files],
     max_output: Optional[int],
-) -> Tuple[Any, ...]:
+) -> tuple[Any, ...]:
     """Puts what runs and commands have in common into their options; returns what must live as long as those."""
     arguments = _strings(_argv(argv))
     environment = _env(env)
@@ -155,19 +169,21 @@ def _fill(
     if cwd is not None:
         options.cwd = _encode("cwd", cwd)
     if stdin is not None:
-        raw = _data("stdin", stdin)
+        raw = as_bytes("stdin", stdin)
         options.stdin_data = raw
         options.stdin_length = len(raw)
     items = None
     if files:
         if not isinstance(files, Mapping):
-            raise _invalid(f"files must be a mapping of paths to contents, not {type(files).__name__}")
-        items = (_ffi.File * len(files))()
+            raise _invalid(
+                f"files must be a mapping of paths to contents, not {type(files).__name__}"
+            )
+        items = (ffi.File * len(files))()
         for item, (path, data) in zip(items, files.items()):
             item.path = _encode("a path of files", path)
             if not item.path:
                 raise _invalid("files has an empty path")
-            raw = _data(f"files[{path!r}]", data)
+            raw = as_bytes(f"files[{path!r}]", data)
             item.data = raw
             item.length = len(raw)
         options.files = items
@@ -178,9 +194,9 @@ def _fill(
 def _start(function: str, *arguments: Any) -> int:
     """Calls a function of the library whose last outputs are a run and an error: returns the run's address. Raises what it reports."""
     run = ctypes.c_void_p()
-    error = _ffi.Error()
-    if getattr(_ffi.lib(), function)(*arguments, ctypes.byref(run), ctypes.byref(error)) < 0:
-        raise _ffi.exception(error)
+    error = ffi.Error()
+    if getattr(ffi.lib(), function)(*arguments, ctypes.byref(run), ctypes.byref(error)) < 0:
+        raise ffi.exception(error)
     assert run.value
     return run.value
 
@@ -201,13 +217,13 @@ class Request:
         timeout: Timeout = None,
         stdin: Optional[Data] = None,
         env: Optional[Environment] = None,
-        cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
+        cwd: Optional[Union[str, os.PathLike[str]]] = None,
         files: Optional[Files] = None,
         max_output: Optional[int] = None,
         is_code: bool = False,
     ) -> None:
         """is_code: argv is python3's, and an interpreter that is kept started may take it."""
-        self.options = _ffi.RunOptions()
+        self.options = ffi.RunOptions()
         self._alive = _fill(self.options, argv, timeout, stdin, env, cwd, files, max_output)
         self.options.is_code = is_code
 
@@ -230,19 +246,19 @@ class ExecRequest:
         timeout: Timeout = None,
         stdin: Optional[Data] = None,
         env: Optional[Environment] = None,
-        cwd: Optional[Union[str, "os.PathLike[str]"]] = None,
+        cwd: Optional[Union[str, os.PathLike[str]]] = None,
         files: Optional[Files] = None,
         max_output: Optional[int] = None,
         user: Optional[Union[str, int]] = None,
         id: Optional[str] = None,
-        terminal: Optional[Tuple[int, int]] = None,
+        terminal: Optional[tuple[int, int]] = None,
         input_fd: int = -1,
-        stream_fds: Tuple[int, int] = (-1, -1),
+        stream_fds: tuple[int, int] = (-1, -1),
         extra_fds: Sequence[int] = (),
         detached: bool = False,
         no_trace: bool = False,
     ) -> None:
-        self.options = options = _ffi.ExecOptions()
+        self.options = options = ffi.ExecOptions()
         alive = _fill(options, argv, timeout, stdin, env, cwd, files, max_output)
         if user is not None:
             options.user = _encode("user", str(user) if isinstance(user, int) else user)
@@ -259,7 +275,7 @@ class ExecRequest:
         options.stream_fds[:] = stream_fds
         options.detached = detached
         options.no_trace = no_trace
-        self._alive: Tuple[Any, ...] = (*alive, size, extra)
+        self._alive: tuple[Any, ...] = (*alive, size, extra)
 
     def start(self, sandbox: Any, callback: Any = _NO_CALLBACK, userdata: int = 0) -> int:
         """rollbox_exec: returns the run's address. Raises what it reports."""
@@ -273,8 +289,12 @@ class AttachRequest:
 
     __slots__ = ("options",)
 
-    def __init__(self, id: str, *, input_fd: int = -1, stream_fds: Tuple[int, int] = (-1, -1)) -> None:
-        self.options = options = _ffi.AttachOptions(size=ctypes.sizeof(_ffi.AttachOptions), input_fd=input_fd)
+    def __init__(
+        self, id: str, *, input_fd: int = -1, stream_fds: tuple[int, int] = (-1, -1)
+    ) -> None:
+        self.options = options = ffi.AttachOptions(
+            size=ctypes.sizeof(ffi.AttachOptions), input_fd=input_fd
+        )
         options.operation_id = _encode("id", id)
         options.stream_fds[:] = stream_fds
 
@@ -285,17 +305,17 @@ class AttachRequest:
         return _start("rollbox_attach", sandbox, ctypes.byref(self.options))
 
 
-def terminal_size(size: Tuple[int, int]) -> _ffi.Terminal:
+def terminal_size(size: tuple[int, int]) -> ffi.Terminal:
     """A terminal's size from (rows, columns)."""
     if len(size) != 2 or not all(isinstance(one, int) and 0 < one < 1 << 16 for one in size):
         raise _invalid(f"a terminal's size is (rows, columns), each 1 to 65535, not {size!r}")
-    return _ffi.Terminal(*size)
+    return ffi.Terminal(*size)
 
 
-_isolation_cache: Dict[bytes, Dict[str, Any]] = {}
+_isolation_cache: dict[bytes, dict[str, Any]] = {}
 
 
-def _isolation(raw: Optional[bytes]) -> Dict[str, Any]:
+def _isolation(raw: Optional[bytes]) -> dict[str, Any]:
     """Parsed; the same text comes with every run of a plan, so the last few are kept. A copy each: results are the caller's."""
     if not raw:
         return {}
@@ -310,9 +330,12 @@ def _isolation(raw: Optional[bytes]) -> Dict[str, Any]:
 def copy_result(raw: Any, text: bool = False, id: Optional[JobId] = None) -> Result[Any]:
     """A Result from a rollbox_result, sharing no memory with it."""
     outcome = OUTCOMES[raw.outcome]
-    streams: List[Any] = [
+    streams: list[Any] = [
         ctypes.string_at(data, length) if data and length else b""
-        for data, length in ((raw.stdout_data, raw.stdout_length), (raw.stderr_data, raw.stderr_length))
+        for data, length in (
+            (raw.stdout_data, raw.stdout_length),
+            (raw.stderr_data, raw.stderr_length),
+        )
     ]
     if text:
         streams = [stream.decode("utf-8", "replace") for stream in streams]
@@ -329,7 +352,7 @@ def copy_result(raw: Any, text: bool = False, id: Optional[JobId] = None) -> Res
         peak_memory_bytes=raw.peak_memory_bytes,
         processes_peak=raw.processes_peak,
         isolation=_isolation(raw.isolation),
-        error=_ffi.exception(raw.error) if outcome is Outcome.ERROR else None,
+        error=ffi.exception(raw.error) if outcome is Outcome.ERROR else None,
         id=id,
     )
 
@@ -337,4 +360,12 @@ def copy_result(raw: Any, text: bool = False, id: Optional[JobId] = None) -> Res
 def error_result(error: Any, text: bool = False, id: Optional[JobId] = None) -> Result[Any]:
     """The row of a job that could not be started."""
     empty: Any = "" if text else b""
-    return Result(outcome=Outcome.ERROR, exit_code=None, signal=None, stdout=empty, stderr=empty, error=error, id=id)
+    return Result(
+        outcome=Outcome.ERROR,
+        exit_code=None,
+        signal=None,
+        stdout=empty,
+        stderr=empty,
+        error=error,
+        id=id,
+    )

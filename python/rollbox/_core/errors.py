@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+# Made by tools/gen_errors.py from the table in include/rollbox/rollbox.h; do not edit.
+"""What rollbox could not do: one exception per row of the error table.
+
+What the guest did is never an exception but a Result.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+
+class RollboxError(Exception):
+    """The base of every error of rollbox.
+
+    Attributes:
+        code: The error's name, such as "policy_invalid"; the same in JSON results.
+        number: The error's number; the same in C.
+        http_status: The status that a server answers with.
+        stage: A short word for people: where rollbox failed (arguments, policy, connect, setup,
+            exec, run, result), or what failed (files, snapshot, store and the like).
+        message: What failed, where, and what to do about it.
+        errno: The kernel's error number, or None.
+    """
+
+    code: str = "unknown"
+    number: int = 0
+    http_status: int = 500
+
+    def __init__(self, message: str = "", *, stage: str = "", errno: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.stage = stage
+        self.errno = errno
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.stage, self.errno)
+
+
+def _rebuild(
+    cls: type[RollboxError], message: str, stage: str, errno: Optional[int]
+) -> RollboxError:
+    return cls(message, stage=stage, errno=errno)
+
+
+class InvalidArgument(RollboxError, ValueError):
+    """An argument of the call is not valid.
+
+    Mend the call; the message names the argument and what it may be.
+    """
+
+    code = "invalid_argument"
+    number = 1
+    http_status = 400
+
+
+class PolicyInvalid(RollboxError, ValueError):
+    """The policy is not valid; the message lists every problem with its line.
+
+    Mend the policy. `rollbox policy check FILE` lists the same problems.
+    """
+
+    code = "policy_invalid"
+    number = 2
+    http_status = 400
+
+
+class PathNotFound(RollboxError, FileNotFoundError):
+    """A path that the policy grants does not exist.
+
+    Correct the path, or make it first. It is looked up when the policy is prepared, not when it is
+    written.
+    """
+
+    code = "path_not_found"
+    number = 3
+    http_status = 400
+
+
+class PathDenied(RollboxError, PermissionError):
+    """A path that the policy grants cannot be used by the caller.
+
+    Grant only what the user who runs rollbox may use; a sandbox never gets more than its owner.
+    """
+
+    code = "path_denied"
+    number = 4
+    http_status = 403
+
+
+class FeatureMissing(RollboxError, NotImplementedError):
+    """The policy asks for isolation or a limit that this kernel or user cannot give.
+
+    `rollbox doctor` tells what is missing and how to get it. rollbox never goes on with less
+    isolation than asked for.
+    """
+
+    code = "feature_missing"
+    number = 5
+    http_status = 501
+
+
+class CommandNotFound(RollboxError, FileNotFoundError):
+    """The program does not exist inside the sandbox.
+
+    Look at `argv[0]`, at `PATH` inside the sandbox, and at whether `fs_readable` grants the
+    program's directory.
+    """
+
+    code = "command_not_found"
+    number = 6
+    http_status = 422
+
+
+class NotExecutable(RollboxError, PermissionError):
+    """The program exists inside the sandbox but cannot be executed.
+
+    Set the execute bit, or check the interpreter in the `#!` line and the program's architecture.
+    """
+
+    code = "not_executable"
+    number = 7
+    http_status = 422
+
+
+class BadCwd(RollboxError, FileNotFoundError):
+    """The working directory does not exist inside the sandbox.
+
+    Grant the directory, or have `files` make it.
+    """
+
+    code = "bad_cwd"
+    number = 8
+    http_status = 422
+
+
+class SetupFailed(RollboxError):
+    """The kernel refused a step of setting the sandbox up.
+
+    The message names the operation, its object and the errno. Run `rollbox doctor`. Also: a process
+    of rollbox was killed from outside. Where it was the one that captures, just as it made a call
+    in a process of the sandbox, what ran there is ended and its commands have this error.
+    """
+
+    code = "setup_failed"
+    number = 9
+    http_status = 500
+
+
+class ResourceExhausted(RollboxError, OSError):
+    """The host is out of memory, file descriptors, processes or disk; try again later.
+
+    Try again later or with fewer at a time. `batch` and `run_many` do so themselves.
+    """
+
+    code = "resource_exhausted"
+    number = 10
+    http_status = 503
+
+
+class HostOutOfMemory(RollboxError, MemoryError):
+    """The host had no memory left; the guest is not at fault.
+
+    The host, or a control group that the engine is in, had no memory left, and the OOM killer ended
+    the sandbox or its command; the guest is not at fault.
+
+    Run fewer sandboxes at a time, or lower `max_memory`. Never score it: the guest is not at fault.
+    """
+
+    code = "host_out_of_memory"
+    number = 11
+    http_status = 503
+
+
+class EngineStartFailed(RollboxError, OSError):
+    """The engine could not be started.
+
+    The message names the program that was tried; `ROLLBOX_ENGINE` overrides it.
+    """
+
+    code = "engine_start"
+    number = 12
+    http_status = 500
+
+
+class EngineLost(RollboxError, ConnectionError):
+    """The connection to the engine ended; the sandbox is gone.
+
+    The sandboxes that ran on that engine are gone; those that sleep in the store are not. In Python
+    the next call starts another engine, or connects to the one that serves the socket by then; a
+    run can be repeated if that is safe, and a session has to be opened anew. In C, close the handle
+    and open another.
+    """
+
+    code = "engine_lost"
+    number = 13
+    http_status = 502
+
+
+class EngineBusy(RollboxError):
+    """Another engine is serving that socket.
+
+    Use the engine that is there, or another socket path.
+    """
+
+    code = "engine_busy"
+    number = 14
+    http_status = 409
+
+
+class ProtocolError(RollboxError):
+    """Engine and library do not speak the same protocol version.
+
+    Engine and library do not speak the same protocol version, or a message is malformed.
+
+    Library and engine must be of one version; restart a shared engine after an upgrade.
+    """
+
+    code = "protocol"
+    number = 15
+    http_status = 502
+
+
+class NotFound(RollboxError, LookupError):
+    """No such operation, sandbox or file.
+
+    The operation or sandbox has ended and was forgotten, or never was.
+    """
+
+    code = "not_found"
+    number = 16
+    http_status = 404
+
+
+class Cancelled(RollboxError):
+    """The caller cancelled the operation.
+
+    Nothing to mend: the caller asked for it.
+    """
+
+    code = "cancelled"
+    number = 17
+    http_status = 499
+
+
+class IOFailed(RollboxError, OSError):
+    """Reading or writing a file of the host failed.
+
+    The message names the file and the errno.
+    """
+
+    code = "io"
+    number = 18
+    http_status = 500
+
+
+class InternalError(RollboxError):
+    """A bug in rollbox; please report it.
+
+    Report it with the message; run it again meanwhile.
+    """
+
+    code = "internal"
+    number = 19
+    http_status = 500
+
+
+class Conflict(RollboxError):
+    """What is to be replaced on the host was changed meanwhile.
+
+    Look at what changed on the host; commit again with force to replace it.
+    """
+
+    code = "conflict"
+    number = 20
+    http_status = 409
+
+
+class Damaged(RollboxError):
+    """A layer or snapshot of the store is damaged; its name is in the message.
+
+    `rollbox store fsck` lists what is damaged; import or make it again.
+    """
+
+    code = "damaged"
+    number = 21
+    http_status = 500
+
+
+class EngineUntrusted(RollboxError):
+    """Another user serves the engine's socket, or could; nothing was sent to it.
+
+    Use a socket in a directory that is yours alone, or start an engine of your own. If you trust
+    that user, set `ROLLBOX_TRUST_UID` to the user's id.
+    """
+
+    code = "engine_untrusted"
+    number = 22
+    http_status = 403
+
+
+__all__ = [
+    "RollboxError",
+    "InvalidArgument",
+    "PolicyInvalid",
+    "PathNotFound",
+    "PathDenied",
+    "FeatureMissing",
+    "CommandNotFound",
+    "NotExecutable",
+    "BadCwd",
+    "SetupFailed",
+    "ResourceExhausted",
+    "HostOutOfMemory",
+    "EngineStartFailed",
+    "EngineLost",
+    "EngineBusy",
+    "ProtocolError",
+    "NotFound",
+    "Cancelled",
+    "IOFailed",
+    "InternalError",
+    "Conflict",
+    "Damaged",
+    "EngineUntrusted",
+]
