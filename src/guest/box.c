@@ -161,63 +161,11 @@ static int enter_user_namespace(const struct box *box, int proc_self) {
     return r < 0 ? r : limit_user_counts(box->proc_sys);
 }
 
-/* A single thread that moves itself ("0", tasks) is the one move that the kernel makes without waiting for a grace period, milliseconds, under a global lock. */
-int box_enter_cgroups(struct box *box) {
-    for (; box->n_tasks; box->n_tasks--)
-        if (write(*box->tasks++, "0", 1) != 1)
-            return -errno;
-    return 0;
-}
-
 /* Paths count from the cgroups of the one who makes the namespace, and those above them name the engine, or the caller's session. */
 static int enter_cgroups(struct box *box) {
     int r = box_enter_cgroups(box);
 
     return r == 0 && box->plan->flags & PLAN_CGROUPNS && unshare(CLONE_NEWCGROUP) < 0 ? -errno : r;
-}
-
-/* A new user namespace has them all. What is dropped no child has, nor any program. */
-static int drop_bounds(void) {
-    static bool dropped;
-
-    for (int capability = 0; !dropped; capability++)
-        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
-            if (errno != EINVAL)
-                return -errno;
-            dropped = true;
-        }
-    return 0;
-}
-
-int box_drop_privileges(void) {
-    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-    struct __user_cap_data_struct none[2] = { 0 };
-
-    int r = drop_bounds();
-
-    if (r < 0)
-        return r;
-    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 || sys_capset(&header, none) < 0)
-        return -errno;
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
-        return -errno;
-    /* The second string: init ends when its socket closes; this one holds even while init could not read it. */
-    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ? -errno : 0;
-}
-
-int box_install_filter(const struct plan *plan) {
-    struct sock_fprog program = { .len = (unsigned short)plan->filter.n, .filter = (void *)(uintptr_t)((const char *)plan + plan->filter.offset) };
-
-    return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
-}
-
-int box_enter_domain(struct box *box) {
-    if (box->ruleset < 0)
-        return 0;
-    int r = sys_landlock_restrict_self(box->ruleset, 0);
-    close(box->ruleset);
-    box->ruleset = -1;
-    return r;
 }
 
 static void report_ready(struct box *box) {
@@ -314,7 +262,7 @@ int box_setup(struct box *box, struct guest_fault *fault) {
         return guest_fault(fault, GUEST_STAGE_USER, 0, r);
     report_ready(box);
     /* Forty calls, each of which the filter would look at. What is restored inherits the bounds, and gives up itself what rights it needs yet. */
-    if ((r = drop_bounds()) < 0)
+    if ((r = box_drop_bounds()) < 0)
         return guest_fault(fault, GUEST_STAGE_PRIVILEGE, 0, r);
     if (!has_bounds && (r = ipc_refuse_segments()) < 0)
         return guest_fault(fault, GUEST_STAGE_SECCOMP, 0, r);

@@ -27,6 +27,7 @@
 #include "guest/files.h"
 #include "guest/restore.h"
 #include "guest/settime.h"
+#include "guest/state.h"
 #include "guest/stamps.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
@@ -43,33 +44,13 @@ struct command {
     struct restore_failure failure;     /* why it is not, if it was to be */
 };
 
-bool command_in_session;
-static struct command commands[COMMAND_MAX];    /* the first n_commands: memory is touched as it is needed */
-static size_t n_commands;
-static pid_t agents[COMMAND_MAX_AGENTS];
-static size_t n_agents;
-
-size_t command_count(void) {
-    return n_commands;
-}
+static struct command commands[COMMAND_MAX];    /* the first state_commands: memory is touched as it is needed */
 
 pid_t command_main(uint64_t serial) {
-    for (size_t i = 0; i < n_commands; i++)
+    for (size_t i = 0; i < state_commands; i++)
         if (commands[i].serial == serial)
             return commands[i].pid;
     return 0;
-}
-
-bool command_is_agent(pid_t pid) {
-    for (size_t i = 0; i < n_agents; i++)
-        if (agents[i] == pid)
-            return true;
-    return false;
-}
-
-void command_agents_go_on(void) {
-    for (size_t i = 0; i < n_agents; i++)
-        (void)kill(agents[i], SIGCONT);
 }
 
 /* ---- the end -------------------------------------------------------------------------------------------------------- */
@@ -112,7 +93,7 @@ static struct {
 
 /* The main process of a command that is to be told of. 0: is there any? */
 static bool is_counted(pid_t pid) {
-    for (size_t i = 0; i < n_commands; i++)
+    for (size_t i = 0; i < state_commands; i++)
         if (commands[i].counted && (!pid || commands[i].pid == pid))
             return true;
     return false;
@@ -187,19 +168,19 @@ static void report_agent(const struct box *box) {
 }
 
 static void ended(const struct box *box, pid_t pid, int status, const struct rusage *usage, const struct moved *moved) {
-    for (size_t i = 0; i < n_agents; i++)
-        if (agents[i] == pid) {
-            agents[i] = agents[--n_agents];
+    for (size_t i = 0; i < state_n_agents; i++)
+        if (state_agents[i] == pid) {
+            state_agents[i] = state_agents[--state_n_agents];
             report_agent(box);
             return;
         }
-    for (size_t i = 0; i < n_commands; i++) {
+    for (size_t i = 0; i < state_commands; i++) {
         struct command command = commands[i];
         struct rusage all;
 
         if (command.pid != pid)
             continue;
-        commands[i] = commands[--n_commands];
+        commands[i] = commands[--state_commands];
         if (command.final) {
             end_all();
             getrusage(RUSAGE_CHILDREN, &all);
@@ -208,7 +189,7 @@ static void ended(const struct box *box, pid_t pid, int status, const struct rus
         report_exit(box, &command, status, usage, moved);
         if (command.final)
             init_leave(box, 0);
-        if (!n_commands)
+        if (!state_commands)
             virtual_stand();
         return;
     }
@@ -417,10 +398,10 @@ void command_start(const struct box *box, struct wire_message *message) {
     struct guest_fault fault = { .stage = GUEST_STAGE_REQUEST };
     int master = -1, r;
 
-    if (tree_is_frozen() || (n_commands && !command_in_session))
+    if (tree_is_frozen() || (state_commands && !command_in_session))
         r = -EBUSY;
     else
-        r = n_commands == COMMAND_MAX ? -EAGAIN : command_main(command.serial) ? -EEXIST : start(box, message, &command, &master, &fault);
+        r = state_commands == COMMAND_MAX ? -EAGAIN : command_main(command.serial) ? -EEXIST : start(box, message, &command, &master, &fault);
     wire_message_done(message);
     if (r > 0) {
         struct guest_record record = {
@@ -429,7 +410,7 @@ void command_start(const struct box *box, struct wire_message *message) {
         };
 
         command.pid = r;
-        commands[n_commands++] = command;
+        commands[state_commands++] = command;
         record_send(box->socket, &record, &master, master >= 0);
         if (command.counted && !determinism_wanted(box->plan))  /* questions take reading */
             note_moved(box);
@@ -443,16 +424,16 @@ void command_start(const struct box *box, struct wire_message *message) {
 }
 
 int command_adopt(uint64_t serial, pid_t pid) {
-    if (n_commands == COMMAND_MAX || command_main(serial))
-        return n_commands == COMMAND_MAX ? -EAGAIN : -EEXIST;
-    for (size_t i = 0; i < n_commands; i++)
+    if (state_commands == COMMAND_MAX || command_main(serial))
+        return state_commands == COMMAND_MAX ? -EAGAIN : -EEXIST;
+    for (size_t i = 0; i < state_commands; i++)
         if (commands[i].pid == pid)
             return -EEXIST;
-    commands[n_commands++] = (struct command){ .serial = serial, .started_ns = clock_now_ns(), .pid = pid };
+    commands[state_commands++] = (struct command){ .serial = serial, .started_ns = clock_now_ns(), .pid = pid };
     return 0;
 }
 
-/* ---- agents --------------------------------------------------------------------------------------------------------- */
+/* ---- state_agents --------------------------------------------------------------------------------------------------------- */
 
 _Noreturn static void become_agent(int socket) {
     static const char name[] = "rollbox-files";
@@ -465,13 +446,13 @@ _Noreturn static void become_agent(int socket) {
 }
 
 int command_serve_files(int socket) {
-    if (n_agents == COMMAND_MAX_AGENTS)
+    if (state_n_agents == COMMAND_MAX_AGENTS)
         return -EAGAIN;
     /* As fork, with none of its handlers: a copy of init, not dumpable as that is, all signals blocked, with no descriptor but the one it serves. */
     pid_t pid = (pid_t)sys_call5(__NR_clone, SIGCHLD, NULL, NULL, NULL, NULL);
     if (pid == 0)
         become_agent(socket);
     if (pid > 0)
-        agents[n_agents++] = pid;
+        state_agents[state_n_agents++] = pid;
     return pid < 0 ? pid : 0;
 }

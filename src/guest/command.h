@@ -14,10 +14,6 @@
 #define COMMAND_MAX 1024        /* that run at once */
 #define COMMAND_MAX_AGENTS 64
 
-/* init.c */
-/* The sandbox' end. In a pid namespace the kernel kills what is left. */
-_Noreturn void init_leave(const struct box *box, int status);
-
 /* command.c: the commands that run. A session has any number, all in init's own Landlock domain; else there is one at a time. */
 void command_start(const struct box *box, struct wire_message *message);
 /* A process that was restored is the main one of a command, as if an EXEC with this serial had started it. 0 or -errno. */

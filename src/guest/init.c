@@ -26,12 +26,6 @@
 
 #define PENDING 64
 
-_Noreturn void init_leave(const struct box *box, int status) {
-    if (box->plan->flags & PLAN_PROCESS)
-        process_end(box);
-    _exit(status);
-}
-
 /* Isolation process has no part in this: there init is kept from its commands by being outside of their domain, it has no /proc to find their processes in, and orphans have no other place to go. */
 static int begin_session(struct box *box, struct guest_fault *fault) {
     if (box->plan->flags & PLAN_PROCESS)

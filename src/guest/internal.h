@@ -70,7 +70,7 @@ struct box {
 
 /* ops.c: carries out plan operations. `root` is "/". While the template is built, `box` is NULL and `host` is the host's root; else -1. */
 extern uint64_t ops_others;     /* bit i: the i-th operation with an inode has found another one there; the last bit stands for all further ones */
-/* Whether its own places lie over nothing of the host's, an image's or a stored snapshot's: no file is copied, and no place is below a directory that a guest can rename. Layers are not looked at. */
+/* upper.c. Whether its own places lie over nothing of the host's, an image's or a stored snapshot's: no file is copied, and no place is below a directory that a guest can rename. Layers are not looked at. */
 bool ops_begin_empty(const struct plan *plan);
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault);
 
@@ -80,7 +80,7 @@ int copy_attributes(int from, int to, const struct stat *st);
  * The caller is a process for this alone, and calls copy_end before it ends. */
 int copy_layers(const int *layers, size_t n, uint32_t id, const struct box *to, uint64_t *ret_bytes, uint64_t *ret_entries);
 void copy_end(void);
-/* ops.c: that directory, as a detached mount; or -errno. */
+/* upper.c: that directory, as a detached mount; or -errno. */
 int ops_open_upper(const char *name);
 
 /* tmpfs.c: a new one, as a detached mount; texts are as mount options have them, NULL: the kernel's own. Or -errno. */
@@ -113,11 +113,13 @@ int seed_end(void);
 /* The sandbox' own seed, once it is in its own root. 0 or -errno. */
 int seed_setup(const struct box *box);
 
-/* The calling process enters the sandbox' cgroups, unless it has. 0 or -errno. */
+/* privileges.c. The calling process enters the sandbox' cgroups, unless it has. 0 or -errno. */
 int box_enter_cgroups(struct box *box);
 
 /* Puts the plan's filter on the calling process. */
 int box_install_filter(const struct plan *plan);
+/* The bounding set, which box_drop_privileges drops unless it is dropped already. 0 or -errno. */
+int box_drop_bounds(void);
 /* All capabilities, for good; the process is not dumpable after it and dies with its parent. */
 int box_drop_privileges(void);
 
@@ -133,6 +135,8 @@ int process_become_guest(const struct box *box);
 const char *process_environment(size_t i);
 /* Kills every process of the sandbox but its init, waits for them, removes the private files. */
 void process_end(const struct box *box);
+/* The sandbox' end. In a pid namespace the kernel kills what is left. */
+_Noreturn void init_leave(const struct box *box, int status);
 
 /* init.c: never returns. Requests are received into `message`. */
 _Noreturn void init_run(struct box *box, struct wire_message *message);

@@ -298,19 +298,6 @@ static int change_root(struct box *box, int root, const char *path) {
     return 0;
 }
 
-int ops_open_upper(const char *name) {
-    /* The launcher's own directory, and a name of the engine's. */
-    int uppers = open(PLAN_UPPERS, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = uppers;
-
-    if (r >= 0)
-        r = sys_open_tree(uppers, name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
-    else
-        r = -errno;
-    if (uppers >= 0)
-        close(uppers);
-    return r;
-}
-
 /* On the way to here nothing is the guest's yet. What the engine gets is another mount of the directory, on which no place is mounted later. */
 static int bind_upper(struct box *box, const char *path) {
     int r = 0, upper = box->upper ? ops_open_upper(box->upper) : -EBADMSG;
@@ -607,15 +594,6 @@ static int run_one(const struct plan *plan, struct box *box, const struct plan_o
         return mount_at(root, "devpts", path, "devpts", MS_NOSUID | MS_NOEXEC, source, strictly);
     }
     return -EINVAL;
-}
-
-bool ops_begin_empty(const struct plan *plan) {
-    const struct plan_op *ops = plan_items(plan, box_ops, struct plan_op);
-
-    for (uint32_t i = 0; i < plan->box_ops.n; i++)
-        if (ops[i].kind == PLAN_OP_PIVOT || (ops[i].kind == PLAN_OP_PLACE && ops[i].source))
-            return false;
-    return true;
 }
 
 int ops_run(const struct plan *plan, struct box *box, struct plan_array which, int root, int host, struct guest_fault *fault) {

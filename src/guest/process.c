@@ -158,3 +158,9 @@ void process_end(const struct box *box) {
     /* What cannot be removed here (there should be nothing) is seen and dealt with by the engine. */
     (void)tree_empty(box->home);
 }
+
+_Noreturn void init_leave(const struct box *box, int status) {
+    if (box->plan->flags & PLAN_PROCESS)
+        process_end(box);
+    _exit(status);
+}

@@ -33,9 +33,6 @@
 #define FDS_AT_ONCE 32
 #define REST_NS 120000000ll     /* by then, of a hundred that are made at once, the last has answered; and before the engine looks (LIVE_REST_NS) */
 
-struct restore_end restore_ends[IMAGE_MAX_PROCESSES];
-int restore_pids = -1;
-
 static pid_t keeper;            /* of the pids */
 static pid_t command;           /* the one process, of a command to be; 0: none, or it goes on by now */
 
@@ -123,16 +120,6 @@ int restore_keep_pids(int proc_sys) {
     return r;
 }
 
-int restore_next_pid(uint32_t pid) {
-    int32_t result;
-
-    if (restore_pids < 0)
-        return 0;
-    if (write(restore_pids, &pid, sizeof pid) != sizeof pid || read(restore_pids, &result, sizeof result) != sizeof result)
-        return -ESRCH;
-    return result;
-}
-
 static void end_keeper(void) {
     uint32_t none = 0;
 
@@ -200,10 +187,6 @@ bool restore_has_command(uint32_t pid) {
         if (restored_process(i)->pid == pid)
             return restored_process(i)->kind == IMAGE_LIVING && !restored_process(i)->parent;
     return false;
-}
-
-bool restore_are_noted(const struct box *box) {
-    return box->notes && restore_is_tree() && n_processes() <= IMAGE_MAX_NOTED && !restored.header->terminals.n && !determinism_wanted(box->plan);
 }
 
 static int hear_all(void) {
@@ -712,11 +695,6 @@ int restore_finish(const struct box *box, const int *externals, size_t n_externa
 
 bool restore_has_command(uint32_t pid) {
     (void)pid;
-    return false;
-}
-
-bool restore_are_noted(const struct box *box) {
-    (void)box;
     return false;
 }
 

@@ -35,7 +35,7 @@ struct restore_image {
     const char *before_base;
 };
 
-extern struct restore_image restored;
+extern struct restore_image restored;      /* restore_state.c */
 
 #define RESTORE_STACK 16384u    /* of a thread, until it goes on */
 
@@ -99,7 +99,7 @@ int restore_amend_memory(uint32_t index);
 const struct image_area *restore_before(uint32_t index, const struct image_area *area);
 /* restore_last.c: the region has become longer. */
 void restore_put_region(void);
-/* restore_process.c */
+/* restore_state.c. Memory without pages, where an area of the process is to be; 0 or -errno. */
 long restore_make_memory(const struct image_area *area);
 
 /* restore_process.c. What the fork of a process to be does from its birth on. */
@@ -112,6 +112,7 @@ struct restore_end {
     bool completes;             /* has been told all that there is for it, and completes itself */
     bool waits;                 /* for its word */
 };
+/* restore_state.c */
 extern struct restore_end restore_ends[IMAGE_MAX_PROCESSES];
 extern int restore_pids;        /* -1: nobody does */
 /* The next task of the sandbox will have this pid. 0 or -errno. */

@@ -17,6 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "guest/determinism.h"
 #include "guest/restore_image.h"
 #include "sys/syscalls.h"
 
@@ -33,8 +34,6 @@
 #define COMMANDS_BESIDES 32     /* the policy's processes: as many as INIT_PROCESSES of engine/slot.c */
 #define STACK_ROOM 0x4000000ull /* around the launcher's own: nothing of a guest's is to be in its way */
 
-struct restore_image restored;
-
 extern const char __ehdr_start[];
 
 bool restore_is_tree(void) {
@@ -47,6 +46,10 @@ bool restore_clocks(int64_t *ret_monotonic_ns, int64_t *ret_boottime_ns) {
     *ret_monotonic_ns = restored.header->clocks[0];
     *ret_boottime_ns = restored.header->clocks[1];
     return true;
+}
+
+bool restore_are_noted(const struct box *box) {
+    return box->notes && restore_is_tree() && restored.header->processes.n <= IMAGE_MAX_NOTED && !restored.header->terminals.n && !determinism_wanted(box->plan);
 }
 
 static uint64_t pages_of(uint64_t bytes) {
@@ -593,6 +596,11 @@ int restore_load(int fd, int progress, const struct plan *plan) {
 
 int restore_fill(void) {
     return -EOPNOTSUPP;
+}
+
+bool restore_are_noted(const struct box *box) {
+    (void)box;
+    return false;
 }
 
 #endif

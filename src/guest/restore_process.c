@@ -112,12 +112,6 @@ static uint64_t own_vdso(void) {
     return 0;
 }
 
-long restore_make_memory(const struct image_area *area) {
-    int flags = MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_NORESERVE | (area->kind == IMAGE_STACK ? MAP_GROWSDOWN : 0) | (area->forgets == IMAGE_DROPPABLE ? UAPI_MAP_DROPPABLE : MAP_PRIVATE);
-
-    return mmap((void *)area->start, area->end - area->start, (int)area->protection, flags, -1, 0) == MAP_FAILED ? -errno : 0;
-}
-
 /* What was mapped with others could be written to; by itself, it is protected from the beginning. */
 static long protect(const struct image_area *area, bool is_together) {
     return is_together && area->protection != (PROT_READ | PROT_WRITE) ? sys_call3(__NR_mprotect, area->start, area->end - area->start, area->protection & (PROT_READ | PROT_WRITE | PROT_EXEC)) : 0;

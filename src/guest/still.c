@@ -2,7 +2,7 @@
 /*
  * Standing still, and going on: determinism in snapshots of running processes.
  *
- * A capturer stops the processes and makes calls in them; what it needs of init for that, and what init knows, it asks for on a socket (still.h). init does nothing else until the calls are made, which takes as long as reading their memory.
+ * A state_capturer stops the processes and makes calls in them; what it needs of init for that, and what init knows, it asks for on a socket (still.h). init does nothing else until the calls are made, which takes as long as reading their memory.
  * In the copy, another init begins with what this one knew, before any process goes on: the clock, what was to end when, timers, the numbers of commands to come. Streams of chance need nothing: a process has its own among its limits.
  */
 #include <errno.h>
@@ -22,20 +22,12 @@
 #include "guest/restore_image.h"
 #include "guest/settime.h"
 #include "guest/stamps.h"
+#include "guest/state.h"
 #include "guest/still.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
-static int capturer = -1;       /* its socket, while anybody stands for it */
 static int64_t began_ns;        /* when that began, by the real clock */
-
-bool still_is(void) {
-    return capturer >= 0;
-}
-
-int still_socket(void) {
-    return capturer;
-}
 
 /* ---- what init knows ------------------------------------------------------------------------------------------------------ */
 
@@ -55,7 +47,7 @@ static uint32_t last_pid(void) {
 static int send_word(int r) {
     int32_t word = r;
 
-    return fd_send(capturer, &word, sizeof word, NULL, 0);
+    return fd_send(state_capturer, &word, sizeof word, NULL, 0);
 }
 
 static int send_entries(const void *entries, uint32_t n, size_t size) {
@@ -64,7 +56,7 @@ static int send_entries(const void *entries, uint32_t n, size_t size) {
     for (uint32_t i = 0; i < n && r >= 0; i += STILL_AT_ONCE) {
         uint32_t left = n - i;
 
-        r = fd_send(capturer, (const char *)entries + i * size, (left < STILL_AT_ONCE ? left : STILL_AT_ONCE) * size, NULL, 0);
+        r = fd_send(state_capturer, (const char *)entries + i * size, (left < STILL_AT_ONCE ? left : STILL_AT_ONCE) * size, NULL, 0);
     }
     return r;
 }
@@ -82,18 +74,18 @@ static int send_state(const struct plan *plan) {
     }
     int r = send_word(0);
     if (r == 0)
-        r = fd_send(capturer, &state, sizeof state, NULL, 0);
+        r = fd_send(state_capturer, &state, sizeof state, NULL, 0);
     if (r == 0)
         r = send_entries(waits, state.n_waits, sizeof waits[0]);
     return r < 0 ? r : send_entries(alarms, state.n_alarms, sizeof alarms[0]);
 }
 
-/* ---- a capturer ----------------------------------------------------------------------------------------------------------- */
+/* ---- a state_capturer ----------------------------------------------------------------------------------------------------------- */
 
 static void end(void) {
     timer_unmark();
-    close(capturer);
-    capturer = -1;
+    close(state_capturer);
+    state_capturer = -1;
     virtual_stood(clock_now_ns() - began_ns);
 }
 
@@ -101,19 +93,19 @@ static void end(void) {
 static bool receive(struct still_message *message) {
     int fds[FD_MESSAGE_MAX_FDS];
     size_t n_fds = 0;
-    ssize_t n = fd_receive(capturer, message, sizeof *message, fds, &n_fds);
+    ssize_t n = fd_receive(state_capturer, message, sizeof *message, fds, &n_fds);
 
     return n == sizeof *message && message->n <= STILL_MAX_THREADS;
 }
 
-/* Until the next message: what is asked is let pass, once nobody but the capturer can have asked. */
+/* Until the next message: what is asked is let pass, once nobody but the state_capturer can have asked. */
 static void await(bool passes) {
     static struct pollfd events[1 + DETERMINISM_MAX_LISTENERS];
 
     for (;;) {
         size_t n = passes ? determinism_listeners(events + 1) : 0;
 
-        events[0] = (struct pollfd){ capturer, POLLIN, 0 };
+        events[0] = (struct pollfd){ state_capturer, POLLIN, 0 };
         if (sys_call5(__NR_ppoll, events, 1 + n, NULL, NULL, 0) < 0)
             continue;
         if (events[0].revents)
@@ -179,7 +171,7 @@ int still_begin(const struct plan *plan, int take_socket) {
         close(take_socket);
         return -EBUSY;
     }
-    capturer = take_socket;
+    state_capturer = take_socket;
     began_ns = clock_now_ns();
     await(false);
     still_serve(plan);

@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "guest/command.h"
 #include "guest/determinism.h"
+#include "guest/state.h"
 #include "sys/syscalls.h"
 
 #define MAX_PROCESSES 32768     /* in one census; what is more is found when these are dead */
@@ -61,18 +62,8 @@ struct census {
     bool unsure;                /* some could not be placed, or counted */
 };
 
-/* What getdents64(2) fills in; C libraries disagree on its name. */
-struct entry {
-    uint64_t inode;
-    int64_t offset;
-    unsigned short length;
-    unsigned char type;
-    char name[];
-};
-
 static int freeze(bool at_once);
 
-static bool frozen;
 static pid_t theirs[MAX_THEIRS];        /* stopped by others when we froze: not ours to continue */
 static size_t n_theirs;
 
@@ -140,21 +131,6 @@ static bool is_dead(const struct process *p) {
 
 static bool stands(char state) {
     return state == 'T' || state == 't' || state == 'Z' || state == 'X';
-}
-
-int tree_each_number(int directory, bool (*call)(void *data, pid_t number), void *data) {
-    _Alignas(8) char buffer[8192];
-    long n;
-
-    while ((n = sys_call3(__NR_getdents64, directory, buffer, sizeof buffer)) > 0)
-        for (long at = 0; at < n;) {
-            const struct entry *entry = (const void *)(buffer + at);
-
-            at += entry->length;
-            if (entry->name[0] >= '0' && entry->name[0] <= '9' && !call(data, (pid_t)number_at(entry->name)))
-                return 1;
-        }
-    return (int)n;
 }
 
 static bool count_in(void *data, pid_t pid) {
@@ -392,7 +368,7 @@ static int tell_once(pid_t top, int number) {
 }
 
 static int signal_below(pid_t top, int number) {
-    bool was_frozen = frozen;
+    bool was_frozen = state_is_frozen;
     int r = number == SIGKILL || number == SIGSTOP ? insist(top, number) : tell_once(top, number);
 
     /* Nobody kills what stands still by accident: it is a try to get away, so nobody does. */
@@ -434,7 +410,7 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
         return -ESRCH;
     if (is_dead(&main))
         return -ESRCH;          /* about to be reaped, and nobody is below it */
-    if (frozen && number == SIGCONT)
+    if (state_is_frozen && number == SIGCONT)
         return -EBUSY;
     if (scope == GUEST_SCOPE_GROUP)
         return signal_group(&main, number);
@@ -455,7 +431,7 @@ int tree_signal(pid_t top, int number, uint64_t scope) {
     int r = signal_below(top, number);
     if (all && number == SIGKILL)
         (void)kill(top, SIGKILL);
-    else if (!all && (number == SIGKILL || number == SIGSTOP) && !frozen && main.state != 'T')
+    else if (!all && (number == SIGKILL || number == SIGSTOP) && !state_is_frozen && main.state != 'T')
         (void)kill(top, SIGCONT);
     else if (number == SIGSTOP)
         await_stop(top);
@@ -482,7 +458,7 @@ int tree_kill_guests(void) {
     }
     if (!done)
         return kill(-1, SIGKILL) < 0 ? -errno : 0;
-    if (!frozen)
+    if (!state_is_frozen)
         command_agents_go_on();
     return 0;
 }
@@ -620,14 +596,14 @@ static int freeze(bool at_once) {
 
     if (r < 0)
         return r;
-    if (!frozen)
+    if (!state_is_frozen)
         n_theirs = 0;
     for (int round = 0;; round++) {
         r = census_take(&census);
         if (r < 0)
             break;
         bool still = count_restless(&census, round, &n) == 0;
-        if (round == 0 && !frozen)
+        if (round == 0 && !state_is_frozen)
             note_theirs(&census);
         stop_some(&census, deadline == INT64_MAX);
         still = still && !census_is_old(&census, 0);
@@ -645,7 +621,7 @@ static int freeze(bool at_once) {
         wait_a_little();
     }
     census_done(&census);
-    frozen = true;
+    state_is_frozen = true;
     if (r < 0)
         tree_thaw();
     return r < 0 ? r : n;
@@ -673,9 +649,9 @@ void tree_thaw(void) {
     struct census census;
     uint32_t deepest = 0;
 
-    if (!frozen)
+    if (!state_is_frozen)
         return;
-    frozen = false;
+    state_is_frozen = false;
     if (census_init(&census) < 0 || census_take(&census) < 0) {
         (void)kill(-1, SIGCONT);
         return;
@@ -692,8 +668,4 @@ void tree_thaw(void) {
     if (census.unsure)
         (void)kill(-1, SIGCONT);
     census_done(&census);
-}
-
-bool tree_is_frozen(void) {
-    return frozen;
 }

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a process of a sandbox gives up: its rights, and the cgroups and the Landlock domain that it enters for good. */
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "guest/internal.h"
+#include "sys/syscalls.h"
+
+/* A single thread that moves itself ("0", tasks) is the one move that the kernel makes without waiting for a grace period, milliseconds, under a global lock. */
+int box_enter_cgroups(struct box *box) {
+    for (; box->n_tasks; box->n_tasks--)
+        if (write(*box->tasks++, "0", 1) != 1)
+            return -errno;
+    return 0;
+}
+
+/* A new user namespace has them all. What is dropped no child has, nor any program. */
+int box_drop_bounds(void) {
+    static bool dropped;
+
+    for (int capability = 0; !dropped; capability++)
+        if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
+            if (errno != EINVAL)
+                return -errno;
+            dropped = true;
+        }
+    return 0;
+}
+
+int box_drop_privileges(void) {
+    struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+    struct __user_cap_data_struct none[2] = { 0 };
+
+    int r = box_drop_bounds();
+
+    if (r < 0)
+        return r;
+    if (prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 || sys_capset(&header, none) < 0)
+        return -errno;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0)
+        return -errno;
+    /* The second string: init ends when its socket closes; this one holds even while init could not read it. */
+    return prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 ? -errno : 0;
+}
+
+int box_install_filter(const struct plan *plan) {
+    struct sock_fprog program = { .len = (unsigned short)plan->filter.n, .filter = (void *)(uintptr_t)((const char *)plan + plan->filter.offset) };
+
+    return sys_seccomp(SECCOMP_SET_MODE_FILTER, 0, &program);
+}
+
+int box_enter_domain(struct box *box) {
+    if (box->ruleset < 0)
+        return 0;
+    int r = sys_landlock_restrict_self(box->ruleset, 0);
+    close(box->ruleset);
+    box->ruleset = -1;
+    return r;
+}
