@@ -61,6 +61,7 @@ from ._core.request import (
 )
 from ._core.result import Outcome, Result, RunFailed
 from ._core.schedule import OrderedQueue, ProgressBar, check_concurrency, retry_delay
+from ._core.shown import shown
 from ._process import Pipes, new_id
 from ._session import Session
 
@@ -93,7 +94,7 @@ class WorkFailed(Exception):
     def __str__(self) -> str:
         who = "init_fn" if self.id is None else f"work_fn of clone {self.id}"
         said = ": ".join(part for part in (self.type_name, self.message) if part)
-        return f"{who}: {said}" + (f"\n\n{self.traceback.rstrip()}" if self.traceback else "")
+        return shown(f"{who}: {said}" + (f"\n\n{self.traceback.rstrip()}" if self.traceback else ""))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from ._core.errors import InvalidArgument
+from ._core.shown import shown
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Tree(list[Node]):
             todo += [
                 (child, deeper, i == 0) for i, child in enumerate(reversed(below.get(node.id, [])))
             ]
-        return "\n".join(lines)
+        return "\n".join(shown(line, "") for line in lines)
 
 
 def _ran(node: Node) -> str:

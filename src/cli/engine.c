@@ -22,6 +22,7 @@
 #include "cli/cli.h"
 #include "cli/policy.h"
 #include "cli/session.h"
+#include "cli/shown.h"
 
 /* How long `stop` waits for the engine to be gone. */
 #define STOP_MS 10000
@@ -98,7 +99,8 @@ static int await_engine(const struct options *options, const char *path, pid_t c
                     return cli_fail(options, "out of memory");
                 printf("{\"pid\":%d,\"socket\":%s}\n", (int)child, name.data);
             } else {
-                printf("engine %d serves %s\n", (int)child, path);
+                printf("engine %d serves ", (int)child);
+                shown_line(path);
             }
             return cli_flush(options, 0);
         }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Policies: made from a file and flags; checked; shown as a plan. */
 #include "cli/policy.h"
+#include "cli/shown.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -139,6 +140,7 @@ static void print_problems(const struct options *options, FILE *to, const char *
         json_int_t line = json_integer_value(json_object_get(problem, "line"));
         size_t length = key ? strcspn(key, "[.") : 0;
         const struct option *option = NULL;
+        auto_buf struct buf text = BUF_INIT;
 
         for (size_t j = 0; !file && j < options->n_uses; j++) {
             const char *sets = options->uses[j].option->policy_key;
@@ -147,16 +149,24 @@ static void print_problems(const struct options *options, FILE *to, const char *
                 option = options->uses[j].option;
         }
         if (!file)
-            fprintf(to, "rollbox %s: ", options->command->name);
+            buf_printf(&text, "rollbox %s: ", options->command->name);
         else if (line > 0)
-            fprintf(to, "%s:%lld: ", file, (long long)line);
+            buf_printf(&text, "%s:%lld: ", file, (long long)line);
         else
-            fprintf(to, "%s: ", file);
+            buf_printf(&text, "%s: ", file);
         if (option)
-            fprintf(to, "--%s: ", option->name);
+            buf_printf(&text, "--%s: ", option->name);
         else if (key && key[0])
-            fprintf(to, "%s: ", key);
-        fprintf(to, "%s%s%s%s\n", message ? message : "not valid", hint && hint[0] ? " (" : "", hint && hint[0] ? hint : "", hint && hint[0] ? ")" : "");
+            buf_printf(&text, "%s: ", key);
+        buf_printf(&text, "%s%s%s%s", message ? message : "not valid", hint && hint[0] ? " (" : "", hint && hint[0] ? hint : "", hint && hint[0] ? ")" : "");
+        if (buf_failed(&text))
+            continue;
+        if (to == stdout) {
+            shown_line(text.data);
+        } else {
+            shown_error(text.data, text.length);
+            fputc('\n', stderr);
+        }
     }
 }
 
@@ -307,8 +317,10 @@ int cmd_policy_check(const struct options *options) {
         printf("{\"valid\": %s, \"problems\": %s}\n", status ? "false" : "true", problems ? problems : "[]");
     else if (status)
         print_problems(options, stdout, shown, problems);
-    else
-        printf("%s: valid\n", shown);
+    else {
+        shown_text(shown);
+        printf(": valid\n");
+    }
     return cli_flush(options, status);
 }
 
@@ -348,7 +360,7 @@ int cmd_policy_plan(const struct options *options) {
         else if (options_has(options, OPTION_JSON))
             status = print_plan(options, text);
         else
-            fputs(text, stdout);
+            shown_lines(text);
         rollbox_engine_close(engine);
     }
     cli_policy_done(&policy);

@@ -37,6 +37,10 @@ void shown_text(const char *text) {
     print_escaped(text, "");
 }
 
+void shown_lines(const char *text) {
+    print_escaped(text, "\n");
+}
+
 void shown_error(const char *text, size_t length) {
     auto_free char *copy = strndup(text, length);
     auto_buf struct buf shown = BUF_INIT;

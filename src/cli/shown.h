@@ -22,6 +22,9 @@ struct shown_column {
 void shown_text(const char *text);
 void shown_line(const char *text);
 
+/* A text of several lines on standard output. */
+void shown_lines(const char *text);
+
 /* A JSON text on standard output, and the end of its line. */
 void shown_json(const char *json);
 

@@ -21,6 +21,7 @@
 #include "cli/private.h"
 #include "cli/record.h"
 #include "cli/replay.h"
+#include "cli/shown.h"
 #include "cli/signals.h"
 #include "record/compare.h"
 
@@ -241,14 +242,20 @@ static int tell(const struct options *options, const struct pair *pair, bool div
         printf("\n");
         return cli_flush(options, 0);
     }
-    printf("%sdiverged%s at step %" PRIu64 " (%s): %s", colours ? "\033[31m" : "", colours ? "\033[0m" : "", divergence->step, divergence->kind, divergence->where);
-    if (divergence->path.length)
-        printf(" of %s", divergence->path.data);
+    printf("%sdiverged%s at step %" PRIu64 " (%s): ", colours ? "\033[31m" : "", colours ? "\033[0m" : "", divergence->step, divergence->kind);
+    shown_text(divergence->where);
+    if (divergence->path.length) {
+        printf(" of ");
+        shown_text(divergence->path.data);
+    }
     if (divergence->offset >= 0)
         printf(", byte %" PRId64, divergence->offset);
     printf("\n");
     for (int i = 0; i < 2; i++) {
-        printf("  %-*s  %s", width, pair->names[i], divergence->values[i].data);
+        printf("  ");
+        shown_text(pair->names[i]);
+        printf("%*s  ", width - (int)strlen(pair->names[i]), "");
+        shown_text(divergence->values[i].data);
         tell_byte(divergence, i);
         printf("\n");
     }

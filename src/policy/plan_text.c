@@ -2,9 +2,11 @@
 /* A plan in words: for `rollbox policy plan`, and the "isolation" of results. */
 #include <linux/filter.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 #include "policy/filter.h"
 #include "policy/plan.h"
 #include "sys/uapi.h"
@@ -22,13 +24,21 @@ static const struct { uint64_t bit; const char *name; } rights[] = {
     { LANDLOCK_ACCESS_FS_REFER, "rename-across" }, { LANDLOCK_ACCESS_FS_IOCTL_DEV, "ioctl" },
 };
 
+/* A path may come from somebody else's policy: it neither ends its line nor speaks to the terminal. */
+static void add_path(struct buf *to, const char *path) {
+    utf8_shown(to, path, strlen(path), "");
+}
+
 static void explain_ops(const struct plan *plan, struct plan_array array, struct buf *to) {
     const struct plan_op *ops = (const void *)((const char *)plan + array.offset);
 
     for (uint32_t i = 0; i < array.n; i++) {
-        buf_printf(to, "%4u %-8s %s", i, op_names[ops[i].kind], plan_text(plan, ops[i].path));
-        if (ops[i].source && ops[i].kind != PLAN_OP_FILE)
-            buf_printf(to, " <- %s", plan_text(plan, ops[i].source));
+        buf_printf(to, "%4u %-8s ", i, op_names[ops[i].kind]);
+        add_path(to, plan_text(plan, ops[i].path));
+        if (ops[i].source && ops[i].kind != PLAN_OP_FILE) {
+            buf_add_text(to, " <- ");
+            add_path(to, plan_text(plan, ops[i].source));
+        }
         if (ops[i].kind == PLAN_OP_FILE || ops[i].kind == PLAN_OP_CHANCE)
             buf_printf(to, " (%llu bytes)", (unsigned long long)ops[i].value);
         switch ((enum plan_op_kind)ops[i].kind) {
@@ -66,7 +76,9 @@ static void explain_rules(const struct plan *plan, struct buf *to) {
     const struct plan_rule *rules = plan_items(plan, rules, struct plan_rule);
 
     for (uint32_t i = 0; i < plan->rules.n; i++) {
-        buf_printf(to, "%4u %s:", i, plan_text(plan, rules[i].path));
+        buf_printf(to, "%4u ", i);
+        add_path(to, plan_text(plan, rules[i].path));
+        buf_add_text(to, ":");
         for (size_t j = 0; j < ARRAY_SIZE(rights); j++)
             if (rules[i].access & rights[j].bit)
                 buf_printf(to, " %s", rights[j].name);

@@ -17,15 +17,12 @@
 
 /* ---- problems ----------------------------------------------------------------------------------------------------- */
 
-/* The text as one line of valid UTF-8, for the caller to free; NULL when out of memory. */
+/* The text as one line that a terminal shows as text (utf8_shown), for the caller to free; NULL when out of memory. */
 static char *one_line(const char *text) {
     struct buf buf = BUF_INIT;
 
-    utf8_replace(&buf, text, strlen(text));
+    utf8_shown(&buf, text, strlen(text), "");
     buf_add_text(&buf, "");
-    for (size_t i = 0; i < buf.length; i++)
-        if ((unsigned char)buf.data[i] < 0x20 || buf.data[i] == 0x7f)
-            buf.data[i] = '?';
     return buf_take(&buf);
 }
 

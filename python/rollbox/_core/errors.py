@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from .shown import shown
+
 
 class RollboxError(Exception):
     """The base of every error of rollbox.
@@ -28,6 +30,7 @@ class RollboxError(Exception):
     http_status: int = 500
 
     def __init__(self, message: str = "", *, stage: str = "", errno: Optional[int] = None) -> None:
+        message = shown(message)            # a guest's names may be in it, and traces show it as it is
         super().__init__(message)
         self.message = message
         self.stage = stage

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, AnyStr, Generic, Optional, Union
 
 from .errors import RollboxError
+from .shown import shown
 
 JobId = Union[str, int]
 
@@ -53,7 +54,7 @@ class RunFailed(Exception):
             Outcome.OUTPUT_LIMIT: "the program wrote more than its output limit",
         }.get(result.outcome, f"outcome {result.outcome}")
         tail = _text(result.stderr).strip()[-400:]
-        return what + (f"; stderr ends: {tail}" if tail else "")
+        return what + (f"; stderr ends: {shown(tail)}" if tail else "")
 
 
 def _text(data: Union[bytes, str]) -> str:
