@@ -433,7 +433,7 @@ int command_adopt(uint64_t serial, pid_t pid) {
     return 0;
 }
 
-/* ---- state_agents --------------------------------------------------------------------------------------------------------- */
+/* ---- agents --------------------------------------------------------------------------------------------------------------- */
 
 _Noreturn static void become_agent(int socket) {
     static const char name[] = "rollbox-files";

@@ -15,7 +15,6 @@
  */
 #include "guest/determinism.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -24,13 +23,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/times.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/chacha.h"
 #include "base/clock.h"
 #include "guest/bounded.h"
 #include "guest/code_write.h"
@@ -40,35 +36,21 @@
 #include "guest/serial.h"
 #include "guest/settime.h"
 #include "guest/stamps.h"
+#include "guest/stream.h"
 #include "guest/sysinfo.h"
 #include "guest/virtual.h"
 #include "sys/syscalls.h"
 
 #define NS 1000000000ll
 #define USER_HZ 100             /* ticks a second, as programs are told */
-#define ALL_THREADS 17u                 /* TSYNC, TSYNC_ESRCH: it may be with NEW_LISTENER */
-#define NEW_LISTENER 8u
-#define CALL_LENGTH 5           /* bytes of the instruction */
-#define WAIT_KILLABLE 32u               /* 5.19: once we have received a question only death takes it back: else a signal would ask twice, and draw twice */
-#define SYNC_WAKE_UP_FLAG 1
 #define CLOSE_RANGE_UNSHARE_FLAG 2u
 #define CLONE_THREAD_FLAG 0x00010000
-#define SET_FLAGS_REQUEST _IOW('!', 4, uint64_t)    /* SECCOMP_IOCTL_NOTIF_SET_FLAGS, 6.6 */
-#define STATE_BIT (1ull << 62)          /* so that whoever takes the limit seriously finds it enormous */
 #define MAX_DRAW 262144                 /* bytes in one answer: getrandom may give less than was asked for */
 #define MAX_HELD 256
 #define FUTEX_SLICE_NS 2000000
 #define SLEEP_TICK_NS 5000000
 #define AGAIN_TICK_NS 1000000
 #define AGAIN_NS 100000000ll
-#define AUXV_ENTRIES 64
-#define FORKED_NOT_EXECUTED 0x40        /* PF_FORKNOEXEC */
-
-/* What numbers are drawn for. */
-enum { PURPOSE_NEXT, PURPOSE_BYTES, PURPOSE_CHILD, PURPOSE_COMMAND };
-
-/* Fields of /proc/PID/stat, as proc(5) counts them. */
-enum { STAT_STATE = 3, STAT_FLAGS = 9, STAT_TIMES = 14, STAT_THREADS = 20, STAT_FIELDS };
 
 /* A question that is answered later: a wait until a time of day. */
 struct held {
@@ -83,238 +65,10 @@ struct held {
     uint64_t word;
 };
 
-static int listeners[DETERMINISM_MAX_LISTENERS];
-static size_t n_listeners;
 static struct held held[MAX_HELD];
 static size_t n_held;
 static uint64_t n_commands_begun;
 static int64_t offset_ns;               /* what the time of day is ahead of the kernel's */
-int determinism_proc = -1;
-int64_t determinism_uptime_ahead_ns;
-
-/* ---- other processes ------------------------------------------------------------------------------------------------ */
-
-long determinism_read(pid_t pid, uint64_t from, void *to, size_t length) {
-    struct iovec ours = { to, length }, theirs = { (void *)(uintptr_t)from, length };
-
-    return sys_call6(__NR_process_vm_readv, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
-}
-
-long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length) {
-    struct iovec ours = { (void *)(uintptr_t)from, length }, theirs = { (void *)(uintptr_t)to, length };
-
-    return sys_call6(__NR_process_vm_writev, pid, SYS_ARG(&ours), 1, SYS_ARG(&theirs), 1, 0);
-}
-
-int determinism_open(pid_t pid, const char *name, int flags) {
-    return guest_open_process(determinism_proc, pid, name, flags);
-}
-
-int determinism_open_memory(pid_t pid) {
-    return determinism_open(pid, "/mem", O_RDWR);
-}
-
-int determinism_put(pid_t pid, uint64_t to, const void *from, size_t size) {
-    int memory = determinism_open_memory(pid);
-
-    if (memory < 0)
-        return memory;
-    int r = code_write(pid, memory, to, from, size);
-    close(memory);
-    return r;
-}
-
-static int make_call(uint64_t at, uint64_t to, uint8_t ret_call[CALL_LENGTH]) {
-    int64_t distance = (int64_t)to - (int64_t)(at + CALL_LENGTH);
-
-    if (distance != (int32_t)distance)
-        return -EOPNOTSUPP;
-    ret_call[0] = 0xe8;
-    memcpy(ret_call + 1, &distance, CALL_LENGTH - 1);
-    return 0;
-}
-
-int determinism_put_call_by(pid_t pid, int memory, uint64_t at, uint64_t to) {
-    uint8_t call[CALL_LENGTH];
-    int r = make_call(at, to, call);
-
-    return r < 0 ? r : code_write(pid, memory, at, call, sizeof call);
-}
-
-int determinism_put_call(pid_t pid, uint64_t at, uint64_t to) {
-    uint8_t call[CALL_LENGTH];
-    int r = make_call(at, to, call);
-
-    return r < 0 ? r : determinism_put(pid, at, call, sizeof call);
-}
-
-/* Two of its auxiliary vector. False if there is none to be seen. */
-static bool read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random) {
-    Elf64_auxv_t entries[AUXV_ENTRIES];
-    int fd = determinism_open(pid, "/auxv", O_RDONLY);
-
-    if (fd < 0)
-        return false;
-    ssize_t n = read(fd, entries, sizeof entries);
-    close(fd);
-    *ret_vdso = *ret_random = 0;
-    for (ssize_t i = 0; i < n / (ssize_t)sizeof entries[0] && entries[i].a_type != AT_NULL; i++) {
-        if (entries[i].a_type == AT_SYSINFO_EHDR)
-            *ret_vdso = entries[i].a_un.a_val;
-        if (entries[i].a_type == AT_RANDOM)
-            *ret_random = entries[i].a_un.a_val;
-    }
-    return *ret_vdso && *ret_random;
-}
-
-bool determinism_vdso_of(pid_t pid, uint64_t *ret_base) {
-    uint64_t random;
-
-    return read_auxv(pid, ret_base, &random);
-}
-
-/* From /proc/PID/status: the text that follows a heading. */
-static const char *read_after(int proc, pid_t pid, char *text, size_t size, const char *heading) {
-    size_t length = strlen(heading);
-    int fd = guest_open_process(proc, pid, "/status", O_RDONLY);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
-
-    if (fd >= 0)
-        close(fd);
-    for (ssize_t i = 0; i + (ssize_t)length < n; i++)
-        if (!strncmp(text + i, heading, length)) {
-            text[n] = '\0';
-            return text + i + length;
-        }
-    return NULL;
-}
-
-/* ---- streams -------------------------------------------------------------------------------------------------------- */
-
-struct stream {
-    uint64_t state;
-    pid_t owner;
-};
-
-static int limit_of(pid_t pid, int resource, const uint64_t *value, uint64_t *ret_value) {
-    uint64_t now[2], after[2] = { value ? *value | STATE_BIT : 0, RLIM64_INFINITY };
-    int r = (int)sys_call4(__NR_prlimit64, pid, resource, value ? after : NULL, ret_value ? now : NULL);
-
-    if (r == 0 && ret_value)
-        *ret_value = now[0] & ~STATE_BIT;
-    return r;
-}
-
-static int stream_store(pid_t pid, const struct stream *stream) {
-    uint64_t owner = (uint64_t)stream->owner;
-    int r = limit_of(pid, RLIMIT_RSS, &stream->state, NULL);
-
-    return r == 0 ? limit_of(pid, RLIMIT_LOCKS, &owner, NULL) : r;
-}
-
-static uint64_t derive(uint64_t seed, uint64_t state, uint32_t purpose) {
-    return chacha_number(seed, state, purpose) >> 2;
-}
-
-bool determinism_is_thread_of(pid_t process, pid_t thread) {
-    return process > 0 && (process == thread || sys_call3(__NR_tgkill, process, thread, 0) == 0);
-}
-
-pid_t determinism_process_of(pid_t thread) {
-    char text[1024];
-    const char *at = sys_call3(__NR_tgkill, thread, thread, 0) == 0 ? NULL : read_after(determinism_proc, thread, text, sizeof text, "\nTgid:\t");
-    pid_t process = 0;
-
-    for (; at && *at >= '0' && *at <= '9'; at++)
-        process = process * 10 + (*at - '0');
-    return process ? process : thread;
-}
-
-/* Of a thread's process, from the state on. */
-static bool read_stat(pid_t thread, uint64_t ret_fields[STAT_FIELDS]) {
-    char text[1024];
-    int fd = determinism_open(thread, "/stat", O_RDONLY);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-
-    if (fd >= 0)
-        close(fd);
-    text[n < 0 ? 0 : n] = '\0';
-    const char *at = strrchr(text, ')');         /* the name may hold anything; nothing after it holds a bracket */
-    if (!at)
-        return false;
-    for (size_t i = STAT_STATE; i < STAT_FIELDS; i++) {
-        at += strcspn(at, " ");
-        at += *at == ' ';
-        ret_fields[i] = strtoul(at, NULL, 10);
-    }
-    return true;
-}
-
-bool determinism_is_single(pid_t thread) {
-    uint64_t fields[STAT_FIELDS];
-
-    return read_stat(thread, fields) && fields[STAT_THREADS] == 1 && !(fields[STAT_FLAGS] & FORKED_NOT_EXECUTED);
-}
-
-/* The stream of the process that a thread is of, as it is now. */
-static int stream_load(uint64_t seed, pid_t pid, struct stream *ret_stream) {
-    uint64_t owner = 0;
-    int r = limit_of(pid, RLIMIT_RSS, NULL, &ret_stream->state);
-
-    if (r == 0)
-        r = limit_of(pid, RLIMIT_LOCKS, NULL, &owner);
-    if (r < 0)
-        return r;
-    ret_stream->owner = (pid_t)owner;
-    if (ret_stream->owner != pid && !determinism_is_thread_of(ret_stream->owner, pid)) {
-        ret_stream->state = derive(seed, ret_stream->state, PURPOSE_CHILD);     /* a child that asks for the first time */
-        ret_stream->owner = determinism_process_of(pid);
-    }
-    return 0;
-}
-
-uint64_t determinism_stream_of(uint64_t seed, pid_t thread) {
-    struct stream stream;
-
-    return stream_load(seed, thread, &stream) < 0 ? 0 : stream.state;
-}
-
-/* The next bytes of a process' stream into its memory. Their number or -errno. */
-static long draw(uint64_t seed, pid_t pid, uint64_t to, size_t length) {
-    uint8_t bytes[4096];
-    struct stream stream;
-    size_t done = 0;
-    int r = stream_load(seed, pid, &stream);
-
-    if (r < 0)
-        return r;
-    while (done < length) {
-        size_t n = length - done < sizeof bytes ? length - done : sizeof bytes;
-
-        for (size_t at = 0; at < n; at += CHACHA_BLOCK)
-            chacha_block(seed, stream.state, PURPOSE_BYTES, (uint32_t)((done + at) / CHACHA_BLOCK), bytes + at);
-        long written = determinism_write(pid, to + done, bytes, n);
-        if (written <= 0 && !done)
-            return written < 0 ? written : -EFAULT;
-        if (written > 0)
-            done += (size_t)written;
-        if (written != (long)n)
-            break;
-    }
-    stream.state = derive(seed, stream.state, PURPOSE_NEXT);
-    r = stream_store(pid, &stream);
-    return r < 0 ? r : (long)done;
-}
-
-/* Before a fork: parent and child go on from the new state, each in its own way. */
-static void advance(uint64_t seed, pid_t pid) {
-    struct stream stream;
-
-    if (stream_load(seed, pid, &stream) < 0)
-        return;
-    stream.state = derive(seed, stream.state, PURPOSE_NEXT);
-    (void)stream_store(pid, &stream);
-}
 
 /* ---- new images ----------------------------------------------------------------------------------------------------- */
 
@@ -322,7 +76,7 @@ static void put_in_order(const struct plan *plan, const struct seccomp_notif *qu
     pid_t pid = (pid_t)question->pid;
     uint64_t vdso, random;
 
-    if (!read_auxv(pid, &vdso, &random) || !vdso_is_fresh(pid, vdso))
+    if (!determinism_read_auxv(pid, &vdso, &random) || !vdso_is_fresh(pid, vdso))
         return;
     if (plan->flags & PLAN_VIRTUAL) {
         virtual_executed(pid);
@@ -330,7 +84,7 @@ static void put_in_order(const struct plan *plan, const struct seccomp_notif *qu
     }
     uint64_t stat_after = stamps_executed(pid, question->data.nr == __NR_brk && !serial_is_on() ? question->data.instruction_pointer : 0);
     if (vdso_patch(pid, vdso, 0, stat_after) == 0 && plan->flags & PLAN_SEED)
-        (void)draw(plan->seed, pid, random, 16);
+        (void)stream_draw(plan->seed, pid, random, 16);
 }
 
 /* Of the program of questions, with an address in place of PLAN_LOADER_UNKNOWN; none: the plan's own serves. */
@@ -355,27 +109,6 @@ static void learn(const struct plan *plan, uint64_t address) {
 
 /* ---- answers -------------------------------------------------------------------------------------------------------- */
 
-void determinism_answer(int listener, uint64_t id, long value, int error) {
-    struct seccomp_notif_resp response = { .id = id, .val = value, .error = error };
-
-    serial_moves();
-    (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
-}
-
-void determinism_let_pass(int listener, uint64_t id) {
-    struct seccomp_notif_resp response = { .id = id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE };
-
-    serial_moves();
-    (void)ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &response);
-}
-
-void determinism_answer_written(int listener, uint64_t id, long r, long value) {
-    if (r == -EPERM || r == -ESRCH)
-        determinism_let_pass(listener, id);
-    else
-        determinism_answer(listener, id, r < 0 ? 0 : value, r < 0 ? (int)r : 0);
-}
-
 /* Uptimes are one clock: CLOCK_MONOTONIC_RAW of a time namespace starts as far before or after it as the kernel's have parted since its boot. */
 static int64_t uptime(void) {
     return clock_now_ns() + determinism_uptime_ahead_ns;
@@ -383,35 +116,6 @@ static int64_t uptime(void) {
 
 static int64_t now_of(clockid_t clock) {
     return clock == CLOCK_MONOTONIC_RAW ? uptime() : clock_ns(clock) + offset_ns;
-}
-
-void determinism_answer_time(int listener, const struct seccomp_notif *question, int64_t now) {
-    pid_t pid = (pid_t)question->pid;
-    const uint64_t *arguments = (const uint64_t *)question->data.args;
-    bool is_clock = question->data.nr == __NR_clock_gettime;
-    int64_t result[2] = { now / NS, now % NS };
-    long r = 0;
-
-    if (result[1] < 0) {
-        result[0]--;
-        result[1] += NS;
-    }
-    if (question->data.nr == __NR_time) {
-        if (arguments[0])
-            r = determinism_write(pid, arguments[0], result, sizeof result[0]);
-        determinism_answer_written(listener, question->id, r, (long)result[0]);
-        return;
-    }
-    if (!is_clock) {
-        static const uint64_t no_zone;
-
-        result[1] /= 1000;
-        if (arguments[1])
-            r = determinism_write(pid, arguments[1], &no_zone, sizeof no_zone);
-    }
-    if (r >= 0 && (arguments[is_clock] || is_clock))
-        r = determinism_write(pid, arguments[is_clock], result, sizeof result);
-    determinism_answer_written(listener, question->id, r, 0);
 }
 
 static void answer_clock(int listener, const struct seccomp_notif *question) {
@@ -427,14 +131,14 @@ static void answer_clock(int listener, const struct seccomp_notif *question) {
 
 /* The kernel counts it from the machine's boot; what its processes have used it tells there as here. */
 static void answer_times(int listener, const struct seccomp_notif *question) {
-    uint64_t fields[STAT_FIELDS], to = question->data.args[0];
+    uint64_t fields[DETERMINISM_STAT_FIELDS], to = question->data.args[0];
     pid_t pid = (pid_t)question->pid;
 
-    if (!read_stat(pid, fields)) {
+    if (!determinism_read_stat(pid, fields)) {
         determinism_let_pass(listener, question->id);
         return;
     }
-    long r = to ? determinism_write(pid, to, fields + STAT_TIMES, sizeof(struct tms)) : 0;
+    long r = to ? determinism_write(pid, to, fields + DETERMINISM_STAT_TIMES, sizeof(struct tms)) : 0;
     determinism_answer_written(listener, question->id, r, (long)(uptime() / (NS / USER_HZ)));
 }
 
@@ -446,7 +150,7 @@ static void answer_random(const struct plan *plan, int listener, const struct se
         determinism_let_pass(listener, question->id);
         return;
     }
-    long r = draw(plan->seed, (pid_t)question->pid, question->data.args[0], length < MAX_DRAW ? (size_t)length : MAX_DRAW);
+    long r = stream_draw(plan->seed, (pid_t)question->pid, question->data.args[0], length < MAX_DRAW ? (size_t)length : MAX_DRAW);
     determinism_answer_written(listener, question->id, r, r);
 }
 
@@ -483,24 +187,6 @@ static void hold(int listener, const struct seccomp_notif *question) {
         return;
     }
     held[n_held++] = (struct held){ .id = question->id, .listener = listener, .pid = (pid_t)question->pid, .futex = futex, .expected = expected, .word = question->data.args[0], .until_ns = now > INT64_MAX - left ? INT64_MAX : now + left, .next_ns = now + (futex ? FUTEX_SLICE_NS : SLEEP_TICK_NS), .signals_ns = now + SLEEP_TICK_NS };
-}
-
-/* The kernel writes them one after the other, all of one length. */
-static bool signals_of(int proc, pid_t pid, struct determinism_signals *ret_signals) {
-    static const size_t line = sizeof "SigPnd:\t0123456789abcdef\n" - 1;
-    char text[2048];
-    const char *at = read_after(proc, pid, text, sizeof text, "\nSigPnd:\t");
-
-    if (!at || strlen(at) < 5 * line)
-        return false;
-    ret_signals->pending = strtoul(at, NULL, 16) | strtoul(at + line, NULL, 16);
-    ret_signals->blocked = strtoul(at + 2 * line, NULL, 16);
-    ret_signals->caught = strtoul(at + 4 * line, NULL, 16);
-    return true;
-}
-
-bool determinism_signals_of(pid_t pid, struct determinism_signals *ret_signals) {
-    return signals_of(determinism_proc, pid, ret_signals);
 }
 
 static bool has_signal(pid_t pid) {
@@ -573,19 +259,8 @@ void determinism_stand(const struct plan *plan) {
     virtual_settle();
 }
 
-bool determinism_holds(pid_t thread) {
-    return wait_is_held(thread) || serial_has_asked(thread);
-}
-
 bool determinism_holds_surely(pid_t thread) {
     return wait_is_asking(thread) || serial_is_asking(thread);
-}
-
-bool determinism_is_to_stop(int proc, pid_t process, bool surely) {
-    const uint64_t stops = 1ull << (SIGSTOP - 1) | 1ull << (SIGTSTP - 1) | 1ull << (SIGTTIN - 1) | 1ull << (SIGTTOU - 1);
-    struct determinism_signals signals;
-
-    return signals_of(proc, process, &signals) && signals.pending & stops & (surely ? ~signals.blocked & ~signals.caught : ~0ull);
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------------------- */
@@ -626,7 +301,7 @@ void determinism_serve_question(const struct plan *plan, int listener, const str
     case __NR_vfork:
     case __NR_clone:
         if (seeded && !(question->data.nr == __NR_clone && question->data.args[0] & CLONE_THREAD_FLAG))
-            advance(plan->seed, (pid_t)question->pid);
+            stream_advance(plan->seed, (pid_t)question->pid);
         if (question->data.nr == __NR_clone && question->data.args[0] == FORK_GLIBC_FLAGS)
             (void)fork_route((pid_t)question->pid, question->data.instruction_pointer);
         break;
@@ -661,19 +336,6 @@ static void answer_one(const struct plan *plan, int listener) {
         determinism_serve_question(plan, listener, &question);
 }
 
-size_t determinism_listeners(struct pollfd *events) {
-    for (size_t i = 0; i < n_listeners; i++)
-        events[i] = (struct pollfd){ listeners[i], POLLIN, 0 };
-    return n_listeners;
-}
-
-void determinism_pass(int listener) {
-    struct seccomp_notif question = { 0 };
-
-    if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &question) == 0)
-        determinism_let_pass(listener, question.id);
-}
-
 size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns) {
     int64_t serial = serial_next_ns();
 
@@ -687,31 +349,23 @@ size_t determinism_poll(struct pollfd *events, int64_t *ret_until_ns) {
         if (at < *ret_until_ns)
             *ret_until_ns = at;
     }
-    return n_listeners;
-}
-
-bool determinism_is_asked(void) {
-    static struct pollfd events[DETERMINISM_MAX_LISTENERS];
-    struct timespec now = { 0 };
-
-    (void)determinism_listeners(events);
-    return sys_call5(__NR_ppoll, events, n_listeners, &now, NULL, 0) != 0;
+    return determinism_n_fds;
 }
 
 static void forget(size_t i) {
     for (size_t j = n_held; j-- > 0;)
-        if (held[j].listener == listeners[i])
+        if (held[j].listener == determinism_fds[i])
             held[j] = held[--n_held];
-    virtual_forget(listeners[i]);
-    serial_forget(listeners[i]);
-    close(listeners[i]);
-    listeners[i] = listeners[--n_listeners];
+    virtual_forget(determinism_fds[i]);
+    serial_forget(determinism_fds[i]);
+    close(determinism_fds[i]);
+    determinism_fds[i] = determinism_fds[--determinism_n_fds];
 }
 
 static void answer_all(const struct plan *plan, const struct pollfd *events, size_t n) {
     for (size_t i = n; i-- > 0;) {
         if (events[i].revents & POLLIN)
-            answer_one(plan, listeners[i]);
+            answer_one(plan, determinism_fds[i]);
         else if (events[i].revents)
             forget(i);          /* nobody is left who could ask */
     }
@@ -766,11 +420,11 @@ static int begin(const struct plan *plan, int64_t ahead_ns, int64_t before_ns) {
     if (plan->flags & PLAN_VIRTUAL)
         virtual_begin(plan);
     if (plan->flags & PLAN_SERIAL)
-        serial_begin();
+        serial_begin(determinism_serve_question);
     if (r == 0 && plan->flags & PLAN_CLOCK)
         r = stamps_begin(plan, offset_ns, before_ns);
     if (r == 0)
-        r = vdso_prepare(plan, offset_ns);
+        r = vdso_prepare(plan, offset_ns, stamps_bounds());
     is_begun = r == 0;
     return r;
 }
@@ -785,19 +439,18 @@ static int begin_now(const struct plan *plan) {
 
 int determinism_begin(const struct plan *plan, struct determinism_start *start) {
     start->listener = -1;
-    if (n_listeners == DETERMINISM_MAX_LISTENERS)
+    if (determinism_n_fds == DETERMINISM_MAX_LISTENERS)
         return -EAGAIN;
     int r = begin_now(plan);
     if (r < 0)
         return r;
-    start->stream = derive(plan->seed, n_commands_begun++, PURPOSE_COMMAND);
+    start->stream = stream_derive(plan->seed, n_commands_begun++, PURPOSE_COMMAND);
     start->listener = (int)sys_call3(__NR_fcntl, determinism_proc, F_DUPFD_CLOEXEC, 0);
     return start->listener < 0 ? start->listener : (int)sys_call1(__NR_close, start->listener);
 }
 
 int determinism_enter(const struct plan *plan, const struct determinism_start *start) {
     const struct sock_filter *filter = has_learned ? learned : plan_items(plan, notify, struct sock_filter);
-    struct sock_fprog program = { .len = (unsigned short)plan->notify.n, .filter = (struct sock_filter *)(uintptr_t)filter };
     struct stream stream = { .state = start->stream };
     int r = 0;
 
@@ -806,7 +459,7 @@ int determinism_enter(const struct plan *plan, const struct determinism_start *s
         r = stream_store(0, &stream);
     if (r < 0)
         return r;
-    int listener = sys_seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE, &program);
+    int listener = determinism_enter_asked(filter, plan->notify.n);
     if (listener != start->listener)
         return listener < 0 ? listener : -EBADFD;
     return sys_close_range(~0u, ~0u, CLOSE_RANGE_UNSHARE_FLAG);
@@ -819,8 +472,7 @@ void determinism_end(const struct determinism_start *start, const int *streams) 
         close(start->listener);         /* if it came to that: the child may have been killed anywhere */
         return;
     }
-    (void)ioctl(start->listener, SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
-    listeners[n_listeners++] = start->listener;
+    (void)determinism_adopt(start->listener);
     virtual_started(start->listener, streams);
 }
 
@@ -852,26 +504,4 @@ void determinism_begin_anew(const struct plan *plan) {
     n_commands_begun = 0;
     if (plan->flags & PLAN_VIRTUAL)
         virtual_resume(&(struct image_determinism){ 0 });
-}
-
-int determinism_enter_asked(const struct sock_filter *program, size_t n) {
-    struct sock_fprog of = { .len = (unsigned short)n, .filter = (struct sock_filter *)(uintptr_t)program };
-
-    return sys_seccomp(SECCOMP_SET_MODE_FILTER, NEW_LISTENER | WAIT_KILLABLE, &of);
-}
-
-int determinism_enter_restored(const struct sock_filter *program, size_t n) {
-    struct sock_fprog of = { .len = (unsigned short)n, .filter = (struct sock_filter *)(uintptr_t)program };
-
-    return sys_seccomp(SECCOMP_SET_MODE_FILTER, ALL_THREADS | NEW_LISTENER | WAIT_KILLABLE, &of);
-}
-
-int determinism_adopt(int take_listener) {
-    if (n_listeners == DETERMINISM_MAX_LISTENERS) {
-        close(take_listener);
-        return -EAGAIN;
-    }
-    (void)ioctl(take_listener, SET_FLAGS_REQUEST, SYNC_WAKE_UP_FLAG);
-    listeners[n_listeners++] = take_listener;
-    return 0;
 }

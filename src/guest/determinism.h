@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "guest/internal.h"
+#include "guest/stamps.h"
 
 /* Trees of commands that init is asked by, background ones of commands that have ended included. */
 #define DETERMINISM_MAX_LISTENERS 1024
@@ -98,8 +99,12 @@ int determinism_adopt(int take_listener);
 int determinism_begin_command(const struct plan *plan, const struct image_determinism *from);
 void determinism_begin_anew(const struct plan *plan);
 
+/* determinism_listeners.c: those that there are. */
+extern int determinism_fds[DETERMINISM_MAX_LISTENERS];
+extern size_t determinism_n_fds;
+
 /* determinism_vdso.c. Prepares the patched image. `offset_ns` is what the time of day is ahead of the kernel's, unless it is virtual. 0, or -EOPNOTSUPP: the kernel's is not as expected. */
-int vdso_prepare(const struct plan *plan, int64_t offset_ns);
+int vdso_prepare(const struct plan *plan, int64_t offset_ns, struct stamps_bounds bounds);
 /* Is what a process has at `base` what the kernel put there? */
 bool vdso_is_fresh(pid_t pid, uint64_t base);
 /* Has it been patched where the program before it was? A glance, for those that ask a second time as they start: false may be wrong. */
@@ -126,11 +131,16 @@ int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after);
 #define FORK_GLIBC_FLAGS 0x01200011u        /* CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD */
 int fork_route(pid_t pid, uint64_t after);
 
-/* Memory of another process, under its own protections: the number of bytes, or -errno. */
+/* determinism_process.c. Memory of another process, under its own protections: the number of bytes, or -errno. */
 long determinism_read(pid_t pid, uint64_t from, void *to, size_t length);
 long determinism_write(pid_t pid, uint64_t to, const void *from, size_t length);
 /* A file of its directory in /proc, "/NAME", or -errno. */
 int determinism_open(pid_t pid, const char *name, int flags);
+/* Two of its auxiliary vector. False if there is none to be seen. */
+bool determinism_read_auxv(pid_t pid, uint64_t *ret_vdso, uint64_t *ret_random);
+/* Fields of /proc/PID/stat, as proc(5) counts them: of a thread's process, from the state on. */
+enum { DETERMINISM_STAT_STATE = 3, DETERMINISM_STAT_FLAGS = 9, DETERMINISM_STAT_TIMES = 14, DETERMINISM_STAT_THREADS = 20, DETERMINISM_STAT_FIELDS };
+bool determinism_read_stat(pid_t thread, uint64_t ret_fields[DETERMINISM_STAT_FIELDS]);
 /* Where its vDSO is, if it has one. */
 bool determinism_vdso_of(pid_t pid, uint64_t *ret_base);
 /* Where the stream of a thread's process is. */

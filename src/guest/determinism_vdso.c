@@ -435,7 +435,7 @@ static size_t place_blob(const struct image *image, size_t size) {
     return 0;
 }
 
-int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
+int vdso_prepare(const struct plan *plan, int64_t offset_ns, struct stamps_bounds bounds) {
     struct image image = { .header = (const void *)getauxval(AT_SYSINFO_EHDR) };
     int64_t seconds = offset_ns / NS, nanoseconds = offset_ns % NS;
     bool is_virtual = plan->flags & PLAN_VIRTUAL;
@@ -463,7 +463,6 @@ int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
     memcpy(patched + blob + (vdso_blob_seconds - vdso_blob), &seconds, sizeof seconds);
     memcpy(patched + blob + (vdso_blob_nanoseconds - vdso_blob), &nanoseconds, sizeof nanoseconds);
     patched[blob + (size_t)(vdso_blob_virtual - vdso_blob)] = plan->flags & PLAN_SERIAL ? 2 : is_virtual;
-    struct stamps_bounds bounds = stamps_bounds();
     memcpy(patched + blob + (vdso_blob_since - vdso_blob), &bounds.since_s, sizeof bounds.since_s);
     memcpy(patched + blob + (vdso_blob_born - vdso_blob), &bounds.born_s, sizeof bounds.born_s);
     memcpy(patched + blob + (vdso_blob_own - vdso_blob), &bounds.own_device, sizeof bounds.own_device);
@@ -614,7 +613,7 @@ int vdso_route_stat(pid_t pid, uint64_t base, uint64_t after) {
     return -ENOTSUP;
 }
 
-int vdso_prepare(const struct plan *plan, int64_t offset_ns) {
+int vdso_prepare(const struct plan *plan, int64_t offset_ns, struct stamps_bounds bounds) {
     (void)plan, (void)offset_ns;
     return -EOPNOTSUPP;
 }

@@ -64,7 +64,7 @@ enum effect {
     FORKS,
 };
 
-static bool is_on;
+static serial_serve *serve_question;
 static struct asked asked[MAX_ASKED];
 static size_t n_asked;
 static uint64_t has_threads[MARKS / 64];
@@ -80,34 +80,13 @@ static int64_t since_ns;        /* it has not rested since */
 static int64_t since_lost_ns;   /* what was lost before that */
 static int64_t look_ns, pause_ns, busy_look_ns;
 
-void serial_begin(void) {
-    uint64_t mask[MAX_CPUS / 64] = { 0 };
-    unsigned cpu = 0;
-
-    is_on = true;
-    /* The one that we are on: sandboxes that begin at once are on different ones. */
-    if (sys_call3(__NR_getcpu, &cpu, NULL, NULL) == 0 && cpu < MAX_CPUS) {
-        mask[cpu / 64] = 1ull << cpu % 64;
-        (void)sys_call3(__NR_sched_setaffinity, 0, sizeof mask, mask);
-    }
-    (void)sys_prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-}
-
-bool serial_is_on(void) {
-    return is_on;
-}
-
-bool serial_is_moving(void) {
-    return is_moving;
-}
-
 /* ---- who has asked -------------------------------------------------------------------------------------------------- */
 
 static void mark_threads(pid_t process) {
     has_threads[process % MARKS / 64] |= 1ull << process % 64;
 }
 
-bool serial_has_asked(pid_t thread) {
+static bool is_asked_by(pid_t thread) {
     for (size_t i = 0; i < n_asked; i++)
         if ((pid_t)asked[i].question.pid == thread)
             return true;
@@ -124,12 +103,8 @@ bool serial_is_asking(pid_t thread) {
 }
 
 /* A first thread has its process' id. */
-bool serial_has_threads(pid_t thread) {
+static bool threads_of(pid_t thread) {
     return has_threads[thread % MARKS / 64] >> thread % 64 & 1 || sys_call3(__NR_tgkill, thread, thread, 0) < 0;
-}
-
-size_t serial_count(void) {
-    return n_asked;
 }
 
 static struct asked *add(int listener) {
@@ -147,6 +122,16 @@ static struct asked take(size_t i) {
     return a;
 }
 
+static void moves(void) {
+    if (!is_moving) {
+        since_ns = clock_now_ns();
+        since_lost_ns = idle_lost_ns();
+    }
+    is_moving = true;
+    must_look |= !in_turn;
+    has_woken |= !in_turn;
+}
+
 void serial_ask(int listener, const struct seccomp_notif *question) {
     if (n_asked == MAX_ASKED) {
         determinism_let_pass(listener, question->id);
@@ -156,10 +141,10 @@ void serial_ask(int listener, const struct seccomp_notif *question) {
     a->question = *question;
     a->action = QUESTION;
     if ((pid_t)question->pid != owner)
-        serial_moves();
+        moves();
 }
 
-void serial_ask_end(int listener, uint64_t id, pid_t thread, int result, bool passes) {
+static void ask_end(int listener, uint64_t id, pid_t thread, int result, bool passes) {
     if (n_asked == MAX_ASKED) {
         if (passes)
             determinism_let_pass(listener, id);
@@ -291,19 +276,7 @@ static enum effect effect_of(const struct seccomp_notif *question) {
 
 /* ---- a turn --------------------------------------------------------------------------------------------------------- */
 
-void serial_moves(void) {
-    if (!is_on)
-        return;
-    if (!is_moving) {
-        since_ns = clock_now_ns();
-        since_lost_ns = idle_lost_ns();
-    }
-    is_moving = true;
-    must_look |= !in_turn;
-    has_woken |= !in_turn;
-}
-
-void serial_turn_of(pid_t thread) {
+static void turn_of(pid_t thread) {
     owner = thread;
     n_calls = 0;
     must_look = false;
@@ -336,7 +309,7 @@ static void do_futex(const struct plan *plan, int listener, const struct seccomp
         determinism_let_pass(listener, question->id);
         return;
     default:
-        determinism_serve_question(plan, listener, question);
+        serve_question(plan, listener, question);
     }
 }
 
@@ -362,7 +335,7 @@ static void answer(const struct plan *plan, const struct asked *a) {
     } else if (a->question.data.nr == __NR_sched_getaffinity)
         answer_affinity(a->listener, &a->question);
     else
-        determinism_serve_question(plan, a->listener, &a->question);
+        serve_question(plan, a->listener, &a->question);
 }
 
 static void turn(const struct plan *plan, size_t i) {
@@ -436,7 +409,7 @@ static bool may_go_on_beside(int64_t now) {
         if (rests(now))
             return true;
     }
-    if (!serial_has_asked(owner) && idle_runs(owner) && now - since_ns < BUSY_STEP_NS) {
+    if (!is_asked_by(owner) && idle_runs(owner) && now - since_ns < BUSY_STEP_NS) {
         look_ns = now + FIRST_PAUSE_NS * 5;
         return false;
     }
@@ -446,7 +419,7 @@ static bool may_go_on_beside(int64_t now) {
 static bool may_go_on(void) {
     if (!is_moving)
         return has_settled();
-    bool is_back = serial_has_asked(owner);
+    bool is_back = is_asked_by(owner);
     if (is_back && !must_look)
         return has_settled();
     int64_t now = clock_now_ns();
@@ -481,4 +454,30 @@ int64_t serial_next_ns(void) {
 void serial_release(const struct plan *plan) {
     while (n_asked)
         turn(plan, 0);
+}
+
+static bool get_is_moving(void) {
+    return is_moving;
+}
+
+static size_t count(void) {
+    return n_asked;
+}
+
+static const struct serial_ops ops = {
+    .is_moving = get_is_moving, .moves = moves, .has_asked = is_asked_by, .has_threads = threads_of, .count = count, .ask_end = ask_end, .turn_of = turn_of,
+};
+
+void serial_begin(serial_serve *serve) {
+    uint64_t mask[MAX_CPUS / 64] = { 0 };
+    unsigned cpu = 0;
+
+    serve_question = serve;
+    serial_ops = &ops;
+    /* The one that we are on: sandboxes that begin at once are on different ones. */
+    if (sys_call3(__NR_getcpu, &cpu, NULL, NULL) == 0 && cpu < MAX_CPUS) {
+        mask[cpu / 64] = 1ull << cpu % 64;
+        (void)sys_call3(__NR_sched_setaffinity, 0, sizeof mask, mask);
+    }
+    (void)sys_prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
 }

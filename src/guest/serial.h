@@ -14,8 +14,21 @@
 
 struct seccomp_notif;
 
+/* How a question is answered whose turn has come: determinism.c, which is above. */
+typedef void serial_serve(const struct plan *plan, int listener, const struct seccomp_notif *question);
 /* With the first command: init, and whatever it starts, on one CPU. */
-void serial_begin(void);
+void serial_begin(serial_serve *serve);
+
+/* What the files below serial.c ask of it, by serial_ops.c: NULL where it is not on. */
+extern const struct serial_ops {
+    bool (*is_moving)(void);
+    void (*moves)(void);
+    bool (*has_asked)(pid_t thread);
+    bool (*has_threads)(pid_t thread);
+    size_t (*count)(void);
+    void (*ask_end)(int listener, uint64_t id, pid_t thread, int result, bool passes);
+    void (*turn_of)(pid_t thread);
+} *serial_ops;
 bool serial_is_on(void);
 bool serial_is_moving(void);
 /* Takes a question: it is answered when its turn comes. */

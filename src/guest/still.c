@@ -2,7 +2,7 @@
 /*
  * Standing still, and going on: determinism in snapshots of running processes.
  *
- * A state_capturer stops the processes and makes calls in them; what it needs of init for that, and what init knows, it asks for on a socket (still.h). init does nothing else until the calls are made, which takes as long as reading their memory.
+ * A capturer stops the processes and makes calls in them; what it needs of init for that, and what init knows, it asks for on a socket (still.h). init does nothing else until the calls are made, which takes as long as reading their memory.
  * In the copy, another init begins with what this one knew, before any process goes on: the clock, what was to end when, timers, the numbers of commands to come. Streams of chance need nothing: a process has its own among its limits.
  */
 #include <errno.h>
@@ -80,7 +80,7 @@ static int send_state(const struct plan *plan) {
     return r < 0 ? r : send_entries(alarms, state.n_alarms, sizeof alarms[0]);
 }
 
-/* ---- a state_capturer ----------------------------------------------------------------------------------------------------------- */
+/* ---- a capturer ----------------------------------------------------------------------------------------------------------------- */
 
 static void end(void) {
     timer_unmark();
@@ -98,7 +98,7 @@ static bool receive(struct still_message *message) {
     return n == sizeof *message && message->n <= STILL_MAX_THREADS;
 }
 
-/* Until the next message: what is asked is let pass, once nobody but the state_capturer can have asked. */
+/* Until the next message: what is asked is let pass, once nobody but the capturer can have asked. */
 static void await(bool passes) {
     static struct pollfd events[1 + DETERMINISM_MAX_LISTENERS];
 

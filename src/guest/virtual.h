@@ -101,8 +101,28 @@ int64_t virtual_now(void);
 int64_t virtual_after(int64_t ns);
 /* How long it is until then; 0: it is past. */
 int64_t virtual_left(int64_t deadline);
-/* Moves the clock there, if it is not past it. */
+/* virtual_timer.c: moves the clock there, if it is not past it. */
 void virtual_reach(int64_t deadline);
+/* The same, and no timer notices. True if it was moved. */
+bool virtual_jump(int64_t deadline);
+void virtual_begin_clock(const struct plan *plan);
+bool virtual_is_on(void);
+extern int virtual_page_fd;
+/* A query by a call is one like another: the time, which that moves; and that of the queries alone, which is the time spent computing. */
+int64_t virtual_query(void);
+int64_t virtual_query_cpu(void);
+/* Writes /proc/uptime. 0 or -errno. */
+int virtual_tell_uptime(void);
+
+/* virtual_pace.c */
+#define VIRTUAL_FIRST_PAUSE_NS 50000ll  /* between looks at who runs: doubled each time */
+extern struct virtual_pace {
+    int64_t pause_ns, look_ns;  /* the next look at who runs: how long after, and when */
+    int64_t looked_ns, cost_ns; /* the last one: when it was over, and how long it took */
+    int64_t jumped_ns;          /* when it last jumped, by the real clock */
+    bool awaits_outside;        /* all waited when that was last looked for, somebody of them for the outside */
+} virtual_pace;
+
 /* What a clock shows at the start, in nanoseconds. False: it is none of the virtual ones. */
 bool virtual_base(clockid_t clock, int64_t *ret_ns);
 /* A time at `address` in a process: a timespec, or a timeval. False if there is none to be read or it is none. What is too far is VIRTUAL_NEVER. */
@@ -139,6 +159,9 @@ int64_t wait_cutting_until(void);
 size_t wait_wake(pid_t waker, uint64_t address, bool shared, uint32_t most);
 /* Ends those of the held waits for descriptors that have not to wait any more. */
 void wait_pass_ready(void);
+/* virtual_held.c. Of a held call: it begins, or ends. */
+#define WAIT_MAX_THREADS (1u << 18)     /* ids that are marked; threads with higher ones are looked at instead */
+void wait_mark(pid_t thread, bool is_held);
 /* Is it in a call that init holds? */
 bool wait_is_held(pid_t thread);
 /* And the only one of its process, which cannot change meanwhile: as wait_set_alone has said. */

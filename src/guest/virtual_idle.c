@@ -388,14 +388,6 @@ bool idle_is_on_its_way(pid_t thread) {
 
 /* ---- the outside ---------------------------------------------------------------------------------------------------- */
 
-bool idle_stat(pid_t pid, uint64_t fd, struct stat *ret_st) {
-    char path[64], *at = guest_put_number(path, (uint64_t)pid);
-
-    memcpy(at, "/fd/", 4);
-    *guest_put_number(at + 4, fd) = '\0';
-    return fstatat(determinism_proc, path, ret_st, 0) == 0;
-}
-
 static bool is_file(const struct outside *o, const struct stat *st) {
     return o->inode == st->st_ino && o->device == (uint32_t)st->st_dev;
 }

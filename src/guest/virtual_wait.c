@@ -35,7 +35,6 @@
 #include "sys/syscalls.h"
 
 #define MAX_WAITS 4096
-#define MAX_THREADS (1u << 18)          /* ids that are marked; threads with higher ones are looked at instead */
 #define FUTEX_SLICE_NS 2000000
 #define SIGNAL_TICK_NS 5000000          /* doubled each time, */
 #define LAST_SIGNAL_TICK_NS 80000000
@@ -105,8 +104,6 @@ static const struct call {
 
 static struct wait waits[MAX_WAITS];
 static size_t n_waits, first;
-static uint64_t held[MAX_THREADS / 64];         /* whose calls are held, a bit for each: touched as it is needed */
-static uint64_t alone[MAX_THREADS / 64];        /* and which of these have no other thread beside them */
 static int64_t cut_until_ns, purged_ns;
 /*
  * Calls that threads make anew when they go on, and when these were to end. Where a signal comes first, its thread may well make the same call with the same arguments next, which is another wait. What init has held is given back so that the kernel makes
@@ -120,12 +117,8 @@ static struct again {
 static uint32_t n_again;
 
 static void mark(const struct wait *wait, bool is_held) {
-    uint64_t thread = (uint64_t)wait->event.thread, bit = 1ull << thread % 64;
-
-    if (wait->state != HELD || thread >= MAX_THREADS)
-        return;
-    held[thread / 64] = (held[thread / 64] & ~bit) | (is_held ? bit : 0);
-    alone[thread / 64] &= ~bit;
+    if (wait->state == HELD)
+        wait_mark(wait->event.thread, is_held);
 }
 
 static void drop(size_t i) {
@@ -133,42 +126,15 @@ static void drop(size_t i) {
     waits[i] = waits[--n_waits];
 }
 
-static bool has_mark(const uint64_t *marks, pid_t thread) {
-    return (uint64_t)thread < MAX_THREADS && marks[thread / 64] >> thread % 64 & 1;
-}
-
-bool wait_is_held(pid_t thread) {
-    return has_mark(held, thread);
-}
-
 bool wait_is_asking(pid_t thread) {
-    for (size_t i = (uint64_t)thread < MAX_THREADS && !wait_is_held(thread) ? n_waits : 0; i < n_waits; i++)
+    for (size_t i = (uint64_t)thread < WAIT_MAX_THREADS && !wait_is_held(thread) ? n_waits : 0; i < n_waits; i++)
         if (waits[i].state == HELD && waits[i].event.thread == thread)
             return ioctl(waits[i].listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &waits[i].id) == 0;
     return false;
 }
 
-bool wait_is_held_alone(pid_t process) {
-    return has_mark(alone, process);
-}
-
-void wait_set_alone(pid_t process) {
-    alone[process / 64] |= 1ull << process % 64;
-}
-
 size_t wait_count(void) {
     return n_waits;
-}
-
-int virtual_parse_call(const char *text, uint64_t *ret_arguments) {
-    char *at;
-
-    if (*text < '0' || *text > '9')
-        return -EAGAIN;
-    int number = (int)strtoul(text, &at, 10);
-    for (int i = 0; i < 6; i++)
-        ret_arguments[i] = strtoul(at, &at, 16);
-    return number;
 }
 
 static int call_of(pid_t thread, uint64_t *ret_arguments) {
